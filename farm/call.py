@@ -1,0 +1,221 @@
+"""The values that travel: a Call to a worker, a Result back, and what a model says of itself.
+
+All are frozen and hold numpy arrays and plain data only. Nobody changes a Call after it is made;
+counters, deadlines and placement belong to the scheduler's Task.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+EMPTY_CONFIG = "{}"
+
+
+class Operation(StrEnum):
+    """What a call asks of a model."""
+
+    EVALUATE = "evaluate"
+    GRADIENT = "gradient"
+    APPLY_JACOBIAN = "apply_jacobian"
+    APPLY_HESSIAN = "apply_hessian"
+    DESCRIBE = "describe"
+    """The model's tensors for a config; takes no inputs, needs no free worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One named input or output of a model; `shape` is that of a single evaluation, without batch."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float64"
+
+    @property
+    def size(self) -> int:
+        """Number of entries of one evaluation."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model says of itself for one config.
+
+    max_batch: rows one evaluate may take along a leading batch axis; 1 for models without that axis.
+    repeatable: whether a call may run again when its worker is lost.
+    """
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    operations: frozenset[Operation] = frozenset({Operation.EVALUATE})
+    max_batch: int = 1
+    repeatable: bool = True
+    description: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain JSON data; `from_json` reads it back."""
+        return {
+            "name": self.name,
+            "inputs": [{"name": t.name, "shape": t.shape, "dtype": t.dtype} for t in self.inputs],
+            "outputs": [{"name": t.name, "shape": t.shape, "dtype": t.dtype} for t in self.outputs],
+            "operations": sorted(self.operations),
+            "max_batch": self.max_batch,
+            "repeatable": self.repeatable,
+            "description": self.description,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> ModelInfo:
+        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+
+        def tensors(items: list[dict[str, Any]]) -> tuple[TensorInfo, ...]:
+            return tuple(TensorInfo(t["name"], tuple(t["shape"]), t["dtype"]) for t in items)
+
+        return ModelInfo(
+            name=data["name"],
+            inputs=tensors(data["inputs"]),
+            outputs=tensors(data["outputs"]),
+            operations=frozenset(Operation(o) for o in data["operations"]),
+            max_batch=int(data["max_batch"]),
+            repeatable=bool(data["repeatable"]),
+            description=str(data.get("description", "")),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Derivative:
+    """The arguments of a derivative call, in UM-Bridge's words; indices count from 0.
+
+    gradient:       J^T sens                                  sens: size of output out_wrt
+    apply_jacobian: J vec                                     vec: size of input in_wrt
+    apply_hessian:  d/dx_in_wrt2 [J_{out_wrt,in_wrt}^T sens] vec   vec: size of input in_wrt2
+    """
+
+    out_wrt: int
+    in_wrt: int
+    in_wrt2: int = 0
+    sens: Array | None = None
+    vec: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One immutable question to a model.
+
+    inputs: one array per model input, in the model's order. With `rows` None, input i has the
+    tensor's shape or is flat with its size; with `rows` B it has a leading batch axis of length B.
+    config: canonical JSON text, see `canonical_config`; text, so that it cannot change under way.
+    """
+
+    model: str
+    operation: Operation
+    inputs: tuple[Array, ...] = ()
+    config: str = EMPTY_CONFIG
+    derivative: Derivative | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """One immutable answer: arrays in the order of the model's outputs, and how long the model ran.
+
+    For derivatives `outputs` holds one flat array; for describe none, and `info` is set.
+    run_time_s: seconds inside the model; calls that ran as one batch all carry the batch's time.
+    queue_time_s: seconds between the farm's taking the call and its leaving for the worker.
+    """
+
+    outputs: tuple[Array, ...]
+    run_time_s: float = 0.0
+    info: ModelInfo | None = None
+    worker: str = ""
+    queue_time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a caller says about a call beside its data; never part of the model's config.
+
+    client: who asks, for the fair share; priority: higher goes first;
+    deadline_s: seconds from submission after which the answer is of no use.
+    """
+
+    client: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+
+
+NO_HINTS = Hints()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker says of itself when it joins.
+
+    name: unique for one incarnation of one process; slots: calls it runs at once;
+    ends_at: Unix time at which its allocation ends, None when it has no end.
+    """
+
+    name: str
+    models: tuple[ModelInfo, ...]
+    slots: int = 1
+    host: str = ""
+    pid: int = 0
+    device: str = ""
+    ends_at: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain JSON data; `from_json` reads it back."""
+        return {
+            "name": self.name,
+            "models": [m.to_json() for m in self.models],
+            "slots": self.slots,
+            "host": self.host,
+            "pid": self.pid,
+            "device": self.device,
+            "ends_at": self.ends_at,
+            "labels": dict(self.labels),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> WorkerInfo:
+        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+        return WorkerInfo(
+            name=str(data["name"]),
+            models=tuple(ModelInfo.from_json(m) for m in data["models"]),
+            slots=int(data["slots"]),
+            host=str(data.get("host", "")),
+            pid=int(data.get("pid", 0)),
+            device=str(data.get("device", "")),
+            ends_at=data.get("ends_at"),
+            labels=dict(data.get("labels", {})),
+        )
+
+
+def canonical_config(config: Any) -> str:
+    """The one JSON text of a config: sorted keys, no spaces; equal configs give equal texts.
+
+    None counts as the empty config. Raises TypeError or ValueError when it is not JSON data.
+    """
+    if not config:
+        if config is None or isinstance(config, Mapping):
+            return EMPTY_CONFIG
+    elif isinstance(config, Mapping):
+        return json.dumps(dict(config), sort_keys=True, separators=(",", ":"), default=_plain)
+    raise TypeError(f"config must be a JSON object, got {type(config).__name__}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"config holds a {type(value).__name__}, which is not JSON data")

@@ -1,0 +1,331 @@
+"""What a user writes: a Model with named inputs and outputs; and the checks of calls against it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array, Call, Derivative, ModelInfo, Operation, TensorInfo
+from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
+
+Config = dict[str, Any]
+Shape = int | Sequence[int] | TensorInfo
+Tensors = Mapping[str, Shape]
+
+
+class Inputs(dict[str, Array]):
+    """The arrays of one call by name, `inputs["E"]`, or by position, `inputs[0]`."""
+
+    def __missing__(self, key: object) -> Array:
+        if isinstance(key, int):
+            return list(self.values())[key]
+        raise KeyError(f"{key!r} is not an input; the inputs are {list(self)}")
+
+
+class Model:
+    """A model F: inputs -> outputs; subclass it, set the two dictionaries and write `evaluate`.
+
+    inputs, outputs: name -> shape of one evaluation; an int n means (n,); dtype float64 unless a
+    `TensorInfo` says otherwise. Sizes that depend on the config come from `describe` instead.
+    max_batch: when above 1, `evaluate` takes and gives arrays with a leading batch axis.
+    repeatable: False forbids a second run of a call whose worker was lost.
+    Optional methods, each taken as supported when it is defined, `out_wrt` and `in_wrt` being
+    positions that count from 0 (source: UM-Bridge protocol 1.0):
+
+    gradient(out_wrt, in_wrt, inputs, sens, config)                    -> J^T sens, like the input
+    apply_jacobian(out_wrt, in_wrt, inputs, vec, config)               -> J vec, like the output
+    apply_hessian(out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config) -> like input in_wrt1
+    """
+
+    name: str = ""
+    description: str = ""
+    inputs: Tensors = {}
+    outputs: Tensors = {}
+    max_batch: int = 1
+    repeatable: bool = True
+    operations: frozenset[Operation] | None = None
+    """What the model offers; None: the operations whose methods it defines."""
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        """The inputs and outputs for this config; override it where sizes depend on the config."""
+        return self.inputs, self.outputs
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """The outputs: a dict by name, a sequence in order, or the one array of a single output."""
+        raise NotImplementedError(f"{type(self).__name__} defines no evaluate")
+
+
+class FunctionModel(Model):
+    """A model made of one function that takes the inputs by name and, if it asks for it, config."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        inputs: Tensors,
+        outputs: Tensors,
+        name: str,
+        max_batch: int,
+        repeatable: bool,
+    ) -> None:
+        self.function = function
+        self.inputs = inputs
+        self.outputs = outputs
+        self.name = name
+        self.max_batch = max_batch
+        self.repeatable = repeatable
+        self.description = inspect.getdoc(function) or ""
+        parameters = inspect.signature(function).parameters
+        self._takes_config = "config" in parameters and "config" not in inputs
+        wanted = set(inputs) | ({"config"} if self._takes_config else set())
+        kinds = {p.kind for p in parameters.values()}
+        required = {
+            p.name
+            for p in parameters.values()
+            if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        }
+        unknown = wanted - set(parameters) if inspect.Parameter.VAR_KEYWORD not in kinds else set()
+        if unknown or required - wanted:
+            raise TypeError(
+                f"function {name!r} takes {list(parameters)}, but its inputs are {list(inputs)}; "
+                "name its arguments after the inputs"
+            )
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """The function's value at `inputs`."""
+        if self._takes_config:
+            return self.function(**inputs, config=config)
+        return self.function(**inputs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def model(
+    *,
+    inputs: Tensors,
+    outputs: Tensors,
+    name: str = "",
+    max_batch: int = 1,
+    repeatable: bool = True,
+) -> Callable[[Callable[..., Any]], FunctionModel]:
+    """Decorator: the function becomes a model whose arguments are the inputs, by name.
+
+    An argument called `config` gets the call's config. Example:
+
+        @farm.model(inputs={"x": 2}, outputs={"y": 1})
+        def forward(x): return x.sum()
+    """
+
+    def decorate(function: Callable[..., Any]) -> FunctionModel:
+        return FunctionModel(
+            function,
+            inputs=inputs,
+            outputs=outputs,
+            name=name or function.__name__,
+            max_batch=max_batch,
+            repeatable=repeatable,
+        )
+
+    return decorate
+
+
+OPTIONAL_OPERATIONS = (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN)
+
+
+def operations_of(model: Model) -> frozenset[Operation]:
+    """The operations a model offers: those it says or defines; a bare `Model.evaluate` is none."""
+    if model.operations is not None:
+        return frozenset(model.operations)
+    offered = {op for op in OPTIONAL_OPERATIONS if callable(getattr(model, op.value, None))}
+    if type(model).evaluate is not Model.evaluate:
+        offered.add(Operation.EVALUATE)
+    return frozenset(offered)
+
+
+def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
+    """What `model` says of itself for `config`. Raises InvalidOutput when that makes no sense."""
+    described = model.describe(config)
+    try:
+        inputs, outputs = described
+    except (TypeError, ValueError):
+        raise InvalidOutput(
+            f"describe gave {type(described).__name__}; expected a pair (inputs, outputs)"
+        ) from None
+    if int(model.max_batch) < 1:
+        raise InvalidOutput(f"max_batch is {model.max_batch}; expected 1 or more")
+    return ModelInfo(
+        name=name or model.name or type(model).__name__,
+        inputs=_tensors(inputs, "input"),
+        outputs=_tensors(outputs, "output"),
+        operations=operations_of(model),
+        max_batch=int(model.max_batch),
+        repeatable=bool(model.repeatable),
+        description=model.description,
+    )
+
+
+def _tensors(declared: Tensors, what: str) -> tuple[TensorInfo, ...]:
+    if not isinstance(declared, Mapping):
+        raise InvalidOutput(
+            f"{what}s are declared as {type(declared).__name__}; expected a dict name -> shape"
+        )
+    tensors = []
+    for name, shape in declared.items():
+        if isinstance(shape, TensorInfo):
+            tensors.append(TensorInfo(name, tuple(shape.shape), shape.dtype))
+            continue
+        try:
+            sizes = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        except (TypeError, ValueError):
+            sizes = (-1,)
+        if any(n < 0 for n in sizes):
+            raise InvalidOutput(
+                f"{what} {name!r} is declared with shape {shape!r}; expected whole numbers >= 0"
+            )
+        tensors.append(TensorInfo(str(name), sizes))
+    return tuple(tensors)
+
+
+def check_call(call: Call, info: ModelInfo) -> None:
+    """Check that `call` fits the model: operation, number and length of vectors, indices.
+
+    The order of the checks is that of the UM-Bridge conformity suite. Raises UnsupportedFeature or
+    InvalidInput with expected and actual.
+    """
+    name = info.name
+    if call.operation not in info.operations:
+        offered = ", ".join(sorted(info.operations)) or "none"
+        raise UnsupportedFeature(
+            f"model {name!r} does not offer {call.operation}; it offers {offered}"
+        )
+    if len(call.inputs) != len(info.inputs):
+        raise InvalidInput(
+            f"model {name!r} expects {len(info.inputs)} input vectors, got {len(call.inputs)}"
+        )
+    rows = call.rows or 1
+    for i, (array, tensor) in enumerate(zip(call.inputs, info.inputs, strict=True)):
+        if array.size != tensor.size * rows or not _shape_fits(array, tensor, call.rows):
+            if array.ndim <= 1 and call.rows is None:
+                raise InvalidInput(
+                    f"input {i} ({tensor.name!r}) has length {array.size}, "
+                    f"model {name!r} expects {tensor.size}"
+                )
+            raise InvalidInput(
+                f"input {i} ({tensor.name!r}) has shape {array.shape}, model {name!r} expects "
+                f"{tensor.shape if call.rows is None else (call.rows, *tensor.shape)}"
+            )
+        if array.dtype != tensor.dtype and not _casts(array.dtype, tensor.dtype):
+            raise InvalidInput(
+                f"input {i} ({tensor.name!r}) is {array.dtype}, "
+                f"model {name!r} expects {tensor.dtype}"
+            )
+    if call.operation is not Operation.EVALUATE:
+        if call.derivative is None or call.rows is not None:
+            raise InvalidInput(f"{call.operation} needs its indices and takes no batch of rows")
+        _check_derivative(call.operation, call.derivative, info)
+
+
+def _check_derivative(operation: Operation, wrt: Derivative, info: ModelInfo) -> None:
+    hessian = operation is Operation.APPLY_HESSIAN
+    indices = [("outWrt", wrt.out_wrt, len(info.outputs), "output")]
+    indices.append(("inWrt1" if hessian else "inWrt", wrt.in_wrt, len(info.inputs), "input"))
+    if hessian:
+        indices.append(("inWrt2", wrt.in_wrt2, len(info.inputs), "input"))
+    for key, index, count, what in indices:
+        if not 0 <= index < count:
+            raise InvalidInput(
+                f"{key} is {index}, but model {info.name!r} has {count} {what} vectors; "
+                f"expected 0 to {count - 1} (indices count from 0)"
+            )
+    if operation is not Operation.APPLY_JACOBIAN:
+        _check_vector("sens", wrt.sens, info.outputs[wrt.out_wrt], f"output {wrt.out_wrt}")
+    if operation is not Operation.GRADIENT:
+        along = wrt.in_wrt2 if hessian else wrt.in_wrt
+        _check_vector("vec", wrt.vec, info.inputs[along], f"input {along}")
+
+
+def _check_vector(key: str, vector: Array | None, tensor: TensorInfo, like: str) -> None:
+    actual = 0 if vector is None else vector.size
+    if vector is None or actual != tensor.size or not _casts(vector.dtype, "float64"):
+        raise InvalidInput(
+            f"{key} has length {actual}, expected {tensor.size} numbers, the length of {like}"
+        )
+
+
+def _shape_fits(array: Array, tensor: TensorInfo, rows: int | None) -> bool:
+    if rows is None:
+        return array.ndim == 1 or array.shape == tensor.shape
+    return array.shape[:1] == (rows,) and (array.ndim == 2 or array.shape[1:] == tensor.shape)
+
+
+def _casts(dtype: np.dtype[Any], expected: str) -> bool:
+    # Whole numbers are numbers: JSON has no float64, so int64 input to a float64 model is right.
+    return dtype.kind in "biuf" and np.can_cast(dtype, expected, "same_kind")
+
+
+def inputs_for(call: Call, info: ModelInfo) -> Inputs:
+    """The call's arrays as the model takes them: by name, in declared shape and dtype."""
+    lead = () if call.rows is None else (call.rows,)
+    return Inputs(
+        (tensor.name, np.asarray(array, dtype=tensor.dtype).reshape(lead + tensor.shape))
+        for array, tensor in zip(call.inputs, info.inputs, strict=True)
+    )
+
+
+def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tuple[Array, ...]:
+    """The model's answer to evaluate as one array per declared output, with a batch axis if `rows`.
+
+    Raises InvalidOutput with expected and actual when it does not fit what the model declares.
+    """
+    expected = [t.name for t in info.outputs]
+    if isinstance(value, Mapping):
+        if set(value) != set(expected):
+            raise InvalidOutput(
+                f"model {info.name!r} gave outputs {sorted(map(str, value))}, declares {expected}"
+            )
+        values: Sequence[Any] = [value[name] for name in expected]
+    elif len(expected) == 1 and not _is_sequence_of_one(value, info.outputs[0], rows):
+        values = [value]
+    elif isinstance(value, list | tuple | np.ndarray) and len(value) == len(expected):
+        values = list(value)
+    else:
+        size = f" of {len(value)}" if isinstance(value, list | tuple | np.ndarray) else ""
+        raise InvalidOutput(
+            f"model {info.name!r} gave a {type(value).__name__}{size}, declares {len(expected)} "
+            f"outputs {expected}; give a dict by name or a sequence in that order"
+        )
+    lead = () if rows is None else (rows,)
+    return tuple(
+        checked_array(v, lead + t.shape, t.dtype, f"output {t.name!r} of model {info.name!r}")
+        for v, t in zip(values, info.outputs, strict=True)
+    )
+
+
+def _is_sequence_of_one(value: Any, tensor: TensorInfo, rows: int | None) -> bool:
+    # `[array]` for a model with one output: a list that holds the array and is not the array.
+    # UM-Bridge models answer so; for an output of size 1, [[3.0]] is one, [3.0] is the array.
+    if not isinstance(value, list | tuple) or len(value) != 1:
+        return False
+    depth = len(tensor.shape) + (rows is not None)
+    return np.ndim(value[0]) >= max(depth, 1)
+
+
+def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> Array:
+    """`value` as an array of that shape and dtype; a flat one of the right length is reshaped.
+
+    Raises InvalidOutput naming `what`, with expected and actual.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidOutput(f"{what} is not an array: {error}") from None
+    if array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
+    size = int(np.prod(shape, dtype=np.int64))
+    if array.shape != shape and not (array.size == size and array.ndim <= 1):
+        raise InvalidOutput(f"{what} has shape {array.shape}, expected {shape}")
+    return np.ascontiguousarray(array, dtype=dtype).reshape(shape)

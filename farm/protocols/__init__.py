@@ -1,0 +1,1 @@
+"""Bytes to values and back for each protocol; pure: no sockets, clocks or threads here."""

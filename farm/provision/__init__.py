@@ -1,0 +1,1 @@
+"""Getting workers and keeping them alive."""

@@ -1,0 +1,1 @@
+"""Front doors: sockets around the protocols, nothing else."""

@@ -1,0 +1,1 @@
+"""Carry batches from the dispatcher to workers and answers back."""

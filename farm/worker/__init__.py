@@ -1,0 +1,1 @@
+"""Beside the model: load it, run calls on it, name what went wrong; no sockets here."""
