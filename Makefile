@@ -1,0 +1,50 @@
+# The same verbs here and in CI; `make help` lists them. Each makes the environment first.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+CODE := $(wildcard farm tests benchmarks examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check format bench examples clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make the environment in .venv
+
+# Reinstalls when the dependencies or their pinned versions change.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "farm needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || { echo "making the environment in .venv (a few minutes, once)"; $(PYTHON) -m venv .venv; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## a farm on this machine runs a real sweep into HDF5, in seconds
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+test: $(STAMP) ## the default test suite, under five minutes
+	$(BIN)/python -m pytest
+
+test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
+	$(BIN)/python -m pytest -m slow --timeout 900
+
+check: $(STAMP) ## format, lint, types, import order
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy $(CODE)
+	$(BIN)/python -m pytest --quiet tests/test_project.py
+
+format: $(STAMP) ## rewrite the code in the project's format
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+bench: $(STAMP) ## every benchmark: ratios, versions and machine
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+examples: $(STAMP) ## run every example; each checks its own answer
+	$(BIN)/python -m pytest --verbose tests/test_examples.py
+
+clean: ## remove the environment, caches and build products
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,35 @@
+"""What holds for every test: with FARM_NO_SKIPS=1, as in CI, a skipped test is a failed test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+NO_SKIPS = os.environ.get("FARM_NO_SKIPS") == "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn the skip of one test into a failure."""
+    report = yield
+    expected = hasattr(report, "wasxfail")
+    if NO_SKIPS and report.skipped and not expected:
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which FARM_NO_SKIPS forbids: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turn the skip of a whole file into a failure."""
+    report = yield
+    if NO_SKIPS and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which FARM_NO_SKIPS forbids: {report.longrepr}"
+    return report
