@@ -1,0 +1,40 @@
+"""What the scheduler asks its owner to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from farm.call import Result
+from farm.errors import FarmError
+from farm.scheduler.state import Task, TaskId, WorkerId
+
+Outcome = Result | FarmError
+
+
+@dataclass(slots=True)
+class Send:
+    """Send these tasks to this worker in one message."""
+
+    worker: WorkerId
+    tasks: list[Task]
+
+
+@dataclass(slots=True)
+class Reply:
+    """Answer the task's caller; it is said once for each task that was not cancelled."""
+
+    task: Task
+    outcome: Outcome
+    queue_time_s: float
+    worker: WorkerId | None
+
+
+@dataclass(slots=True)
+class TakeBack:
+    """Ask the worker to hand these back if it has not begun them; `taken_back` is its answer."""
+
+    worker: WorkerId
+    tasks: list[TaskId]
+
+
+Action = Send | Reply | TakeBack
