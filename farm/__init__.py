@@ -3,8 +3,7 @@
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError
 from farm.model import Config, Inputs, Model, model
-
-__version__ = "0.1.0"
+from farm.version import __version__
 
 __all__ = [
     "Call",
@@ -18,5 +17,6 @@ __all__ = [
     "Operation",
     "Result",
     "TensorInfo",
+    "__version__",
     "model",
 ]

@@ -1,0 +1,3 @@
+"""The version of farm; packaging, the command line and provenance read it here."""
+
+__version__ = "0.1.0"
