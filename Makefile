@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check format bench examples clean
+.PHONY: help install demo test test-slow test-root check format bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,10 @@ test: $(STAMP) ## the default test suite, under five minutes
 	$(BIN)/python -m pytest
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
-	$(BIN)/python -m pytest -m slow --timeout 900
+	$(BIN)/python -m pytest -m "slow and not root and not slurm" --timeout 900
+
+test-root: $(STAMP) ## the tests that only root can run, such as a full disk
+	$(BIN)/python -m pytest -m "root and not slurm" --timeout 300
 
 check: $(STAMP) ## format, lint, types, import order
 	$(BIN)/ruff format --check $(CODE)
