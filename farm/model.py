@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -268,10 +269,13 @@ def _casts(dtype: np.dtype[Any], expected: str) -> bool:
 
 
 def inputs_for(call: Call, info: ModelInfo) -> Inputs:
-    """The call's arrays as the model takes them: by name, in declared shape and dtype."""
+    """The call's arrays as the model takes them: by name, in declared shape and dtype.
+
+    They are copies, which the model may write to: a Call's arrays may be views of a message.
+    """
     lead = () if call.rows is None else (call.rows,)
     return Inputs(
-        (tensor.name, np.asarray(array, dtype=tensor.dtype).reshape(lead + tensor.shape))
+        (tensor.name, np.array(array, dtype=tensor.dtype, order="C").reshape(lead + tensor.shape))
         for array, tensor in zip(call.inputs, info.inputs, strict=True)
     )
 
@@ -323,9 +327,9 @@ def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> 
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
         raise InvalidOutput(f"{what} is not an array: {error}") from None
-    if array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind"):
+    fits = array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind")
+    if not fits or array.dtype.kind not in "biuf":
         raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
-    size = int(np.prod(shape, dtype=np.int64))
-    if array.shape != shape and not (array.size == size and array.ndim <= 1):
+    if array.shape != shape and not (array.ndim <= 1 and array.size == math.prod(shape)):
         raise InvalidOutput(f"{what} has shape {array.shape}, expected {shape}")
     return np.ascontiguousarray(array, dtype=dtype).reshape(shape)

@@ -1,0 +1,285 @@
+"""Runs calls on models: checks them, merges what may share one evaluation, splits, names errors.
+
+No sockets and no clock but the run time; a transport hosts a Runner and sends what it yields.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from farm.call import EMPTY_CONFIG, Array, Call, ModelInfo, Operation, Result
+from farm.errors import FarmError, InvalidInput, ModelFailed, ModelNotFound, error_named
+from farm.model import (
+    Config,
+    Inputs,
+    Model,
+    check_call,
+    check_outputs,
+    checked_array,
+    info_of,
+    inputs_for,
+)
+
+Outcome = Result | FarmError
+
+# A sweep over configs must not fill the memory; 1,000 descriptions are about a megabyte.
+DESCRIPTIONS_KEPT = 1000
+# What a client shows its user; the whole text is in the error's detail.
+MESSAGE_LENGTH = 2000
+
+
+class Runner:
+    """Answers calls with the given models, one model call at a time.
+
+    What a model gets is private to it: writable copies of the inputs and a fresh config. What it
+    gave is copied too, so that it may use its buffers again. Nothing a model raises gets out.
+    Several threads may share a Runner if its models allow that.
+    """
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = dict(models)
+        self._descriptions: dict[tuple[str, str], ModelInfo] = {}
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        """What the models say of themselves for the empty config. Raises FarmError."""
+        infos = []
+        for name in self._models:
+            outcome = self._answer(Call(name, Operation.DESCRIBE))
+            if isinstance(outcome, FarmError):
+                raise error_named(
+                    type(outcome).__name__,
+                    f"model {name!r} cannot describe itself for the empty config: {outcome}",
+                    outcome.detail,
+                )
+            assert outcome.info is not None
+            infos.append(outcome.info)
+        return tuple(infos)
+
+    def execute(
+        self, calls: Sequence[Call], on_start: Callable[[Sequence[int]], None] | None = None
+    ) -> list[Outcome]:
+        """The outcome of each call, in their order; see `run`."""
+        outcomes: dict[int, Outcome] = {}
+        for finished in self.run(calls, on_start):
+            outcomes.update(finished)
+        return [outcomes[i] for i in range(len(calls))]
+
+    def run(
+        self, calls: Sequence[Call], on_start: Callable[[Sequence[int]], None] | None = None
+    ) -> Iterator[list[tuple[int, Outcome]]]:
+        """Yield (position in `calls`, outcome) for the calls of each model call as it ends.
+
+        Evaluate calls with equal model and config share one model call of up to `max_batch` rows.
+        When that raises, its members run again one by one, so that only the guilty ones fail; but
+        for a model with `repeatable = False` they all fail. on_start gets the positions that are
+        about to run, before each model call. A consumer that stops early leaves the rest unrun.
+        """
+        for group in self._groups(calls):
+            if len(group) > 1:
+                if on_start is not None:
+                    on_start(group)
+                merged = self._answer_merged([calls[i] for i in group])
+                if merged is not None:
+                    yield list(zip(group, merged, strict=True))
+                    continue
+            for i in group:
+                if on_start is not None:
+                    on_start((i,))
+                yield [(i, self._answer(calls[i]))]
+
+    def _groups(self, calls: Sequence[Call]) -> list[list[int]]:
+        if len(calls) == 1:
+            return [[0]]
+        groups: list[list[int]] = []
+        filling: dict[tuple[str, str], tuple[list[int], int]] = {}
+        for i, call in enumerate(calls):
+            model = self._models.get(call.model)
+            if model is None or model.max_batch == 1 or call.operation is not Operation.EVALUATE:
+                groups.append([i])
+                continue
+            key = call.model, call.config
+            rows = call.rows or 1
+            group, filled = filling.get(key, ([], 0))
+            if not group or filled + rows > model.max_batch:
+                group, filled = [], 0
+                groups.append(group)
+            group.append(i)
+            filling[key] = group, filled + rows
+        return groups
+
+    def _answer(self, call: Call) -> Outcome:
+        """The outcome of one call that runs alone."""
+        try:
+            model, info = self._described(call)
+            if call.operation is Operation.DESCRIBE:
+                return Result((), info=info)
+            check_call(call, info)
+            if call.operation is not Operation.EVALUATE:
+                return _derivative(model, info, call)
+            if info.max_batch > 1:
+                return _evaluate_rows(model, info, [call])[0]
+            return _evaluate(model, info, call)
+        except BaseException as error:  # a model may raise SystemExit: its call fails, not we
+            return named(error)
+
+    def _answer_merged(self, calls: Sequence[Call]) -> list[Outcome] | None:
+        """The outcomes of calls that share one evaluation; None: they have to run one by one."""
+        try:
+            model, info = self._described(calls[0])
+        except BaseException:
+            return None
+        mistakes = [_mistake(call, info) for call in calls]
+        fitting = [call for call, error in zip(calls, mistakes, strict=True) if error is None]
+        answers: Iterator[Outcome]
+        try:
+            answers = iter(_evaluate_rows(model, info, fitting) if fitting else ())
+        except BaseException as error:
+            if info.repeatable:
+                return None
+            answers = iter([named(error)] * len(fitting))
+        return [error or next(answers) for error in mistakes]
+
+    def _described(self, call: Call) -> tuple[Model, ModelInfo]:
+        model = self._models.get(call.model)
+        if model is None:
+            raise ModelNotFound(
+                f"no model {call.model!r} here; the models are {sorted(self._models)}"
+            )
+        key = call.model, call.config
+        info = self._descriptions.get(key)
+        if info is None:
+            info = info_of(model, _config(call), name=call.model)
+            while len(self._descriptions) >= DESCRIPTIONS_KEPT:
+                self._descriptions.pop(next(iter(self._descriptions)), None)
+            self._descriptions[key] = info
+        return model, info
+
+
+def named(error: BaseException) -> FarmError:
+    """The outcome of a call whose model raised `error`; a FarmError stands for itself."""
+    if isinstance(error, FarmError):
+        # The frames of a traceback keep the model's arrays alive.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        return error
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its text cannot be shown)"
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if len(message) > MESSAGE_LENGTH:
+        message = message[:MESSAGE_LENGTH] + " ..."
+    try:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next  # the user's own code begins below ours
+        detail = "".join(traceback.format_exception(type(error), error, frames))
+    except MemoryError:
+        detail = ""
+    return ModelFailed(message, detail=detail)
+
+
+def _mistake(call: Call, info: ModelInfo) -> FarmError | None:
+    try:
+        check_call(call, info)
+    except FarmError as error:
+        return named(error)
+    return None
+
+
+def _config(call: Call) -> Config:
+    if call.config == EMPTY_CONFIG:
+        return {}
+    try:
+        config = json.loads(call.config)
+    except ValueError as error:
+        raise InvalidInput(f"config is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InvalidInput(f"config must be a JSON object, got {type(config).__name__}")
+    return config
+
+
+def _evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
+    """Evaluate a model without a batch axis; a call of one row keeps that row's axis."""
+    if call.rows is not None and call.rows != 1:
+        raise InvalidInput(
+            f"the call has {call.rows} rows, model {info.name!r} takes one at a time; "
+            "send each row as its own call"
+        )
+    inputs = inputs_for(call if call.rows is None else replace(call, rows=None), info)
+    config = _config(call)
+    start = perf_counter()
+    value = model.evaluate(inputs, config)
+    run_time = perf_counter() - start
+    outputs = [output.copy() for output in check_outputs(value, info)]
+    if call.rows is not None:
+        outputs = [output[None] for output in outputs]
+    return Result(tuple(outputs), run_time)
+
+
+def _evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list[Result]:
+    """Evaluate the rows of all calls, which share one config, along the batch axis at once."""
+    counts = [call.rows or 1 for call in calls]
+    rows = sum(counts)
+    if rows > info.max_batch:
+        raise InvalidInput(
+            f"the call has {rows} rows, model {info.name!r} takes at most {info.max_batch}; "
+            "send fewer rows a call"
+        )
+    inputs = Inputs()
+    for k, tensor in enumerate(info.inputs):
+        parts = [
+            call.inputs[k].reshape(count, *tensor.shape)
+            for call, count in zip(calls, counts, strict=True)
+        ]
+        inputs[tensor.name] = np.concatenate(parts, dtype=tensor.dtype, casting="same_kind")
+    config = _config(calls[0])
+    start = perf_counter()
+    value = model.evaluate(inputs, config)
+    run_time = perf_counter() - start
+    outputs = check_outputs(value, info, rows=rows)
+    results = []
+    first = 0
+    for call, count in zip(calls, counts, strict=True):
+        part = first if call.rows is None else slice(first, first + count)
+        # A copy of each part: views would keep the whole batch alive as long as one of them.
+        results.append(Result(tuple(np.array(output[part]) for output in outputs), run_time))
+        first += count
+    return results
+
+
+def _derivative(model: Model, info: ModelInfo, call: Call) -> Result:
+    wrt = call.derivative
+    assert wrt is not None  # check_call saw to it
+    inputs = inputs_for(call, info)
+    config = _config(call)
+    of_output, by_input = info.outputs[wrt.out_wrt], info.inputs[wrt.in_wrt]
+    arguments: tuple[Any, ...]
+    if call.operation is Operation.GRADIENT:
+        like = by_input
+        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.sens, of_output.shape)
+    elif call.operation is Operation.APPLY_JACOBIAN:
+        like = of_output
+        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.vec, by_input.shape)
+    else:
+        like = by_input
+        sens = _vector(wrt.sens, of_output.shape)
+        vec = _vector(wrt.vec, info.inputs[wrt.in_wrt2].shape)
+        arguments = wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, inputs, sens, vec
+    function = getattr(model, call.operation.value)
+    start = perf_counter()
+    value = function(*arguments, config)
+    run_time = perf_counter() - start
+    what = f"{call.operation} of model {info.name!r}"
+    array = checked_array(value, like.shape, "float64", what)
+    return Result((array.reshape(-1).copy(),), run_time)
+
+
+def _vector(vector: Array | None, shape: tuple[int, ...]) -> Array:
+    return np.array(vector, dtype=np.float64).reshape(shape)
