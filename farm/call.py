@@ -132,6 +132,7 @@ class Result:
     For derivatives `outputs` holds one flat array; for describe none, and `info` is set.
     run_time_s: seconds inside the model; calls that ran as one batch all carry the batch's time.
     queue_time_s: seconds between the farm's taking the call and its leaving for the worker.
+    idle_s: seconds the worker had nothing to do before this run; negative where that is not known.
     """
 
     outputs: tuple[Array, ...]
@@ -139,6 +140,7 @@ class Result:
     info: ModelInfo | None = None
     worker: str = ""
     queue_time_s: float = 0.0
+    idle_s: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,358 @@
+"""The scheduler with a real clock and a transport: `submit(call)` and wait.
+
+It holds no policy: it tells the scheduler facts, carries out its actions and sets one timer.
+Everything here runs on one asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
+from farm.errors import FarmError, ModelNotFound, Unavailable
+from farm.model import check_call
+from farm.scheduler.actions import Outcome, Reply, Send
+from farm.scheduler.core import Scheduler
+from farm.scheduler.measures import Measures
+from farm.scheduler.state import TaskId, WorkerId
+
+log = logging.getLogger(__name__)
+
+DESCRIPTIONS_KEPT = 4096
+"""Descriptions kept per farm; a config per call, as with a seed in it, must not fill the memory."""
+
+OnDone = Callable[[Outcome], None]
+
+
+class Transport(Protocol):
+    """What the dispatcher needs of a transport; it tells facts by the dispatcher's methods."""
+
+    def start(self, dispatcher: Dispatcher) -> None:
+        """Begin, on the running loop."""
+
+    def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
+        """Send tasks to a worker; a worker that cannot be reached is told as `worker_left`."""
+
+    def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
+        """Ask for tasks back; `taken_back` is the answer."""
+
+    def stop_workers(self) -> None:
+        """Ask every worker to drain and end."""
+
+    async def close(self) -> None:
+        """Let go of every resource."""
+
+
+class Dispatcher:
+    """Takes calls in, has them run, gives the outcomes back; `farm.scheduler` has the policy."""
+
+    def __init__(self, transports: Sequence[Transport], **limits: int) -> None:
+        """`limits` are the Scheduler's: max_queued, max_queued_per_client, retries."""
+        # The ids of two lives of a farm never meet: a late answer to the one before is void.
+        first_task = secrets.randbits(30) << 32
+        self._scheduler = Scheduler(first_task=first_task, **limits)
+        self._transports = list(transports)
+        self._carrier: dict[WorkerId, Transport] = {}
+        self._workers: dict[WorkerId, WorkerInfo] = {}
+        self._models: dict[str, ModelInfo] = {}
+        self._descriptions: OrderedDict[tuple[str, str], ModelInfo] = OrderedDict()
+        self._waiting: dict[TaskId, OnDone] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._flush_is_due = False
+        self._closed = False
+        self._changed: asyncio.Event | None = None
+        self._events: list[dict[str, Any]] = []
+        self.measures = Measures()
+        self._started = time.time()
+
+    # For callers
+
+    async def submit(self, call: Call, hints: Hints = NO_HINTS) -> Result:
+        """The call's result. Raises FarmError; cancelling the wait takes the call back."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, FarmError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        task_id = self.start_call(call, hints, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancel(task_id)
+            raise
+
+    def start_call(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
+        """Take a call in without waiting; `on_done` gets its outcome later, exactly once.
+
+        Raises FarmError at once, and then never calls `on_done`, when the call cannot be taken:
+        unknown model, full queue, or an input that does not fit a description already known.
+        """
+        if self._closed:
+            raise Unavailable("the farm is shutting down")
+        if call.model not in self._models:
+            raise ModelNotFound(
+                f"model {call.model!r} is not served here; "
+                f"the following are: {', '.join(sorted(self._models)) or 'none'}"
+            )
+        if call.operation is not Operation.DESCRIBE:
+            info = self._description(call.model, call.config)
+            if info is not None:
+                check_call(call, info)
+        now = time.monotonic()
+        task_id = self._scheduler.submit(
+            call,
+            client=hints.client,
+            priority=hints.priority,
+            deadline=None if hints.deadline_s is None else now + hints.deadline_s,
+            now=now,
+        )
+        self._waiting[task_id] = on_done
+        self._act_soon()
+        return task_id
+
+    def cancel(self, task_id: TaskId) -> None:
+        """Take a call back: `on_done` will not be called."""
+        if self._waiting.pop(task_id, None) is not None:
+            self._scheduler.cancel(task_id)
+            self._act_soon()
+
+    def models(self) -> Mapping[str, ModelInfo]:
+        """The models that are served, as they describe themselves for the empty config."""
+        return self._models
+
+    async def describe(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo:
+        """The model's description for a config; from memory when known, and then without a worker.
+
+        Raises ModelNotFound and what the model's own `describe` leads to.
+        """
+        known = self._description(model, config)
+        if known is not None:
+            return known
+        result = await self.submit(Call(model, Operation.DESCRIBE, config=config))
+        assert result.info is not None, "a worker answers describe with an info"
+        return result.info
+
+    def _description(self, model: str, config: str) -> ModelInfo | None:
+        if config == EMPTY_CONFIG:
+            return self._models.get(model)
+        info = self._descriptions.get((model, config))
+        if info is not None:
+            self._descriptions.move_to_end((model, config))
+        return info
+
+    # For transports: facts
+
+    def worker_joined(self, info: WorkerInfo, transport: Transport) -> None:
+        """A worker is there; the same name again means that it started anew."""
+        worker = WorkerId(info.name)
+        now = time.monotonic()
+        ends_at = None if info.ends_at is None else info.ends_at - time.time() + now
+        for model in info.models:
+            self._know(model, worker)
+        self._carrier[worker] = transport
+        self._workers[worker] = info
+        self._scheduler.worker_joined(
+            worker, info.models, slots=info.slots, ends_at=ends_at, now=now
+        )
+        self._tell("joined", worker, ", ".join(m.name for m in info.models))
+        self._act_soon()
+
+    def worker_left(
+        self,
+        worker: WorkerId,
+        reason: str,
+        *,
+        running: Iterable[TaskId] | None = None,
+        drained: bool = False,
+        time_limit: bool = False,
+    ) -> None:
+        """A worker is gone, for a reason in words; a second report of the same loss is ignored."""
+        if self._workers.pop(worker, None) is None:
+            return
+        del self._carrier[worker]
+        self._scheduler.worker_left(
+            worker,
+            reason,
+            running=running,
+            drained=drained,
+            time_limit=time_limit,
+            now=time.monotonic(),
+        )
+        self._tell("left" if drained else "lost", worker, reason)
+        self._act_soon()
+
+    def worker_resized(self, worker: WorkerId, slots: int) -> None:
+        """A worker now offers this many slots."""
+        self._scheduler.worker_resized(worker, slots)
+        self._act_soon()
+
+    def finished(self, worker: WorkerId, answers: Iterable[tuple[TaskId, Outcome]]) -> None:
+        """A worker answered; answers to tasks that are done or of another life are ignored."""
+        now = time.monotonic()
+        for task_id, outcome in answers:
+            self._scheduler.finished(worker, task_id, outcome, now=now)
+        self._act()
+
+    def taken_back(self, worker: WorkerId, tasks: Iterable[TaskId]) -> None:
+        """A worker hands tasks back that it has not begun."""
+        self._scheduler.taken_back(worker, tasks, now=time.monotonic())
+        self._act_soon()
+
+    def _know(self, model: ModelInfo, worker: WorkerId) -> None:
+        known = self._models.get(model.name)
+        if known is not None and known != model:
+            log.warning("worker %s describes model %r in another way", worker, model.name)
+            for key in [k for k in self._descriptions if k[0] == model.name]:
+                del self._descriptions[key]
+        self._models[model.name] = model
+
+    # Carrying out
+
+    def _act_soon(self) -> None:
+        # Calls that arrive in one turn of the loop leave together, many to a message.
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._act)
+
+    def _act(self) -> None:
+        self._flush_is_due = False
+        now = time.monotonic()
+        while actions := self._scheduler.actions(now):
+            for action in actions:
+                if isinstance(action, Reply):
+                    self._reply(action, now)
+                    continue
+                carrier = self._carrier.get(action.worker)
+                if carrier is None:
+                    continue  # lost while carrying out; its tasks are back in their queues
+                if isinstance(action, Send):
+                    carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
+                else:
+                    carrier.take_back(action.worker, action.tasks)
+        self._set_timer()
+
+    def _reply(self, reply: Reply, now: float) -> None:
+        task, outcome = reply.task, reply.outcome
+        on_done = self._waiting.pop(task.id, None)
+        if isinstance(outcome, Result):
+            if outcome.info is not None:
+                self._remember(task.call, outcome.info)
+            outcome = Result(
+                outcome.outputs,
+                outcome.run_time_s,
+                outcome.info,
+                reply.worker or "",
+                reply.queue_time_s,
+                outcome.idle_s,
+            )
+        self.measures.add(task, outcome, now)
+        if on_done is not None:
+            on_done(outcome)
+        if self._closed and self._changed is not None:
+            self._changed.set()
+
+    def _remember(self, call: Call, info: ModelInfo) -> None:
+        self._descriptions[call.model, call.config] = info
+        if len(self._descriptions) > DESCRIPTIONS_KEPT:
+            self._descriptions.popitem(last=False)
+
+    def _set_timer(self) -> None:
+        at = self._scheduler.wakeup()
+        if at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = None
+        if at is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = None
+        self._act()
+
+    # Life
+
+    def start(self) -> None:
+        """Begin, on the running loop."""
+        self._changed = asyncio.Event()
+        for transport in self._transports:
+            transport.start(self)
+
+    async def wait_for_workers(self, count: int, *, timeout_s: float) -> None:
+        """Until `count` workers are there. Raises Unavailable after `timeout_s`."""
+        if not await self._until(lambda: len(self._workers) >= count, timeout_s):
+            raise Unavailable(
+                f"{len(self._workers)} of {count} workers joined within {timeout_s:g} s"
+            )
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        assert self._changed is not None, "start comes first"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        return condition()
+
+    async def close(self, *, grace_s: float = 30.0) -> None:
+        """Shut down in order: no new calls, calls finish, workers end, transports close.
+
+        Calls that have not finished after `grace_s` seconds are answered with Unavailable.
+        """
+        self._closed = True
+        await self._until(lambda: not self._waiting, grace_s)
+        for on_done in list(self._waiting.values()):
+            on_done(Unavailable("the farm shut down before the call finished"))
+        self._waiting.clear()
+        for transport in self._transports:
+            transport.stop_workers()
+        await self._until(lambda: not self._workers, min(grace_s, 5.0))
+        for transport in self._transports:
+            await transport.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell(self, event: str, worker: WorkerId, text: str) -> None:
+        log.log(
+            logging.WARNING if event == "lost" else logging.INFO,
+            "worker %s %s: %s",
+            worker,
+            event,
+            text,
+        )
+        at = time.time()
+        self._events.append({"time": at, "event": event, "worker": worker, "text": text})
+        del self._events[:-100]
+        if self._changed is not None:
+            self._changed.set()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Workers, queues, rates, percentiles and the last events, as JSON data."""
+        now = time.monotonic()
+        state = self._scheduler.snapshot(now)
+        for row in state["workers"]:
+            info = self._workers[WorkerId(row["name"])]
+            row.update(host=info.host, pid=info.pid, device=info.device)
+        return {
+            "models": sorted(self._models),
+            "up_s": time.time() - self._started,
+            **state,
+            **self.measures.snapshot(now),
+            "events": list(self._events),
+        }
