@@ -1,0 +1,288 @@
+"""Finds the models that a user names: in files, packages, running servers.
+
+FILE.py:NAME            a Model class or object, a @farm.model function, an umbridge model
+FILE.py                 the one model in the file
+package.module:NAME     the same in a package or module; the current folder is looked in first
+package.module          the one model in the module
+http://HOST:PORT        all models of a running UM-Bridge server
+MODEL@http://HOST:PORT  one of them
+ALIAS=any of these      the same model under another name
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from farm.errors import FarmError
+from farm.model import Model
+from farm.worker.umbridge import adapt_object, models_at
+
+ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
+SERVER = re.compile(r"(?:(?P<model>.+)@)?(?P<url>https?://.+)", re.DOTALL)
+FORMS = (
+    "FILE.py:NAME, FILE.py, package.module:NAME, http://HOST:PORT, MODEL@http://HOST:PORT "
+    "or ALIAS=any of these"
+)
+NOT_THEIRS = (
+    str(Path(__file__).parents[1]),
+    *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+
+
+class LoadError(ValueError):
+    """A model cannot be had from what the user wrote; the message is one line for that user.
+
+    detail: the traceback when the user's own code raised; empty when the words are at fault.
+    """
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+def load_models(specs: Sequence[str]) -> dict[str, Model]:
+    """The models that `specs` name, by the name they are served under. Raises LoadError."""
+    models: dict[str, Model] = {}
+    for spec in specs:
+        for name, model in _load(spec).items():
+            if name in models:
+                raise LoadError(
+                    f"two models are called {name!r}, the second comes from {spec!r}; "
+                    f"name it otherwise: OTHER={spec}"
+                )
+            models[name] = model
+    if not models:
+        raise LoadError(f"no model is named; say {FORMS}")
+    return models
+
+
+def _load(spec: str) -> Mapping[str, Model]:
+    renamed = ALIAS.fullmatch(spec)
+    if renamed:
+        found = _load(renamed["spec"])
+        if len(found) != 1:
+            raise LoadError(
+                f"{spec!r} gives one name to {len(found)} models ({_listed(found)}); "
+                "say which one, as MODEL@URL"
+            )
+        return dict(zip([renamed["alias"]], found.values(), strict=True))
+    server = SERVER.fullmatch(spec)
+    if server:
+        try:
+            return models_at(server["url"], server["model"])
+        except FarmError as error:
+            raise LoadError(f"{spec}: {error}") from error
+    module, name = _module(spec)
+    found_object = _named(module, name, spec) if name else _only_model(module, spec)
+    model = _as_model(found_object, name or "", spec)
+    return {model.name or type(model).__name__: model}
+
+
+def _module(spec: str) -> tuple[ModuleType, str]:
+    """The module that a spec names, and the object's name in it or ''."""
+    where, colon, name = spec.rpartition(":") if ":" in spec else (spec, "", "")
+    if colon and not name.isidentifier():
+        raise LoadError(f"{spec!r} has no name of an object after the colon; say {FORMS}")
+    if where.endswith(".py"):
+        return _module_of_file(Path(where), spec), name
+    if not all(part.isidentifier() for part in where.split(".")):
+        raise LoadError(f"{spec!r} is no model; say {FORMS}")
+    return _module_of_package(where, spec), name
+
+
+def _module_of_file(path: Path, spec: str) -> ModuleType:
+    path = path.expanduser()
+    if not path.is_file():
+        raise LoadError(f"{spec}: there is no file {str(path)!r} (looked from {Path.cwd()})")
+    path = path.resolve()
+    _look_in(path.parent)  # so that the file may import its neighbours
+    module_name = path.stem
+    known = sys.modules.get(module_name)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        # A user's file may be called like a module that is loaded already, such as random.py.
+        module_name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
+        if module_name in sys.modules:
+            return sys.modules[module_name]
+    module_spec = importlib.util.spec_from_file_location(module_name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_name] = module  # before it runs: dataclasses and pickle look it up
+    try:
+        module_spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[module_name]
+        raise _crash(f"loading {str(path)!r}", error) from error
+    return module
+
+
+def _module_of_package(name: str, spec: str) -> ModuleType:
+    _look_in(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Only when the very module is missing: one that it imports is a crash of its own.
+        if error.name is not None and (name + ".").startswith(error.name + "."):
+            raise LoadError(
+                f"{spec}: there is no module {error.name!r} "
+                f"(looked in {Path.cwd()} and the installed packages); a file ends with .py"
+            ) from error
+        raise _crash(f"importing {name!r}", error) from error
+    except BaseException as error:
+        raise _crash(f"importing {name!r}", error) from error
+
+
+def _look_in(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _named(module: ModuleType, name: str, spec: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        candidates = _candidates(module)
+        there = f"the models there are {_listed(candidates)}" if candidates else "nor any model"
+        raise LoadError(f"{spec}: there is no {name!r} in {_origin(module)}; {there}") from None
+
+
+def _only_model(module: ModuleType, spec: str) -> Any:
+    candidates = _candidates(module)
+    if len(candidates) == 1:
+        return next(iter(candidates.values()))
+    if candidates:
+        first = next(iter(candidates))
+        raise LoadError(
+            f"{spec} holds {len(candidates)} models, {_listed(candidates)}; "
+            f"say which one: {spec}:{first}"
+        )
+    functions = [
+        function
+        for function in vars(module).values()
+        if inspect.isfunction(function) and function.__module__ == module.__name__
+    ]
+    if len(functions) == 1:
+        raise LoadError(f"{spec} holds no model; {_decorate(functions[0])}")
+    raise LoadError(
+        f"{spec} holds no model; expected a class that extends farm.Model, "
+        "a function under @farm.model(...) or an umbridge.Model"
+    )
+
+
+def _candidates(module: ModuleType) -> dict[str, Any]:
+    """A module's models by variable: its objects, and its own classes that have no object in it."""
+    objects: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        if _is_model(value):
+            if not any(value is known for known in objects.values()):
+                objects[name] = value
+        elif inspect.isclass(value) and value.__module__ == module.__name__:
+            classes[name] = value
+    made = {type(value) for value in objects.values()}
+    return objects | {n: c for n, c in classes.items() if _is_model_class(c) and c not in made}
+
+
+def _is_model(value: Any) -> bool:
+    return not inspect.isclass(value) and (isinstance(value, Model) or _is_umbridge(value))
+
+
+def _is_model_class(value: type) -> bool:
+    if issubclass(value, Model):
+        return value.evaluate is not Model.evaluate or value.operations is not None
+    return _is_umbridge(value)
+
+
+def _is_umbridge(value: Any) -> bool:
+    # umbridge.Model by duck type: the two methods that every such model has to define.
+    methods = ("get_input_sizes", "get_output_sizes", "supports_evaluate", "__call__")
+    return all(callable(getattr(value, method, None)) for method in methods)
+
+
+def _as_model(value: Any, name: str, spec: str) -> Model:
+    if inspect.isclass(value):
+        if not (issubclass(value, Model) or _is_umbridge(value)):
+            raise LoadError(
+                f"{spec}: class {value.__name__} extends neither farm.Model nor umbridge.Model"
+            )
+        value = _made(value, spec)
+    if isinstance(value, Model):
+        return value
+    if _is_umbridge(value):
+        return adapt_object(value)
+    if inspect.isfunction(value) or inspect.isbuiltin(value):
+        raise LoadError(f"{spec}: {name!r} is a plain function; {_decorate(value)}")
+    raise LoadError(
+        f"{spec}: {name!r} is a {type(value).__name__}; expected a farm.Model class or object, "
+        "a function under @farm.model(...) or an umbridge.Model"
+    )
+
+
+def _made(cls: type, spec: str) -> Any:
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise LoadError(
+            f"{spec}: {cls.__name__}() needs arguments ({error}); "
+            f"make the object in the file and name it: model = {cls.__name__}(...)"
+        ) from None
+    except ValueError:
+        pass  # no signature to be had; the call itself will tell
+    try:
+        return cls()
+    except BaseException as error:
+        raise _crash(f"making {cls.__name__}()", error) from error
+
+
+def _decorate(function: Any) -> str:
+    try:
+        parameters = [p for p in inspect.signature(function).parameters if p != "config"]
+    except (TypeError, ValueError):
+        parameters = ["x"]
+    inputs = ", ".join(f'"{p}": 1' for p in parameters)
+    return (
+        f'put @farm.model(inputs={{{inputs}}}, outputs={{"y": 1}}) '
+        f"with your sizes above `def {function.__name__}`"
+    )
+
+
+def _crash(doing: str, error: BaseException) -> LoadError:
+    """The user's own code raised: where and what, in one line, and the traceback as detail."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        # The last line of their own code says more than one deep inside a library.
+        theirs = [f for f in frames if not f.filename.startswith(("<", *NOT_THEIRS))]
+        last = (theirs or list(frames))[-1]
+        where = f"{last.filename}:{last.lineno}"
+    text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    return LoadError(
+        f"{doing} raised {type(error).__name__}: {text} ({where})",
+        detail="".join(traceback.format_exception(error)),
+    )
+
+
+def _origin(module: ModuleType) -> str:
+    return str(getattr(module, "__file__", None) or module.__name__)
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names)
