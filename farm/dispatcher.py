@@ -204,7 +204,7 @@ class Dispatcher:
         now = time.monotonic()
         for task_id, outcome in answers:
             self._scheduler.finished(worker, task_id, outcome, now=now)
-        self._act()
+        self._act_soon()
 
     def taken_back(self, worker: WorkerId, tasks: Iterable[TaskId]) -> None:
         """A worker hands tasks back that it has not begun."""

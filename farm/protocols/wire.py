@@ -35,7 +35,7 @@ class Kind(IntEnum):
     """What a message says. W: worker, S: supervisor, C: native client, D: dispatcher."""
 
     JOIN = 1  # W to D: WorkerInfo
-    WELCOME = 2  # D to W, C: you are known
+    WELCOME = 2  # D to W, C: you are known; to C with the number of this acquaintance
     CALLS = 3  # D to W, C to D: tasks
     ANSWERS = 4  # W to D, D to C: results and errors
     TAKE_BACK = 5  # D to W: hand these back if not begun
@@ -48,6 +48,7 @@ class Kind(IntEnum):
     CANCEL = 12  # C to D: the caller is gone
     ASK = 13  # C to D: models, status
     TELL = 14  # D to C: the answer to an ASK
+    RESIZE = 15  # W to D: I now offer this many slots; 0: I am draining
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,16 +72,22 @@ class Runner:
         return [outcomes[i] for i in range(len(calls))]
 
     def run(
-        self, calls: Sequence[Call], on_start: Callable[[Sequence[int]], None] | None = None
+        self,
+        calls: Sequence[Call],
+        on_start: Callable[[Sequence[int]], None] | None = None,
+        claim: Callable[[Sequence[int]], Sequence[int]] | None = None,
     ) -> Iterator[list[tuple[int, Outcome]]]:
         """Yield (position in `calls`, outcome) for the calls of each model call as it ends.
 
         Evaluate calls with equal model and config share one model call of up to `max_batch` rows.
         When that raises, its members run again one by one, so that only the guilty ones fail; but
         for a model with `repeatable = False` they all fail. on_start gets the positions that are
-        about to run, before each model call. A consumer that stops early leaves the rest unrun.
+        about to run, before each model call. claim gets positions that are next and returns
+        those still to run: a host that hands calls back claims the rest. A consumer that stops
+        early leaves the rest unrun.
         """
-        for group in self._groups(calls):
+        for planned in self._groups(calls):
+            group = planned if claim is None else claim(planned)
             if len(group) > 1:
                 if on_start is not None:
                     on_start(group)

@@ -1,0 +1,110 @@
+"""The connection file: how workers and native clients find the dispatcher, and with which keys."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import zmq
+
+from farm.errors import Unavailable
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What one needs to reach a farm.
+
+    endpoint: the dispatcher's ZeroMQ address, `tcp://host:port`.
+    server_key, client_public, client_secret: CurveZMQ keys in Z85; empty on loopback.
+    url, token: the HTTP door and its token; the token is empty on loopback.
+    host, pid: of the farm's process. logs: folder for the output of models on that host.
+    """
+
+    endpoint: str
+    server_key: str = ""
+    client_public: str = ""
+    client_secret: str = ""
+    server_secret: str = ""
+    url: str = ""
+    token: str = ""
+    host: str = ""
+    pid: int = 0
+    version: int = VERSION
+
+    def __repr__(self) -> str:
+        return f"Connection(endpoint={self.endpoint!r}, url={self.url!r})"  # keys stay out of logs
+
+
+def new_keys() -> dict[str, str]:
+    """Fresh CurveZMQ key pairs for both ends, as fields of a Connection."""
+    server_public, server_secret = zmq.curve_keypair()
+    client_public, client_secret = zmq.curve_keypair()
+    return {
+        "server_key": server_public.decode(),
+        "server_secret": server_secret.decode(),
+        "client_public": client_public.decode(),
+        "client_secret": client_secret.decode(),
+    }
+
+
+def new_token() -> str:
+    """A fresh token for the HTTP door, safe in URLs."""
+    return secrets.token_urlsafe(24)
+
+
+def write_connection(path: Path, connection: Connection) -> None:
+    """Write the file in one step, readable by its owner only; the server's own secret stays out."""
+    data = {k: v for k, v in asdict(connection).items() if k != "server_secret"}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1)
+        file.write("\n")
+    temporary.replace(path)
+
+
+def read_connection(path: str | Path) -> Connection:
+    """Read a connection file, or `farm.json` in a run folder.
+
+    Raises Unavailable when it is missing, malformed, or readable by others.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "farm.json"
+    try:
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077:
+            raise Unavailable(
+                f"others can read the connection file {path} (mode {mode:o}); "
+                f"it holds keys, so run: chmod 600 {path}"
+            )
+        data = json.loads(path.read_text(encoding="utf-8"))
+        known = {f.name for f in fields(Connection)}
+        connection = Connection(**{k: v for k, v in data.items() if k in known})
+    except FileNotFoundError:
+        raise Unavailable(f"no connection file {path}; is the farm running?") from None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise Unavailable(f"connection file {path} cannot be used: {error}") from None
+    if connection.version != VERSION:
+        raise Unavailable(
+            f"connection file {path} has version {connection.version}, this farm reads {VERSION}"
+        )
+    return connection
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address bound to `host`."""
+    if host in ("localhost", "::1"):
+        return True
+    with contextlib.suppress(OSError):
+        return socket.inet_aton(host)[:1] == b"\x7f"
+    return False

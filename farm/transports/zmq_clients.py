@@ -1,0 +1,131 @@
+"""Native clients at the dispatcher's ROUTER: many calls to a message, many answers to one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from farm.call import Hints
+from farm.errors import FarmError, InvalidRequest
+from farm.protocols import wire
+from farm.protocols.wire import Buffer, Kind, Message, Outcome
+from farm.scheduler.state import TaskId
+
+if TYPE_CHECKING:
+    from farm.dispatcher import Dispatcher
+
+log = logging.getLogger(__name__)
+
+CLIENT_PREFIX = b"client/"
+"""Routing ids of clients begin so; those of workers are their names, which begin with a host."""
+
+
+class _Client:
+    """One client's calls that have no answer yet, and answers about to leave."""
+
+    __slots__ = ("acquaintance", "answers", "calls", "name", "routing_id")
+
+    def __init__(self, routing_id: bytes, acquaintance: int) -> None:
+        self.routing_id = routing_id
+        # A client that was given up and comes back sees another number: its calls were cancelled.
+        self.acquaintance = acquaintance
+        self.name = routing_id.decode("utf-8", "replace")
+        self.calls: dict[int, TaskId] = {}
+        self.answers: list[tuple[int, Outcome]] = []
+
+
+class ClientDoor:
+    """Takes the messages of native clients to the dispatcher, and answers back.
+
+    put: sends frames to a routing id, and says False when nobody is there.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        loop: asyncio.AbstractEventLoop,
+        put: Callable[[bytes, list[Buffer]], bool],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._loop = loop
+        self._put = put
+        self._clients: dict[bytes, _Client] = {}
+        self._acquaintances = 0
+
+    def received(self, routing_id: bytes, message: Message) -> None:
+        """Act on a client's message. Raises InvalidRequest."""
+        client = self._clients.get(routing_id)
+        if client is None:
+            self._acquaintances += 1
+            client = self._clients[routing_id] = _Client(routing_id, self._acquaintances)
+            self._put(routing_id, wire.encode(Kind.WELCOME, client.acquaintance))
+        if message.kind is Kind.CALLS:
+            self._calls(client, message)
+        elif message.kind is Kind.CANCEL:
+            for call_id in message.data if isinstance(message.data, list) else ():
+                task_id = client.calls.pop(call_id, None)
+                if task_id is not None:
+                    self._dispatcher.cancel(task_id)
+        elif message.kind is Kind.ASK:
+            self._put(routing_id, wire.encode(Kind.TELL, self._told(message.data)))
+        elif message.kind is Kind.LEAVE:
+            self._gone(client)
+        elif message.kind is Kind.PROBE:
+            self._put(routing_id, wire.encode(Kind.WELCOME, client.acquaintance))
+        else:
+            raise InvalidRequest(f"a client does not send {message.kind.name}")
+
+    def _calls(self, client: _Client, message: Message) -> None:
+        said, calls = wire.decode_calls(message)
+        hints = said or Hints()
+        if not hints.client:
+            hints = Hints(client.name, hints.priority, hints.deadline_s)
+        for call_id, call in calls:
+            if call_id in client.calls:
+                continue  # sent again after a lost connection that was none
+            done = partial(self._done, client, call_id)
+            try:
+                client.calls[call_id] = self._dispatcher.start_call(call, hints, done)
+            except FarmError as error:
+                done(error)
+
+    def _done(self, client: _Client, call_id: int, outcome: Outcome) -> None:
+        client.calls.pop(call_id, None)
+        if not client.answers:
+            self._loop.call_soon(self._flush, client)
+        client.answers.append((call_id, outcome))
+
+    def _flush(self, client: _Client) -> None:
+        answers, client.answers = client.answers, []
+        if answers and not self._put(client.routing_id, wire.encode_answers(answers)):
+            self._gone(client)
+
+    def _told(self, asked: Any) -> Any:
+        what = asked.get("what") if isinstance(asked, dict) else None
+        if what == "models":
+            value: Any = [info.to_json() for info in self._dispatcher.models().values()]
+        elif what == "status":
+            value = self._dispatcher.snapshot()
+        else:
+            raise InvalidRequest(f"ASK wants 'models' or 'status', got {asked!r}")
+        return {"id": asked.get("id"), what: value}
+
+    def probe(self) -> None:
+        """Look after every client; the calls of those that are gone are cancelled."""
+        for client in list(self._clients.values()):
+            if not self._put(client.routing_id, wire.encode(Kind.PROBE)):
+                self._gone(client)
+
+    def _gone(self, client: _Client) -> None:
+        self._clients.pop(client.routing_id, None)
+        calls, client.calls = client.calls, {}
+        for task_id in calls.values():
+            self._dispatcher.cancel(task_id)
+
+    def close(self) -> None:
+        """Send what is about to leave."""
+        for client in list(self._clients.values()):
+            self._flush(client)
