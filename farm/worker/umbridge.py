@@ -1,0 +1,257 @@
+"""Models out of what speaks UM-Bridge already: a Python object, or a running server."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import urllib3
+
+from farm.call import Array, Call, Derivative, Operation, canonical_config
+from farm.errors import ModelNotFound, Unavailable
+from farm.model import Config, Inputs, Model, Tensors
+from farm.protocols.umbridge import FEATURES, Endpoint, Question
+from farm.protocols.umbridge_client import (
+    Headers,
+    decode_info,
+    decode_model_info,
+    decode_response,
+    decode_sizes,
+    encode_question,
+    encode_request,
+)
+
+CONNECT_TIMEOUT_S = 30.0
+CONNECT_RETRIES = 4  # within 1.5 s, for a server that starts anew; nothing has been asked yet
+
+SOCKET_OPTIONS = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # A model may run for hours: routers on the way must not forget the connection.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+]
+
+
+def adapt_object(obj: Any) -> Model:
+    """A model out of an `umbridge.Model` object.
+
+    Its inputs are called in0, in1, ... and its outputs out0, out1, ... Raises TypeError when the
+    object is of another kind.
+    """
+    for method in ("get_input_sizes", "get_output_sizes", "supports_evaluate", "__call__"):
+        if not callable(getattr(obj, method, None)):
+            raise TypeError(
+                f"{type(obj).__name__} has no method {method}; expected an umbridge.Model object"
+            )
+    return ObjectModel(obj)
+
+
+class ObjectModel(Model):
+    """A model in front of an `umbridge.Model` object, which takes and gives plain lists.
+
+    The package itself is not needed: its objects are known by their methods.
+    """
+
+    def __init__(self, obj: Any) -> None:
+        self._object = obj
+        self.name = str(getattr(obj, "name", "") or type(obj).__name__)
+        self.operations = frozenset(
+            operation
+            for operation in FEATURES
+            if getattr(obj, f"supports_{operation}", bool)()  # bool() is False
+        )
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        """The object's sizes for this config."""
+        inputs = self._object.get_input_sizes(config)
+        return _tensors(inputs, self._object.get_output_sizes(config))
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """The object's value."""
+        return self._object(_lists(inputs), config)
+
+    def gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Any:
+        """J^T sens, from the object."""
+        return self._object.gradient(out_wrt, in_wrt, _lists(inputs), sens.tolist(), config)
+
+    def apply_jacobian(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
+    ) -> Any:
+        """J vec, from the object."""
+        return self._object.apply_jacobian(out_wrt, in_wrt, _lists(inputs), vec.tolist(), config)
+
+    def apply_hessian(
+        self,
+        out_wrt: int,
+        in_wrt1: int,
+        in_wrt2: int,
+        inputs: Inputs,
+        sens: Array,
+        vec: Array,
+        config: Config,
+    ) -> Any:
+        """The Hessian's action, from the object."""
+        return self._object.apply_hessian(
+            out_wrt, in_wrt1, in_wrt2, _lists(inputs), sens.tolist(), vec.tolist(), config
+        )
+
+
+def _lists(inputs: Inputs) -> list[list[float]]:
+    return [x.tolist() for x in inputs.values()]
+
+
+def _tensors(inputs: Sequence[int], outputs: Sequence[int]) -> tuple[Tensors, Tensors]:
+    return (
+        {f"in{i}": int(n) for i, n in enumerate(inputs)},
+        {f"out{i}": int(n) for i, n in enumerate(outputs)},
+    )
+
+
+def models_at(url: str, name: str | None = None) -> dict[str, Model]:
+    """The models of a running UM-Bridge server, or the one called `name`.
+
+    url: `http://host:port`, with `user:password@` and a path before the protocol's own if need be.
+    Raises Unavailable when nothing answers there, InvalidRequest when it is another kind of
+    server, ModelNotFound when it has no such model.
+    """
+    server = Server(url)
+    names = decode_info(*server.ask(*encode_question(Question(Endpoint.INFO))))
+    if name is not None:
+        if name not in names:
+            offered = ", ".join(map(repr, names)) or "none"
+            raise ModelNotFound(f"{server.url} has no model {name!r}; its models are: {offered}")
+        names = (name,)
+    return {name: ServerModel(server, name) for name in names}
+
+
+class Server:
+    """A UM-Bridge server by URL; threads may share it.
+
+    Each call has a connection of its own. The official C++ server answers 40 ms late on one that
+    is used again, closes it after five calls, and lets one that idles hold up everybody else.
+    """
+
+    def __init__(self, url: str) -> None:
+        scheme, credentials, rest = _split(url)
+        self.url = f"{scheme}://{rest}".rstrip("/")
+        self._headers = {"Connection": "close", "Content-Type": "application/json"}
+        if credentials:
+            self._headers |= urllib3.make_headers(basic_auth=unquote(credentials))
+        self._ssl = ssl.create_default_context() if scheme == "https" else None
+
+    def ask(self, path: str, body: bytes) -> tuple[int, Headers, bytes]:
+        """Status, headers and body of the answer. Raises Unavailable when there is none."""
+        method = "POST" if body else "GET"
+        try:
+            # A pool would keep the connection whenever the server does not say that it closes it.
+            with self._connections() as connections:
+                response = connections.request(
+                    method,
+                    self.url + path,
+                    body=body or None,
+                    headers=self._headers,
+                    redirect=False,
+                )
+        except urllib3.exceptions.HTTPError as error:
+            reason = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
+            raise Unavailable(f"the model server {self.url} does not answer: {reason}") from error
+        return response.status, response.headers, response.data
+
+    def _connections(self) -> urllib3.PoolManager:
+        return urllib3.PoolManager(
+            ssl_context=self._ssl,
+            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=None),
+            retries=urllib3.Retry(
+                total=CONNECT_RETRIES,
+                connect=CONNECT_RETRIES,
+                read=False,
+                status=False,
+                other=False,
+                backoff_factor=0.1,
+            ),
+            socket_options=SOCKET_OPTIONS,
+        )
+
+
+def _split(url: str) -> tuple[str, str, str]:
+    """Scheme, `user:password` and the rest of a URL."""
+    match = re.fullmatch(r"(https?)://(?:([^/]*)@)?([^/].*)", url.strip())
+    if match is None:
+        raise Unavailable(f"{url!r} is not the address of a server; expected http://host:port")
+    return match[1], match[2] or "", match[3]
+
+
+class ServerModel(Model):
+    """A model in front of one model of a UM-Bridge server, which may be another farm.
+
+    A Python server of version 1.2.9 or older checks the length of a Hessian's answer against the
+    wrong size and answers InvalidOutput where `outputSizes[outWrt]` and `inputSizes[inWrt1]`
+    differ; there is nothing to be done about that from here.
+    """
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server = server
+        self.name = name
+        self.description = f"{name} at {server.url}"
+        question = Question(Endpoint.MODEL_INFO, name)
+        self.operations = decode_model_info(*server.ask(*encode_question(question)))
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        """The server's sizes for this config."""
+        text = canonical_config(config)
+        return _tensors(
+            self._sizes(Question(Endpoint.INPUT_SIZES, self.name, text)),
+            self._sizes(Question(Endpoint.OUTPUT_SIZES, self.name, text)),
+        )
+
+    def _sizes(self, question: Question) -> tuple[int, ...]:
+        return decode_sizes(question, *self._server.ask(*encode_question(question)))
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """The server's value."""
+        return self._outputs(Operation.EVALUATE, inputs, config, None)
+
+    def gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Any:
+        """J^T sens, from the server."""
+        wrt = Derivative(out_wrt, in_wrt, sens=sens)
+        return self._outputs(Operation.GRADIENT, inputs, config, wrt)[0]
+
+    def apply_jacobian(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
+    ) -> Any:
+        """J vec, from the server."""
+        wrt = Derivative(out_wrt, in_wrt, vec=vec)
+        return self._outputs(Operation.APPLY_JACOBIAN, inputs, config, wrt)[0]
+
+    def apply_hessian(
+        self,
+        out_wrt: int,
+        in_wrt1: int,
+        in_wrt2: int,
+        inputs: Inputs,
+        sens: Array,
+        vec: Array,
+        config: Config,
+    ) -> Any:
+        """The Hessian's action, from the server."""
+        wrt = Derivative(out_wrt, in_wrt1, in_wrt2, sens, vec)
+        return self._outputs(Operation.APPLY_HESSIAN, inputs, config, wrt)[0]
+
+    def _outputs(
+        self,
+        operation: Operation,
+        inputs: Mapping[str, Array],
+        config: Config,
+        derivative: Derivative | None,
+    ) -> list[Array]:
+        vectors = tuple(np.asarray(x, np.float64) for x in inputs.values())
+        call = Call(self.name, operation, vectors, canonical_config(config), derivative)
+        return list(decode_response(call, *self._server.ask(*encode_request(call))).outputs)
