@@ -1,0 +1,88 @@
+"""The command line: serve, worker, call, sweep, status."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from typing import Any
+
+import click
+
+from farm.errors import FarmError
+from farm.settings import SettingsError
+from farm.version import __version__
+
+COMMANDS = {
+    "serve": "farm.cli.serve:serve",
+    "worker": "farm.cli.worker:worker",
+    "call": "farm.cli.call:call",
+    "sweep": "farm.cli.sweep:sweep",
+    "status": "farm.cli.status:status",
+}
+"""Each command and where it is; imported when it is used, so that `farm --help` is quick."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with: farm serve model.py --workers 4",
+)
+@click.version_option(__version__, prog_name="farm")
+@click.option("-v", "--verbose", count=True, help="Say more on stderr; twice for everything.")
+def cli(verbose: int) -> None:
+    """Turn any model into a service that many workers answer for.
+
+    \b
+    serve    a model on this machine: one address for every client
+    worker   more workers for a running farm, from anywhere
+    call     one evaluation or derivative, to see that it works
+    sweep    many evaluations into one HDF5 file
+    status   what a farm is doing
+    """
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; a user's mistake is one line on stderr and exit status 2."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """The same as `main`, with the exit status as its value."""
+    try:
+        status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        return 2
+    except click.ClickException as error:
+        return _complain(error.format_message(), error.exit_code if error.exit_code != 1 else 2)
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("interrupted", 130)
+    except (FarmError, SettingsError) as error:
+        return _complain(str(error), 2)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status if isinstance(status, int) else 0
+
+
+def _complain(text: str, status: int) -> int:
+    click.echo(f"farm: error: {' '.join(text.split())}", err=True)
+    return status

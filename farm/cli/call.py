@@ -1,0 +1,173 @@
+"""`farm call`: one evaluation or derivative, with output to read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from farm.call import (
+    EMPTY_CONFIG,
+    Array,
+    Call,
+    Derivative,
+    ModelInfo,
+    Operation,
+    Result,
+    canonical_config,
+)
+from farm.cli.target import target_option
+from farm.client import Client, connect
+
+EXAMPLES = """\b
+Examples:
+  farm call 0.1,0.2                       the farm of ./farm-run, its only model
+  farm call E=1,2,3 load=5                inputs by name
+  farm call --to http://node3:4242 --model beam 1,2,3 --config '{"mesh": 2}'
+  farm call 0.1,0.2 --gradient --sens 1,0
+  farm call 0.1,0.2 --apply-jacobian --vec 1,0 --json
+  farm call @point.json                   [[...], [...]] or {"name": [...]} from a file
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("inputs", nargs=-1, metavar="[INPUT]...")
+@target_option
+@click.option("--model", "model", help="Name of the model; not needed when there is only one.")
+@click.option("--config", default=EMPTY_CONFIG, help="The model's config, a JSON object.")
+@click.option("--gradient", "operation", flag_value="gradient", help="J^T sens.")
+@click.option("--apply-jacobian", "operation", flag_value="apply_jacobian", help="J vec.")
+@click.option(
+    "--apply-hessian",
+    "operation",
+    flag_value="apply_hessian",
+    help="Derivative of J^T sens along vec.",
+)
+@click.option("--out-wrt", default=0, help="Which output, counted from 0.")
+@click.option("--in-wrt", default=0, help="Which input, counted from 0.")
+@click.option("--in-wrt2", default=0, help="Which input vec belongs to (apply-hessian).")
+@click.option("--sens", help="Weights of the output, like 1,0,0.")
+@click.option("--vec", help="Direction in the input, like 1,0,0.")
+@click.option("--timeout", type=float, help="Give up after so many seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def call(
+    inputs: tuple[str, ...],
+    target: str | None,
+    model: str | None,
+    config: str,
+    operation: str | None,
+    out_wrt: int,
+    in_wrt: int,
+    in_wrt2: int,
+    sens: str | None,
+    vec: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Call a model once.
+
+    INPUT is one vector for each input of the model in order, like 1,2,3, or NAME=1,2,3.
+    """
+    canonical = _canonical(config)
+    derivative = None
+    if operation is not None:
+        derivative = Derivative(out_wrt, in_wrt, in_wrt2, _vector(sens), _vector(vec))
+    with connect(target) as client:
+        info = _described(client, model, canonical)
+        asked = Call(
+            info.name,
+            Operation(operation or Operation.EVALUATE),
+            _inputs(inputs, info),
+            canonical,
+            derivative,
+        )
+        result = client.submit(asked).result(timeout=timeout)
+    click.echo(_as_json(result, info, asked) if as_json else _as_text(result, info, asked))
+
+
+def _canonical(config: str) -> str:
+    try:
+        return canonical_config(json.loads(config))
+    except (ValueError, TypeError) as error:
+        raise click.UsageError(f"--config is {config!r}, not a JSON object: {error}") from None
+
+
+def _described(client: Client, model: str | None, config: str) -> ModelInfo:
+    if model is None:
+        models = client.models()
+        if len(models) != 1:
+            names = ", ".join(models) or "none"
+            raise click.UsageError(f"say which --model you mean; there are: {names}")
+        model = models[0]
+    return client.describe(model, json.loads(config))
+
+
+def _inputs(texts: tuple[str, ...], info: ModelInfo) -> tuple[Array, ...]:
+    names = [tensor.name for tensor in info.inputs]
+    if len(texts) == 1 and texts[0].startswith("@"):
+        given = _from_file(Path(texts[0][1:]))
+    elif texts and all("=" in text for text in texts):
+        given = {name: _vector(text) for name, _, text in (t.partition("=") for t in texts)}
+    else:
+        given = [_vector(text) for text in texts]
+    if isinstance(given, dict):
+        if set(given) != set(names):
+            raise click.UsageError(f"the inputs are {', '.join(names)}; got {', '.join(given)}")
+        given = [given[name] for name in names]
+    if len(given) != len(names):
+        sizes = ", ".join(f"{t.name} ({t.size})" for t in info.inputs)
+        raise click.UsageError(
+            f"model {info.name!r} has {len(names)} inputs: {sizes}; got {len(given)}"
+        )
+    return tuple(np.asarray(vector, dtype=np.float64).reshape(-1) for vector in given)
+
+
+def _from_file(path: Path) -> Any:
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(given, dict):
+            return {name: np.array(vector, dtype=np.float64) for name, vector in given.items()}
+        return [np.array(vector, dtype=np.float64) for vector in given]
+    except (OSError, ValueError, TypeError) as error:
+        raise click.UsageError(f"inputs cannot be read from {path}: {error}") from None
+
+
+def _vector(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return np.array([float(number) for number in text.split(",") if number.strip()])
+    except ValueError as error:
+        raise click.UsageError(f"{text!r} is not a vector like 1,2,3: {error}") from None
+
+
+def _named_outputs(result: Result, info: ModelInfo, call: Call) -> list[tuple[str, Array]]:
+    if call.operation is Operation.EVALUATE:
+        return [(t.name, a) for t, a in zip(info.outputs, result.outputs, strict=True)]
+    return [(call.operation.value, result.outputs[0])]
+
+
+def _as_json(result: Result, info: ModelInfo, call: Call) -> str:
+    outputs = {name: array.tolist() for name, array in _named_outputs(result, info, call)}
+    return json.dumps(
+        {
+            "model": info.name,
+            "operation": call.operation.value,
+            "outputs": outputs,
+            "run_time_s": result.run_time_s,
+            "queue_time_s": result.queue_time_s,
+            "worker": result.worker,
+        }
+    )
+
+
+def _as_text(result: Result, info: ModelInfo, call: Call) -> str:
+    lines = [
+        f"{name} = {np.array2string(array, max_line_width=100, threshold=60)}"
+        for name, array in _named_outputs(result, info, call)
+    ]
+    where = f" on {result.worker}" if result.worker else ""
+    return "\n".join([*lines, f"({info.name} ran {result.run_time_s:.4g} s{where})"])

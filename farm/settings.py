@@ -1,0 +1,100 @@
+"""The settings of a farm: frozen values with their limits; where they come from is the CLI's."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+NonFinite = Literal["literal", "null", "error"]
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be: says which, what was given and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one farm runs.
+
+    host, port: where the HTTP door listens; port 0 picks a free one.
+    dir: the run folder, for the connection file and the logs of models.
+    workers: model processes on this machine; 0 when all come from elsewhere.
+    time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
+    retries: how often a call goes back to its queue after a worker died with it.
+    max_queued, max_queued_per_client: waiting calls above which callers are told to come later.
+    max_body_bytes: largest request body. non_finite: how NaN and infinities are written in JSON.
+    heartbeat_s: silence after which a host counts as dead; lost_after_s: a worker that hears
+    nothing from its dispatcher for so long ends itself.
+    start_timeout_s: how long the first worker may take to load its models.
+    grace_s: how long running calls may take to finish when the farm shuts down.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 4242
+    dir: Path = Path("farm-run")
+    workers: int = 1
+    time_limit_s: float | None = None
+    retries: int = 3
+    max_queued: int = 100_000
+    max_queued_per_client: int = 100_000
+    max_body_bytes: int = 1 << 30
+    non_finite: NonFinite = "literal"
+    heartbeat_s: float = 5.0
+    lost_after_s: float = 60.0
+    start_timeout_s: float = 600.0
+    grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        def expect(name: str, right: bool, expected: str) -> None:
+            if not right:
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; expected {expected}")
+
+        expect("port", 0 <= self.port <= 65535, "0 to 65535")
+        for name in ("workers", "retries"):
+            expect(name, getattr(self, name) >= 0, "0 or more")
+        for name in ("max_queued", "max_queued_per_client", "max_body_bytes"):
+            expect(name, getattr(self, name) >= 1, "1 or more")
+        for name in ("heartbeat_s", "lost_after_s", "start_timeout_s"):
+            expect(name, getattr(self, name) > 0, "a number of seconds above 0")
+        expect("grace_s", self.grace_s >= 0, "a number of seconds, 0 or more")
+        limit = self.time_limit_s
+        expect("time_limit_s", limit is None or limit > 0, "a number of seconds above 0")
+        allowed = ("literal", "null", "error")
+        expect("non_finite", self.non_finite in allowed, " or ".join(allowed))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The values in a farm.toml, by the names of `Settings`.
+
+    Raises SettingsError when the file is missing, is not TOML, or has a name that is no setting.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"no settings file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"settings file {path} cannot be read: {error}") from None
+    types = {f.name: f.type for f in fields(Settings)}
+    for name, value in values.items():
+        if name not in types:
+            raise SettingsError(
+                f"{path} sets {name!r}, which is no setting; they are: {', '.join(sorted(types))}"
+            )
+        expected = _EXPECTED[types[name]]
+        if isinstance(value, bool) or not isinstance(value, expected):
+            raise SettingsError(f"{path} sets {name} to {value!r}; expected {types[name]}")
+    if "dir" in values:
+        values["dir"] = Path(values["dir"])
+    return values
+
+
+_EXPECTED: dict[Any, tuple[type, ...]] = {
+    "str": (str,),
+    "Path": (str,),
+    "NonFinite": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "float | None": (int, float),
+}
