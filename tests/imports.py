@@ -25,6 +25,7 @@ LEVELS = {
     "experiment": 4,
     "server": 5,
     "cli": 6,
+    "__main__": 7,
 }
 """Each part of farm and its number; a part imports itself and parts with a lower number."""
 

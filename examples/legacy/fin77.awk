@@ -61,8 +61,7 @@ function solve(nodes,    beta, i, factor) {
 }
 
 function abnormal(why) {
-    print "0*** ERROR: " why
-    print " ABNORMAL END"
+    print " ABNORMAL END: " why
     failed = 1
     exit 8
 }
