@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from farm.call import Array
+from farm.call import Array, TensorInfo
 from farm.errors import FarmError, InvalidInput, InvalidOutput, InvalidRequest
 
 NUMBERS = frozenset((float, int))  # not bool, whose type is its own
+MAX_DIMENSIONS = 16
 EXACT_UP_TO = 2.0**64  # beyond, the fast reader turns whole numbers into floats
 
 
@@ -83,6 +84,40 @@ def vector(value: Any, where: str, *, fault: type[FarmError] = InvalidInput) -> 
         raise fault(f"{where}[{i}] is too large for a float64") from None
 
 
+def tensor(value: Any, where: str) -> Array:
+    """Numbers nested in lists as a float64 array of that shape; a bare number has shape (1,).
+
+    Raises InvalidInput with `where` and the position of what does not fit in.
+    """
+    if type(value) is not list or list not in map(type, value):
+        return vector(value, where)
+    if where.count("[") > MAX_DIMENSIONS:
+        raise InvalidInput(f"{where} is nested more than {MAX_DIMENSIONS} deep")
+    parts = []
+    for i, part in enumerate(value):
+        if type(part) is not list:
+            raise InvalidInput(f"{where}[{i}] is {kind_of(part)}; expected a list as before it")
+        parts.append(tensor(part, f"{where}[{i}]"))
+        if parts[i].shape != parts[0].shape:
+            raise InvalidInput(
+                f"{where}[{i}] has shape {parts[i].shape}, {where}[0] has {parts[0].shape}; "
+                "expected the same"
+            )
+    return np.stack(parts)
+
+
+def as_declared(values: Array, declared: TensorInfo) -> Array:
+    """The values as whole numbers where a model declares those and all are: JSON writes 2.0 for 2.
+
+    Anything else is left as it is, for the check of the call to judge.
+    """
+    if declared.dtype == "float64" or np.dtype(declared.dtype).kind not in "iub":
+        return values
+    with np.errstate(invalid="ignore"):
+        whole = values.astype(declared.dtype)
+    return whole if np.array_equal(whole, values) else values
+
+
 def kind_of(value: Any) -> str:
     """What a JSON value is, in the words of an error message."""
     if value is None or isinstance(value, bool):
@@ -95,21 +130,21 @@ def kind_of(value: Any) -> str:
 
 
 def array_text(
-    values: Array, nonfinite: NonFinite = NonFinite.LITERAL, *, where: str = "output"
+    values: Array, non_finite: NonFinite = NonFinite.LITERAL, *, where: str = "output"
 ) -> bytes:
     """An array of numbers as JSON text, nested like its shape, in the shortest exact decimals.
 
-    Raises InvalidOutput with `where` and the position when `nonfinite` is ERROR and one is there.
+    Raises InvalidOutput with `where` and the position when `non_finite` is ERROR and one is there.
     """
     if values.ndim == 0:
-        return array_text(values.reshape(1), nonfinite, where=where)[1:-1]
+        return array_text(values.reshape(1), non_finite, where=where)[1:-1]
     text = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
     # Numbers give no other letters than e, so `null` stands for non-finite values, in their order.
-    if nonfinite is NonFinite.NULL or b"null" not in text:
+    if non_finite is NonFinite.NULL or b"null" not in text:
         return text
     flat = values.reshape(-1)
     positions = np.flatnonzero(~np.isfinite(flat))
-    if nonfinite is NonFinite.ERROR:
+    if non_finite is NonFinite.ERROR:
         at = ", ".join(map(str, np.unravel_index(positions[0], values.shape)))
         raise InvalidOutput(f"{where}[{at}] is {flat[positions[0]]}; expected a finite number")
     pieces = text.split(b"null")

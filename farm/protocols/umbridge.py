@@ -46,6 +46,7 @@ from farm.protocols.json_numbers import (
     EXACT_UP_TO,
     NonFinite,
     array_text,
+    as_declared,
     kind_of,
     parse,
     parse_slowly,
@@ -135,7 +136,7 @@ def decode_request(path: str, body: bytes, models: Mapping[str, ModelInfo]) -> Q
         info = _model_named(message, models)
     if operation is None:
         endpoint = Endpoint(path)
-        config = EMPTY_CONFIG if endpoint is Endpoint.MODEL_INFO else _config(message, body)
+        config = EMPTY_CONFIG if endpoint is Endpoint.MODEL_INFO else decode_config(message, body)
         return Question(endpoint, info.name, config)
     if operation not in info.operations:
         offered = ", ".join(name for op, name in FEATURES.items() if op in info.operations)
@@ -145,13 +146,15 @@ def decode_request(path: str, body: bytes, models: Mapping[str, ModelInfo]) -> Q
         )
     if empty:
         raise InvalidInput("the body is empty; expected a JSON object with the keys name and input")
-    config = _config(message, body)
+    config = decode_config(message, body)
     return Call(
         model=info.name,
         operation=operation,
         inputs=_inputs(message, info, config),
         config=config,
-        derivative=None if operation is Operation.EVALUATE else _derivative(message, operation),
+        derivative=None
+        if operation is Operation.EVALUATE
+        else decode_derivative(message, operation),
     )
 
 
@@ -182,8 +185,11 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _config(message: Any, body: bytes) -> str:
-    """The canonical text of the request's config; missing and null count as the empty one."""
+def decode_config(message: Any, body: bytes) -> str:
+    """The canonical text of the request's config; missing and null count as the empty one.
+
+    body: what `message` was read from. Raises InvalidInput.
+    """
     config = message.get("config")
     if config is None or config == {}:
         return EMPTY_CONFIG
@@ -225,10 +231,13 @@ def _inputs(message: dict[str, Any], info: ModelInfo, config: str) -> tuple[Arra
             f"input is a flat list of {len(value)} numbers; model {info.name!r} expects a list of "
             f"{len(info.inputs)} vectors, such as [[1.0, 2.0]]"
         )
-    return inputs
+    if len(inputs) != len(info.inputs):
+        return inputs
+    return tuple([as_declared(x, t) for x, t in zip(inputs, info.inputs, strict=True)])
 
 
-def _derivative(message: dict[str, Any], operation: Operation) -> Derivative:
+def decode_derivative(message: dict[str, Any], operation: Operation) -> Derivative:
+    """The arguments of a derivative call. Raises InvalidInput."""
     hessian = operation is Operation.APPLY_HESSIAN
     return Derivative(
         out_wrt=_index(message, "outWrt"),
@@ -277,20 +286,20 @@ def _sizes(tensors: tuple[TensorInfo, ...]) -> list[int]:
     return [tensor.size for tensor in tensors]
 
 
-def encode_result(call: Call, result: Result, nonfinite: NonFinite = NonFinite.LITERAL) -> bytes:
+def encode_result(call: Call, result: Result, non_finite: NonFinite = NonFinite.LITERAL) -> bytes:
     """The answer to a call: a list of vectors for evaluate, one flat vector for derivatives.
 
-    Raises InvalidOutput for a non-finite number when `nonfinite` is ERROR.
+    Raises InvalidOutput for a non-finite number when `non_finite` is ERROR.
     """
     if call.operation is not Operation.EVALUATE:
-        return b'{"output":%b}' % _vector_text(result.outputs[0], nonfinite, "output")
-    texts = [_vector_text(y, nonfinite, f"output[{i}]") for i, y in enumerate(result.outputs)]
+        return b'{"output":%b}' % _vector_text(result.outputs[0], non_finite, "output")
+    texts = [_vector_text(y, non_finite, f"output[{i}]") for i, y in enumerate(result.outputs)]
     return b'{"output":[%b]}' % b",".join(texts)
 
 
-def _vector_text(values: Array, nonfinite: NonFinite, where: str) -> bytes:
+def _vector_text(values: Array, non_finite: NonFinite, where: str) -> bytes:
     # Everything is a float64 on this wire: a bool or a float32 of a model, too.
-    return array_text(np.asarray(values, np.float64).reshape(-1), nonfinite, where=where)
+    return array_text(np.asarray(values, np.float64).reshape(-1), non_finite, where=where)
 
 
 def encode_error(error: FarmError) -> tuple[int, bytes]:
@@ -301,7 +310,9 @@ def encode_error(error: FarmError) -> tuple[int, bytes]:
 
 def error_body(kind: str, message: str) -> bytes:
     """The protocol's one form for whatever is not an answer."""
-    try:
-        return orjson.dumps({"error": {"type": kind, "message": message}})
-    except orjson.JSONEncodeError:  # a model's message may hold half of a surrogate pair
-        return error_body(kind, message.encode("utf-8", "replace").decode())
+    return orjson.dumps({"error": {"type": kind, "message": valid_text(message)}})
+
+
+def valid_text(text: str) -> str:
+    """`text` without the halves of surrogate pairs that a model's message may hold."""
+    return text.encode("utf-8", "replace").decode()

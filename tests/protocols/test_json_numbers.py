@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.call import TensorInfo
 from farm.errors import InvalidInput, InvalidOutput, InvalidRequest
 from farm.protocols.json_numbers import (
     NonFinite,
     array_text,
+    as_declared,
     kind_of,
     parse,
     parse_slowly,
+    tensor,
     vector,
 )
 
@@ -110,6 +113,55 @@ def test_what_is_no_number_is_named_with_its_position(value: object, message: st
     assert caught.value.message == message
     with pytest.raises(InvalidOutput):
         vector(value, "x", fault=InvalidOutput)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([[1, 2], [3, 4.5]], [[1.0, 2.0], [3.0, 4.5]]),
+        ([[[1], [2]]], [[[1.0], [2.0]]]),
+        ([1.0, 2.0], [1.0, 2.0]),
+        (7, [7.0]),
+        ([[], []], np.empty((2, 0))),
+    ],
+)
+def test_nested_lists_become_arrays_of_their_shape(value: object, expected: object) -> None:
+    array = tensor(value, "x")
+    assert array.dtype == np.float64
+    np.testing.assert_array_equal(array, np.array(expected), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([[1, 2], [3]], "x[1] has shape (1,), x[0] has (2,); expected the same"),
+        ([[1], [[2]]], "x[1] has shape (1, 1), x[0] has (1,); expected the same"),
+        ([[1], 2], "x[1] is a number; expected a list as before it"),
+        ([[1], None], "x[1] is null; expected a list as before it"),
+        ([[1], ["2"]], "x[1][0] is a string; expected a number"),
+    ],
+)
+def test_lists_that_make_no_array_are_refused(value: object, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        tensor(value, "x")
+    assert caught.value.message == message
+
+
+def test_lists_nested_without_end_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="nested more than 16 deep"):
+        tensor(parse(b"[" * 1000 + b"1" + b"]" * 1000), "x")
+
+
+def test_whole_numbers_become_what_a_model_declares() -> None:
+    values = np.array([1.0, -2.0])
+    whole = as_declared(values, TensorInfo("n", (2,), "int64"))
+    assert whole.dtype == np.int64
+    assert whole.tolist() == [1, -2]
+    assert as_declared(values, TensorInfo("x", (2,))) is values
+    assert as_declared(values, TensorInfo("x", (2,), "float32")) is values
+    for odd in ([1.5], [math.nan], [math.inf], [1e300], [-1.0]):
+        left = np.array(odd)
+        assert as_declared(left, TensorInfo("n", (1,), "uint8")) is left
 
 
 def test_kinds_are_named_in_json_words() -> None:

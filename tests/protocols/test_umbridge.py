@@ -211,7 +211,15 @@ def test_literals_are_numbers() -> None:
     np.testing.assert_array_equal(call.inputs[0], [math.nan, math.inf, -math.inf])
 
 
-EVALUATE = {"name": "plain", "input": [[1]]}
+def test_a_model_of_whole_numbers_gets_whole_numbers() -> None:
+    counts = ModelInfo("counts", (TensorInfo("n", (2,), "int64"),), PLAIN.outputs)
+    body = b'{"name": "counts", "input": [[1, 2.0]]}'
+    call = decode_request("/Evaluate", body, {"counts": counts})
+    assert isinstance(call, Call)
+    assert call.inputs[0].dtype == np.int64
+    assert call.inputs[0].tolist() == [1, 2]
+
+
 MALFORMED: list[tuple[str, Any, str]] = [
     ("/Evaluate", {"name": "plain"}, "input is missing; expected a list of vectors"),
     ("/Evaluate", {"name": "plain", "input": None}, "input is null"),

@@ -1,0 +1,183 @@
+"""farm's own request for many evaluations at once: one JSON body in, one JSON line a point out.
+
+    {"inputs": [[[1.0, 2.0], [3.0]], ...]}                 each point: its inputs in order
+    {"inputs": [{"x": [1.0, 2.0], "scale": [3.0]}, ...]}   or by name
+
+    {"index": 0, "status": "done", "outputs": [[...]], "run_time_s": 0.1, ...}
+    {"index": 7, "status": "failed", "error": {"type": "ModelFailed", "message": "..."}}
+
+Lines come in the order in which points finish. A point that cannot be fails alone. Inputs may be
+flat or nested like the tensor's shape; outputs are nested, in order or by name as the inputs were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from farm.call import Array, Call, Derivative, ModelInfo, Operation, Result
+from farm.errors import FarmError, InvalidInput
+from farm.protocols.json_numbers import NonFinite, array_text, as_declared, kind_of, parse, tensor
+from farm.protocols.umbridge import (
+    ERRORS,
+    OPERATIONS,
+    decode_config,
+    decode_derivative,
+    valid_text,
+)
+
+KEYS = MappingProxyType(
+    {
+        "inputs": "the points: each a list of inputs in order, or an object with inputs by name",
+        "config": "the model's config, the same for all points; {} when left out",
+        "operation": "evaluate, gradient, apply_jacobian or apply_hessian; evaluate when left out",
+        "outWrt": "derivatives: the output, counted from 0",
+        "inWrt": "gradient and apply_jacobian: the input, counted from 0",
+        "inWrt1": "apply_hessian: the first input",
+        "inWrt2": "apply_hessian: the second input",
+        "sens": "gradient and apply_hessian: one list for all points, or a list of one list each",
+        "vec": "apply_jacobian and apply_hessian: as sens",
+        "non_finite": "how NaN and infinities are written: literal, null or error",
+    }
+)
+"""Every key of the request and what it means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """A decoded request: `len` points of one model, operation and config."""
+
+    operation: Operation
+    config: str
+    inputs: list[Any]
+    by_name: bool
+    non_finite: NonFinite
+    message: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def call(self, index: int, info: ModelInfo) -> Call:
+        """The call for one point. info: the model's description for the config.
+
+        Raises InvalidInput where the point's form is wrong; its sizes are for `check_call`.
+        """
+        where = f"inputs[{index}]"
+        arrays = self._arrays(self.inputs[index], info, where)
+        derivative = None
+        if self.operation is not Operation.EVALUATE:
+            derivative = self._derivative(index)
+        return Call(info.name, self.operation, arrays, self.config, derivative)
+
+    def _arrays(self, point: Any, info: ModelInfo, where: str) -> tuple[Array, ...]:
+        names = [t.name for t in info.inputs]
+        if type(point) is dict:
+            if set(point) != set(names):
+                raise InvalidInput(
+                    f"{where} has the inputs {_list(point)}; expected {_list(names)}"
+                )
+            point = [point[name] for name in names]
+        elif type(point) is not list:
+            raise InvalidInput(f"{where} is {kind_of(point)}; expected a list or an object")
+        elif len(point) != len(names):
+            raise InvalidInput(
+                f"{where} has {len(point)} inputs; model {info.name!r} expects {len(names)}"
+            )
+        return tuple(
+            [
+                as_declared(tensor(value, f"{where}[{i}]"), declared)
+                for i, (value, declared) in enumerate(zip(point, info.inputs, strict=True))
+            ]
+        )
+
+    def _derivative(self, index: int) -> Derivative:
+        message = dict(self.message)
+        for key in ("sens", "vec"):
+            value = message.get(key)
+            if type(value) is list and value and type(value[0]) is list:
+                if len(value) != len(self):
+                    raise InvalidInput(
+                        f"{key} has {len(value)} vectors for {len(self)} points; "
+                        "expected one for each, or one list of numbers for all"
+                    )
+                message[key] = value[index]
+        return decode_derivative(message, self.operation)
+
+
+def decode_points(body: bytes, *, non_finite: NonFinite = NonFinite.LITERAL) -> Points:
+    """What is asked. Raises InvalidRequest or InvalidInput when that cannot be told."""
+    message = parse(body)
+    if type(message) is not dict:
+        raise InvalidInput(f"the body is {kind_of(message)}; expected a JSON object with inputs")
+    unknown = sorted(set(message) - set(KEYS))
+    if unknown:
+        raise InvalidInput(
+            f"{_list(unknown)} is no key of this request; the keys are {_list(KEYS)}"
+        )
+    inputs = message.get("inputs")
+    if type(inputs) is not list:
+        what = kind_of(inputs) if "inputs" in message else "missing"
+        raise InvalidInput(f"inputs is {what}; expected a list of points")
+    operations = [op.value for op in OPERATIONS.values()]
+    operation = message.get("operation", Operation.EVALUATE.value)
+    if operation not in operations:
+        raise InvalidInput(f"operation is {_shown(operation)}; expected {', '.join(operations)}")
+    choice = message.get("non_finite", non_finite.value)
+    if choice not in list(NonFinite):
+        raise InvalidInput(f"non_finite is {_shown(choice)}; expected {', '.join(NonFinite)}")
+    return Points(
+        operation=Operation(operation),
+        config=decode_config(message, body),
+        inputs=inputs,
+        by_name=bool(inputs) and type(inputs[0]) is dict,
+        non_finite=NonFinite(choice),
+        message=message,
+    )
+
+
+def _shown(value: Any) -> str:
+    return repr(value[:40]) if isinstance(value, str) else kind_of(value)
+
+
+def _list(names: Any) -> str:
+    names = list(names)
+    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+
+
+def encode_result_line(points: Points, index: int, info: ModelInfo, result: Result) -> bytes:
+    """The line of a point that has finished.
+
+    Raises InvalidOutput for a non-finite number where that is an error.
+    """
+    outputs: dict[str, orjson.Fragment] | list[orjson.Fragment]
+    if points.operation is not Operation.EVALUATE:
+        outputs = [_fragment(result.outputs[0], points, "output")]
+    else:
+        named = {
+            t.name: _fragment(y, points, f"output {t.name!r}")
+            for t, y in zip(info.outputs, result.outputs, strict=True)
+        }
+        outputs = named if points.by_name else list(named.values())
+    line = {
+        "index": index,
+        "status": "done",
+        "outputs": outputs,
+        "run_time_s": result.run_time_s,
+        "queue_time_s": result.queue_time_s,
+        "worker": result.worker,
+    }
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _fragment(values: Array, points: Points, where: str) -> orjson.Fragment:
+    return orjson.Fragment(array_text(values, points.non_finite, where=where))
+
+
+def encode_error_line(index: int, error: FarmError) -> bytes:
+    """The line of a point that has failed."""
+    told = {"type": ERRORS[type(error)][0], "message": valid_text(error.message)}
+    line = {"index": index, "status": "failed", "error": told}
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
