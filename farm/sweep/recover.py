@@ -1,0 +1,285 @@
+"""From what a crash has left to a sound file: replay the journal, rebuild the file, verify it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from farm.sweep import layout
+from farm.sweep.errors import SweepError
+from farm.sweep.journal import Content, Journal, Row, Status, read_journal
+from farm.sweep.known import Known
+from farm.sweep.plan import Plan
+
+log = logging.getLogger(__name__)
+
+REPLAY_ROWS = 4096
+RUNNING = "running"
+
+HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+"""What h5py raises on a damaged file or a full disk, depending on the call that meets it."""
+
+Beat = Callable[[], None]
+
+
+def journal_of(path: Path) -> Path:
+    """Where the journal of a sweep file is."""
+    return path.with_name(path.name + ".journal")
+
+
+def open_file(path: Path, mode: str) -> h5py.File:
+    """Open a sweep file; HDF5's lock is used where the file system has one."""
+    return h5py.File(path, mode, locking="best-effort")
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """All but the numbers of a journal: its last plan, what it knows, and where it ends."""
+
+    plan: Plan
+    known: Known
+    sequence: int
+    end: int
+
+
+def read(journal: Path) -> Journaled:
+    """A journal, also one that is being written or was cut short. Raises SweepError, OSError."""
+    plan: Plan | None = None
+    known = Known.nothing(0)
+    for sequence, content, end in read_journal(journal):
+        last = sequence, end
+        if isinstance(content, Plan):
+            plan = content
+            known.grow(plan.size)
+        else:
+            known.add(content)
+    assert plan is not None, "read_journal gives a plan first"
+    return Journaled(plan, known, *last)
+
+
+def recover(path: Path, beat: Beat) -> tuple[Plan, Known, Journal]:
+    """Make a sweep sound: afterwards the file has what the journal has, which is open at its end.
+
+    beat: called now and then. Raises SweepError when there is nothing to recover from, OSError.
+    """
+    journaled = _read_if_any(path)
+    if journaled is None or _is_behind(path, journaled):
+        return _start_from_file(path, beat)
+    _mend(path, journaled, beat)
+    journal = Journal(journal_of(path), sequence=journaled.sequence, size=journaled.end)
+    return journaled.plan, journaled.known, journal
+
+
+def make_file(path: Path, plan: Plan) -> None:
+    """A new file with the structure of `plan`, there whole or not at all. Raises OSError."""
+    new = path.with_name(path.name + ".new")
+    try:
+        with h5py.File(new, "w", locking="best-effort") as file:
+            layout.create(file, plan)
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def rebuild(journal: Path, path: Path) -> None:
+    """Write to `path` the file that a journal describes, replacing what is there."""
+    journaled = read(journal)
+    new = path.with_name(path.name + ".rebuilt")
+    try:
+        make_file(new, journaled.plan)
+        with open_file(new, "r+") as file:
+            _replay(file, journal, journaled, lambda: None)
+            file.attrs["state"] = "snapshot"
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def verify(path: Path) -> None:
+    """Compare a closed file with its journal, number by number. Raises SweepError."""
+    try:
+        with open_file(path, "r") as file:
+            journaled = read(journal_of(path))
+            columns = journaled.plan.columns
+            same = np.array_equal(layout.read_known(file).status, journaled.known.status)
+            for rows in _batches(journal_of(path), journaled.end):
+                done = [row for row in rows if row.values is not None]
+                points = np.array([row.point for row in done])
+                there = layout.read_values(file, columns, points)
+                expected = [row.values for row in done if row.values is not None]
+                if done and not np.array_equal(there, np.stack(expected), equal_nan=True):
+                    same = False
+    except HDF5_ERRORS as error:
+        raise SweepError(f"{path} cannot be read again: {error}; --resume mends it") from error
+    if not same:
+        raise SweepError(f"{path} differs from its journal; --resume {path} mends it")
+
+
+def sync(path: Path) -> None:
+    """Make a file and its name survive the death of the machine. Raises OSError."""
+    for target, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
+        fd = os.open(target, flags)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def check_space(path: Path, plan: Plan) -> None:
+    """Raise SweepError when file and journal of `plan` do not fit on the disk."""
+    numbers = plan.row_size + plan.theta.shape[1] * (1 if plan.unit is None else 2) + 8
+    needed = 2 * 8 * numbers * plan.size
+    free = shutil.disk_usage(path.parent).free
+    if needed > free and not plan.gzip:
+        raise SweepError(
+            f"the sweep needs {needed / 1e6:,.0f} MB in {path.parent} (file and journal), "
+            f"{free / 1e6:,.0f} MB are free"
+        )
+
+
+def _read_if_any(path: Path) -> Journaled | None:
+    journal = journal_of(path)
+    if not journal.exists():
+        return None
+    try:
+        return read(journal)
+    except SweepError:
+        if not path.exists():
+            raise
+        # Without a plan nothing has happened since the file was last closed.
+        return None
+
+
+def _is_behind(path: Path, journaled: Journaled) -> bool:
+    """Whether a file that was closed well holds more than its journal, as when that was damaged."""
+    try:
+        with open_file(path, "r") as file:
+            layout.read_plan(file)
+            return (
+                file.attrs["state"] != RUNNING
+                and file.attrs["run_id"] == journaled.plan.run_id
+                and int(file["sequence"][()]) > journaled.sequence
+            )
+    except (*HDF5_ERRORS, SweepError):
+        return False
+
+
+def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
+    """Bring the file to what the journal says; a file that cannot be mended is made anew.
+
+    All rows are written again, not only those after the file's sequence number: after the death of
+    a machine nobody knows which pages of the file have reached the disk.
+    """
+    if path.exists():
+        try:
+            with open_file(path, "r+") as file:
+                _replay(file, journal_of(path), journaled, beat)
+            return
+        except HDF5_ERRORS as error:
+            _refuse_if_in_use(path, error)
+            broken = path.with_name(path.name + ".broken")
+            os.replace(path, broken)
+            log.warning("%s did not open (%s): moved to %s and rebuilt", path, error, broken.name)
+    make_file(path, journaled.plan)
+    with open_file(path, "r+") as file:
+        _replay(file, journal_of(path), journaled, beat)
+
+
+def _refuse_if_in_use(path: Path, error: Exception) -> None:
+    """A file that another program reads does not open either, and is as sound as can be."""
+    if isinstance(error, BlockingIOError) or "already open" in str(error):
+        raise SweepError(
+            f"{path} is open in another program or notebook; close it there"
+        ) from error
+
+
+def _replay(file: h5py.File, journal: Path, journaled: Journaled, beat: Beat) -> None:
+    columns = journaled.plan.columns
+    layout.fit(file, journaled.plan)
+    file.attrs["state"] = RUNNING
+    for rows in _batches(journal, journaled.end):
+        layout.write_values(file, columns, rows)
+        beat()
+    layout.write_known(file, journaled.known)
+    file["sequence"][()] = journaled.sequence
+    file.flush()
+
+
+def _start_from_file(path: Path, beat: Beat) -> tuple[Plan, Known, Journal]:
+    """A new journal that holds all that a sound file holds, so that it could rebuild the file."""
+    new = journal_of(path).with_name(journal_of(path).name + ".new")
+    new.unlink(missing_ok=True)
+    try:
+        file = open_file(path, "r+")
+    except OSError as error:
+        _refuse_if_in_use(path, error)
+        raise SweepError(
+            f"{path} cannot be opened ({error}), and no journal is there to rebuild it from"
+        ) from error
+    with file:
+        plan, known = layout.read_plan(file), layout.read_known(file)
+        if file.attrs["state"] == RUNNING:
+            log.warning("%s was not closed and its journal is gone: taken as it is", path)
+        journal = Journal(new, sequence=int(file["sequence"][()]))
+        try:
+            for content in _contents(file, plan, known):
+                journal.append(content)
+                beat()
+            journal.sync()
+            file["sequence"][()] = journal.sequence
+            os.replace(new, journal_of(path))
+        except BaseException:
+            journal.close()
+            new.unlink(missing_ok=True)
+            raise
+    journal.path = journal_of(path)
+    return plan, known, journal
+
+
+def _contents(file: h5py.File, plan: Plan, known: Known) -> Iterator[Content]:
+    """What a journal needs to rebuild a file; failures come first, as a later outcome counts."""
+    yield plan
+    yield from known.workers
+    yield from known.failures
+    columns = plan.columns
+    done = np.flatnonzero(known.status == Status.DONE)
+    for points in np.split(done, range(REPLAY_ROWS, len(done), REPLAY_ROWS)):
+        for point, values in zip(
+            points.tolist(), layout.read_values(file, columns, points), strict=True
+        ):
+            yield Row(
+                point=point,
+                status=Status.DONE,
+                attempt=int(known.attempts[point]),
+                worker=int(known.worker[point]),
+                t_start=float(known.t_start[point]),
+                t_run=float(known.t_run[point]),
+                t_queue=float(known.t_queue[point]),
+                t_total=float(known.t_total[point]),
+                values=values,
+            )
+
+
+def _batches(journal: Path, end: int) -> Iterator[list[Row]]:
+    """The outcomes up to `end`, in batches with each point at most once and in rising order."""
+    batch: dict[int, Row] = {}
+    for record in read_journal(journal):
+        if record.end > end:
+            break
+        if isinstance(record.content, Row):
+            batch[record.content.point] = record.content
+            if len(batch) >= REPLAY_ROWS:
+                yield [batch[point] for point in sorted(batch)]
+                batch = {}
+    yield [batch[point] for point in sorted(batch)]
