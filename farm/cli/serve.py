@@ -1,0 +1,135 @@
+"""`farm serve`: a model on this machine behind one address."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from farm.provision.local import WorkersFailed
+from farm.server.farm import Farm
+from farm.settings import Settings, read_settings
+
+EXAMPLES = """\b
+Examples:
+  farm serve model.py --workers 4             the one model in a file
+  farm serve model.py:Beam plate.py:Plate     several models, each worker has all
+  farm serve mypackage.models:forward         anything that can be imported
+  farm serve http://127.0.0.1:4243            a running UM-Bridge server's models
+  farm serve --workers 0                      workers come from elsewhere: farm worker
+  farm serve model.py --host 0.0.0.0          other machines too; needs the token it prints
+
+\b
+Then, in another terminal:
+  farm call 1,2,3
+  farm status --watch
+"""
+
+
+def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    if path is not None:
+        ctx.default_map = {**(ctx.default_map or {}), **read_settings(path)}
+
+
+@click.command(epilog=EXAMPLES, context_settings={"auto_envvar_prefix": "FARM"})
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("-n", "--workers", default=1, show_default=True, help="Model processes here.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", default=4242, show_default=True, help="Port; 0 picks a free one.")
+@click.option(
+    "--dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("farm-run"),
+    show_default=True,
+    help="Run folder: farm.json (how to connect) and the models' logs.",
+)
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=float,
+    metavar="SECONDS",
+    help="Kill a model call that runs longer.",
+)
+@click.option(
+    "--retries",
+    default=3,
+    show_default=True,
+    help="How often a call runs again after its worker died.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long running calls may finish at the end.",
+)
+@click.option(
+    "--non-finite",
+    type=click.Choice(["literal", "null", "error"]),
+    default="literal",
+    show_default=True,
+    help="NaN and infinities in JSON answers.",
+)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    expose_value=False,
+    is_eager=True,
+    callback=_settings_file,
+    metavar="FARM.TOML",
+    help="A file with settings; options given here win.",
+)
+def serve(models: tuple[str, ...], **values: Any) -> int:
+    """Serve one or more MODELs to every client, until Ctrl-C or SIGTERM.
+
+    MODEL is FILE.py, FILE.py:NAME, package.module:NAME, or the URL of a running UM-Bridge server;
+    NAME=MODEL gives it another name.
+    """
+    if not models and values["workers"]:
+        raise click.UsageError("which MODEL? Or --workers 0 if all workers come from elsewhere")
+    settings = Settings(**values)
+    try:
+        return uvloop.run(_serve(Farm(models, settings)))
+    except WorkersFailed as error:
+        if error.detail:
+            click.echo(error.detail, err=True)
+        raise click.ClickException(str(error)) from None
+
+
+async def _serve(farm: Farm) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    stopped = loop.create_task(stop.wait())
+    started = loop.create_task(farm.start())
+    await asyncio.wait({started, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not started.done():
+        started.cancel()
+        await asyncio.wait({started})
+        return 130
+    connection = started.result()
+    names = ", ".join(farm.dispatcher.models()) or "no model yet"
+    click.echo(f"farm serves {names} at {connection.url}")
+    click.echo(f"connection file {farm.connection_file.absolute()}")
+    if connection.token:
+        click.echo(f"clients elsewhere: http://user:{connection.token}@{connection.url[7:]}")
+    failed = loop.create_task(farm.wait_failed())
+    await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stop.clear()
+    hurry = loop.create_task(stop.wait())
+    click.echo("farm stops; once more to hurry", err=True)
+    ending = loop.create_task(farm.stop())
+    await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    if not ending.done():
+        ending.cancel()
+        await asyncio.wait({ending})
+        await farm.stop(grace_s=0.0)
+    if failed.done():
+        failed.result()
+    return 0

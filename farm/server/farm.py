@@ -1,0 +1,223 @@
+"""A farm put together: dispatcher, transports, workers of this machine, doors; up and down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import uvloop
+
+from farm.dispatcher import Dispatcher, Transport
+from farm.errors import Unavailable
+from farm.model import Model
+from farm.provision import local
+from farm.server.app import create_app
+from farm.server.http import HttpServer
+from farm.settings import Settings
+from farm.transports.connection import (
+    Connection,
+    is_loopback,
+    new_keys,
+    new_token,
+    read_connection,
+    write_connection,
+)
+from farm.transports.local import LocalTransport
+from farm.transports.zmq import ZmqTransport
+
+log = logging.getLogger(__name__)
+
+ANY_HOST = ("0.0.0.0", "::", "*", "")
+"""Hosts that mean every address of this machine; others reach it by its name."""
+
+STOP_WORKERS_S = 5.0
+"""Workers that were asked to end and have nothing to run are killed after so long."""
+
+
+class Farm:
+    """One farm in this process, on one event loop.
+
+    models: what each worker process loads, as `farm serve` takes them. objects: models that exist
+    in this process already; they run in threads here, which suits notebooks and tests.
+    doors: whether HTTP is served; native clients and workers need the connection file only.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        settings: Settings,
+        *,
+        objects: Mapping[str, Model] | None = None,
+        doors: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.connection_file = settings.dir / "farm.json"
+        self._models = list(models)
+        self._objects = objects
+        self._with_doors = doors
+        # Set while it runs.
+        self.connection = Connection("")
+        self.dispatcher: Dispatcher
+        self._workers: local.Workers | None = None
+        self._http: HttpServer | None = None
+
+    async def start(self) -> Connection:
+        """Up: dispatcher, workers, and once a worker is there the doors.
+
+        Raises Unavailable when the run folder or the port is taken, or no worker comes up; and
+        `local.WorkersFailed` when the models cannot be loaded. Nothing is left running then.
+        """
+        self._take_folder()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(grace_s=0.0)
+            raise
+        return self.connection
+
+    async def _start(self) -> None:
+        settings = self.settings
+        host = socket.gethostname()
+        self.connection = Connection("", host=host, pid=os.getpid())
+        bind = "tcp://127.0.0.1:*"
+        if not is_loopback(settings.host):
+            self.connection = replace(self.connection, token=new_token(), **new_keys())
+            bind = f"tcp://{'*' if settings.host in ANY_HOST else settings.host}:*"
+        zmq = ZmqTransport(bind, keys=self.connection, heartbeat_s=settings.heartbeat_s)
+        port = zmq.endpoint.rpartition(":")[2]
+        reach = "127.0.0.1" if is_loopback(settings.host) else host
+        self.connection = replace(self.connection, endpoint=f"tcp://{reach}:{port}")
+        transports: list[Transport] = [zmq]
+        if self._objects:
+            transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
+        self.dispatcher = Dispatcher(
+            transports,
+            max_queued=settings.max_queued,
+            max_queued_per_client=settings.max_queued_per_client,
+            retries=settings.retries,
+        )
+        self.dispatcher.start()
+        write_connection(self.connection_file, self.connection)
+        if self._models and settings.workers:
+            await self._start_workers()
+        if self._with_doors:
+            await self._open_doors()
+
+    async def _start_workers(self) -> None:
+        settings = self.settings
+        self._workers = local.Workers(
+            local.WorkerSettings(
+                models=self._models,
+                count=settings.workers,
+                connect=self.connection_file,
+                logs=settings.dir / "logs",
+                time_limit_s=settings.time_limit_s,
+            )
+        )
+        self._workers.start()
+        joined = asyncio.create_task(
+            self.dispatcher.wait_for_workers(1, timeout_s=settings.start_timeout_s)
+        )
+        ready = asyncio.wrap_future(self._workers.ready)
+        try:
+            done, _ = await asyncio.wait({joined, ready}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await joined
+        finally:
+            joined.cancel()
+            ready.cancel()
+
+    async def _open_doors(self) -> None:
+        settings = self.settings
+        app = create_app(self.dispatcher, settings=settings, token=self.connection.token or None)
+        self._http = HttpServer(app, host=settings.host, port=settings.port)
+        _, port = await self._http.start()
+        reach = settings.host
+        if reach in ANY_HOST:
+            reach = self.connection.host
+        self.connection = replace(self.connection, url=f"http://{reach}:{port}")
+        write_connection(self.connection_file, self.connection)
+
+    async def wait_failed(self) -> None:
+        """Until the workers of this machine fail for good; then raises WorkersFailed."""
+        if self._workers is not None:
+            await asyncio.shield(asyncio.wrap_future(self._workers.ended))
+        await asyncio.get_running_loop().create_future()
+
+    async def stop(self, *, grace_s: float | None = None) -> None:
+        """Down in order: doors stop listening, running calls finish, workers end, sockets close."""
+        grace_s = self.settings.grace_s if grace_s is None else grace_s
+        if self._http is not None:
+            await self._http.stop(grace_s)
+            self._http = None
+        if hasattr(self, "dispatcher"):
+            await self.dispatcher.close(grace_s=grace_s)
+        if self._workers is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._workers.stop, min(grace_s, STOP_WORKERS_S))
+            self._workers = None
+        with contextlib.suppress(FileNotFoundError, Unavailable):
+            if read_connection(self.connection_file).pid == os.getpid():
+                self.connection_file.unlink()
+
+    def _take_folder(self) -> None:
+        """Make the run folder ours. Raises Unavailable when a living farm has it."""
+        folder = self.settings.dir
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"run folder {folder} cannot be made: {error}") from None
+        try:
+            before = read_connection(self.connection_file)
+        except Unavailable:
+            return
+        if before.host == socket.gethostname() and _lives(before.pid):
+            raise Unavailable(
+                f"a farm (process {before.pid}) runs in {folder} already; "
+                "stop it, or give this one its own --dir"
+            )
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
+
+
+@contextlib.contextmanager
+def running(farm: Farm) -> Iterator[Connection]:
+    """The farm in a thread of its own, up for the length of the block; for synchronous programs.
+
+    Raises what `Farm.start` raises.
+    """
+    loop = uvloop.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="farm", daemon=True)
+    thread.start()
+
+    def wait(work: Coroutine[Any, Any, Any]) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, loop)
+        return future.result()
+
+    try:
+        connection: Connection = wait(farm.start())
+        try:
+            yield connection
+        finally:
+            wait(farm.stop())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

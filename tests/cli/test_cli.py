@@ -1,0 +1,57 @@
+"""The command `farm` itself: help, version, and mistakes in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from farm.cli import COMMANDS, run
+from farm.version import __version__
+from tests.serving import run_farm
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"\n  {command} " in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Examples:" in out
+    assert f"\n  farm {command}" in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["reap"], "No such command 'reap'"),
+        (["serve"], "which MODEL?"),
+        (["serve", "nosuch.py", "--port", "0"], "nosuch.py"),
+        (["serve", "a.py", "--port", "99999"], "port is 99999; expected 0 to 65535"),
+        (["serve", "a.py", "--config", "nosuch.toml"], "no settings file nosuch.toml"),
+        (["serve", "a.py", "--workers", "two"], "'two' is not a valid integer"),
+        (["worker", "a.py", "--connect", "nosuch.json"], "no connection file nosuch.json"),
+        (["call", "1,2", "--to", "nosuch.json"], "nosuch.json"),
+        (["call", "1,2", "--config", "{"], "not a JSON object"),
+        (["status", "--to", "http://127.0.0.1:1"], "127.0.0.1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    status, out, errors = run_farm(*arguments, cwd=tmp_path)
+    assert status == 2
+    assert out == ""
+    assert errors.startswith("farm: error: ")
+    assert errors.count("\n") == 1
+    assert complaint in errors

@@ -1,0 +1,141 @@
+"""`farm serve` as a user runs it: up, found, stopped, and refused with reasons."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from tests.serving import BEAM, FARM, LIMIT_S, Served, environment, run_farm, serving
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "beam.py").write_text(BEAM)
+    return tmp_path
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[Served]:
+    with serving(folder, "beam.py") as farm:
+        yield farm
+
+
+def evaluate(url: str, config: dict[str, object] | None = None) -> tuple[int, dict[str, object]]:
+    body = {"name": "beam", "input": [[1, 2, 4], [8]], "config": config or {}}
+    answer = urllib3.request("POST", f"{url}/Evaluate", json=body, timeout=LIMIT_S, retries=False)
+    return answer.status, answer.json()
+
+
+def test_it_answers_and_stops_cleanly(served: Served) -> None:
+    assert evaluate(served.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
+    file = served.folder / "farm.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    status, out, errors = served.stop()
+    assert status == 0
+    assert f"farm serves beam at {served.connection.url}" in out
+    assert "Traceback" not in errors
+    assert not file.exists()
+
+
+def test_running_calls_finish_before_it_ends(served: Served, folder: Path) -> None:
+    with subprocess.Popen(
+        [*FARM, "call", "1,2,4", "8", "--config", '{"sleep": 1.0}', "--json", "--to", "run"],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as caller:
+        wait_for_busy_worker(folder)
+        status, _, _ = served.stop()
+        answer, _ = caller.communicate(timeout=LIMIT_S)
+    assert status == 0
+    assert json.loads(answer)["outputs"] == {"bent": [8.0, 4.0, 2.0]}
+
+
+def wait_for_busy_worker(folder: Path) -> None:
+    for _ in range(100):
+        _, out, _ = run_farm("status", "--json", "--to", "run", cwd=folder)
+        if any(worker["in_flight"] for worker in json.loads(out)["workers"]):
+            return
+    raise AssertionError("no worker became busy")
+
+
+def test_a_second_signal_hurries(served: Served, folder: Path) -> None:
+    with subprocess.Popen(
+        [*FARM, "call", "1,2,4", "8", "--config", '{"sleep": 600}', "--to", "run"],
+        cwd=folder,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as caller:
+        wait_for_busy_worker(folder)
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.stderr is not None
+        assert "once more to hurry" in served.process.stderr.readline()
+        status, _, errors = served.stop(signal.SIGINT)
+        _, said = caller.communicate(timeout=LIMIT_S)
+        assert caller.returncode == 2
+    assert status == 0
+    assert "Traceback" not in errors
+    assert "shut down before the call finished" in said
+
+
+def test_one_run_folder_has_one_farm(served: Served, folder: Path) -> None:
+    status, _, errors = run_farm("serve", "beam.py", "--port", "0", "--dir", "run", cwd=folder)
+    assert status == 2
+    assert f"process {served.process.pid}" in errors
+    assert evaluate(served.connection.url)[0] == 200
+
+
+def test_a_taken_port_is_said(served: Served, folder: Path) -> None:
+    port = served.connection.url.rpartition(":")[2]
+    status, _, errors = run_farm("serve", "beam.py", "--port", port, "--dir", "other", cwd=folder)
+    assert status == 2
+    assert port in errors
+    assert "--port 0" in errors
+    assert "Traceback" not in errors
+    assert not (folder / "other" / "farm.json").exists()
+
+
+def test_a_model_that_cannot_be_loaded_is_said(folder: Path) -> None:
+    (folder / "broken.py").write_text("import farm\n\nimport no_such_module_here\n")
+    status, out, errors = run_farm("serve", "broken.py", "--port", "0", cwd=folder)
+    assert status == 2
+    assert out == ""
+    assert "no_such_module_here" in errors
+    assert errors.strip().splitlines()[-1].startswith("farm: error: ")
+    assert not (folder / "farm-run" / "farm.json").exists()
+
+
+def test_a_settings_file_and_the_environment_set_what_options_do_not(folder: Path) -> None:
+    (folder / "farm.toml").write_text('non_finite = "null"\nworkers = 2\n')
+    with serving(folder, "beam.py", "--config", "farm.toml", "--workers", "1") as farm:
+        body = {"name": "beam", "input": [[1, 2, 0], [0]]}
+        answer = urllib3.request("POST", f"{farm.connection.url}/Evaluate", json=body)
+        assert answer.json() == {"output": [[0.0, 0.0, None]]}
+        _, out, _ = run_farm("status", "--json", "--to", "run", cwd=folder)
+        assert len(json.loads(out)["workers"]) == 1
+
+
+def test_it_serves_without_workers_of_its_own(folder: Path) -> None:
+    with (
+        serving(folder, "--workers", "0") as farm,
+        subprocess.Popen(
+            [*FARM, "worker", "beam.py", "--connect", "run", "-n", "2"],
+            cwd=folder,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as worker,
+    ):
+        assert worker.stderr is not None
+        assert "2 workers ready" in worker.stderr.readline()
+        assert evaluate(farm.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
+        worker.terminate()
+        assert worker.wait(LIMIT_S) == 0

@@ -1,0 +1,117 @@
+"""`farm serve` as a process of its own, for tests of the command line and of whole systems."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from farm.errors import Unavailable
+from farm.transports.connection import Connection, read_connection
+
+LIMIT_S = 30.0
+"""For what takes a second or two on an idle machine."""
+
+FARM = (sys.executable, "-m", "farm")
+
+BEAM = """
+import os, time
+import farm
+
+class Beam(farm.Model):
+    name = "beam"
+    inputs = {"E": 3, "load": 1}
+    outputs = {"bent": 3}
+
+    def evaluate(self, inputs, config):
+        if "sleep" in config:
+            time.sleep(config["sleep"])
+        if "exit" in config:
+            os._exit(config["exit"])
+        if "raise" in config:
+            raise ValueError(config["raise"])
+        return inputs["load"] / inputs["E"]
+
+    def gradient(self, out_wrt, in_wrt, inputs, sens, config):
+        if in_wrt == 0:
+            return -sens * inputs["load"] / inputs["E"] ** 2
+        return [(sens / inputs["E"]).sum()]
+"""
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without settings of farm."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("FARM_")}
+
+
+def run_farm(*arguments: str, cwd: Path, timeout_s: float = LIMIT_S) -> tuple[int, str, str]:
+    """Run a command to its end: status, stdout, stderr."""
+    done = subprocess.run(
+        [*FARM, *arguments],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+class Served:
+    """A running `farm serve`; `connection` is what its connection file says."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.process = process
+        self.folder = folder
+        self.connection = self._wait()
+
+    def _wait(self) -> Connection:
+        limit = time.monotonic() + LIMIT_S
+        while time.monotonic() < limit:
+            if self.process.poll() is not None:
+                output, errors = self.process.communicate()
+                raise AssertionError(f"farm serve ended: {output}{errors}")
+            with contextlib.suppress(Unavailable):
+                connection = read_connection(self.folder)
+                if connection.url:
+                    return connection
+            time.sleep(0.02)
+        raise AssertionError("farm serve did not come up")
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """Send a signal and wait for the end: status, stdout, stderr."""
+        self.process.send_signal(number)
+        output, errors = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, output, errors
+
+
+@contextlib.contextmanager
+def serving(cwd: Path, *arguments: str) -> Iterator[Served]:
+    """`farm serve ARGUMENTS --port 0` in `cwd`, run folder `run`, for the length of the block."""
+    folder = cwd / "run"
+    process = subprocess.Popen(
+        [*FARM, "serve", *arguments, "--port", "0", "--dir", str(folder)],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Served(process, folder)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.communicate()
