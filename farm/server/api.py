@@ -1,0 +1,157 @@
+"""farm's own interface under /farm: what it serves, how it is doing, many points at once.
+
+A FastAPI application, for its documentation at /docs; the protocols that have to be fast stand in
+front of it, in `app.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from farm.call import EMPTY_CONFIG
+from farm.errors import FarmError, ModelNotFound
+from farm.protocols.json_numbers import NonFinite, parse
+from farm.protocols.points import KEYS, decode_points
+from farm.protocols.umbridge import decode_config, encode_error, error_body
+from farm.server.door import (
+    INTERNAL_ERROR,
+    Backend,
+    ClientGone,
+    Refused,
+    headers_of,
+    hints_of,
+    read_body,
+)
+from farm.server.stream import PointStream
+from farm.version import __version__
+
+KINDS = {404: "NotFound", 405: "MethodNotAllowed"}
+UNKNOWN_PATH = (
+    "nothing is at {path}; UM-Bridge is at /Info, /Evaluate and so on, in exactly these letters, "
+    "farm's own interface is described at /docs"
+)
+
+EVALUATE_DOC = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["inputs"],
+                    "additionalProperties": False,
+                    "properties": {key: {"description": text} for key, text in KEYS.items()},
+                },
+                "examples": {
+                    "in order": {"value": {"inputs": [[[1.0, 2.0], [3.0]], [[4.0, 5.0], [6.0]]]}},
+                    "by name": {"value": {"inputs": [{"x": [1.0, 2.0]}], "config": {"mesh": 2}}},
+                },
+            }
+        },
+    },
+    "responses": {
+        200: {
+            "description": "One JSON object a line, as points finish: index, status done with "
+            "outputs, run_time_s, queue_time_s and worker, or status failed with error.",
+            "content": {"application/x-ndjson": {}},
+        }
+    },
+}
+
+
+def create_api(
+    backend: Backend, *, max_body_bytes: int, non_finite: NonFinite, in_flight: int
+) -> FastAPI:
+    """The FastAPI application. in_flight: points of one request that are in the farm at once."""
+    api = FastAPI(
+        title="farm",
+        version=__version__,
+        summary="Any model as a service that a whole cluster works for",
+        redoc_url=None,
+    )
+    _answer_errors_in_one_form(api)
+
+    @api.get("/farm/status", summary="Workers, queues, rates and percentiles")
+    async def status() -> Response:
+        return _json(backend.snapshot())
+
+    @api.get("/farm/models", summary="The models that are served")
+    async def models() -> Response:
+        return _json([info.to_json() for info in backend.models().values()])
+
+    @api.get("/farm/models/{name:path}", summary="One model, described for a config")
+    async def model(
+        name: str, config: str = Query(EMPTY_CONFIG, description="the config as JSON text")
+    ) -> Response:
+        body = b'{"config":%b}' % config.encode()
+        return _json((await backend.describe(name, decode_config(parse(body), body))).to_json())
+
+    @api.post(
+        "/farm/models/{name:path}/evaluate",
+        summary="Evaluate many points; the answer streams as they finish",
+        openapi_extra=EVALUATE_DOC,
+    )
+    async def evaluate(name: str, request: Request) -> Response:
+        headers = headers_of(request.scope)
+        hints = hints_of(request.scope, headers)
+        body = await read_body(headers, request.receive, max_body_bytes)
+        points = decode_points(body, non_finite=non_finite)
+        info = await backend.describe(name, points.config)
+        return PointStream(backend, points, info, hints, in_flight=in_flight)
+
+    return api
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    content = orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, media_type="application/json")
+
+
+def _answer_errors_in_one_form(api: FastAPI) -> None:
+    """Give every error the body that UM-Bridge has, the framework's own included."""
+
+    @api.exception_handler(FarmError)
+    async def farm_error(request: Request, error: FarmError) -> Response:
+        status, body = encode_error(error)
+        if isinstance(error, ModelNotFound):
+            status = 404  # in UM-Bridge it is 400, which is odd where the path names the model
+        return Response(body, status, media_type="application/json")
+
+    @api.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> Response:
+        return _error(error.status, error.kind, error.message)
+
+    @api.exception_handler(ClientGone)
+    async def client_gone(request: Request, error: ClientGone) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    @api.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        path, method = request.url.path[:80], request.method
+        message = {
+            404: UNKNOWN_PATH.format(path=path),
+            405: f"{path} does not take {method}",
+        }.get(error.status_code, str(error.detail))
+        kind = KINDS.get(error.status_code, "InvalidInput")
+        response = _error(error.status_code, kind, message)
+        response.headers.update(error.headers or {})
+        return response
+
+    @api.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return _error(400, "InvalidInput", f"{where}: {first['msg']}")
+
+    @api.exception_handler(Exception)
+    async def mistake(request: Request, error: Exception) -> Response:
+        return _error(500, "InternalError", INTERNAL_ERROR)  # the framework raises it further
+
+
+def _error(status: int, kind: str, message: str) -> Response:
+    return Response(error_body(kind, message), status, media_type="application/json")

@@ -1,0 +1,72 @@
+"""The one HTTP application: a path is looked up, and its protocol's door answers.
+
+The doors stand in front of the FastAPI application and not inside it, where the way through its
+layers would cost a call a third of its speed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from farm.protocols.json_numbers import NonFinite
+from farm.server.access import Access
+from farm.server.api import create_api
+from farm.server.door import USER, Backend, Refused, answer_refused, headers_of
+from farm.server.page import status_page
+from farm.server.stream import IN_FLIGHT
+from farm.server.umbridge import PATHS, UmBridgeDoor
+from farm.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+DEFAULTS = Settings()
+
+
+def create_app(
+    backend: Backend,
+    *,
+    token: str | None = None,
+    settings: Settings = DEFAULTS,
+    in_flight: int = IN_FLIGHT,
+) -> ASGIApp:
+    """The application in front of `backend`, which is the dispatcher or something like it.
+
+    token: what clients from other machines show, None to let everybody in; settings: of them
+    max_body_bytes and non_finite; in_flight: points of one streamed request at work at once.
+    """
+    limit, non_finite = settings.max_body_bytes, NonFinite(settings.non_finite)
+    umbridge = UmBridgeDoor(backend, max_body_bytes=limit, non_finite=non_finite)
+    api = create_api(backend, max_body_bytes=limit, non_finite=non_finite, in_flight=in_flight)
+    return FrontDoor(dict.fromkeys(PATHS, umbridge) | {"/": status_page}, api, Access(token))
+
+
+class FrontDoor:
+    """Asks who comes in and hands on: to the door of exactly that path, else to the application."""
+
+    def __init__(self, doors: Mapping[str, ASGIApp], otherwise: ASGIApp, access: Access) -> None:
+        self._doors = doors
+        self._otherwise = otherwise
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._otherwise(scope, receive, send)
+            return
+        path = scope["path"]
+        if path.startswith("//"):
+            # A server's address written with a slash at its end: clients just append.
+            scope["path"] = path = "/" + path.lstrip("/")
+        try:
+            scope[USER] = self._access.user(scope, headers_of(scope))
+        except Refused as refused:
+            await answer_refused(send, refused)
+            return
+        try:
+            await self._doors.get(path, self._otherwise)(scope, receive, send)
+        except Exception:
+            # A 500 has been sent, or the answer ends in the middle and the connection is closed.
+            logger.exception("answering %s %s", scope["method"], path[:80])

@@ -1,0 +1,84 @@
+"""Many points in one request, answered line by line as they finish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from farm.call import Hints, ModelInfo
+from farm.errors import FarmError, Overloaded
+from farm.protocols.points import Points, encode_error_line, encode_result_line
+from farm.server.door import Backend, ClientGone, while_client_waits
+
+IN_FLIGHT = 4096
+"""Points of one request that are in the farm at once: enough for the largest farm to be busy, and
+far below what a queue holds, so that a million points leave room for others."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""How long a point waits before it asks a full queue again: doubling from the first."""
+
+
+class PointStream(Response):
+    """The answer to a request for many points; sends each line as soon as its point is done.
+
+    Nobody is told that a queue is full: the points wait here. When the client hangs up, every
+    point that still waits is taken back.
+    """
+
+    media_type = "application/x-ndjson"
+
+    def __init__(
+        self, backend: Backend, points: Points, info: ModelInfo, hints: Hints, *, in_flight: int
+    ) -> None:
+        super().__init__()
+        self._backend = backend
+        self._points = points
+        self._info = info
+        self._hints = hints
+        self._in_flight = in_flight
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send every line."""
+        headers = [(b"content-type", b"application/x-ndjson")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            await while_client_waits(self._send_lines(send), receive)
+        except ClientGone:
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_lines(self, send: Send) -> None:
+        remaining = len(self._points)
+        todo = iter(range(remaining))
+        # Bounded: a client that reads slowly slows its own points down.
+        lines: asyncio.Queue[bytes] = asyncio.Queue(self._in_flight)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(remaining, self._in_flight)):
+                group.create_task(self._work_off(todo, lines))
+            while remaining:
+                ready = [await lines.get()]
+                while not lines.empty():
+                    ready.append(lines.get_nowait())
+                remaining -= len(ready)
+                body = b"".join(ready)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _work_off(self, todo: Iterator[int], lines: asyncio.Queue[bytes]) -> None:
+        for index in todo:
+            await lines.put(await self._line(index))
+
+    async def _line(self, index: int) -> bytes:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                call = self._points.call(index, self._info)
+                result = await self._backend.submit(call, self._hints)
+                return encode_result_line(self._points, index, self._info, result)
+            except Overloaded:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            except FarmError as error:
+                return encode_error_line(index, error)
