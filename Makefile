@@ -43,7 +43,7 @@ format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix $(CODE)
 
 bench: $(STAMP) ## every benchmark: ratios, versions and machine
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $$(grep -l '^if __name__' benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 examples: $(STAMP) ## run every example; each checks its own answer
 	$(BIN)/python -m pytest --verbose tests/test_examples.py
