@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class SweepError(Exception):
-    """A sweep cannot be made, read or continued; the text says expected, actual and what to do."""
+    """A sweep cannot be made, read or continued; the text says expected, actual and what to do.
+
+    detail: longer text beside that line, such as a model's traceback.
+    """
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class SweepBusy(SweepError):

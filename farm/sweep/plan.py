@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Column:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """All that says what each point of a sweep is; written once, to the file and to its journal.
 
@@ -62,7 +63,7 @@ class Plan:
         """Number of points."""
         return len(self.theta)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """What a finished point gives, in the order of its row of numbers."""
         columns = [
@@ -76,7 +77,7 @@ class Plan:
             ]
         return tuple(column for column in columns if column.size)
 
-    @property
+    @cached_property
     def row_size(self) -> int:
         """Numbers that a finished point gives."""
         return sum(column.size for column in self.columns)
@@ -126,18 +127,23 @@ class Plan:
             evaluate,
             *(
                 replace(evaluate, operation=Operation.GRADIENT, derivative=derivative)
-                for derivative in self.derivatives()
+                for derivative in self.derivatives
             ),
         )
 
-    def derivatives(self) -> Iterator[Derivative]:
+    @cached_property
+    def derivatives(self) -> tuple[Derivative, ...]:
         """The gradients asked of each point: J^T e, for the entries wanted and every input."""
+        asked = []
         for output, entry in self.gradients:
             sens = np.zeros(self.info.outputs[output].size)
             sens[entry] = 1.0
-            for j, tensor in enumerate(self.info.inputs):
-                if tensor.size:
-                    yield Derivative(output, j, sens=sens)
+            asked += [
+                Derivative(output, j, sens=sens)
+                for j, tensor in enumerate(self.info.inputs)
+                if tensor.size
+            ]
+        return tuple(asked)
 
     @property
     def theta_hash(self) -> str:

@@ -1,0 +1,419 @@
+"""Runs a sweep: gives points to the farm as fast as it takes them, and stores what comes back.
+
+Retries of lost workers are the farm's business; a point that fails is recorded and the sweep goes
+on. What is no point's fault, a full farm or a lost connection, makes the sweep wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from farm.call import NO_HINTS, Array, Call, Hints, ModelInfo, Result
+from farm.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FarmError,
+    InvalidOutput,
+    ModelNotFound,
+    Overloaded,
+    TimeLimitExceeded,
+    Unavailable,
+)
+from farm.sweep.journal import Row, Status
+from farm.sweep.plan import Plan
+from farm.sweep.progress import Meter, Progress, status_of, write_status
+from farm.sweep.store import COMPLETE, Store
+from farm.sweep.summary import summarise
+from farm.sweep.window import Window
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.2
+STATUS_S = 1.0
+AT_ONCE = 1024
+"""Answers taken in before the next points are given."""
+
+STATUS_OF: Mapping[type[BaseException], Status] = {
+    Cancelled: Status.CANCELLED,
+    CancelledError: Status.CANCELLED,
+    TimeLimitExceeded: Status.TIMEOUT,
+    DeadlineExceeded: Status.TIMEOUT,
+}
+"""What errors make of a point; all others make it failed."""
+
+
+class Evaluator(Protocol):
+    """What a sweep needs of a farm; `farm.client.Client` is one."""
+
+    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
+        """The model's tensors for a config. Raises FarmError."""
+
+    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+        """The result to come, or a FarmError; `cancel()` takes the call back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a sweep runs and when it stops.
+
+    max_failures: stop giving points when more have failed since the start; max_s: when it has run
+    so long; lost_s: give up when the farm cannot be reached for so long. in_flight: points in the
+    farm at once, None to find it out; start: points given at first, when it is found out.
+    """
+
+    max_failures: int | None = None
+    max_s: float | None = None
+    lost_s: float = 600.0
+    in_flight: int | None = None
+    start: int | None = None
+    hints: Hints = NO_HINTS
+
+
+class Stop:
+    """A wish to end, which another thread or a signal handler may utter.
+
+    `asked`: points in flight are waited for; `at_once`: they are not, and remain pending.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.at_once = False
+
+    def ask(self) -> None:
+        """End soon; the second time, at once."""
+        self.at_once = self.asked
+        self.asked = True
+
+    def ask_at_once(self) -> None:
+        """End at once."""
+        self.asked = self.at_once = True
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A point in the farm: its calls and what has come back."""
+
+    point: int
+    given_at: float  # Unix time
+    given: float  # monotonic
+    futures: list[Future[Result]] = field(default_factory=list)
+    results: dict[int, Result] = field(default_factory=dict)
+
+
+class Run:
+    """One session of a sweep, on the thread that calls `go`.
+
+    watch: called about every second; on_row: called with every outcome, once it is stored.
+    reconnect: gives an evaluator in place of one that cannot reach the farm. Raises FarmError.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        evaluator: Evaluator,
+        *,
+        rules: Rules,
+        stop: Stop,
+        watch: Callable[[Progress], None] = lambda progress: None,
+        on_row: Callable[[Row], None] = lambda row: None,
+        reconnect: Callable[[], Evaluator] | None = None,
+    ) -> None:
+        self._store = store
+        self._plan = store.plan
+        self._evaluator = evaluator
+        self._rules = rules
+        self._stop = stop
+        self._watch = watch
+        self._on_row = on_row
+        self._reconnect = reconnect
+        start = {} if rules.start is None else {"start": rules.start}
+        self._window = Window(rules.in_flight, **start)
+        self._meter = Meter(store.known, title=store.plan.title, run_id=store.plan.run_id)
+        self._answers: queue.SimpleQueue[tuple[_Flight, int, Future[Result]]] = queue.SimpleQueue()
+        self._flights: dict[int, _Flight] = {}
+        self._todo: deque[int] = deque()
+        self._ending = ""
+        self._failures = 0
+        self._lost_since: float | None = None
+        self._message = ""
+        self._began = time.monotonic()
+        self._told = 0.0
+
+    def go(self, *, retry_failed: bool = False) -> Progress:
+        """Run until no point is pending or something says stop; then the files are closed.
+
+        retry_failed: also the points that failed before. Raises SweepError when the files cannot
+        be finished, LockLost, OSError.
+        """
+        self._todo.extend(pending_points(self._store, retry_failed=retry_failed).tolist())
+        try:
+            while self._goes_on():
+                self._give()
+                self._take()
+                self._store.commit_if_due()
+                self._tell_if_due()
+            self._take_back(0)
+        except BaseException:
+            self._take_back(0)
+            self._store.abandon()
+            raise
+        return self._finish()
+
+    def _goes_on(self) -> bool:
+        if self._stop.at_once:
+            self._end("interrupted")
+            return False
+        if self._stop.asked and not self._ending:
+            self._end("interrupted")
+        if self._rules.max_s is not None and time.monotonic() - self._began > self._rules.max_s:
+            self._end("out of time")
+        if self._flights:
+            return True
+        # With a full disk, outcomes in memory would be lost by leaving.
+        waits_for_disk = bool(self._store.trouble) and not self._stop.asked
+        return waits_for_disk or bool(self._todo and not self._ending)
+
+    def _end(self, why: str) -> None:
+        """Give no more points, and take back those that wait in the farm."""
+        if not self._ending:
+            self._ending = why
+            # The oldest in flight, as many as there are workers, are those that run.
+            if self._window.workers:
+                self._take_back(self._window.workers)
+
+    # Giving
+
+    def _give(self) -> None:
+        now = time.monotonic()
+        if self._ending or self._store.trouble or not self._todo:
+            return
+        room = self._window.size(now) - len(self._flights)
+        if room > 0 and self._lost_since is not None and not self._found_again(now):
+            return
+        for _ in range(min(room, len(self._todo))):
+            point = self._todo.popleft()
+            flight = self._flights[point] = _Flight(point, time.time(), time.monotonic())
+            try:
+                for k, call in enumerate(self._plan.calls(point)):
+                    future = self._evaluator.submit(call, self._rules.hints)
+                    flight.futures.append(future)
+                    future.add_done_callback(
+                        lambda done, flight=flight, k=k: self._answers.put((flight, k, done))  # type: ignore[misc]  # mypy does not infer defaults of lambdas
+                    )
+            except FarmError as error:
+                self._settle(flight, error)
+                if self._window.size(now) == 0:
+                    return
+
+    def _found_again(self, now: float) -> bool:
+        """Whether there is an evaluator to try again with."""
+        if self._reconnect is None:
+            return True
+        try:
+            self._evaluator = self._reconnect()
+        except FarmError as error:
+            self._wait_for_farm(error, now)
+            return False
+        return True
+
+    # Taking
+
+    def _take(self) -> None:
+        try:
+            self._answered(*self._answers.get(timeout=TICK_S))
+            for _ in range(AT_ONCE):
+                self._answered(*self._answers.get_nowait())
+        except queue.Empty:
+            pass
+
+    def _answered(self, flight: _Flight, k: int, future: Future[Result]) -> None:
+        if self._flights.get(flight.point) is not flight:
+            return  # settled by another of its calls, or taken back
+        try:
+            flight.results[k] = future.result()
+        except (FarmError, CancelledError) as error:
+            self._settle(flight, error)
+            return
+        except Exception as error:  # a client's own fault, which must not stop a sweep of days
+            detail = "".join(traceback.format_exception(error))
+            self._settle(flight, FarmError(f"{type(error).__name__}: {error}", detail=detail))
+            return
+        if len(flight.results) == len(flight.futures):
+            self._settle(flight, None)
+
+    def _settle(self, flight: _Flight, error: BaseException | None) -> None:
+        """A point is finished, or goes back to be given again when it is not at fault."""
+        del self._flights[flight.point]
+        for future in flight.futures:
+            future.cancel()
+        now = time.monotonic()
+        if isinstance(error, Overloaded | Unavailable | ModelNotFound):
+            self._todo.appendleft(flight.point)
+            self._wait_for_farm(error, now)
+            return
+        row = self._row(flight, error)
+        if row.status is not Status.CANCELLED:
+            worker = flight.results[0].worker if flight.results.get(0) else ""
+            self._window.answered(worker, now)
+            self._lost_since, self._message = None, ""
+        self._store.add(row)
+        self._on_row(row)
+        if row.status is not Status.DONE:
+            self._failures += 1
+            limit = self._rules.max_failures
+            if limit is not None and self._failures > limit:
+                self._end("too many failures")
+
+    def _row(self, flight: _Flight, error: BaseException | None) -> Row:
+        results = [flight.results[k] for k in sorted(flight.results)]
+        attempt = int(self._store.known.attempts[flight.point]) + 1
+        worker = self._store.worker_id(results[0].worker) if results else self._store.worker_id("")
+        return row_of(
+            self._plan,
+            flight.point,
+            results,
+            error,
+            attempt=attempt,
+            worker=worker,
+            given_at=flight.given_at,
+            t_total=time.monotonic() - flight.given,
+        )
+
+    def _wait_for_farm(self, error: BaseException, now: float) -> None:
+        if isinstance(error, Overloaded):
+            self._window.refused(len(self._flights), now)
+            self._message = f"the farm is full ({error}); the sweep waits"
+            return
+        self._window.lost(now)
+        if self._lost_since is None:
+            self._lost_since = now
+            log.warning("the farm cannot be reached (%s): the sweep waits for it", error)
+        self._message = f"the farm cannot be reached ({error}); the sweep waits"
+        if now - self._lost_since > self._rules.lost_s:
+            self._end("farm lost")
+
+    def _take_back(self, keep: int) -> None:
+        """Take back all points in flight but the `keep` oldest; they are pending again."""
+        for point in list(self._flights)[keep:]:
+            flight = self._flights.pop(point)
+            for future in flight.futures:
+                future.cancel()
+            self._todo.appendleft(point)
+
+    # Telling and ending
+
+    def _tell_if_due(self) -> None:
+        if time.monotonic() - self._told >= STATUS_S:
+            self._tell(self._ending or "running")
+
+    def _tell(self, state: str) -> Progress:
+        self._told = time.monotonic()
+        message = self._store.trouble or self._message
+        progress = self._meter.now(state, in_flight=len(self._flights), message=message)
+        write_status(status_of(self._store.path), progress)
+        self._watch(progress)
+        return progress
+
+    def _finish(self) -> Progress:
+        state = self._ending if self._todo else COMPLETE
+        self._message = ""
+        summary = summarise(self._store.known, time.monotonic() - self._began)
+        try:
+            self._store.close(state, summary)
+        except Exception as error:
+            self._message = str(error)
+            self._tell("failed")
+            raise
+        return self._tell(state)
+
+
+def pending_points(store: Store, *, retry_failed: bool) -> Array:
+    """The points to evaluate, in the plan's order: the pending, and if asked the failed ones."""
+    order = store.plan.order()
+    status = store.known.status[order]
+    wanted = status == Status.PENDING
+    if retry_failed:
+        wanted |= status > Status.DONE
+    points: Array = order[wanted]
+    return points
+
+
+def row_of(
+    plan: Plan,
+    point: int,
+    results: list[Result],
+    error: BaseException | None,
+    *,
+    attempt: int,
+    worker: int,
+    given_at: float,
+    t_total: float,
+) -> Row:
+    """The outcome of a point from the results of its calls, in their order, or their error."""
+    values: Array | None = None
+    if error is None:
+        try:
+            values = numbers_of(plan, results)
+        except InvalidOutput as misfit:
+            error = misfit
+    known = bool(results)
+    t_queue = results[0].queue_time_s if known else float("nan")
+    return Row(
+        point=point,
+        status=Status.DONE if error is None else STATUS_OF.get(type(error), Status.FAILED),
+        attempt=attempt,
+        worker=worker,
+        t_start=given_at + (t_queue if known else 0.0),
+        t_run=sum(result.run_time_s for result in results) if known else float("nan"),
+        t_queue=t_queue,
+        t_total=t_total,
+        values=values,
+        error="" if error is None else f"{type(error).__name__}: {error}",
+        traceback=getattr(error, "detail", ""),
+    )
+
+
+def numbers_of(plan: Plan, results: list[Result]) -> Array:
+    """The numbers of a finished point in the order of the plan's columns.
+
+    Gradients that were not asked for are NaN. Raises InvalidOutput when sizes are not those of the
+    plan, which happens when they depend on a config that varies.
+    """
+    evaluated, *gradients = results
+    if len(evaluated.outputs) != len(plan.info.outputs):
+        raise InvalidOutput(
+            f"{len(evaluated.outputs)} outputs, the sweep's file has {len(plan.info.outputs)}"
+        )
+    parts: dict[str, Array] = {}
+    for i, tensor in enumerate(plan.info.outputs):
+        array = np.asarray(evaluated.outputs[i], dtype=np.float64).ravel()
+        parts[f"out_{i}"] = _sized(array, tensor.size, f"output {tensor.name!r}")
+    for derivative, result in zip(plan.derivatives, gradients, strict=True):
+        i, j = derivative.out_wrt, derivative.in_wrt
+        rows, size = plan.info.outputs[i].size, plan.info.inputs[j].size
+        block = parts.setdefault(f"grad_{i}_{j}", np.full((rows, size), np.nan))
+        assert derivative.sens is not None
+        array = np.asarray(result.outputs[0], dtype=np.float64).ravel()
+        what = f"gradient by {plan.info.inputs[j].name!r}"
+        block[int(np.argmax(derivative.sens))] = _sized(array, size, what)
+    pieces = [parts[column.name].ravel() for column in plan.columns]
+    return np.concatenate(pieces) if pieces else np.empty(0)
+
+
+def _sized(array: Array, size: int, what: str) -> Array:
+    if array.size != size:
+        raise InvalidOutput(
+            f"{what} has {array.size} entries, the sweep's file has {size} for each point: "
+            "sweep configs with other sizes into files of their own"
+        )
+    return array

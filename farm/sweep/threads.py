@@ -1,0 +1,53 @@
+"""Models of this very process as a farm: threads, for notebooks and tests.
+
+Models that hold the GIL gain nothing from several threads; `farm serve` uses processes instead.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result, canonical_config
+from farm.errors import FarmError
+from farm.model import Model
+from farm.worker.run import Runner
+
+
+class Threads:
+    """Evaluates on `workers` threads; all share the model objects."""
+
+    def __init__(self, models: Mapping[str, Model], *, workers: int = 1) -> None:
+        self._runner = Runner(models)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="worker")
+        self._name = f"{platform.node()}/{os.getpid()}"
+
+    def models(self) -> list[str]:
+        """The names of the models."""
+        return [info.name for info in self._runner.models()]
+
+    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
+        """The model's tensors for a config. Raises FarmError."""
+        result = self._run(Call(model, Operation.DESCRIBE, config=canonical_config(config)))
+        assert result.info is not None, "a description has an info"
+        return result.info
+
+    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+        """The result to come, or a FarmError."""
+        return self._pool.submit(self._run, call)
+
+    def close(self) -> None:
+        """Take back what waits and end when what runs has finished."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run(self, call: Call) -> Result:
+        (outcome,) = self._runner.execute([call])
+        if isinstance(outcome, FarmError):
+            raise outcome
+        thread = threading.current_thread().name.replace("_", "-")
+        return replace(outcome, worker=f"{self._name}-{thread}")
