@@ -89,7 +89,8 @@ class Farm:
         self.connection = Connection("", host=host, pid=os.getpid())
         bind = "tcp://127.0.0.1:*"
         if not is_loopback(settings.host):
-            self.connection = replace(self.connection, token=new_token(), **new_keys())
+            secrets: dict[str, Any] = {"token": new_token(), **new_keys()}
+            self.connection = replace(self.connection, **secrets)
             bind = f"tcp://{'*' if settings.host in ANY_HOST else settings.host}:*"
         zmq = ZmqTransport(bind, keys=self.connection, heartbeat_s=settings.heartbeat_s)
         port = zmq.endpoint.rpartition(":")[2]
