@@ -85,20 +85,18 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     """
     if int(headers.get(b"content-length", 0)) > limit:
         raise _too_large(limit)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        parts, size = [body], len(body)
-        while message.get("more_body"):
-            message = await receive()
-            part = message.get("body", b"")
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                raise _too_large(limit)
-        body = b"".join(parts)
-    if message["type"] == "http.disconnect":
-        raise ClientGone
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise _too_large(limit)
+        more = message.get("more_body", False)
+    body = b"".join(parts)
     encoding = headers.get(b"content-encoding")
     return body if encoding is None else _unpacked(body, encoding.lower(), limit)
 
