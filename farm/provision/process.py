@@ -1,0 +1,173 @@
+"""One model process: loads its models, dials in, runs calls. Started by `farm.provision.local`.
+
+Beside the main thread, which runs the models, a thread watches for SIGTERM and SIGUSR1, which
+drain, and for the end of the supervisor, which ends this process too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from farm.call import WorkerInfo
+from farm.errors import FarmError, Unavailable
+from farm.provision.record import RunRecord
+from farm.transports.connection import read_connection
+from farm.transports.zmq_worker import EXIT_ORPHANED, WorkerHost
+from farm.worker.load import LoadError, load_models
+from farm.worker.run import Runner
+
+EXIT_NOT_LOADED = 78
+"""Exit status when the models cannot be had (EX_CONFIG): another try would end the same way."""
+
+
+class Status:
+    """The line to the supervisor: one JSON object a line, none when nobody listens."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def say(self, **facts: object) -> None:
+        """Tell: `error` that the models cannot be had, `worker` the name, `done` a goodbye."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, json.dumps(facts).encode() + b"\n")
+
+
+class Watch:
+    """The thread that hears signals and the supervisor's end, whatever the main thread does.
+
+    Signals wake it through a pipe that the C part of the handler writes, so they are heard while
+    the main thread is inside C code that lets other threads run.
+    """
+
+    def __init__(self, lifeline: int | None) -> None:
+        self._lifeline = lifeline
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        self._lock = threading.Lock()
+        self._drain: Callable[[], None] | None = None
+        self.asked = False
+
+    def start(self) -> None:
+        """Begin, in the main thread."""
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._signalled)
+        signal.signal(signal.SIGUSR1, self._signalled)
+        # Ctrl-C in a terminal and SLURM's signals reach all processes; the supervisor decides.
+        # A handler, not SIG_IGN, which the programs that a model starts would inherit.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        # Once more, for models that set a wake-up descriptor of their own, as asyncio does.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_end, bytes([number]))
+
+    def call_on_drain(self, drain: Callable[[], None] | None) -> None:
+        """What to call when asked to drain, at once if that was asked already."""
+        with self._lock:
+            self._drain = drain
+            if self.asked and drain is not None:
+                drain()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._read_end, select.POLLIN)
+        if self._lifeline is not None:
+            poll.register(self._lifeline, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._lifeline:
+                    # Nothing is ever sent on it: this is its end, so the supervisor is gone.
+                    if os.getpgrp() == os.getpid():
+                        os.killpg(os.getpgrp(), signal.SIGKILL)
+                    os._exit(EXIT_ORPHANED)
+                numbers = os.read(self._read_end, 64)
+                if signal.SIGTERM in numbers or signal.SIGUSR1 in numbers:
+                    self._asked_to_drain()
+
+    def _asked_to_drain(self) -> None:
+        with self._lock:
+            if not self.asked and self._drain is not None:
+                self._drain()
+            self.asked = True
+
+
+def serve(arguments: argparse.Namespace, status: Status, watch: Watch) -> int:
+    """Load the models and serve them until drained; the exit status."""
+    try:
+        models = load_models(arguments.models)
+        runner = Runner(models)
+        infos = runner.models()
+    except (LoadError, FarmError) as error:
+        if error.detail:
+            print(error.detail, file=sys.stderr)
+        status.say(error=str(error))
+        return EXIT_NOT_LOADED
+    host = socket.gethostname()
+    info = WorkerInfo(
+        name=f"{host}/{os.getpid()}-{secrets.token_hex(2)}",
+        models=infos,
+        host=host,
+        pid=os.getpid(),
+        device=arguments.device,
+        ends_at=arguments.ends_at,
+    )
+    record = RunRecord(arguments.record) if arguments.record is not None else None
+    try:
+        worker = WorkerHost(
+            runner,
+            read_connection(arguments.connect),
+            info,
+            on_start=None if record is None else record.write,
+        )
+        status.say(worker=info.name)
+        watch.call_on_drain(worker.drain)
+        worker.run()
+    except Unavailable as error:
+        print(f"farm: {error}", file=sys.stderr)
+        return EXIT_ORPHANED
+    finally:
+        watch.call_on_drain(None)
+    status.say(done=True)
+    return 0
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; descriptors are those that the supervisor passes on."""
+    parser = argparse.ArgumentParser(prog="farm.provision.process", description=__doc__)
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--connect", required=True, metavar="FILE")
+    parser.add_argument("--device", default="")
+    parser.add_argument("--ends-at", type=float, default=None, metavar="UNIX_TIME")
+    for name in ("lifeline", "status", "record"):
+        parser.add_argument(f"--{name}", type=int, default=None, metavar="DESCRIPTOR")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one model process; the exit status."""
+    arguments = parsed(argv)
+    for descriptor in (arguments.lifeline, arguments.status, arguments.record):
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)  # not for the programs that a model starts
+    faulthandler.enable()  # a crash in C code leaves a Python traceback in the log
+    watch = Watch(arguments.lifeline)
+    watch.start()
+    return serve(arguments, Status(arguments.status), watch)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A farm for workers to dial in to, and models that behave badly when asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running_farm import Farm
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    running = Farm(tmp_path)
+    yield running
+    running.close()
+
+
+MODELS = '''
+import ctypes, os, resource, signal, subprocess, sys, time
+from pathlib import Path
+import numpy as np
+import farm
+
+HERE = Path(__file__).parent
+ONE = dict(inputs={"x": 1}, outputs={"y": 1})
+
+@farm.model(**ONE)
+def double(x):
+    return 2 * x
+
+@farm.model(**ONE)
+def sleep(x):
+    """Sleeps x seconds; leaves its number behind when it begins."""
+    (HERE / "sleeping").write_text(str(os.getpid()))
+    time.sleep(x[0])
+    return x
+
+@farm.model(**ONE)
+def hold(x):
+    """Holds the interpreter for x seconds."""
+    (HERE / "sleeping").write_text(str(os.getpid()))
+    ctypes.PyDLL(None).usleep(int(x[0] * 1e6))
+    return x
+
+@farm.model(**ONE)
+def die(x):
+    """Ends its process in the way that x says; in any other way it answers."""
+    print("about to die", x[0], flush=True)
+    if x[0] == 1:
+        ctypes.string_at(0)
+    if x[0] == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if x[0] == 3:
+        os._exit(3)
+    if x[0] == 4:
+        sys.exit("leaving")
+    if x[0] == 5:
+        resource.setrlimit(resource.RLIMIT_AS, (2**31, resource.RLIM_INFINITY))
+        try:
+            return np.ones(2**32)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return x
+
+@farm.model(**ONE)
+def spawn(x):
+    """Starts a program that outlives it, and tells its number."""
+    return subprocess.Popen(["sleep", "1000"]).pid
+
+@farm.model(**ONE)
+def environment(x):
+    return float(os.environ.get("OMP_NUM_THREADS", -1)) + 1000 * float(
+        os.environ.get("CUDA_VISIBLE_DEVICES", -1)
+    )
+'''
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A file of models that behave badly when asked to."""
+    path = tmp_path / "models.py"
+    path.write_text(MODELS)
+    return path

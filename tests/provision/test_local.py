@@ -1,0 +1,395 @@
+"""The supervisor with real processes: deaths, restarts, limits, drains, and its own end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
+from farm.provision.local import Workers, WorkerSettings, WorkersFailed
+from tests.running_farm import LIMIT_S, Farm, wait_until
+
+Start = Callable[..., Workers]
+
+
+@pytest.fixture
+def start(farm: Farm, models: Path, tmp_path: Path) -> Iterator[Start]:
+    """Start workers of the models named, and wait until they serve."""
+    started: list[Workers] = []
+
+    def start(*names: str, count: int = 1, ready: bool = True, **settings: Any) -> Workers:
+        specs = [f"{models}:{name}" for name in names] or [str(models)]
+        workers = Workers(
+            WorkerSettings(specs, count, farm.connect, tmp_path / "logs", first_s=0.05, **settings)
+        )
+        workers.start()
+        started.append(workers)
+        if ready:
+            workers.ready.result(LIMIT_S)
+            farm.wait_for_workers(count)
+        return workers
+
+    yield start
+    for workers in started:
+        workers.stop(0.0)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def log_text(tmp_path: Path) -> str:
+    return "".join(path.read_text() for path in sorted((tmp_path / "logs").iterdir()))
+
+
+def wait_for_losses(farm: Farm, count: int) -> None:
+    wait_until(lambda: len(farm.losses()) == count, f"{count} losses are told")
+
+
+def begun(tmp_path: Path) -> None:
+    """Wait until the model `sleep` or `hold` has begun."""
+    wait_until((tmp_path / "sleeping").exists, "the model has begun")
+
+
+# --- serving ----------------------------------------------------------------------------------
+
+
+def test_processes_serve_and_end_when_drained(farm: Farm, start: Start, tmp_path: Path) -> None:
+    workers = start("double", "die", count=2)
+    assert len(set(workers.pids())) == 2
+    names = farm.wait_for_workers(2)
+    assert all(re.fullmatch(r".+/\d+-[0-9a-f]{4}", name) for name in names)
+    futures = [farm.submit("double", i) for i in range(100)]
+    assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [2 * i for i in range(100)]
+    pids = workers.pids()
+    workers.drain()
+    workers.drain()
+    workers.ended.result(LIMIT_S)
+    assert workers.pids() == []
+    assert all(gone(pid) for pid in pids)
+    assert farm.snapshot()["workers"] == []
+    assert farm.losses() == []
+    assert len(list((tmp_path / "logs").glob("worker-*.log"))) == 2
+
+
+def test_environment_of_the_processes(
+    farm: Farm, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    start("environment", devices=["7"])
+    cores = len(os.sched_getaffinity(0))
+    assert farm.call("environment", 0) == 7000 + cores
+    (row,) = farm.snapshot()["workers"]
+    assert row["device"] == "7"
+
+
+def test_the_dispatcher_may_end_them(farm: Farm, start: Start) -> None:
+    workers = start("double", count=2)
+    farm.stop_workers()
+    workers.ended.result(LIMIT_S)
+
+
+# --- deaths -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"), [(1, "signal SIGSEGV"), (2, "signal SIGKILL"), (3, "exit code 3")]
+)
+def test_a_death_is_told_with_its_reason_and_a_new_process_comes(
+    farm: Farm, start: Start, tmp_path: Path, how: int, reason: str
+) -> None:
+    start("die")
+    with pytest.raises(WorkerLost, match=reason):
+        farm.submit("die", how).result(LIMIT_S)
+    assert set(farm.losses()) == {reason}
+    assert farm.call("die", 7) == 7
+    text = log_text(tmp_path)
+    assert text.count("about to die") == len(farm.losses()) + 1
+    assert text.count("--- farm starts a worker process") == len(farm.losses()) + 1
+    assert ("Segmentation fault" in text) == (how == 1), "faulthandler tells where"
+
+
+@pytest.mark.parametrize(("how", "message"), [(4, "SystemExit: leaving"), (5, "MemoryError")])
+def test_what_python_can_catch_kills_no_process(
+    farm: Farm, start: Start, how: int, message: str
+) -> None:
+    workers = start("die")
+    (pid,) = workers.pids()
+    with pytest.raises(ModelFailed, match=message):
+        farm.submit("die", how).result(LIMIT_S)
+    assert farm.call("die", 7) == 7
+    assert workers.pids() == [pid]
+
+
+def test_an_idle_process_that_is_killed_is_replaced(farm: Farm, start: Start) -> None:
+    workers = start("double")
+    (old,) = farm.wait_for_workers(1)
+    os.kill(workers.pids()[0], signal.SIGKILL)
+    wait_until(lambda: farm.losses() == ["signal SIGKILL"], "the loss is told")
+    (new,) = farm.wait_for_workers(1)
+    assert new != old
+    assert farm.call("double", 4) == 8
+
+
+def test_what_a_model_started_dies_with_its_process(farm: Farm, start: Start) -> None:
+    workers = start("spawn")
+    program = int(farm.call("spawn", 0))
+    assert not gone(program)
+    os.kill(workers.pids()[0], signal.SIGKILL)
+    wait_until(lambda: gone(program), "the program has ended")
+
+
+def test_restarts_come_ever_later(
+    farm: Farm, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = start("double")
+    with caplog.at_level(logging.WARNING, "farm.provision.local"):
+        for deaths in range(1, 4):
+            os.kill(workers.pids()[0], signal.SIGKILL)
+            wait_for_losses(farm, deaths)
+            farm.wait_for_workers(1)
+    delays = re.findall(r"again in (\S+) s", caplog.text)
+    assert [float(d) for d in delays] == [0, 0.05, 0.1]
+
+
+def test_a_good_while_of_service_wipes_the_slate(
+    farm: Farm, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = start("double", good_while_s=0.0)
+    with caplog.at_level(logging.WARNING, "farm.provision.local"):
+        for deaths in range(1, 3):
+            os.kill(workers.pids()[0], signal.SIGKILL)
+            wait_for_losses(farm, deaths)
+            farm.wait_for_workers(1)
+    assert re.findall(r"again in (\S+) s", caplog.text) == ["0", "0"]
+
+
+# --- processes that cannot start --------------------------------------------------------------
+
+
+def failure(workers: Workers) -> WorkersFailed:
+    with pytest.raises(WorkersFailed) as caught:
+        workers.ended.result(LIMIT_S)
+    assert workers.ready.exception() is caught.value
+    return caught.value
+
+
+def test_models_that_cannot_be_loaded_end_it_with_one_line(start: Start, tmp_path: Path) -> None:
+    workers = start("no_such_model", count=2, ready=False)
+    message = str(failure(workers))
+    assert "there is no 'no_such_model' in" in message
+    assert "worker-" in message
+    assert "\n" not in message
+    (tmp_path / "models.py").write_text("import no_such_package")
+    message = str(failure(start(ready=False)))
+    assert "ModuleNotFoundError: No module named 'no_such_package'" in message
+    assert "models.py:1" in message
+    assert "Traceback" in log_text(tmp_path)
+
+
+def test_crashes_at_start_end_it_with_the_last_lines(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text(
+        "import ctypes\nprint('loading the solver', flush=True)\nctypes.string_at(0)\n"
+    )
+    failed = failure(start(ready=False))
+    assert "crashes at start: signal SIGSEGV" in str(failed)
+    assert "loading the solver" in failed.detail
+    assert log_text(tmp_path).count("loading the solver") == 3
+
+
+def test_a_file_that_breaks_later_does_not_end_what_serves(
+    farm: Farm, start: Start, models: Path, tmp_path: Path
+) -> None:
+    workers = start("double", count=2)
+    good = models.read_text()
+    models.write_text("this is no Python")
+    first, second = workers.pids()
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: "SyntaxError" in log_text(tmp_path), "the new process cannot load")
+    assert farm.call("double", 4) == 8
+    assert second in workers.pids()
+    models.write_text(good)
+    farm.wait_for_workers(2)
+
+
+def test_no_connection_file(tmp_path: Path) -> None:
+    settings = WorkerSettings(["m.py"], 1, tmp_path / "farm.json", tmp_path / "logs")
+    with pytest.raises(Unavailable, match="no connection file"):
+        Workers(settings).start()
+
+
+# --- time limit -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["sleep", "hold"])
+def test_a_call_over_the_time_limit_is_killed_and_not_repeated(
+    farm: Farm, start: Start, model: str
+) -> None:
+    start(model, time_limit_s=0.5)
+    began = time.monotonic()
+    with pytest.raises(TimeLimitExceeded, match=r"time limit of 0\.5 s"):
+        farm.submit(model, 1000).result(LIMIT_S)
+    assert 0.5 <= time.monotonic() - began < 1.5
+    assert farm.losses() == ["time limit of 0.5 s"]
+    assert farm.call(model, 0.01) == 0.01
+
+
+def test_calls_within_the_time_limit_add_up_to_more(farm: Farm, start: Start) -> None:
+    workers = start("sleep", time_limit_s=0.5)
+    pids = workers.pids()
+    futures = [farm.submit("sleep", 0.2) for _ in range(5)]
+    assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [0.2] * 5
+    assert workers.pids() == pids
+
+
+@pytest.mark.parametrize("seconds", [1, pytest.param(12, marks=pytest.mark.slow)])
+def test_holding_the_interpreter_is_not_death(farm: Farm, start: Start, seconds: int) -> None:
+    start("hold", time_limit_s=60)
+    assert farm.call("hold", seconds) == seconds
+    assert farm.losses() == []
+
+
+# --- drain and stop ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["sleep", "hold"])
+def test_drain_finishes_what_runs_and_hands_back_the_rest(
+    farm: Farm, start: Start, tmp_path: Path, model: str
+) -> None:
+    workers = start(model)
+    running = farm.submit(model, 1.0)
+    begun(tmp_path)
+    waiting = [farm.submit(model, 0.01) for _ in range(3)]
+    workers.drain()
+    assert running.result(LIMIT_S).outputs[0][0] == 1.0
+    workers.ended.result(LIMIT_S)
+    assert farm.losses() == []
+    assert not any(f.done() for f in waiting)
+    start(model)
+    assert [f.result(LIMIT_S).outputs[0][0] for f in waiting] == [0.01] * 3
+
+
+def test_stop_kills_after_its_grace_and_the_call_runs_elsewhere(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    workers = start("sleep")
+    call = farm.submit("sleep", 1.5)
+    begun(tmp_path)
+    began = time.monotonic()
+    workers.stop(0.2)
+    assert 0.2 <= time.monotonic() - began < 1.4
+    assert farm.losses() == ["stopped before it had finished"]
+    assert not call.done()
+    start("sleep")
+    assert call.result(LIMIT_S).outputs[0][0] == 1.5
+
+
+def test_draining_while_models_load_does_not_wait_for_them(
+    start: Start, models: Path, tmp_path: Path
+) -> None:
+    models.write_text("import time\nprint('loading', flush=True)\ntime.sleep(1000)")
+    workers = start(ready=False)
+    wait_until(lambda: "loading" in log_text(tmp_path), "the models are loading")
+    workers.drain()
+    workers.ended.result(LIMIT_S)
+
+
+def test_a_thread_of_the_model_that_never_ends_does_not_hold_the_end(
+    start: Start, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.provision.local.GOODBYE_S", 0.2)
+    endless = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+    models.write_text(models.read_text() + endless)
+    workers = start("double")
+    workers.drain()
+    workers.ended.result(LIMIT_S)
+
+
+def test_no_descriptor_is_left(farm: Farm, start: Start) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    workers = start("double")
+    farm.call("double", 1)
+    before = descriptors()
+    os.kill(workers.pids()[0], signal.SIGKILL)
+    wait_until(lambda: farm.losses() != [], "the loss is told")
+    farm.wait_for_workers(1)
+    farm.call("double", 1)
+    wait_until(lambda: descriptors() <= before, f"{before} descriptors again")
+
+
+# --- the supervisor as a process --------------------------------------------------------------
+
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from farm.provision.local import Workers, WorkerSettings
+workers = Workers(WorkerSettings([sys.argv[1]], 2, Path(sys.argv[2]), Path(sys.argv[3])))
+workers.drain_on_signals()
+workers.start()
+workers.ended.result()
+"""
+
+
+@pytest.fixture
+def supervisor(farm: Farm, models: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of its own that supervises two workers of the model `sleep`."""
+    words = [f"{models}:sleep", str(farm.connect), str(tmp_path / "logs")]
+    process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, *words])
+    farm.wait_for_workers(2)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_processes_die_with_a_supervisor_that_is_killed(
+    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    children = [child.pid for child in psutil.Process(supervisor.pid).children()]
+    assert len(children) == 2
+    call = farm.submit("sleep", 1000)
+    begun(tmp_path)
+    supervisor.kill()
+    wait_until(lambda: all(gone(pid) for pid in children), "the processes have ended")
+    assert not call.done()
+    call.cancel()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_drains(
+    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
+) -> None:
+    call = farm.submit("sleep", 1)
+    begun(tmp_path)
+    supervisor.send_signal(number)
+    assert call.result(LIMIT_S).outputs[0][0] == 1
+    assert supervisor.wait(LIMIT_S) == 0
+    assert farm.losses() == []
+
+
+def test_a_second_signal_hurries(
+    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    call = farm.submit("sleep", 1000)
+    begun(tmp_path)
+    supervisor.send_signal(signal.SIGUSR1)
+    farm.wait_for_workers(1)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(LIMIT_S) == 0
+    wait_until(lambda: farm.losses() == ["stopped before it had finished"], "the loss is told")
+    call.cancel()

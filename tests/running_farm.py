@@ -1,0 +1,80 @@
+"""A farm without its doors: a dispatcher on the ZeroMQ transport, on a loop in its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.call import Call, Operation, Result
+from farm.dispatcher import Dispatcher
+from farm.transports.connection import Connection, write_connection
+from farm.transports.zmq import ZmqTransport
+
+LIMIT_S = 20.0
+"""For what takes a second or two on an idle machine."""
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit, f"never came true: {what}"
+        time.sleep(0.01)
+
+
+class Farm:
+    """A running dispatcher; `connect` is its connection file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.connect = folder / "farm.json"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._on_loop(self._start())
+        write_connection(self.connect, Connection(endpoint=self._transport.endpoint))
+
+    async def _start(self) -> None:
+        self._transport = ZmqTransport()
+        self.dispatcher = Dispatcher([self._transport])
+        self.dispatcher.start()
+
+    def _on_loop(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LIMIT_S)
+
+    def submit(self, model: str, x: float) -> Future[Result]:
+        call = Call(model, Operation.EVALUATE, (np.array([x], dtype=float),))
+        return asyncio.run_coroutine_threadsafe(self.dispatcher.submit(call), self._loop)
+
+    def call(self, model: str, x: float) -> float:
+        return float(self.submit(model, x).result(LIMIT_S).outputs[0][0])
+
+    def wait_for_workers(self, count: int) -> list[str]:
+        """The names of the workers, once there are so many."""
+        wait_until(lambda: len(self.snapshot()["workers"]) == count, f"{count} workers")
+        return [row["name"] for row in self.snapshot()["workers"]]
+
+    def snapshot(self) -> dict[str, Any]:
+        async def snapshot() -> dict[str, Any]:
+            return self.dispatcher.snapshot()
+
+        found: dict[str, Any] = self._on_loop(snapshot())
+        return found
+
+    def losses(self) -> list[str]:
+        """Why workers were lost, in the dispatcher's words."""
+        return [e["text"] for e in self.snapshot()["events"] if e["event"] == "lost"]
+
+    def stop_workers(self) -> None:
+        self._loop.call_soon_threadsafe(self._transport.stop_workers)
+
+    def close(self) -> None:
+        self._on_loop(self.dispatcher.close(grace_s=0.0))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LIMIT_S)
+        self._loop.close()
