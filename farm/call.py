@@ -79,16 +79,23 @@ class ModelInfo:
         """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError on anything else."""
 
         def tensors(items: list[dict[str, Any]]) -> tuple[TensorInfo, ...]:
-            return tuple(TensorInfo(t["name"], tuple(t["shape"]), t["dtype"]) for t in items)
+            return tuple(
+                TensorInfo(
+                    _text(t["name"]),
+                    tuple(_at_least(0, size) for size in t["shape"]),
+                    _dtype(t["dtype"]),
+                )
+                for t in items
+            )
 
         return ModelInfo(
-            name=data["name"],
+            name=_text(data["name"]),
             inputs=tensors(data["inputs"]),
             outputs=tensors(data["outputs"]),
             operations=frozenset(Operation(o) for o in data["operations"]),
-            max_batch=int(data["max_batch"]),
+            max_batch=_at_least(1, data["max_batch"]),
             repeatable=bool(data["repeatable"]),
-            description=str(data.get("description", "")),
+            description=_text(data.get("description", "")),
         )
 
 
@@ -192,16 +199,35 @@ class WorkerInfo:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> WorkerInfo:
         """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+        ends_at = data.get("ends_at")
         return WorkerInfo(
-            name=str(data["name"]),
+            name=_text(data["name"]),
             models=tuple(ModelInfo.from_json(m) for m in data["models"]),
-            slots=int(data["slots"]),
-            host=str(data.get("host", "")),
-            pid=int(data.get("pid", 0)),
-            device=str(data.get("device", "")),
-            ends_at=data.get("ends_at"),
-            labels=dict(data.get("labels", {})),
+            slots=_at_least(1, data["slots"]),
+            host=_text(data.get("host", "")),
+            pid=_at_least(0, data.get("pid", 0)),
+            device=_text(data.get("device", "")),
+            ends_at=None if ends_at is None else float(ends_at),
+            labels={_text(k): _text(v) for k, v in data.get("labels", {}).items()},
         )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {value!r}")
+    return value
+
+
+def _dtype(value: Any) -> str:
+    if np.dtype(_text(value)).kind not in "biufc":
+        raise ValueError(f"expected a type of numbers, got {value!r}")
+    return str(value)
+
+
+def _at_least(least: int, value: Any) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"expected a whole number, {least} or more, got {value!r}")
+    return value
 
 
 def canonical_config(config: Any) -> str:

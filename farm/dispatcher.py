@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
-from farm.errors import FarmError, ModelNotFound, Unavailable
+from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
 from farm.model import check_call
 from farm.scheduler.actions import Outcome, Reply, Send
 from farm.scheduler.core import Scheduler
@@ -27,6 +28,17 @@ log = logging.getLogger(__name__)
 
 DESCRIPTIONS_KEPT = 4096
 """Descriptions kept per farm; a config per call, as with a seed in it, must not fill the memory."""
+
+LONGEST_CONFIG_KEPT = 16 * 1024
+"""Characters of a config whose description is kept, for the same reason."""
+
+EVENTS_KEPT = 100
+
+WORKERS_GRACE_S = 5.0
+"""How long workers that hold nothing may take to say goodbye."""
+
+LONGEST_TIMER_S = 3600.0
+"""Event loops refuse timers of many years, which a caller's deadline may ask for."""
 
 OnDone = Callable[[Outcome], None]
 
@@ -68,8 +80,8 @@ class Dispatcher:
         self._timer_at: float | None = None
         self._flush_is_due = False
         self._closed = False
-        self._changed: asyncio.Event | None = None
-        self._events: list[dict[str, Any]] = []
+        self._changed = asyncio.Event()  # a worker came or went, or while closing a call
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self.measures = Measures()
         self._started = time.time()
 
@@ -92,6 +104,8 @@ class Dispatcher:
             return await future
         except asyncio.CancelledError:
             self.cancel(task_id)
+            if not future.cancelled():
+                future.exception()  # the outcome came in the same turn; nobody asks for it now
             raise
 
     def start_call(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
@@ -111,6 +125,8 @@ class Dispatcher:
             info = self._description(call.model, call.config)
             if info is not None:
                 check_call(call, info)
+        if hints.deadline_s is not None and math.isnan(hints.deadline_s):
+            raise InvalidInput("the deadline is not a number of seconds")
         now = time.monotonic()
         task_id = self._scheduler.submit(
             call,
@@ -128,6 +144,7 @@ class Dispatcher:
         if self._waiting.pop(task_id, None) is not None:
             self._scheduler.cancel(task_id)
             self._act_soon()
+            self._changed.set()
 
     def models(self) -> Mapping[str, ModelInfo]:
         """The models that are served, as they describe themselves for the empty config."""
@@ -211,6 +228,11 @@ class Dispatcher:
         self._scheduler.taken_back(worker, tasks, now=time.monotonic())
         self._act_soon()
 
+    def went_missing(self, worker: WorkerId, tasks: Iterable[TaskId]) -> None:
+        """Tasks or their answers were lost on the way to or from a worker that lives on."""
+        self._scheduler.went_missing(worker, tasks, now=time.monotonic())
+        self._act_soon()
+
     def _know(self, model: ModelInfo, worker: WorkerId) -> None:
         known = self._models.get(model.name)
         if known is not None and known != model:
@@ -248,7 +270,7 @@ class Dispatcher:
         task, outcome = reply.task, reply.outcome
         on_done = self._waiting.pop(task.id, None)
         if isinstance(outcome, Result):
-            if outcome.info is not None:
+            if outcome.info is not None and task.call.operation is Operation.DESCRIBE:
                 self._remember(task.call, outcome.info)
             outcome = Result(
                 outcome.outputs,
@@ -261,10 +283,12 @@ class Dispatcher:
         self.measures.add(task, outcome, now)
         if on_done is not None:
             on_done(outcome)
-        if self._closed and self._changed is not None:
+        if self._closed:
             self._changed.set()
 
     def _remember(self, call: Call, info: ModelInfo) -> None:
+        if len(call.config) > LONGEST_CONFIG_KEPT:
+            return
         self._descriptions[call.model, call.config] = info
         if len(self._descriptions) > DESCRIPTIONS_KEPT:
             self._descriptions.popitem(last=False)
@@ -279,7 +303,8 @@ class Dispatcher:
         self._timer = None
         if at is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
+            delay_s = min(max(0.0, at - time.monotonic()), LONGEST_TIMER_S)
+            self._timer = loop.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -290,7 +315,6 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin, on the running loop."""
-        self._changed = asyncio.Event()
         for transport in self._transports:
             transport.start(self)
 
@@ -302,7 +326,6 @@ class Dispatcher:
             )
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        assert self._changed is not None, "start comes first"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -317,12 +340,13 @@ class Dispatcher:
         """
         self._closed = True
         await self._until(lambda: not self._waiting, grace_s)
-        for on_done in list(self._waiting.values()):
+        for task_id, on_done in list(self._waiting.items()):
+            self.cancel(task_id)
             on_done(Unavailable("the farm shut down before the call finished"))
-        self._waiting.clear()
         for transport in self._transports:
             transport.stop_workers()
-        await self._until(lambda: not self._workers, min(grace_s, 5.0))
+        await self._until(lambda: not self._workers, min(grace_s, WORKERS_GRACE_S))
+        self._carrier.clear()
         for transport in self._transports:
             await transport.close()
         if self._timer is not None:
@@ -338,9 +362,7 @@ class Dispatcher:
         )
         at = time.time()
         self._events.append({"time": at, "event": event, "worker": worker, "text": text})
-        del self._events[:-100]
-        if self._changed is not None:
-            self._changed.set()
+        self._changed.set()
 
     def snapshot(self) -> dict[str, Any]:
         """Workers, queues, rates, percentiles and the last events, as JSON data."""

@@ -9,6 +9,7 @@ import secrets
 import socket
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import zmq
 
@@ -66,10 +67,14 @@ def write_connection(path: Path, connection: Connection) -> None:
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1)
-        file.write("\n")
-    temporary.replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.write("\n")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink()
+        raise
 
 
 def read_connection(path: str | Path) -> Connection:
@@ -88,17 +93,27 @@ def read_connection(path: str | Path) -> Connection:
                 f"it holds keys, so run: chmod 600 {path}"
             )
         data = json.loads(path.read_text(encoding="utf-8"))
-        known = {f.name for f in fields(Connection)}
-        connection = Connection(**{k: v for k, v in data.items() if k in known})
+        if not isinstance(data, dict):
+            raise ValueError(f"expected a JSON object, got {type(data).__name__}")
+        if data.get("version") != VERSION:
+            raise ValueError(f"it has version {data.get('version')}, this farm reads {VERSION}")
+        return _checked(data)
     except FileNotFoundError:
         raise Unavailable(f"no connection file {path}; is the farm running?") from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise Unavailable(f"connection file {path} cannot be used: {error}") from None
-    if connection.version != VERSION:
-        raise Unavailable(
-            f"connection file {path} has version {connection.version}, this farm reads {VERSION}"
-        )
-    return connection
+
+
+def _checked(data: dict[str, Any]) -> Connection:
+    """A Connection from JSON data; what a later release may add is left out."""
+    values = {f.name: data[f.name] for f in fields(Connection) if f.name in data}
+    for f in fields(Connection):
+        kind = int if isinstance(f.default, int) else str
+        if not isinstance(values.get(f.name, kind()), kind):
+            raise ValueError(f"{f.name} is {values[f.name]!r}, expected {kind.__name__}")
+    if "://" not in values.get("endpoint", ""):
+        raise ValueError(f"endpoint is {values.get('endpoint')!r}, expected tcp://HOST:PORT")
+    return Connection(**values)
 
 
 def is_loopback(host: str) -> bool:

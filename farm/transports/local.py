@@ -6,8 +6,10 @@ Models that hold the GIL gain nothing from several threads; `farm serve` uses pr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,7 @@ from farm.worker.run import Runner
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
 
-_STOP = None
+Answers = list[tuple[TaskId, Outcome]]
 
 
 class _Worker:
@@ -31,19 +33,18 @@ class _Worker:
     def __init__(self, name: WorkerId, models: Mapping[str, Model]) -> None:
         self.name = name
         self.runner = Runner(models)
-        self.arrived: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.something_new: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Under the lock: calls that have not begun, which may be taken back.
         self.lock = threading.Lock()
         self.waiting: dict[TaskId, Call] = {}
+        self.stopped = False
 
-    def run(
-        self, tell: Callable[[list[tuple[TaskId, Outcome]]], None], gone: Callable[[], None]
-    ) -> None:
-        while self.arrived.get() is not _STOP:
+    def run(self, tell: Callable[[Answers], None], gone: Callable[[], None]) -> None:
+        """Run what arrives until stopped; what has not begun by then goes elsewhere."""
+        while not self.stopped:
+            self.something_new.get()
             with self.lock:
                 batch = list(self.waiting.items())
-            if not batch:
-                continue
             ids = [task_id for task_id, _ in batch]
             for outcomes in self.runner.run([c for _, c in batch], claim=self._claimer(ids)):
                 tell([(ids[i], outcome) for i, outcome in outcomes])
@@ -52,45 +53,45 @@ class _Worker:
     def _claimer(self, ids: Sequence[TaskId]) -> Callable[[Sequence[int]], list[int]]:
         def claim(positions: Sequence[int]) -> list[int]:
             with self.lock:
+                if self.stopped:
+                    return []
                 return [i for i in positions if self.waiting.pop(ids[i], None) is not None]
 
         return claim
+
+    def stop(self) -> None:
+        """End after the model call that runs."""
+        with self.lock:
+            self.stopped = True
+        self.something_new.put(None)
 
 
 class LocalTransport:
     """`workers` threads, each with the same model objects: one slot each."""
 
     def __init__(self, models: Mapping[str, Model], *, workers: int = 1) -> None:
-        host = socket.gethostname()
-        self._workers = {
-            name: _Worker(name, models)
-            for name in (WorkerId(f"{host}/{os.getpid()}-thread{i}") for i in range(workers))
-        }
-        self._threads: list[threading.Thread] = []
+        self._host = socket.gethostname()
+        incarnation = f"{self._host}/{os.getpid()}-{secrets.token_hex(2)}"
+        names = [WorkerId(f"{incarnation}-thread{i}") for i in range(workers)]
+        self._workers = {name: _Worker(name, models) for name in names}
 
     def start(self, dispatcher: Dispatcher) -> None:
         """Begin, on the running loop."""
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
         for name, worker in self._workers.items():
-            thread = threading.Thread(
+            models = worker.runner.models()
+            threading.Thread(
                 target=worker.run,
                 args=(self._teller(name), self._goodbye(name)),
                 name=name,
                 daemon=True,
-            )
-            self._threads.append(thread)
-            thread.start()
-            info = WorkerInfo(
-                name, worker.runner.models(), host=socket.gethostname(), pid=os.getpid()
-            )
+            ).start()
+            info = WorkerInfo(name, models, host=self._host, pid=os.getpid())
             dispatcher.worker_joined(info, self)
 
-    def _teller(self, name: WorkerId) -> Callable[[list[tuple[TaskId, Outcome]]], None]:
-        def tell(answers: list[tuple[TaskId, Outcome]]) -> None:
-            self._soon(lambda: self._dispatcher.finished(name, answers))
-
-        return tell
+    def _teller(self, name: WorkerId) -> Callable[[Answers], None]:
+        return lambda answers: self._soon(lambda: self._dispatcher.finished(name, answers))
 
     def _goodbye(self, name: WorkerId) -> Callable[[], None]:
         return lambda: self._soon(
@@ -98,22 +99,24 @@ class LocalTransport:
         )
 
     def _soon(self, tell: Callable[[], None]) -> None:
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
             self._loop.call_soon_threadsafe(tell)
 
     def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
         """Give tasks to a worker."""
         to = self._workers[worker]
-        described = [
-            (task_id, to.runner.execute([call])[0])
-            for task_id, call in tasks
-            if needs_no_slot(call.operation)
-        ]
-        if described:
-            self._loop.call_soon(self._dispatcher.finished, worker, described)
+        questions = [task for task in tasks if needs_no_slot(task[1].operation)]
+        if questions:
+            self._loop.run_in_executor(None, self._describe, to, questions)
         with to.lock:
             to.waiting.update((i, call) for i, call in tasks if not needs_no_slot(call.operation))
-        to.arrived.put(True)
+        to.something_new.put(None)
+
+    def _describe(self, worker: _Worker, questions: Sequence[tuple[TaskId, Call]]) -> None:
+        # Beside the worker's thread, which may be busy for hours.
+        for task_id, call in questions:
+            answers: Answers = [(task_id, worker.runner.execute([call])[0])]
+            self._teller(worker.name)(answers)
 
     def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         """Take back what has not begun."""
@@ -123,9 +126,10 @@ class LocalTransport:
         self._loop.call_soon(self._dispatcher.taken_back, worker, back)
 
     def stop_workers(self) -> None:
-        """Ask every thread to end; what it has is finished or handed back."""
+        """Ask every thread to end; what it runs is finished, the rest handed back."""
         for worker in self._workers.values():
-            worker.arrived.put(_STOP)
+            worker.stop()
 
     async def close(self) -> None:
-        """Nothing is held but the threads, which end by themselves."""
+        """Let the threads end; one that is inside a model ends when the model returns."""
+        self.stop_workers()

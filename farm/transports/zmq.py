@@ -3,25 +3,29 @@
 Liveness without a thread in the worker: libzmq answers heartbeats by itself, even while a model
 holds the GIL, and with ROUTER_MANDATORY a send to a peer that is gone fails. So small probes to
 workers find the dead ones; a supervisor, which sees its child die, usually says so first and why.
+A connection that breaks and comes back within a moment is not seen so, but may have taken messages
+with it: CHECK asks each busy worker now and then whether it holds what it should.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import zmq
 import zmq.auth.thread
 
-from farm.call import Call, WorkerInfo
-from farm.errors import InvalidRequest
+from farm.call import Call
+from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message
 from farm.scheduler.state import TaskId, WorkerId
-from farm.transports.connection import Connection
+from farm.transports.connection import Connection, is_loopback
 from farm.transports.zmq_clients import CLIENT_PREFIX, ClientDoor
+from farm.transports.zmq_socket import receive, set_heartbeat
 
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
@@ -32,7 +36,7 @@ PROBE_EVERY_S = 0.2
 """How often busy workers are probed; a worker killed with SIGKILL is found within this."""
 
 IDLE_PROBE_TURNS = 5
-"""Idle workers are probed every so many turns: it tells them that the dispatcher lives."""
+"""Idle workers are probed, and busy ones checked, every so many turns; both learn that we live."""
 
 SUPERVISOR_GRACE_S = 0.3
 """How long an unreachable worker waits for its supervisor's word on why, before it is given up."""
@@ -40,32 +44,45 @@ SUPERVISOR_GRACE_S = 0.3
 MESSAGES_PER_TURN = 200
 """Messages read before the event loop gets its turn again."""
 
+LARGEST_FRAME = 4 * 1024**3
+"""A peer that sends a larger frame is cut off: nobody fills the dispatcher's memory by mistake."""
+
 
 class _Peer:
     """A worker as the transport sees it."""
 
-    __slots__ = ("given_up", "out", "routing_id")
+    __slots__ = ("given_up", "life", "out", "routing_id", "slots")
 
-    def __init__(self, routing_id: bytes) -> None:
+    def __init__(self, routing_id: bytes, life: str, slots: int) -> None:
         self.routing_id = routing_id
+        self.life = life
+        self.slots = slots
         self.out: set[TaskId] = set()
+        # While it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
 
 
 class ZmqTransport:
-    """Binds the ROUTER; `endpoint` is its address once made.
+    """Binds the ROUTER; `endpoint` is the address for others once made.
 
-    bind: `tcp://HOST:*` or with a port. keys: as of `connection.new_keys`, or None on loopback.
+    bind: `tcp://HOST:*` or with a port. host: the name by which others reach this machine, told
+    in `endpoint` when all interfaces are bound; its host name unless said.
+    keys: as of `connection.new_keys`; None on loopback only.
     heartbeat_s: silence after which libzmq takes a host for dead.
+    Raises Unavailable when the address cannot be bound.
     """
 
     def __init__(
         self,
         bind: str = "tcp://127.0.0.1:*",
         *,
+        host: str = "",
         keys: Connection | None = None,
         heartbeat_s: float = 5.0,
     ) -> None:
+        encrypted = keys is not None and bool(keys.server_key)
+        if not encrypted and bind.startswith("tcp:") and not is_loopback(_host_of(bind)):
+            raise ValueError(f"{bind} can be reached from other machines, so it needs keys")
         self._context = zmq.Context()
         self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
         self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
@@ -75,18 +92,25 @@ class ZmqTransport:
         self._router.set(zmq.SNDHWM, 0)
         self._router.set(zmq.RCVHWM, 0)
         self._router.set(zmq.BACKLOG, 1024)
+        self._router.set(zmq.MAXMSGSIZE, LARGEST_FRAME)
+        self._router.set(zmq.IPV6, 1)
         set_heartbeat(self._router, heartbeat_s)
-        if keys is not None and keys.server_key:
+        if keys is not None and encrypted:
             self._encrypt(keys)
-        self._router.bind(bind)
-        self.endpoint = self._router.get_string(zmq.LAST_ENDPOINT)
+        try:
+            self._router.bind(bind)
+        except zmq.ZMQError as error:
+            self._close_socket()
+            self._context.term()
+            raise Unavailable(f"cannot listen at {bind}: {error}") from None
+        self.endpoint = _advertised(self._router.get_string(zmq.LAST_ENDPOINT), host)
         self._fd = int(self._router.get(zmq.FD))
         # State of the running transport; only its own methods change it, on the loop.
         self._peers: dict[WorkerId, _Peer] = {}
         self._supervisors: set[bytes] = set()
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._read_is_due = False
+        self._look_is_due = False
 
     def _encrypt(self, keys: Connection) -> None:
         self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
@@ -111,20 +135,34 @@ class ZmqTransport:
         self._clients = ClientDoor(dispatcher, self._loop, self._put)
         self._loop.add_reader(self._fd, self._read)
         self._probe()
-        self._read_soon()
+        self._look_soon()
 
     def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
-        """Send tasks to a worker."""
+        """Send tasks to a worker; one that cannot be sent is answered with InvalidInput."""
+        try:
+            frames = wire.encode_calls(tasks)
+        except TypeError as error:
+            if len(tasks) > 1:  # find the guilty
+                for task in tasks:
+                    self.send(worker, [task])
+                return
+            refusal: FarmError = InvalidInput(f"the call cannot be sent: {error}")
+            self._loop.call_soon(self._dispatcher.finished, worker, [(tasks[0][0], refusal)])
+            return
         peer = self._peers[worker]
-        peer.out.update([task_id for task_id, _ in tasks])
-        if not self._put(peer.routing_id, wire.encode_calls(tasks)):
+        ids = [task_id for task_id, _ in tasks]
+        if self._put(peer.routing_id, frames):
+            peer.out.update(ids)
+        else:
             self._unreachable(worker, peer)
+            self._loop.call_soon(self._dispatcher.taken_back, worker, ids)
 
     def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         """Ask for tasks back."""
         peer = self._peers[worker]
         if not self._put(peer.routing_id, wire.encode(Kind.TAKE_BACK, tasks)):
             self._unreachable(worker, peer)
+            self._loop.call_soon(self._dispatcher.taken_back, worker, [])
 
     def stop_workers(self) -> None:
         """Ask every worker and supervisor to drain and end."""
@@ -136,60 +174,57 @@ class ZmqTransport:
         self._loop.remove_reader(self._fd)
         if self._timer is not None:
             self._timer.cancel()
-        for peer in self._peers.values():
-            if peer.given_up is not None:
-                peer.given_up.cancel()
+        for worker in list(self._peers):
+            self._forget(worker)
         self._clients.close()
+        self._close_socket()
+        # Terminating waits for the linger time, which must not hold up the loop.
+        await self._loop.run_in_executor(None, self._context.term)
+
+    def _close_socket(self) -> None:
         self._router.close()
         if self._authenticator is not None:
             self._authenticator.stop()
-        # Terminating waits for the linger time, which must not hold up the loop.
-        await asyncio.get_running_loop().run_in_executor(None, self._context.term)
 
     # The socket
 
     def _put(self, routing_id: bytes, frames: list[Buffer]) -> bool:
         """Send to a peer; False when it is not there."""
+        # The descriptor is edge-triggered, and a send, even one that fails, may swallow the edge.
+        if not self._look_is_due:
+            self._look_soon()
         try:
-            if len(frames) == 1:
-                self._router.send_multipart([routing_id, frames[0]], zmq.NOBLOCK)
-            else:
-                self._router.send_multipart([routing_id, *frames], zmq.NOBLOCK, copy=False)
+            self._router.send_multipart([routing_id, *frames], zmq.NOBLOCK, copy=len(frames) == 1)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             return False
-        # The descriptor is edge-triggered and a send may have swallowed the edge.
-        if not self._read_is_due and int(self._router.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._read_soon()
         return True
 
-    def _read_soon(self) -> None:
-        self._read_is_due = True
-        self._loop.call_soon(self._read)
+    def _look_soon(self) -> None:
+        self._look_is_due = True
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_is_due = False
+        if not self._router.closed and int(self._router.get(zmq.EVENTS)) & zmq.POLLIN:
+            self._read()
 
     def _read(self) -> None:
-        self._read_is_due = False
-        router = self._router
-        if router.closed:
-            return
         for _ in range(MESSAGES_PER_TURN):
-            try:
-                frames: list[Buffer] = [router.recv(zmq.NOBLOCK)]
-            except zmq.Again:
+            frames = receive(self._router, small=2)  # the routing id and the head
+            if frames is None:
                 return
-            while router.get(zmq.RCVMORE):
-                # The routing id and the head are small; large arrays follow and are not copied.
-                if len(frames) < 2:
-                    frames.append(router.recv(zmq.NOBLOCK))
-                else:
-                    frames.append(router.recv(zmq.NOBLOCK, copy=False).buffer)
             routing_id = bytes(frames[0])
             try:
                 self._received(routing_id, wire.decode(frames[1:]))
             except InvalidRequest as error:
                 log.warning("peer %r: %s", routing_id, error)
-        self._read_soon()
+                self._put(routing_id, wire.encode(Kind.REFUSED, error.message))
+            except Exception:
+                # One message that we cannot cope with must not stop all others.
+                log.exception("peer %r: a message that cannot be acted on", routing_id)
+        self._look_soon()
 
     # What the peers say
 
@@ -201,57 +236,67 @@ class ZmqTransport:
         worker = WorkerId(routing_id.decode("utf-8", "replace"))
         peer = self._peers.get(worker)
         if kind is Kind.ANSWERS:
-            answers = wire.decode_answers(message)
+            answers = [(TaskId(i), outcome) for i, outcome in wire.decode_answers(message)]
             if peer is not None:
                 peer.out.difference_update([task_id for task_id, _ in answers])
-            self._dispatcher.finished(
-                worker, [(TaskId(task_id), outcome) for task_id, outcome in answers]
-            )
+            self._dispatcher.finished(worker, answers)
         elif kind is Kind.JOIN:
-            self._joined(worker, routing_id, message.data)
+            self._joined(worker, routing_id, message)
             return
         elif kind is Kind.LOST:
-            self._lost(routing_id, message.data)
+            self._lost(routing_id, message)
             return
-        elif kind is Kind.TAKEN_BACK and peer is not None:
-            ids = _task_ids(message.data)
-            peer.out.difference_update(ids)
-            self._dispatcher.taken_back(worker, ids)
-        elif kind is Kind.RESIZE and peer is not None and isinstance(message.data, int):
-            self._dispatcher.worker_resized(worker, message.data)
-        elif kind is Kind.LEAVE and peer is not None:
-            self._forget(worker)
-            self._dispatcher.worker_left(worker, str(message.data), drained=True)
+        elif peer is not None:
+            self._said(worker, peer, message)
             return
         if peer is None and kind is not Kind.LEAVE:
             self._put(routing_id, wire.encode(Kind.JOIN_AGAIN))
 
-    def _joined(self, worker: WorkerId, routing_id: bytes, data: Any) -> None:
-        try:
-            info = WorkerInfo.from_json(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidRequest(f"malformed JOIN message: {error!r}") from None
+    def _said(self, worker: WorkerId, peer: _Peer, message: Message) -> None:
+        """Act on what a worker says that has joined."""
+        kind = message.kind
+        if kind is Kind.TAKEN_BACK or kind is Kind.MISSING:
+            ids = [i for i in map(TaskId, wire.decode_ids(message)) if i in peer.out]
+            peer.out.difference_update(ids)
+            if kind is Kind.TAKEN_BACK:
+                self._dispatcher.taken_back(worker, ids)
+            else:
+                self._dispatcher.went_missing(worker, ids)
+        elif kind is Kind.RESIZE:
+            if type(message.data) is not int or message.data < 0:
+                raise InvalidRequest(f"RESIZE wants a number of slots, got {message.data!r}")
+            peer.slots = message.data
+            if peer.given_up is None:
+                self._dispatcher.worker_resized(worker, peer.slots)
+        elif kind is Kind.LEAVE:
+            self._forget(worker)
+            self._dispatcher.worker_left(worker, str(message.data), drained=True)
+
+    def _joined(self, worker: WorkerId, routing_id: bytes, message: Message) -> None:
+        life, info = wire.decode_join(message)
         if info.name != worker:
             raise InvalidRequest(f"worker {info.name!r} joins under the routing id {worker!r}")
-        self._forget(worker)
-        self._peers[worker] = _Peer(routing_id)
-        self._put(routing_id, wire.encode(Kind.WELCOME))
-        self._dispatcher.worker_joined(info, self)
-
-    def _lost(self, supervisor: bytes, data: Any) -> None:
-        """A supervisor's word: one of its workers died; without a worker it introduces itself."""
-        self._supervisors.add(supervisor)
-        if data is None:
-            return
-        try:
-            worker = WorkerId(str(data["worker"]))
-            running = None if data["running"] is None else _task_ids(data["running"])
-            reason, time_limit = str(data["reason"]), bool(data["time_limit"])
-        except (KeyError, TypeError) as error:
-            raise InvalidRequest(f"malformed LOST message: {error!r}") from None
-        if worker in self._peers:
+        known = self._peers.get(worker)
+        self._put(routing_id, wire.encode(Kind.WELCOME, life))
+        if known is None or known.life != life:  # else our welcome was late, or lost
             self._forget(worker)
-            self._dispatcher.worker_left(worker, reason, running=running, time_limit=time_limit)
+            self._peers[worker] = _Peer(routing_id, life, info.slots)
+            self._dispatcher.worker_joined(info, self)
+
+    def _lost(self, supervisor: bytes, message: Message) -> None:
+        """A supervisor's word: it is there, or one of its workers died."""
+        loss = wire.decode_loss(message)
+        self._supervisors.add(supervisor)
+        if loss is None or loss.worker not in self._peers:
+            return
+        worker = WorkerId(loss.worker)
+        self._forget(worker)
+        self._dispatcher.worker_left(
+            worker,
+            loss.reason,
+            running=None if loss.running is None else map(TaskId, loss.running),
+            time_limit=loss.time_limit,
+        )
 
     # Liveness
 
@@ -259,19 +304,35 @@ class ZmqTransport:
         self._turn += 1
         all_of_them = self._turn % IDLE_PROBE_TURNS == 0
         for worker, peer in list(self._peers.items()):
-            if (all_of_them or peer.out) and not self._put(peer.routing_id, _PROBE):
+            if all_of_them and peer.out:
+                reached = self._put(peer.routing_id, wire.encode(Kind.CHECK, list(peer.out)))
+            elif all_of_them or peer.out:
+                reached = self._put(peer.routing_id, _PROBE)
+            else:
+                continue
+            if not reached:
                 self._unreachable(worker, peer)
+            elif peer.given_up is not None:
+                self._reachable(worker, peer)
         if all_of_them:
             self._clients.probe()
+            self._supervisors = {s for s in self._supervisors if self._put(s, _PROBE)}
         self._timer = self._loop.call_later(PROBE_EVERY_S, self._probe)
 
     def _unreachable(self, worker: WorkerId, peer: _Peer) -> None:
         if peer.given_up is None:
             peer.given_up = self._loop.call_later(SUPERVISOR_GRACE_S, self._give_up, worker, peer)
+            self._dispatcher.worker_resized(worker, 0)
+
+    def _reachable(self, worker: WorkerId, peer: _Peer) -> None:
+        assert peer.given_up is not None
+        peer.given_up.cancel()
+        peer.given_up = None
+        self._dispatcher.worker_resized(worker, peer.slots)
 
     def _give_up(self, worker: WorkerId, peer: _Peer) -> None:
         if self._peers.get(worker) is peer:
-            del self._peers[worker]
+            self._forget(worker)
             self._dispatcher.worker_left(worker, "its connection was lost")
 
     def _forget(self, worker: WorkerId) -> None:
@@ -283,14 +344,12 @@ class ZmqTransport:
 _PROBE = wire.encode(Kind.PROBE)
 
 
-def set_heartbeat(socket: zmq.Socket[bytes], heartbeat_s: float) -> None:
-    """Let libzmq find out that the other host is gone, within `heartbeat_s` seconds."""
-    socket.set(zmq.HEARTBEAT_IVL, max(1, int(heartbeat_s * 1000 / 3)))
-    socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, int(heartbeat_s * 1000)))
-    socket.set(zmq.HEARTBEAT_TTL, max(1, int(heartbeat_s * 1000)))
+def _host_of(endpoint: str) -> str:
+    return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
 
-def _task_ids(data: Any) -> list[TaskId]:
-    if not isinstance(data, list) or not all(isinstance(i, int) for i in data):
-        raise InvalidRequest("expected a list of task ids")
-    return [TaskId(i) for i in data]
+def _advertised(endpoint: str, host: str) -> str:
+    """The bound address as others may dial it."""
+    if _host_of(endpoint) not in ("0.0.0.0", "::"):
+        return endpoint
+    return f"tcp://{host or socket.gethostname()}:{endpoint.rpartition(':')[2]}"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from farm.call import Hints
-from farm.errors import FarmError, InvalidRequest
+from farm.call import Call, Hints
+from farm.errors import FarmError, InvalidRequest, WorkerLost
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message, Outcome
 from farm.scheduler.state import TaskId
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLIENT_PREFIX = b"client/"
+CLIENT_PREFIX = b"client:"
 """Routing ids of clients begin so; those of workers are their names, which begin with a host."""
 
 
@@ -62,10 +62,10 @@ class ClientDoor:
             self._acquaintances += 1
             client = self._clients[routing_id] = _Client(routing_id, self._acquaintances)
             self._put(routing_id, wire.encode(Kind.WELCOME, client.acquaintance))
-        if message.kind is Kind.CALLS:
+        if message.kind is Kind.CALLS or message.kind is Kind.CALLS_AGAIN:
             self._calls(client, message)
         elif message.kind is Kind.CANCEL:
-            for call_id in message.data if isinstance(message.data, list) else ():
+            for call_id in wire.decode_ids(message):
                 task_id = client.calls.pop(call_id, None)
                 if task_id is not None:
                     self._dispatcher.cancel(task_id)
@@ -83,14 +83,29 @@ class ClientDoor:
         hints = said or Hints()
         if not hints.client:
             hints = Hints(client.name, hints.priority, hints.deadline_s)
+        answered = {call_id for call_id, _ in client.answers}
         for call_id, call in calls:
-            if call_id in client.calls:
-                continue  # sent again after a lost connection that was none
+            if call_id in client.calls or call_id in answered:
+                continue  # said again after a lost connection, with which it was not lost
             done = partial(self._done, client, call_id)
             try:
+                if not isinstance(call, Call):
+                    raise call
+                if message.kind is Kind.CALLS_AGAIN:
+                    self._check_repeatable(call)
                 client.calls[call_id] = self._dispatcher.start_call(call, hints, done)
             except FarmError as error:
                 done(error)
+
+    def _check_repeatable(self, call: Call) -> None:
+        """Raise WorkerLost for a call that may have run, with an answer that was lost, and must
+        not run again."""
+        info = self._dispatcher.models().get(call.model)
+        if info is not None and not info.repeatable:
+            raise WorkerLost(
+                "the answer may have been lost with the client's connection, and "
+                f"model {call.model!r} is not repeatable"
+            )
 
     def _done(self, client: _Client, call_id: int, outcome: Outcome) -> None:
         client.calls.pop(call_id, None)
@@ -110,7 +125,7 @@ class ClientDoor:
         elif what == "status":
             value = self._dispatcher.snapshot()
         else:
-            raise InvalidRequest(f"ASK wants 'models' or 'status', got {asked!r}")
+            raise InvalidRequest(f"ASK wants 'models' or 'status', got {what!r}")
         return {"id": asked.get("id"), what: value}
 
     def probe(self) -> None:

@@ -1,18 +1,19 @@
 """The worker's end of the ZeroMQ transport: a DEALER that dials in, and the loop around a Runner.
 
-The main thread runs the models and does nearly all the talking. While a model runs, a second
-thread, the listener, looks after the socket every now and then: it hands back what has not begun,
-describes models, and sends answers that wait. The socket belongs to whoever holds the lock.
+The main thread runs the models and does nearly all the talking. While a model runs for long, a
+second thread, the listener, looks after the socket: it hands back what has not begun, describes
+models, and sends answers that wait. The socket belongs to whoever holds the lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import zmq
 
@@ -22,19 +23,25 @@ from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
-from farm.transports.zmq import set_heartbeat
+from farm.transports.zmq_socket import dial, receive
 from farm.worker.run import Runner
 
 log = logging.getLogger(__name__)
 
 HOLD_ANSWERS_S = 0.0005
-"""While more calls wait here, answers wait at most this long to share a message."""
+"""While more calls wait here, answers of shorter runs wait this long to share a message."""
 
-LISTEN_EVERY_S = (0.02, 0.2)
-"""How often the listener looks at the socket: at the beginning of a run, and when it is long."""
+LISTEN_AFTER_S = 0.02
+"""How long a model runs before the listener takes over the socket."""
+
+LONGEST_LOOK_S = 1.0
+"""Time between two looks at the socket; if it was more, the process did not run in between."""
 
 ASK_AFTER_SILENCE_S = 3.0
 """The dispatcher probes each second; after this much silence the worker asks if it is known."""
+
+INTRODUCE_EVERY_S = 5.0
+"""How often a supervisor says that it is there."""
 
 EXIT_ORPHANED = 75
 """Exit status of a worker that ends itself because its dispatcher is gone (EX_TEMPFAIL)."""
@@ -42,43 +49,10 @@ EXIT_ORPHANED = 75
 OnStart = Callable[[Sequence[int]], None]
 
 
-def dial(
-    context: zmq.Context[zmq.Socket[bytes]],
-    connection: Connection,
-    routing_id: str,
-    *,
-    heartbeat_s: float = 5.0,
-) -> zmq.Socket[bytes]:
-    """A DEALER connected to the dispatcher, with the keys of the connection file."""
-    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-    socket.set(zmq.ROUTING_ID, routing_id.encode())
-    socket.set(zmq.LINGER, 2000)
-    socket.set(zmq.SNDHWM, 0)
-    socket.set(zmq.RCVHWM, 0)
-    set_heartbeat(socket, heartbeat_s)
-    if connection.server_key:
-        socket.curve_serverkey = connection.server_key.encode()
-        socket.curve_publickey = connection.client_public.encode()
-        socket.curve_secretkey = connection.client_secret.encode()
-    socket.connect(connection.endpoint)
-    return socket
-
-
-def receive(socket: zmq.Socket[bytes]) -> list[Buffer] | None:
-    """The frames of the next message, large ones not copied; None when there is none now."""
-    try:
-        frames: list[Buffer] = [socket.recv(zmq.NOBLOCK)]
-    except zmq.Again:
-        return None
-    while socket.get(zmq.RCVMORE):
-        frames.append(socket.recv(zmq.NOBLOCK, copy=False).buffer)
-    return frames
-
-
 class WorkerHost:
     """Dials in, joins, and answers calls with a Runner until drained.
 
-    on_start: gets the ids of the tasks about to run, and an empty list when nothing runs.
+    on_start: gets the ids of the tasks about to run, and none when nothing runs.
     lost_after_s: silence of the dispatcher after which the worker ends itself.
     """
 
@@ -99,63 +73,82 @@ class WorkerHost:
         self._lost_after_s = lost_after_s
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = dial(self._context, connection, info.name, heartbeat_s=heartbeat_s)
+        # Any thread or signal handler.
         self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
         self._drain_asked = False
-        # Under the lock, like the socket.
+        # Under the lock, like the socket. A call is in one of the first three until it is answered.
         self._lock = threading.Lock()
         self._waiting: dict[int, Call] = {}
+        self._running: set[int] = set()
         self._answers: list[tuple[int, wire.Outcome]] = []
         self._answers_since = 0.0
         self._busy = False
         self._draining = False
-        self._join_due = True
+        self._refused = ""
+        # Under the lock: what the dispatcher thinks of this worker.
+        self._life = secrets.token_hex(8)
         self._joined = False
-        self._heard_at = time.monotonic()
+        self._join_sent_at: float | None = None
+        self._looked_at = time.monotonic()
+        self._silent_s = 0.0
         self._asked_at = 0.0
-        # The listener's.
+        # Written by the main thread, read by the listener.
+        self._began_at = 0.0
         self._look = threading.Event()
         self._closing = threading.Event()
 
     def drain(self) -> None:
         """End soon: finish what runs, hand back the rest, say goodbye. Safe in signal handlers."""
         self._drain_asked = True
-        os.write(self._wake_write, b"d")
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):  # full of wake-ups, or closed
+            os.write(self._wake_write, b"w")
 
     def run(self) -> None:
-        """Serve until drained. Raises Unavailable when the dispatcher cannot be reached."""
+        """Serve until drained. Raises Unavailable when there is no dispatcher that wants us."""
         listener = threading.Thread(target=self._listen, name="listener", daemon=True)
         listener.start()
+        try:
+            self._serve()
+        finally:
+            self._closing.set()
+            self._look.set()
+            self._wake()
+            listener.join(1.0)
+            self._socket.close()
+            self._context.term()
+            read_end, write_end = self._wake_read, self._wake_write
+            self._wake_read = self._wake_write = -1
+            os.close(write_end)
+            os.close(read_end)
+
+    def _serve(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         ended_at = time.perf_counter()
-        try:
-            while True:
-                with self._lock:
-                    self._attend()
-                    if self._draining:
-                        self._put(Kind.LEAVE, "drained")
-                        return
-                    batch = list(self._waiting.items())
-                    self._busy = bool(batch)
-                if not batch:
-                    self._check_reachable()
-                    for source, _ in poller.poll(1000):
-                        if source == self._wake_read:
-                            os.read(self._wake_read, 1)
-                    continue
-                if not self._look.is_set():
-                    self._look.set()
-                self._run(batch, time.perf_counter() - ended_at)
-                ended_at = time.perf_counter()
-        finally:
-            self._closing.set()
-            self._look.set()
-            listener.join(1.0)
-            self._socket.close()
-            self._context.term()
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+        while True:
+            with self._lock:
+                self._attend()
+                if self._draining:
+                    self._put(Kind.LEAVE, "drained")
+                    return
+                batch = list(self._waiting.items())
+                self._busy = bool(batch)
+            if not batch:
+                self._check_dispatcher()
+                poller.poll(int(1000 * LONGEST_LOOK_S))
+                self._clear_wake_ups()
+                continue
+            self._began_at = time.perf_counter()
+            if not self._look.is_set():
+                self._look.set()
+            self._run(batch, self._began_at - ended_at)
+            ended_at = time.perf_counter()
 
     # Running
 
@@ -164,11 +157,14 @@ class WorkerHost:
 
         def claim(positions: Sequence[int]) -> list[int]:
             with self._lock:
-                if self._draining or self._drain_asked:
+                if self._drain_asked:
                     return []
-                return [i for i in positions if self._waiting.pop(ids[i], None) is not None]
+                mine = [i for i in positions if self._waiting.pop(ids[i], None) is not None]
+                self._running.update([ids[i] for i in mine])
+                return mine
 
         def started(positions: Sequence[int]) -> None:
+            self._began_at = time.perf_counter()
             if self._on_start is not None:
                 self._on_start([ids[i] for i in positions])
 
@@ -179,61 +175,90 @@ class WorkerHost:
                     self._answers_since = now
                 for i, outcome in outcomes:
                     if idle_s >= 0.0 and isinstance(outcome, Result):
-                        outcome = replace(outcome, idle_s=idle_s)
+                        outcome = _after_idling(outcome, idle_s)
+                    self._running.discard(ids[i])
                     self._answers.append((ids[i], outcome))
-                if now - self._answers_since >= HOLD_ANSWERS_S:
+                # The next run may take long; after a short one that is unlikely.
+                if now - min(self._began_at, self._answers_since) >= HOLD_ANSWERS_S:
                     self._send_answers()
             idle_s = -1.0
-        if self._on_start is not None:
-            self._on_start(())
         with self._lock:
             self._send_answers()
             self._busy = False
+        # Not before the answers are sent: what runs is what counts as lost when this process dies.
+        if self._on_start is not None:
+            self._on_start(())
 
     # The socket; all of these hold the lock
 
     def _attend(self) -> None:
         """Read all messages and act on them; join and drain if that is due."""
+        heard = False
         while (frames := receive(self._socket)) is not None:
-            self._heard_at = time.monotonic()
+            heard = True
             try:
                 self._received(wire.decode(frames))
             except InvalidRequest as error:
                 log.error("message from the dispatcher: %s", error)
-        if self._join_due and not self._busy:
-            self._join_due = False
-            self._joined = False
-            self._put(Kind.JOIN, self._info.to_json())
+                self._refused = error.message
+        now = time.monotonic()
+        self._silent_s = (
+            0.0 if heard else self._silent_s + min(now - self._looked_at, LONGEST_LOOK_S)
+        )
+        self._looked_at = now
         if self._drain_asked and not self._draining:
             self._draining = True
             self._put(Kind.RESIZE, 0)
-        if self._draining and self._waiting:
-            self._hand_back(list(self._waiting))
-        now = time.monotonic()
-        silent_s = now - self._heard_at
-        if silent_s > ASK_AFTER_SILENCE_S and now - self._asked_at > ASK_AFTER_SILENCE_S:
+        if self._draining:
+            if self._waiting:
+                self._hand_back(list(self._waiting))
+        elif not self._joined and not self._busy:
+            self._join(now)
+        if self._silent_s > ASK_AFTER_SILENCE_S and now - self._asked_at > ASK_AFTER_SILENCE_S:
             self._asked_at = now
             self._put(Kind.PROBE)
 
+    def _join(self, now: float) -> None:
+        # Said again when nobody welcomes us: it may have been lost with a connection.
+        if self._join_sent_at is None or now - self._join_sent_at > ASK_AFTER_SILENCE_S:
+            self._join_sent_at = now
+            self._send(wire.encode_join(self._life, self._info))
+
     def _received(self, message: wire.Message) -> None:
-        if message.kind is Kind.CALLS:
-            for task_id, call in wire.decode_calls(message)[1]:
-                if needs_no_slot(call.operation):
-                    self._answers.append((task_id, self._runner.execute([call])[0]))
-                else:
-                    self._waiting[task_id] = call
+        kind = message.kind
+        if kind is Kind.CALLS:
+            self._take(message)
+        elif kind is Kind.TAKE_BACK:
             self._send_answers()
-        elif message.kind is Kind.TAKE_BACK:
+            self._hand_back(wire.decode_ids(message))
+        elif kind is Kind.CHECK:
             self._send_answers()
-            self._hand_back(message.data)
-        elif message.kind is Kind.JOIN_AGAIN:
+            held = self._waiting.keys() | self._running
+            missing = [i for i in wire.decode_ids(message) if i not in held]
+            if missing:
+                self._put(Kind.MISSING, missing)
+        elif kind is Kind.WELCOME:
+            self._joined |= message.data == self._life
+        elif kind is Kind.JOIN_AGAIN:
             if self._joined:  # else the JOIN is under way
+                self._joined = False
+                self._life = secrets.token_hex(8)
+                self._join_sent_at = None
                 self._waiting.clear()  # the dispatcher has given these to others
-                self._join_due = True
-        elif message.kind is Kind.WELCOME:
-            self._joined = True
-        elif message.kind is Kind.STOP:
+        elif kind is Kind.REFUSED:
+            raise InvalidRequest(f"refused: {message.data}")
+        elif kind is Kind.STOP:
             self._drain_asked = True
+
+    def _take(self, message: wire.Message) -> None:
+        if not self._joined:
+            return  # sent to a life that is over: others have got them
+        for task_id, call in wire.decode_calls(message)[1]:
+            if isinstance(call, Call):
+                self._waiting[task_id] = call
+            else:
+                self._answers.append((task_id, call))
+        self._send_answers()
 
     def _hand_back(self, task_ids: Sequence[int]) -> None:
         back = [i for i in task_ids if self._waiting.pop(i, None) is not None]
@@ -253,45 +278,87 @@ class WorkerHost:
     # While a model runs
 
     def _listen(self) -> None:
-        pause_s = LISTEN_EVERY_S[0]
-        while not self._closing.is_set():
+        poller = zmq.Poller()
+        poller.register(int(self._socket.get(zmq.FD)), zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        while True:
             self._look.wait()
-            self._closing.wait(pause_s)
+            if time.perf_counter() - self._began_at < LISTEN_AFTER_S:
+                # Short runs are over by then, and their answers sent by the main thread.
+                self._closing.wait(LISTEN_AFTER_S)
+            else:
+                # The descriptor is edge-triggered: it tells of messages soon, but not for sure.
+                poller.poll(200)
             with self._lock:
                 if self._closing.is_set():
                     return
                 if not self._busy:
                     self._look.clear()
-                    pause_s = LISTEN_EVERY_S[0]
                     continue
+                self._clear_wake_ups()
                 self._attend()
                 self._send_answers()
-            pause_s = min(1.2 * pause_s, LISTEN_EVERY_S[1])
-            try:
-                self._check_reachable()
-            except Unavailable as error:
-                log.error("%s", error)
+                questions = self._take_questions()
+            self._answer(questions)
+            if self._silent_s > self._lost_after_s:
+                log.error("%s", self._silence())
                 # The model may run for hours yet and nobody waits for what it finds.
                 os._exit(EXIT_ORPHANED)
 
-    def _check_reachable(self) -> None:
-        silent_s = time.monotonic() - self._heard_at
-        if silent_s > self._lost_after_s:
-            raise Unavailable(
-                f"no word from the dispatcher at {self._endpoint} for {silent_s:.0f} s; "
-                "is it running, and is the connection file current?"
-            )
+    def _take_questions(self) -> list[tuple[int, Call]]:
+        ids = [i for i, call in self._waiting.items() if needs_no_slot(call.operation)]
+        self._running.update(ids)
+        return [(i, self._waiting.pop(i)) for i in ids]
+
+    def _answer(self, questions: list[tuple[int, Call]]) -> None:
+        for task_id, call in questions:
+            (outcome,) = self._runner.execute([call])
+            with self._lock:
+                if self._closing.is_set():
+                    return
+                self._running.discard(task_id)
+                self._answers.append((task_id, outcome))
+                self._send_answers()
+
+    def _clear_wake_ups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _check_dispatcher(self) -> None:
+        if self._refused and not self._joined:
+            raise Unavailable(f"the dispatcher at {self._endpoint}: {self._refused}")
+        if self._silent_s > self._lost_after_s:
+            raise Unavailable(self._silence())
+
+    def _silence(self) -> str:
+        return (
+            f"no word from the dispatcher at {self._endpoint} for {self._silent_s:.0f} s; "
+            "is it running, and is the connection file current?"
+        )
+
+
+def _after_idling(result: Result, idle_s: float) -> Result:
+    return Result(
+        result.outputs, result.run_time_s, result.info, result.worker, result.queue_time_s, idle_s
+    )
 
 
 class Reporter:
-    """A supervisor's own line to the dispatcher: says why a worker died, hears when to stop."""
+    """A supervisor's own line to the dispatcher: says why a worker died, hears when to stop.
+
+    For one thread at a time.
+    """
 
     def __init__(self, connection: Connection, name: str) -> None:
         """`name` is unique for this supervisor, like `node3/4411`."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = dial(self._context, connection, f"supervisor/{name}")
+        self._socket = dial(self._context, connection, f"supervisor:{name}")
         self._stop_asked = False
-        self._send(None)
+        self._introduce()
+
+    def _introduce(self) -> None:
+        self._introduced_at = time.monotonic()
+        self._socket.send_multipart(wire.encode(Kind.LOST))
 
     def lost(
         self,
@@ -302,23 +369,19 @@ class Reporter:
         time_limit: bool = False,
     ) -> None:
         """Worker `worker` died, or is about to be killed, while it ran the tasks `running`."""
-        self._send(
-            {
-                "worker": worker,
-                "reason": reason,
-                "running": None if running is None else list(running),
-                "time_limit": time_limit,
-            }
-        )
+        ids = None if running is None else list(running)
+        self._socket.send_multipart(wire.encode_loss(wire.Loss(worker, reason, ids, time_limit)))
 
     def stop_asked(self) -> bool:
-        """Whether the dispatcher has asked for everything to end."""
+        """Whether the dispatcher has asked for everything to end; to be asked now and then."""
         while (frames := receive(self._socket)) is not None:
-            self._stop_asked |= wire.decode(frames).kind is Kind.STOP
+            try:
+                self._stop_asked |= wire.decode(frames).kind is Kind.STOP
+            except InvalidRequest as error:
+                log.error("message from the dispatcher: %s", error)
+        if time.monotonic() - self._introduced_at > INTRODUCE_EVERY_S:
+            self._introduce()  # for a dispatcher that was started anew
         return self._stop_asked
-
-    def _send(self, data: object) -> None:
-        self._socket.send_multipart(wire.encode(Kind.LOST, data))
 
     def close(self) -> None:
         """Close; what was said in the last two seconds still leaves."""

@@ -1,0 +1,56 @@
+"""What both ends of the ZeroMQ transport share: how to dial, how to receive, when to give up."""
+
+from __future__ import annotations
+
+import zmq
+
+from farm.protocols.wire import Buffer
+from farm.transports.connection import Connection
+
+
+def set_heartbeat(socket: zmq.Socket[bytes], heartbeat_s: float) -> None:
+    """Let libzmq find out that the other host is gone, within `heartbeat_s` seconds."""
+    socket.set(zmq.HEARTBEAT_IVL, max(1, int(heartbeat_s * 1000 / 3)))
+    socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, int(heartbeat_s * 1000)))
+    socket.set(zmq.HEARTBEAT_TTL, max(1, int(heartbeat_s * 1000)))
+
+
+def dial(
+    context: zmq.Context[zmq.Socket[bytes]],
+    connection: Connection,
+    routing_id: str,
+    *,
+    heartbeat_s: float = 5.0,
+) -> zmq.Socket[bytes]:
+    """A DEALER connected to the dispatcher, with the keys of the connection file."""
+    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    socket.set(zmq.ROUTING_ID, routing_id.encode())
+    socket.set(zmq.LINGER, 2000)
+    socket.set(zmq.SNDHWM, 0)
+    socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.RECONNECT_IVL_MAX, 2000)
+    socket.set(zmq.IPV6, 1)
+    set_heartbeat(socket, heartbeat_s)
+    if connection.server_key:
+        socket.curve_serverkey = connection.server_key.encode()
+        socket.curve_publickey = connection.client_public.encode()
+        socket.curve_secretkey = connection.client_secret.encode()
+    socket.connect(connection.endpoint)
+    return socket
+
+
+def receive(socket: zmq.Socket[bytes], *, small: int = 1) -> list[Buffer] | None:
+    """The frames of the next message, None when there is none now.
+
+    The first `small` ones become bytes; large arrays follow and are not copied.
+    """
+    try:
+        frames: list[Buffer] = [socket.recv(zmq.NOBLOCK)]
+    except zmq.Again:
+        return None
+    while socket.get(zmq.RCVMORE):
+        if len(frames) < small:
+            frames.append(socket.recv(zmq.NOBLOCK))
+        else:
+            frames.append(socket.recv(zmq.NOBLOCK, copy=False).buffer)
+    return frames
