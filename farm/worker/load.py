@@ -224,7 +224,10 @@ def _as_model(value: Any, name: str, spec: str) -> Model:
     if isinstance(value, Model):
         return value
     if _is_umbridge(value):
-        return adapt_object(value)
+        try:
+            return adapt_object(value)
+        except Exception as error:
+            raise _crash(f"asking {name or type(value).__name__!r} what it is", error) from error
     if inspect.isfunction(value) or inspect.isbuiltin(value):
         raise LoadError(f"{spec}: {name!r} is a plain function; {_decorate(value)}")
     raise LoadError(

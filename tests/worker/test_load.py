@@ -13,6 +13,7 @@ from farm.call import Call, Operation, Result
 from farm.model import FunctionModel, Model
 from farm.worker.load import LoadError, load_models
 from farm.worker.run import Runner
+from tests.umbridge_models import official_server
 
 BEAM = """
 import farm
@@ -144,6 +145,29 @@ def test_the_decorated_function_is_the_model() -> None:
     assert isinstance(load_models(["two.py:forward"])["forward"], FunctionModel)
 
 
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with official_server(tmp_path_factory.mktemp("official") / "log") as address:
+        yield address
+
+
+def test_models_of_a_running_server(url: str) -> None:
+    assert sorted(load_models([url])) == ["odd", "smooth"]
+    assert list(load_models([f"smooth@{url}"])) == ["smooth"]
+    assert list(load_models([f"far=smooth@{url}", f"odd@{url}"])) == ["far", "odd"]
+
+
+def test_what_is_wrong_with_a_server_is_one_line(url: str) -> None:
+    with pytest.raises(LoadError, match=r"gives one name to 2 models \(smooth, odd\).*MODEL@URL"):
+        load_models([f"far={url}"])
+    with pytest.raises(LoadError, match=r"rough@http.*has no model 'rough'; its models are"):
+        load_models([f"rough@{url}"])
+    with pytest.raises(LoadError, match=r"http://127\.0\.0\.1:1: "):
+        load_models(["http://127.0.0.1:1"])
+    with pytest.raises(LoadError, match=r"two models are called 'odd'"):
+        load_models([url, f"odd@{url}"])
+
+
 # --- what the user got wrong ------------------------------------------------------------------
 
 FUNCTION = "def forward(a, b, config):\n    return a\n"
@@ -218,6 +242,12 @@ def test_a_crash_shows_where_and_keeps_the_traceback(text: str, expected: str) -
     assert "\n" not in str(caught.value)
     assert "Traceback" in caught.value.detail
     assert "m" not in sys.modules or "making" in str(caught.value)
+
+
+def test_a_crash_of_an_umbridge_object_that_is_asked_what_it_supports() -> None:
+    write("m.py", BRIDGE + "    def supports_gradient(self):\n        return 1 / 0\n")
+    with pytest.raises(LoadError, match=r"asking 'Old' .* ZeroDivisionError.*m\.py:16"):
+        load_models(["m.py"])
 
 
 def test_a_package_that_imports_something_missing_is_a_crash() -> None:

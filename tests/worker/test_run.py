@@ -285,6 +285,21 @@ def test_outcomes_come_as_each_model_call_ends() -> None:
         next(steps)
 
 
+def test_what_is_not_claimed_does_not_run() -> None:
+    model = Batched()
+    planned: list[list[int]] = []
+
+    def claim(positions: Sequence[int]) -> list[int]:
+        planned.append(list(positions))
+        return [i for i in positions if i not in (1, 4, 5)]
+
+    calls = [evaluate("b", [i, i]) for i in range(7)]
+    steps = Runner({"b": model}).run(calls, claim=claim)
+    assert [[i for i, _ in step] for step in steps] == [[0, 2, 3], [6]]
+    assert planned == [[0, 1, 2, 3], [4, 5, 6]]
+    assert model.seen == [3, 1]
+
+
 def test_no_calls_no_outcomes() -> None:
     assert Runner({}).execute([]) == []
     assert Runner({}).models() == ()
