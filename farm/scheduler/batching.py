@@ -18,21 +18,31 @@ def batch_key(call: Call, *, max_batch: int) -> object:
     return call.config, tuple((a.dtype.char, a.shape[skip:]) for a in call.inputs)
 
 
-def take_batch(queue: Queue, head: Task) -> list[Task]:
-    """Remove from `queue` the next batch: `head` and all that may go with it, oldest first.
+def take_batch(queue: Queue) -> list[Task]:
+    """Remove from `queue` the next batch: the task whose turn it is and all that may go with it.
 
-    At most `queue.max_batch` rows; a single call of more rows than that goes alone.
+    At most `queue.max_batch` rows; a single call of more rows than that goes alone. They join in
+    the order of turns as long as that names calls that fit, and then oldest first.
     """
+    head = queue.head()
+    queue.remove(head)
     batch = [head]
-    rows = head.rows
-    if head.batch_key is not None and rows < queue.max_batch:
-        for task in queue.compatible(head):
-            if task is head:
-                continue
-            if rows + task.rows > queue.max_batch:
-                break
-            batch.append(task)
-            rows += task.rows
-    for task in batch:
+    room = queue.max_batch - head.rows
+    if head.batch_key is None or room <= 0:
+        return batch
+    while queue.size:
+        task = queue.head()
+        if task.batch_key != head.batch_key or task.rows > room:
+            break
         queue.remove(task)
-    return batch
+        batch.append(task)
+        room -= task.rows
+    riders = []
+    for task in queue.compatible(head):
+        if task.rows > room:
+            break
+        riders.append(task)
+        room -= task.rows
+    for task in riders:
+        queue.remove(task)
+    return batch + riders

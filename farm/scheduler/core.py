@@ -6,11 +6,10 @@ carries out `actions(now)` and sets one timer to `wakeup()`. Invariants: see `ch
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from farm.call import Call, ModelInfo, Operation
+from farm.call import Call, ModelInfo
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
@@ -19,25 +18,25 @@ from farm.errors import (
     TimeLimitExceeded,
     WorkerLost,
 )
-from farm.scheduler.actions import Action, Outcome, Reply, Send, TakeBack
+from farm.scheduler.actions import Action, Outcome, Reply, Send
 from farm.scheduler.batching import batch_key, take_batch
+from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
+from farm.scheduler.deadlines import Deadlines
 from farm.scheduler.invariants import check
-from farm.scheduler.placement import FULL, Pool, take_back_for
-from farm.scheduler.queues import Accounts, HeadKey, Queue
+from farm.scheduler.placement import NO_END, Pool, depth_for, leave_room, worker_for
+from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.snapshot import snapshot
-from farm.scheduler.state import Lot, Task, TaskId, Worker, WorkerId, needs_no_slot
+from farm.scheduler.state import Task, TaskId, Worker, WorkerId
+from farm.scheduler.takeback import for_idle, has_too_much, in_vain
 
 ENDS_TOGETHER_S = 10.0
 """Workers whose allocations end within the same so many seconds are treated alike."""
-
-UNKNOWN_CHARGE_S = 1e-6
-"""What a client is charged for a call of unknown length, so that clients take turns at once."""
 
 
 class Scheduler:
     """Which call runs where and when.
 
-    max_queued, max_queued_per_client: waiting calls above which `submit` raises Overloaded.
+    max_queued, max_queued_per_client: waiting calls from which on `submit` raises Overloaded.
     retries: how often a call goes back to its queue after a worker died with it.
     first_task: task ids count up from here; ids of an earlier life of the farm must not recur.
     """
@@ -58,15 +57,16 @@ class Scheduler:
         self._next_task = first_task
         self._tasks: dict[TaskId, Task] = {}
         self._workers: dict[WorkerId, Worker] = {}
-        self._queues: dict[str, dict[Operation, Queue]] = {}
-        self._pools: dict[tuple[frozenset[str], float | None], Pool] = {}
-        self._pools_of: dict[str, list[Pool]] = {}
-        self._accounts = Accounts()
+        self._models: dict[str, ModelQueues] = {}
+        self._pools: dict[frozenset[str], Pool] = {}
         self._queued = 0
-        self._deadlines: list[tuple[float, TaskId]] = []
+        self._queued_by: dict[str, int] = {}  # client name to waiting calls
+        self._placed = 0
+        self._deadlines = Deadlines(self._tasks)
         # Between a fact and the next `actions`.
-        self._replies: list[Action] = []
+        self._replies: list[Reply] = []
         self._to_fill: dict[Pool, None] = {}
+        self._to_ask: dict[Worker, None] = {}
 
     # Facts: calls
 
@@ -80,20 +80,20 @@ class Scheduler:
         now: float,
     ) -> TaskId:
         """Take a call in. Raises ModelNotFound or Overloaded, and then keeps nothing of it."""
-        queues = self._queues.get(call.model)
-        if queues is None:
+        model = self._models.get(call.model)
+        if model is None:
             raise ModelNotFound(f"no worker has served model {call.model!r} yet")
         if self._queued >= self.max_queued:
             raise Overloaded(
                 f"{self._queued} calls are waiting, the most the farm takes; try again later"
             )
-        account = self._accounts.entering(client)
-        if account.queued >= self.max_queued_per_client:
+        if self._queued_by.get(client, 0) >= self.max_queued_per_client:
             raise Overloaded(
-                f"{account.queued} calls of client {client!r} are waiting, the most one client "
-                "may have; try again later"
+                f"{self._queued_by[client]} calls of client {client!r} are waiting, the most one "
+                "client may have; try again later"
             )
-        queue = queues[call.operation]
+        queue = model.by_operation[call.operation]
+        account = model.accounts.entering(client)
         task = Task(
             TaskId(self._next_task),
             call,
@@ -102,16 +102,13 @@ class Scheduler:
             priority=priority,
             deadline=deadline,
             now=now,
-            batch_key=batch_key(call, max_batch=queue.max_batch),
+            batch_key=batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
         )
         self._next_task += 1
         self._tasks[task.id] = task
         account.active += 1
         if deadline is not None:
-            heapq.heappush(self._deadlines, (deadline, task.id))
-            if len(self._deadlines) > 2 * len(self._tasks) + 1000:
-                self._deadlines = [d for d in self._deadlines if d[1] in self._tasks]
-                heapq.heapify(self._deadlines)
+            self._deadlines.add(deadline, task.id)
         self._enqueue(task)
         return task.id
 
@@ -124,7 +121,9 @@ class Scheduler:
             self._dequeue(task)
             self._forget(task)
         else:
-            self._abandon(task)
+            task.abandoned = True
+            if task.worker.behind:  # perhaps it has not begun
+                self._to_ask[task.worker] = None
 
     # Facts: workers
 
@@ -143,18 +142,24 @@ class Scheduler:
         """
         if worker_id in self._workers:
             self.worker_left(worker_id, "it joined again", now=now)
-        for model in models:
-            self._know(model)
-        names = frozenset(m.name for m in models)
-        if ends_at is not None:
-            ends_at -= ends_at % ENDS_TOGETHER_S
-        pool = self._pools.get((names, ends_at))
+        for info in models:
+            model = self._models.get(info.name)
+            if model is None:
+                model = self._models[info.name] = ModelQueues(info.name)
+            model.learn(info)
+        names = frozenset(info.name for info in models)
+        pool = self._pools.get(names)
         if pool is None:
-            pool = self._pools[names, ends_at] = Pool(names, ends_at)
-            for name in sorted(names):
-                pool.queues.extend(self._queues[name].values())
-                self._pools_of[name].append(pool)
-        worker = self._workers[worker_id] = Worker(worker_id, pool, slots=slots, now=now)
+            queues = [self._models[name] for name in sorted(names)]
+            pool = self._pools[names] = Pool(names, queues)
+            for model in queues:
+                model.pools.append(pool)
+        if ends_at is None or ends_at == NO_END:
+            ends_at = NO_END
+        else:
+            ends_at -= ends_at % ENDS_TOGETHER_S
+        worker = Worker(worker_id, pool, slots=slots, ends_at=ends_at, now=now)
+        self._workers[worker_id] = worker
         pool.add(worker)
         self._to_fill[pool] = None
 
@@ -180,218 +185,141 @@ class Scheduler:
         pool = worker.pool
         pool.remove(worker)
         if not pool.size:
-            del self._pools[pool.models, pool.ends_at]
+            del self._pools[pool.models]
             self._to_fill.pop(pool, None)
-            for name in pool.models:
-                self._pools_of[name].remove(pool)
+            for model in pool.queues:
+                model.pools.remove(pool)
+        self._to_ask.pop(worker, None)
         if drained:
             guilty: set[TaskId] = set()
         elif running is not None:
             guilty = set(running)
         else:
-            guilty = {task.id for task in worker.held_in_turn()[0]}
-        for task in worker.held.values():
-            self._unplace(task)
-            if task.abandoned:
-                self._forget(task)
-            elif task.id in guilty:
+            guilty = {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
+        for task in reversed(worker.held.values()):
+            unplace(task)
+            if task.id in guilty and not task.abandoned:
                 self._lost(task, worker_id, reason, time_limit=time_limit, now=now)
             else:
-                self._enqueue(task, again=True)
+                self._go_back(task, worker_id)
 
     def worker_resized(self, worker_id: WorkerId, slots: int) -> None:
-        """A worker now offers this many slots."""
+        """A worker now offers this many slots; with none it is given nothing and hands back."""
         worker = self._workers.get(worker_id)
-        if worker is not None and slots >= 1:
-            worker.slots = slots
-            worker.pool.moved(worker)
-            self._to_fill[worker.pool] = None
+        if worker is None:
+            return
+        worker.slots = slots
+        worker.most_slots = max(worker.most_slots, slots)
+        worker.pool.moved(worker)
+        self._to_fill[worker.pool] = None
+        self._to_ask[worker] = None
 
     def finished(
-        self,
-        worker_id: WorkerId,
-        task_id: TaskId,
-        outcome: Outcome,
-        *,
-        now: float,
+        self, worker_id: WorkerId, task_id: TaskId, outcome: Outcome, *, now: float
     ) -> None:
         """A worker answered. The first answer to a task counts, whoever gives it, and no other."""
         task = self._tasks.get(task_id)
         if task is None:
             return
         worker = task.worker
+        here = worker is not None and worker.id == worker_id
+        if not here and (worker_id not in task.former or task.abandoned):
+            return
         if not task.abandoned:
-            waited_s = max(0.0, (task.sent_at or now) - task.submitted_at)
-            self._replies.append(Reply(task, outcome, waited_s, worker_id))
-        if isinstance(outcome, FarmError):
-            task.queue.failed += 1
-        else:
-            task.queue.done += 1
+            self._reply(task, outcome, task.sent_at - task.submitted_at, worker_id)
         if worker is None:  # a late answer of a worker that was given up
             self._dequeue(task)
-        elif worker.id != worker_id:  # the same, while the task runs again elsewhere
-            task.abandoned = True
-            return
+            self._forget(task)
+        elif not here:  # the same, while the task is with another worker
+            self.cancel(task_id)
         else:
-            self._learn(task, worker, outcome, now)
-            self._release(task, worker)
+            if isinstance(outcome, FarmError):
+                charge_estimate(task)
+            else:
+                charge_run(task, worker, outcome, now)
+                if has_too_much(worker, task.queue.run_times.prefetch):
+                    self._to_ask[worker] = None
+            if release(task, worker):
+                self._to_fill[worker.pool] = None
             worker.done += 1
             worker.last_answer_at = now
-        self._forget(task)
+            self._forget(task)
 
     def taken_back(self, worker_id: WorkerId, task_ids: Iterable[TaskId], *, now: float) -> None:
-        """A worker answered a TakeBack, or hands back of itself: it will not run these."""
+        """A worker answered a TakeBack, or hands back of itself: it will not run these.
+
+        What it was asked for and keeps it has begun, or answered: it is not asked for that again.
+        """
         worker = self._workers.get(worker_id)
         if worker is None:
             return
         worker.take_back_pending = False
-        for task_id in task_ids:
+        for task_id in sorted(task_ids, reverse=True):
             task = worker.held.get(task_id)
             if task is None:
                 continue
-            self._release(task, worker)
-            if task.abandoned:
-                self._forget(task)
-            else:
-                self._enqueue(task, again=True)
-        for task in worker.held.values():
-            task.taking_back = False
+            release(task, worker)
+            self._go_back(task, worker_id)
         self._to_fill[worker.pool] = None
+        self._to_ask[worker] = None
 
     # What to do
 
     def actions(self, now: float) -> list[Action]:
         """Everything to carry out now, in this order."""
         self._expire(now)
-        self._recheck(now)
+        for pool in self._pools.values():
+            if pool.recheck_at is not None and pool.recheck_at <= now:
+                self._to_fill[pool] = None
         out: list[Action] = []
-        if self._to_fill:
-            sends: dict[WorkerId, Send] = {}
-            pools, self._to_fill = self._to_fill, {}
-            for pool in pools:
-                self._fill(pool, sends, now)
-            for pool in pools:
-                take_back = take_back_for(pool, self._pools.values(), now)
-                if take_back is not None:
-                    out.append(take_back)
-            out.extend(sends.values())
         if self._replies:
-            out, self._replies = self._replies + out, []
+            out += self._replies
+            self._replies = []
+        if self._to_fill:
+            pools, self._to_fill = self._to_fill, {}
+            out += self._fill(pools, now)
+            out += [ask for pool in pools if (ask := for_idle(pool, now)) is not None]
+        if self._to_ask:
+            workers, self._to_ask = self._to_ask, {}
+            out += [ask for worker in workers if (ask := in_vain(worker)) is not None]
         return out
 
     def wakeup(self) -> float | None:
         """When to call `actions` next if no fact comes before; None: never."""
-        while self._deadlines and self._deadlines[0][1] not in self._tasks:
-            heapq.heappop(self._deadlines)
-        times = [p.recheck_at for p in self._pools.values() if p.recheck_at is not None]
-        if self._deadlines:
-            times.append(self._deadlines[0][0])
-        return min(times, default=None)
+        times = [pool.recheck_at for pool in self._pools.values()]
+        times.append(self._deadlines.earliest())
+        return min((time for time in times if time is not None), default=None)
 
     # Filling workers
 
-    def _fill(self, pool: Pool, sends: dict[WorkerId, Send], now: float) -> None:
-        queues = [q for q in pool.queues if q.size and pool.fits(q, now)]
-        if len(queues) > 1:
-            queues.sort(key=_turn)
+    def _fill(self, pools: Iterable[Pool], now: float) -> Iterable[Send]:
+        """Give waiting tasks to workers that may take them, in the order of turns."""
+        queues = list({queue: None for p in pools for m in p.queues for queue in m.waiting})
+        sends: dict[WorkerId, Send] = {}
+        limits: dict[Pool, int] = {}
         while queues:
-            queue = queues[0]
-            head = queue.head()
-            assert head is not None
-            worker = pool.least_loaded(self._depth(queue, head))
+            queue = queues[0] if len(queues) == 1 else min(queues, key=Queue.turn)
+            depth = depth_for(queue.head())
+            worker = worker_for(queue, depth, limits, now)
             if worker is None:
-                queues.pop(0)
+                queues.remove(queue)
+                if queues:
+                    leave_room(queue, depth, limits, now)
                 continue
-            batch = take_batch(queue, head)
-            self._queued -= len(batch)
-            self._place(batch, worker, now)
+            batch = take_batch(queue)
+            for task in batch:
+                self._count_out(task)
+            place(batch, worker, depth, now)
+            self._placed += 1
+            queue.model.served_at = self._placed
             send = sends.get(worker.id)
             if send is None:
                 sends[worker.id] = Send(worker.id, batch)
             else:
                 send.tasks.extend(batch)
             if not queue.size:
-                queues.pop(0)
-            if len(queues) > 1:
-                queues.sort(key=_turn)
-
-    @staticmethod
-    def _depth(queue: Queue, head: Task) -> int:
-        """A worker below this level may take `head`."""
-        if needs_no_slot(queue.operation):
-            return FULL + 1
-        if head.lost_on or not queue.repeatable:
-            return 1
-        return min(FULL, 1 + queue.run_times.prefetch())
-
-    def _place(self, batch: list[Task], worker: Worker, now: float) -> None:
-        queue = batch[0].queue
-        alone = not worker.lots
-        refill = alone and worker.done > 0 and worker.last_answer_at > batch[0].submitted_at
-        self._accounts.virtual_s = max(self._accounts.virtual_s, batch[0].client.used_s)
-        charge_s = max(queue.run_times.mean, UNKNOWN_CHARGE_S) / len(batch)
-        lot = None
-        if not needs_no_slot(queue.operation):
-            exclusive = self._depth(queue, batch[0]) == 1
-            lot = Lot(len(batch), exclusive=exclusive)
-            worker.lots += 1
-            worker.exclusive_lots += exclusive
-            worker.pool.moved(worker)
-        if worker.busy_since is None:
-            worker.busy_since = now
-        for task in batch:
-            task.worker = worker
-            task.lot = lot
-            task.sent_at = now
-            task.alone = alone
-            task.refill = refill
-            task.charged_s = charge_s
-            task.client.used_s += charge_s
-            worker.held[task.id] = task
-        queue.in_flight += len(batch)
-
-    def _release(self, task: Task, worker: Worker) -> None:
-        """Undo `_place` for a task that its worker is done with."""
-        del worker.held[task.id]
-        lot = task.lot
-        if lot is not None:
-            lot.remaining -= 1
-            if not lot.remaining:
-                worker.lots -= 1
-                worker.exclusive_lots -= lot.exclusive
-                worker.pool.moved(worker)
-                self._to_fill[worker.pool] = None
-        if not worker.held:
-            worker.busy_since = None
-        self._unplace(task)
-
-    def _unplace(self, task: Task) -> None:
-        task.queue.in_flight -= 1
-        task.client.used_s -= task.charged_s
-        task.charged_s = 0.0
-        task.worker = None
-        task.lot = None
-        task.taking_back = False
-
-    def _learn(self, task: Task, worker: Worker, outcome: Outcome, now: float) -> None:
-        """Take note of the run time and charge the client for what it really used."""
-        if isinstance(outcome, FarmError):
-            task.charged_s = 0.0  # how long it ran is not known: the estimate stays charged
-            return
-        times = task.queue.run_times
-        lot = task.lot
-        task.client.used_s += outcome.run_time_s / (lot.size if lot else 1)
-        if lot is None or lot.remaining == lot.size:  # the calls of a batch all tell of one run
-            times.add(outcome.run_time_s)
-        if task.alone and len(worker.held) == 1:
-            times.add_round_trip(now - task.sent_at - outcome.run_time_s)
-
-    # Waking up
-
-    def _recheck(self, now: float) -> None:
-        for pool in self._pools.values():
-            if pool.recheck_at is not None and pool.recheck_at <= now:
-                self._to_fill[pool] = None
+                queues.remove(queue)
+        return sends.values()
 
     # Leaving the queue, coming back, ending
 
@@ -399,35 +327,54 @@ class Scheduler:
         queue = task.queue
         queue.add(task, again=again)
         self._queued += 1
-        for pool in self._pools_of[queue.model]:
+        name = task.client.name
+        self._queued_by[name] = self._queued_by.get(name, 0) + 1
+        for pool in queue.model.pools:
             self._to_fill[pool] = None
+
+    def _go_back(self, task: Task, worker_id: WorkerId) -> None:
+        """To the head of the queue, from a worker that did not answer and may do so late."""
+        if task.abandoned:
+            self._forget(task)
+        else:
+            task.former += (worker_id,)
+            self._enqueue(task, again=True)
 
     def _dequeue(self, task: Task) -> None:
         task.queue.remove(task)
+        self._count_out(task)
+
+    def _count_out(self, task: Task) -> None:
         self._queued -= 1
+        name = task.client.name
+        left = self._queued_by[name] - 1
+        if left:
+            self._queued_by[name] = left
+        else:
+            del self._queued_by[name]
 
     def _forget(self, task: Task) -> None:
         del self._tasks[task.id]
         task.client.active -= 1
 
-    def _abandon(self, task: Task) -> None:
-        task.abandoned = True
-        worker = task.worker
-        if worker is not None and not task.taking_back and worker.lots > worker.slots:
-            task.taking_back = True
-            self._replies.append(TakeBack(worker.id, [task.id]))
-
     def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, task_id = heapq.heappop(self._deadlines)
-            task = self._tasks.get(task_id)
-            if task is None or task.abandoned:
+        for task in self._deadlines.passed(now):
+            if task.abandoned:
                 continue
-            waited = now - task.submitted_at
+            waited_s = now - task.submitted_at
             where = "in the queue" if task.worker is None else f"on worker {task.worker.id}"
-            error = DeadlineExceeded(f"no answer within {waited:.3g} s; the call was {where}")
-            self._replies.append(Reply(task, error, waited, None))
-            self.cancel(task_id)
+            error = DeadlineExceeded(f"no answer within {waited_s:.3g} s; the call was {where}")
+            self._reply(task, error, waited_s, None)
+            self.cancel(task.id)
+
+    def _reply(
+        self, task: Task, outcome: Outcome, waited_s: float, worker: WorkerId | None
+    ) -> None:
+        self._replies.append(Reply(task, outcome, waited_s, worker))
+        if isinstance(outcome, FarmError):
+            task.queue.failed += 1
+        else:
+            task.queue.done += 1
 
     def _lost(
         self, task: Task, worker: WorkerId, reason: str, *, time_limit: bool, now: float
@@ -448,41 +395,21 @@ class Scheduler:
             )
         if error is None:
             task.batch_key = None  # it runs alone from now on, so that only the guilty fail
-            self._enqueue(task, again=True)
+            self._go_back(task, worker)
             return
-        task.queue.failed += 1
-        self._replies.append(Reply(task, error, now - task.submitted_at, worker))
+        self._reply(task, error, now - task.submitted_at, worker)
         self._forget(task)
-
-    def _know(self, model: ModelInfo) -> None:
-        if model.name in self._queues:
-            return
-        self._pools_of[model.name] = []
-        self._queues[model.name] = {
-            operation: Queue(
-                model.name,
-                operation,
-                max_batch=model.max_batch if operation is Operation.EVALUATE else 1,
-                repeatable=model.repeatable or needs_no_slot(operation),
-            )
-            for operation in Operation
-        }
 
     # For others to read
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Workers and queues as JSON data."""
-        return snapshot(self._workers.values(), self._queues, now)
+        return snapshot(self._workers.values(), self._models.values(), now)
 
     def check(self) -> None:
         """Assert every invariant of the state."""
-        check(self._tasks, self._workers, self._queues, self._pools.values(), self._queued)
+        pools = self._pools.values()
+        check(self._tasks, self._workers, self._models, pools, self._queued_by, self._queued)
 
     def __len__(self) -> int:
         return len(self._tasks)
-
-
-def _turn(queue: Queue) -> HeadKey:
-    key = queue.head_key()
-    assert key is not None, "only queues in which a task waits take turns"
-    return key

@@ -2,49 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 
-from farm.call import Operation
-from farm.scheduler.placement import FULL, Pool
-from farm.scheduler.queues import Queue
-from farm.scheduler.state import Task, TaskId, Worker, WorkerId, needs_no_slot
+from farm.scheduler.placement import Pool, wanted_level
+from farm.scheduler.queues import SLOT, Account, Line, ModelQueues
+from farm.scheduler.state import Task, TaskId, Worker, WorkerId
 
 
 def check(
     tasks: Mapping[TaskId, Task],
     workers: Mapping[WorkerId, Worker],
-    queues: Mapping[str, Mapping[Operation, Queue]],
-    pools: Iterable[Pool],
+    models: Mapping[str, ModelQueues],
+    pools: Collection[Pool],
+    queued_by: Mapping[str, int],
     queued: int,
 ) -> None:
     """Assert every invariant; raises AssertionError that names the first one broken."""
-    waiting = [t for by_op in queues.values() for q in by_op.values() for t in q.waiting()]
-    held = [t for w in workers.values() for t in w.held.values()]
+    waiting = [
+        task for m in models.values() for q in m.by_operation.values() for task in q.waiting()
+    ]
+    held = [task for worker in workers.values() for task in worker.held.values()]
+    assert len(waiting) + len(held) == len(tasks), "a task is in its queue or at one worker"
+    assert {t.id for t in waiting} | {t.id for t in held} == set(tasks), "and in one of them"
     assert len(waiting) == queued, "the count of waiting tasks is right"
-    assert len({t.id for t in waiting} | {t.id for t in held}) == len(tasks), (
-        "a task is in exactly one place: its queue or one worker"
-    )
-    assert len(waiting) + len(held) == len(tasks), "no task is in two places"
+    assert Counter(t.client.name for t in waiting) == queued_by, "so are those of the clients"
     for task in waiting:
-        assert task.worker is None, "a waiting task has no worker"
-        assert task.lot is None, "a waiting task takes no credit"
-        assert not task.abandoned, "nobody waits for nothing"
+        _check_waiting(task)
     for worker in workers.values():
-        lots = {t.lot for t in worker.held.values() if t.lot is not None}
-        assert len(lots) == worker.lots, "a worker's lots are those of its tasks"
-        assert sum(lot.exclusive for lot in lots) == worker.exclusive_lots
-        assert worker.level == worker.wanted_level(FULL), "the index knows the worker's level"
-        if worker.exclusive_lots:
-            assert worker.lots <= worker.slots, "nothing waits at a worker behind a long call"
-        for task in worker.held.values():
-            assert task.worker is worker, "a task knows its worker"
-            assert task.call.model in worker.pool.models, "a worker gets only models it has"
-            assert (task.lot is None) == needs_no_slot(task.queue.operation)
-    for by_operation in queues.values():
-        for queue in by_operation.values():
-            assert queue.size == sum(1 for _ in queue.waiting()), "a queue knows its size"
-            here = sum(1 for t in held if t.queue is queue)
-            assert queue.in_flight == here, "a queue knows what is in flight"
+        _check_worker(worker)
+    for model in models.values():
+        _check_model(model, waiting, held)
     for pool in pools:
-        members = sum(1 for w in workers.values() if w.pool is pool)
-        assert pool.size == members > 0, "a pool has its workers, and is gone with the last"
+        members = [w for w in workers.values() if w.pool is pool]
+        assert pool.size == len(members) > 0, "a pool has its workers, and goes with the last"
+        assert sorted(w.id for w in pool.fullest_first()) == sorted(w.id for w in members), (
+            "a pool's index holds each of its workers once"
+        )
+        assert pool.behind == sum(w.behind for w in members), "a pool counts what waits at it"
+        assert all(pool in model.pools for model in pool.queues), "its models know the pool"
+
+
+def _check_waiting(task: Task) -> None:
+    assert task.worker is None, "a waiting task has no worker"
+    assert task.lot is None, "a waiting task takes no credit"
+    assert not task.abandoned, "nobody waits for nothing"
+    assert task.line is not None, "a waiting task knows its line"
+    assert task.line.tasks[task.id] is task, "and its line knows the task"
+    assert task.line.account is task.client, "which is its client's"
+    assert task.line in task.client.lines, "and the client knows the line"
+
+
+def _check_worker(worker: Worker) -> None:
+    lots = {task.lot for task in worker.held.values() if task.lot is not None}
+    assert len(lots) == worker.lots, "a worker's lots are those of its tasks"
+    assert sum(lot.exclusive for lot in lots) == worker.exclusive_lots
+    assert worker.level == wanted_level(worker), "the index knows the worker's level"
+    assert worker.behind == max(0, worker.lots - worker.slots)
+    assert (worker.busy_since is None) == (not worker.held), "a worker is busy while it holds"
+    if worker.exclusive_lots:
+        assert worker.lots <= worker.most_slots, "nothing waits at a worker behind a long call"
+    for lot in lots:
+        members = [task for task in worker.held.values() if task.lot is lot]
+        assert lot.remaining == len(members), "a lot counts its tasks"
+    for task in worker.held.values():
+        assert task.worker is worker, "a task knows its worker"
+        assert task.line is None, "a task at a worker waits in no line"
+        assert task.queue.model.name in worker.pool.models, "a worker gets only models it has"
+        assert (task.lot is None) == task.queue.needs_no_slot
+
+
+def _check_model(model: ModelQueues, waiting: list[Task], held: list[Task]) -> None:
+    for queue in model.by_operation.values():
+        assert queue.size == sum(t.queue is queue for t in waiting), "a queue knows its size"
+        assert queue.in_flight == sum(t.queue is queue for t in held), "and what is in flight"
+        assert (queue in model.waiting) == (queue.size > 0), "a model knows where tasks wait"
+        if queue.size:
+            _check_head(queue.head())
+    accounts = {task.client for task in waiting + held if task.queue.model is model}
+    for account in accounts:
+        mine = [task for task in waiting + held if task.client is account]
+        assert account.active == len(mine), "a client's tasks are counted"
+        assert account.held == sum(t.held for t in mine if t.worker is not None)
+        assert account.used_s > -1e-6, "nobody is paid for more than was charged"
+
+
+def _check_head(head: Task) -> None:
+    assert head.line is not None
+    level = head.line.level
+    assert level.rank == max(line.level.rank for line in _lines_beside(head)), "rank comes first"
+    turns = [(_share(line.account), next(iter(line.tasks))) for line in level.lines.values()]
+    assert (_share(head.client), head.id) == min(turns), "the next is whose turn it is"
+
+
+def _lines_beside(head: Task) -> list[Line]:
+    return [task.line for task in head.queue.waiting() if task.line is not None]
+
+
+def _share(account: Account) -> tuple[int, float]:
+    return account.held // SLOT, account.used_s

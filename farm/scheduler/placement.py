@@ -1,122 +1,197 @@
-"""Which worker: pools of alike workers, indexed by how much each already holds."""
+"""Which worker: pools of alike workers, indexed by how much each holds and when it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
 
-from farm.scheduler.actions import TakeBack
-from farm.scheduler.queues import Queue
-from farm.scheduler.state import MAX_PREFETCH, Worker, WorkerId
+from farm.scheduler.queues import ModelQueues, Queue
+from farm.scheduler.state import MAX_PREFETCH, Task, Worker, WorkerId
 
 FULL = MAX_PREFETCH + 1
-"""Level of a worker that takes nothing more; below it the level is lots per slot."""
+"""Level of a worker that takes no more calls; below it the level is lots per slot."""
+
+ANY_LEVEL = FULL + 1
+"""Depth for what needs no slot: every worker takes it but those that offer no slot at all."""
 
 FITS_FACTOR = 1.2
 """A call must fit into the rest of an allocation with its p95 and this much to spare."""
 
+LONGEST_SHARE = 0.9
+"""A call too long for every allocation goes to a worker with so much of the longest left."""
 
-class Pool:
-    """Workers that serve the same models and end at the same time.
+NO_END = math.inf
 
-    They are interchangeable to the scheduler but for their load, so that whether a class of calls
-    fits before the end is asked once for all of them, and the least loaded is found at once.
-    """
 
-    def __init__(self, models: frozenset[str], ends_at: float | None) -> None:
-        self.models = models
-        self.ends_at = ends_at
-        self.queues: list[Queue] = []
-        self.recheck_at: float | None = None
-        self._levels: list[dict[WorkerId, Worker]] = [{} for _ in range(FULL + 1)]
-        self._lowest = FULL
-        self._highest = 0
+class _Shelf:
+    """The workers of one level by the time at which they end."""
+
+    __slots__ = ("_by_end", "_ends", "size")
+
+    def __init__(self) -> None:
+        self._by_end: dict[float, dict[WorkerId, Worker]] = {}
+        self._ends: list[float] = []  # ascending
         self.size = 0
 
-    def add(self, worker: Worker) -> None:
-        """Take a worker in at its level."""
+    def put(self, worker: Worker) -> None:
+        """Take a worker in."""
+        alike = self._by_end.get(worker.ends_at)
+        if alike is None:
+            alike = self._by_end[worker.ends_at] = {}
+            insort(self._ends, worker.ends_at)
+        alike[worker.id] = worker
         self.size += 1
+
+    def take(self, worker: Worker) -> None:
+        """Let a worker go."""
+        del self._by_end[worker.ends_at][worker.id]
+        self.size -= 1
+
+    def pick(self, needed_until: float) -> Worker | None:
+        """Of those that last long enough the one that ends first, so that the others stay free.
+
+        Of equals the one put in last: it is the warmest, and the others may go idle and be let go.
+        """
+        at = bisect_left(self._ends, needed_until)
+        while at < len(self._ends):
+            alike = self._by_end[self._ends[at]]
+            if alike:
+                # To remove the last and put it back is cheap; to find it by iterating is not.
+                worker_id, worker = alike.popitem()
+                alike[worker_id] = worker
+                return worker
+            del self._by_end[self._ends.pop(at)]
+        return None
+
+    def __iter__(self) -> Iterator[Worker]:
+        for alike in self._by_end.values():
+            yield from alike.values()
+
+
+class Pool:
+    """Workers that serve the same models.
+
+    They are interchangeable to the scheduler but for their load and their end, and are indexed by
+    both, so that whoever should take a call is found without looking at them all.
+    """
+
+    def __init__(self, models: frozenset[str], queues: list[ModelQueues]) -> None:
+        self.models = models
+        self.queues = queues
+        self.size = 0
+        self.behind = 0
+        self.recheck_at: float | None = None
+        self._lifetimes: list[float] = []  # of its workers when they joined, ascending
+        self._shelves = [_Shelf() for _ in range(ANY_LEVEL + 1)]
+        self._occupied = 0  # bit i: shelf i is not empty
+
+    def add(self, worker: Worker) -> None:
+        """Take in a worker that holds nothing."""
+        self.size += 1
+        insort(self._lifetimes, worker.lifetime_s)
+        worker.level = 0 if worker.slots else ANY_LEVEL
         self._put(worker)
 
     def remove(self, worker: Worker) -> None:
         """Let a worker go."""
         self.size -= 1
-        del self._levels[worker.level][worker.id]
+        self.behind -= worker.behind
+        del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
+        self._take(worker)
 
     def moved(self, worker: Worker) -> None:
-        """Index a worker anew after its lots changed."""
-        level = worker.wanted_level(FULL)
+        """Index a worker anew after its lots or slots changed."""
+        lots, slots = worker.lots, worker.slots
+        behind = lots - slots if lots > slots else 0
+        if behind != worker.behind:
+            self.behind += behind - worker.behind
+            worker.behind = behind
+        level = wanted_level(worker)
         if level != worker.level:
-            del self._levels[worker.level][worker.id]
+            self._take(worker)
             worker.level = level
             self._put(worker)
 
     def _put(self, worker: Worker) -> None:
-        level = worker.level
-        self._levels[level][worker.id] = worker
-        if level < self._lowest:
-            self._lowest = level
-        # A full worker has nothing waiting at it, so there is nothing to take back from it.
-        if self._highest < level < FULL:
-            self._highest = level
+        self._shelves[worker.level].put(worker)
+        self._occupied |= 1 << worker.level
 
-    def least_loaded(self, depth: int) -> Worker | None:
-        """A worker at a level below `depth`, the lowest there is; of equals the one used last.
+    def _take(self, worker: Worker) -> None:
+        shelf = self._shelves[worker.level]
+        shelf.take(worker)
+        if not shelf.size:
+            self._occupied ^= 1 << worker.level
 
-        The one used last is the warmest, and the others may go idle and be let go.
-        """
-        levels = self._levels
-        while self._lowest < FULL and not levels[self._lowest]:
-            self._lowest += 1
-        level = levels[self._lowest]
-        return level[next(reversed(level))] if level and self._lowest < depth else None
-
-    def fullest(self) -> Worker | None:
-        """The worker with the most calls waiting at it, None when none waits at any."""
-        while self._highest and not self._levels[self._highest]:
-            self._highest -= 1
-        if not self._highest:
-            return None
-        level = self._levels[self._highest]
-        return level[next(iter(level))]
-
-    def fits(self, queue: Queue, now: float) -> bool:
-        """Whether a call of this class likely ends before the pool does."""
-        if self.ends_at is None:
-            return True
-        return now + FITS_FACTOR * queue.run_times.quantile(0.95) < self.ends_at
-
-
-def take_back_for(pool: Pool, donors: Iterable[Pool], now: float) -> TakeBack | None:
-    """If a worker of `pool` idles: half of what waits at the fullest worker that it could run.
-
-    Not if the donor likely gets to it before a message could; then `pool.recheck_at` says when
-    the donor counts as stalled.
-    """
-    pool.recheck_at = None
-    if pool.least_loaded(1) is None:
+    def least_loaded(self, depth: int, needed_until: float) -> Worker | None:
+        """A worker of the lowest level, below `depth`, at which one lasts until `needed_until`."""
+        levels = self._occupied & ((1 << depth) - 1)
+        while levels:
+            lowest = levels & -levels
+            worker = self._shelves[lowest.bit_length() - 1].pick(needed_until)
+            if worker is not None:
+                return worker
+            levels ^= lowest
         return None
-    for donor_pool in donors:
-        donor = donor_pool.fullest()
-        if donor is None or donor.take_back_pending:
-            continue
-        waiting = [
-            task
-            for task in donor.held_in_turn()[1]
-            if not task.taking_back
-            and task.call.model in pool.models
-            and pool.fits(task.queue, now)
-        ]
-        if not waiting:
-            continue
-        times = waiting[0].queue.run_times
-        patience_s = 2 * times.round_trip_s
-        stalled_at = donor.last_answer_at + patience_s
-        if len(waiting) * times.mean < patience_s and now < stalled_at:
-            pool.recheck_at = min(stalled_at, pool.recheck_at or stalled_at)
-            continue
-        chosen = waiting[len(waiting) // 2 :]
-        for task in chosen:
-            task.taking_back = True
-        donor.take_back_pending = True
-        return TakeBack(donor.id, [t.id for t in chosen])
-    return None
+
+    def fullest_first(self) -> Iterator[Worker]:
+        """The workers from the highest level down."""
+        levels = self._occupied
+        while levels:
+            highest = levels.bit_length() - 1
+            yield from self._shelves[highest]
+            levels ^= 1 << highest
+
+    def needed_until(self, queue: Queue, now: float) -> float:
+        """When a worker here must not end before, to be given a call of this class now.
+
+        The call must likely end before the worker does, as long as there are workers that could
+        offer so much when they were new; else no worker would ever be given it.
+        """
+        if self._lifetimes[0] == NO_END:
+            return now
+        needed_s = FITS_FACTOR * queue.run_times.p95()
+        return now + max(0.0, min(needed_s, LONGEST_SHARE * self._lifetimes[-1]))
+
+
+def wanted_level(worker: Worker) -> int:
+    """Lots per slot; 0: a slot is free; FULL: it takes no more."""
+    if worker.lots < worker.slots:
+        return 0
+    if not worker.slots:
+        return ANY_LEVEL
+    if worker.exclusive_lots:
+        return FULL
+    return min(worker.lots // worker.slots, FULL)
+
+
+def depth_for(head: Task) -> int:
+    """A worker below this level may take `head`."""
+    queue = head.queue
+    if queue.needs_no_slot:
+        return ANY_LEVEL
+    if head.lost_on or not queue.repeatable:
+        return 1
+    return 1 + queue.run_times.prefetch
+
+
+def worker_for(queue: Queue, depth: int, limits: Mapping[Pool, int], now: float) -> Worker | None:
+    """The least loaded worker that may take the head of `queue`; `limits`: see `leave_room`."""
+    best: Worker | None = None
+    for pool in queue.model.pools:
+        below = min(depth, limits.get(pool, depth)) if limits else depth
+        worker = pool.least_loaded(below, pool.needed_until(queue, now))
+        if worker is not None and (best is None or worker.level < best.level):
+            best = worker
+    return best
+
+
+def leave_room(queue: Queue, depth: int, limits: dict[Pool, int], now: float) -> None:
+    """While the head of `queue` waits for a worker of little load, what comes after loads none.
+
+    Else calls of short runs, many of which wait at a worker, would keep calls of long runs, which
+    need a free slot, from ever getting one. What takes no slot is not in the way of anything.
+    """
+    for pool in queue.model.pools:
+        if pool.least_loaded(ANY_LEVEL, pool.needed_until(queue, now)) is not None:
+            limits[pool] = min(depth, limits.get(pool, depth))

@@ -1,40 +1,60 @@
-"""Order and fairness: who is next among the tasks of one model and operation.
+"""Order and fairness: who is next among the tasks that wait for one model.
 
-Priority first; then the client that has used the fewest worker-seconds (start-time fair queueing,
-Goyal, Vin, Cheng 1996); then the oldest task. Each step costs a few dictionary operations.
+Priority first; then the client that holds the fewest of the model's workers; among those that hold
+equally many, the one that has used the fewest worker-seconds (start-time fair queueing, Goyal, Vin,
+Cheng 1996); then the oldest task. Workers held come first as run times are not known beforehand:
+shares of workers are right at every moment, whatever the calls turn out to take, and the seconds
+settle what does not divide evenly. Each step costs a few dictionary operations.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from farm.call import Operation
-from farm.scheduler.state import RunTimes, Task, TaskId
+from farm.call import ModelInfo, Operation
+from farm.scheduler.state import RunTimes, Task, TaskId, needs_no_slot
 
-HeadKey = tuple[int, float, int]
+if TYPE_CHECKING:
+    from farm.scheduler.placement import Pool
+
+SLOT = 1 << 20
+"""One worker's slot in the units of `Account.held`; whole numbers add up without drift."""
+
+Turn = tuple[int, int, int, float, int]
 
 
 class Account:
-    """One client's account: worker-seconds used, and how many of its tasks wait or run."""
+    """What one client has of one model's workers: now, and in worker-seconds over time."""
 
-    __slots__ = ("active", "name", "queued", "used_s")
+    __slots__ = ("active", "held", "lines", "name", "used_s")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.used_s = 0.0
-        self.queued = 0
+        self.held = 0
         self.active = 0
+        self.lines: list[Line] = []
+
+    def gave_back(self, held: int, seconds: float) -> None:
+        """It holds less than before and its charge is corrected: its turn may come earlier."""
+        self.held -= held
+        self.used_s += seconds
+        for line in self.lines:
+            line.level.earlier(line)
 
 
 class Accounts:
-    """The accounts of all clients. Accounts of clients with nothing to do are dropped in time."""
+    """The accounts of one model's clients. Those of clients with nothing to do go in time."""
 
     KEPT = 1024
 
     def __init__(self) -> None:
         self._by_name: dict[str, Account] = {}
+        self._most = self.KEPT
         self.virtual_s = 0.0
 
     def __len__(self) -> int:
@@ -46,120 +66,203 @@ class Accounts:
         A client that was away starts level with the one served last, so that it neither
         owes for what it used alone nor saved up a claim while it asked for nothing.
         """
-        client = self._by_name.get(name)
-        if client is None:
-            if len(self._by_name) >= self.KEPT:
-                self._drop_inactive()
-            client = self._by_name[name] = Account(name)
-        if not client.active and client.used_s < self.virtual_s:
-            client.used_s = self.virtual_s
-        return client
-
-    def _drop_inactive(self) -> None:
-        self._by_name = {name: c for name, c in self._by_name.items() if c.active}
-
-    def __iter__(self) -> Iterator[Account]:
-        return iter(self._by_name.values())
+        account = self._by_name.get(name)
+        if account is None:
+            if len(self._by_name) >= self._most:
+                self._by_name = {n: a for n, a in self._by_name.items() if a.active}
+                self._most = max(self.KEPT, 2 * len(self._by_name))
+            account = self._by_name[name] = Account(name)
+        if not account.active and account.used_s < self.virtual_s:
+            account.used_s = self.virtual_s
+        return account
 
 
-class _Level:
-    """The waiting tasks of one rank, by client."""
+class Line:
+    """The waiting tasks of one client at one rank, oldest first."""
 
-    __slots__ = ("by_client", "heap")
+    __slots__ = ("account", "entry", "level", "tasks")
 
-    def __init__(self) -> None:
-        self.by_client: dict[Account, OrderedDict[TaskId, Task]] = {}
-        # (used_s when pushed, its oldest task then, client); each client is here once.
-        self.heap: list[tuple[float, int, Account]] = []
+    def __init__(self, account: Account, level: Level) -> None:
+        self.account = account
+        self.level = level
+        self.tasks: OrderedDict[TaskId, Task] = OrderedDict()
+        self.entry: Entry | None = None
 
-    def add(self, task: Task) -> None:
-        tasks = self.by_client.get(task.client)
-        if tasks is None:
-            tasks = self.by_client[task.client] = OrderedDict()
-            heapq.heappush(self.heap, (task.client.used_s, task.id, task.client))
-        tasks[task.id] = task
+    def __lt__(self, other: Line) -> bool:
+        # Asked only of entries that are equal else; all but one of those are stale.
+        return False
 
-    def head(self) -> Task | None:
-        heap = self.heap
-        while heap:
-            used_s, _, client = heap[0]
-            tasks = self.by_client[client]
-            if not tasks:
+
+Entry = tuple[int, float, int, Line]
+"""Workers held, seconds used, oldest task: a line's place when it was last put in order."""
+
+
+class Level:
+    """The lines of one rank in the order of their turns."""
+
+    __slots__ = ("_heap", "lines", "rank")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.lines: dict[Account, Line] = {}
+        # Only kept for two lines or more. An entry that its line does not own is stale.
+        self._heap: list[Entry] = []
+
+    def add(self, task: Task, *, again: bool) -> None:
+        """Let `task` wait in its client's line; one that comes again goes before younger ones."""
+        line = self.lines.get(task.client)
+        if line is None:
+            line = self.lines[task.client] = Line(task.client, self)
+            line.tasks[task.id] = task
+            task.client.lines.append(line)
+            self.earlier(line)
+        else:
+            line.tasks[task.id] = task
+            if again and task.id < next(iter(line.tasks)):
+                line.tasks.move_to_end(task.id, last=False)
+                self.earlier(line)
+        task.line = line
+
+    def remove(self, task: Task, line: Line) -> None:
+        """Take a task out of its line, and with its last task the line."""
+        del line.tasks[task.id]
+        task.line = None
+        if not line.tasks:
+            line.entry = None
+            line.account.lines.remove(line)
+            del self.lines[line.account]
+
+    def earlier(self, line: Line) -> None:
+        """Put a line that is new, or may come earlier than before, where it belongs."""
+        if len(self.lines) < 2:
+            return
+        if len(self.lines) == 2 or len(self._heap) > 2 * len(self.lines):
+            self._heap = [_entry(each) for each in self.lines.values()]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, _entry(line))
+
+    def head(self) -> Task:
+        """The task whose turn it is."""
+        if len(self.lines) == 1:
+            (line,) = self.lines.values()
+            return next(iter(line.tasks.values()))
+        heap = self._heap
+        while True:
+            entry = heap[0]
+            held, used_s, task_id, line = entry
+            if entry is not line.entry:
                 heapq.heappop(heap)
-                del self.by_client[client]
                 continue
-            if used_s < client.used_s:  # it has used more since: put it where it belongs
-                heapq.heapreplace(heap, (client.used_s, next(iter(tasks)), client))
-                continue
-            return next(iter(tasks.values()))
-        return None
+            first = next(iter(line.tasks.values()))
+            account = line.account
+            if held == account.held // SLOT and used_s == account.used_s and task_id == first.id:
+                return first
+            heapq.heapreplace(heap, _entry(line))
+
+
+def _entry(line: Line) -> Entry:
+    account = line.account
+    line.entry = (account.held // SLOT, account.used_s, next(iter(line.tasks)), line)
+    return line.entry
 
 
 class Queue:
     """The waiting tasks of one model and operation, and what is known about running them."""
 
-    def __init__(
-        self, model: str, operation: Operation, *, max_batch: int, repeatable: bool
-    ) -> None:
+    def __init__(self, model: ModelQueues, operation: Operation) -> None:
         self.model = model
         self.operation = operation
-        self.max_batch = max_batch
-        self.repeatable = repeatable
+        self.needs_no_slot = needs_no_slot(operation)
+        self.max_batch = 1
+        self.repeatable = True
         self.run_times = RunTimes()
         self.size = 0
         self.in_flight = 0
         self.done = 0
         self.failed = 0
-        self._levels: dict[int, _Level] = {}
-        self._ranks: list[int] = []  # descending
+        self._levels: dict[int, Level] = {}
+        self._ranks: list[int] = []  # the last is served first
         self._by_batch_key: dict[object, OrderedDict[TaskId, Task]] = {}
 
     def add(self, task: Task, *, again: bool = False) -> None:
         """Let `task` wait; `again`: it had its turn before and goes ahead of its priority."""
-        task.rank = 2 * task.priority + again
-        level = self._levels.get(task.rank)
+        rank = 2 * task.priority + again
+        level = self._levels.get(rank)
         if level is None:
-            level = self._levels[task.rank] = _Level()
-            self._ranks = sorted(self._levels, reverse=True)
-        level.add(task)
+            level = self._levels[rank] = Level(rank)
+            insort(self._ranks, rank)
+        level.add(task, again=again)
         if task.batch_key is not None:
             tasks = self._by_batch_key.setdefault(task.batch_key, OrderedDict())
             tasks[task.id] = task
+        if not self.size:
+            self.model.waiting[self] = None
         self.size += 1
-        task.client.queued += 1
 
     def remove(self, task: Task) -> None:
         """Take a waiting task out."""
-        del self._levels[task.rank].by_client[task.client][task.id]
+        line = task.line
+        assert line is not None, "only a waiting task can be taken out"
+        level = line.level
+        level.remove(task, line)
+        if not level.lines:
+            del self._levels[level.rank]
+            del self._ranks[bisect_left(self._ranks, level.rank)]
         if task.batch_key is not None:
             tasks = self._by_batch_key[task.batch_key]
             del tasks[task.id]
             if not tasks:
                 del self._by_batch_key[task.batch_key]
         self.size -= 1
-        task.client.queued -= 1
+        if not self.size:
+            del self.model.waiting[self]
 
-    def head(self) -> Task | None:
-        """The task whose turn it is."""
-        while self.size:
-            task = self._levels[self._ranks[0]].head()
-            if task is not None:
-                return task
-            del self._levels[self._ranks.pop(0)]
-        return None
+    def head(self) -> Task:
+        """The task whose turn it is; there must be one."""
+        return self._levels[self._ranks[-1]].head()
 
-    def head_key(self) -> HeadKey | None:
+    def turn(self) -> Turn:
         """Sorts the queues that a worker may serve next: smallest first."""
-        task = self.head()
-        return None if task is None else (-task.rank, task.client.used_s, task.id)
+        head = self.head()
+        account = head.client
+        return (
+            -self._ranks[-1],
+            account.held // SLOT,
+            self.model.served_at,
+            account.used_s,
+            head.id,
+        )
 
     def compatible(self, task: Task) -> Iterator[Task]:
         """The waiting tasks that may share a batch with `task`, oldest first."""
-        if task.batch_key is not None:
-            yield from self._by_batch_key.get(task.batch_key, {}).values()
+        return iter(self._by_batch_key.get(task.batch_key, {}).values())
 
     def waiting(self) -> Iterator[Task]:
         """All waiting tasks, in no particular order."""
         for level in self._levels.values():
-            for tasks in level.by_client.values():
-                yield from tasks.values()
+            for line in level.lines.values():
+                yield from line.tasks.values()
+
+
+class ModelQueues:
+    """One model's queues, its clients' accounts, and the pools of workers that serve it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.accounts = Accounts()
+        self.pools: list[Pool] = []
+        self.served_at = 0  # counts up over all models: the one served least recently is next
+        self.waiting: dict[Queue, None] = {}
+        self.by_operation = {operation: Queue(self, operation) for operation in Operation}
+
+    def learn(self, model: ModelInfo) -> None:
+        """Take over what a worker says of the model; of several that differ, what suits all."""
+        evaluate = self.by_operation[Operation.EVALUATE]
+        max_batch, repeatable = model.max_batch, model.repeatable
+        if self.pools:
+            max_batch = min(max_batch, evaluate.max_batch)
+            repeatable = repeatable and evaluate.repeatable
+        evaluate.max_batch = max_batch
+        for queue in self.by_operation.values():
+            queue.repeatable = repeatable or queue.needs_no_slot

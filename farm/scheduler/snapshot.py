@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from farm.call import Operation
-from farm.scheduler.queues import Queue
+from farm.scheduler.placement import NO_END
+from farm.scheduler.queues import ModelQueues
 from farm.scheduler.state import Worker
 
 
 def snapshot(
-    workers: Iterable[Worker], queues: Mapping[str, Mapping[Operation, Queue]], now: float
+    workers: Iterable[Worker], models: Iterable[ModelQueues], now: float
 ) -> dict[str, Any]:
     """`workers`: one row each; `queues`: one row per model and operation that was ever used."""
     return {
@@ -23,13 +23,13 @@ def snapshot(
                 "in_flight": len(w.held),
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
                 "done": w.done,
-                "ends_in_s": None if w.pool.ends_at is None else w.pool.ends_at - now,
+                "ends_in_s": None if w.ends_at == NO_END else w.ends_at - now,
             }
             for w in workers
         ],
         "queues": [
             {
-                "model": queue.model,
+                "model": model.name,
                 "operation": queue.operation.value,
                 "queued": queue.size,
                 "in_flight": queue.in_flight,
@@ -39,10 +39,10 @@ def snapshot(
                 "run_time_p50_s": queue.run_times.quantile(0.5),
                 "run_time_p95_s": queue.run_times.quantile(0.95),
                 "round_trip_s": queue.run_times.round_trip_s,
-                "prefetch": queue.run_times.prefetch(),
+                "prefetch": queue.run_times.prefetch,
             }
-            for by_operation in queues.values()
-            for queue in by_operation.values()
+            for model in models
+            for queue in model.by_operation.values()
             if queue.size or queue.in_flight or queue.done or queue.failed
         ],
     }

@@ -1,4 +1,4 @@
-"""The scheduler's records: Task, Worker, Lot, and the run times of a class of calls.
+"""The scheduler's records: Task, Lot and Worker, and the run times of a class of calls.
 
 Only `core.py` changes these; everybody else reads through `Scheduler.snapshot()`.
 """
@@ -6,7 +6,6 @@ Only `core.py` changes these; everybody else reads through `Scheduler.snapshot()
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
 from typing import TYPE_CHECKING, NewType
 
@@ -14,7 +13,7 @@ from farm.call import Call, Operation
 
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
-    from farm.scheduler.queues import Account, Queue
+    from farm.scheduler.queues import Account, Line, Queue
 
 TaskId = NewType("TaskId", int)
 WorkerId = NewType("WorkerId", str)
@@ -32,22 +31,24 @@ class Task:
     __slots__ = (
         "abandoned",
         "alone",
+        "asked_back",
         "batch_key",
         "call",
         "charged_s",
         "client",
         "deadline",
+        "former",
+        "held",
         "id",
+        "line",
         "lost_on",
         "lot",
         "priority",
         "queue",
-        "rank",
         "refill",
         "rows",
         "sent_at",
         "submitted_at",
-        "taking_back",
         "worker",
     )
 
@@ -72,74 +73,88 @@ class Task:
         self.deadline = deadline
         self.submitted_at = now
         self.rows = call.rows or 1
-        # Where it stands: waiting in its queue while worker is None.
-        self.rank = 0
-        self.batch_key = batch_key
+        # Where it waits, or else where it runs: one of `line` and `worker` is None.
+        self.line: Line | None = None
         self.worker: Worker | None = None
         self.lot: Lot | None = None
-        self.sent_at = 0.0
+        # At its worker.
+        self.sent_at = now
+        self.held = 0
         self.charged_s = 0.0
         self.alone = False
         self.refill = False
-        self.taking_back = False
+        self.asked_back = False
+        # Its past.
+        self.batch_key = batch_key
         self.abandoned = False
+        self.former: tuple[WorkerId, ...] = ()
         self.lost_on: tuple[str, ...] = ()
 
 
 class Lot:
-    """Tasks that take one unit of a worker's credit: one call, or one batch."""
+    """Tasks that take one unit of a worker's credit: one call, or one batch.
 
-    __slots__ = ("exclusive", "remaining", "size")
+    exclusive: nothing may wait behind it, as it runs long, for an unknown time, or under suspicion.
+    """
 
-    def __init__(self, size: int, *, exclusive: bool) -> None:
-        self.size = size
+    __slots__ = ("exclusive", "remaining", "rows", "timed")
+
+    def __init__(self, size: int, rows: int, *, exclusive: bool) -> None:
         self.remaining = size
+        self.rows = rows
         self.exclusive = exclusive
+        self.timed = False
 
 
 class Worker:
     """The record of one worker from joining to leaving."""
 
     __slots__ = (
+        "behind",
         "busy_since",
         "done",
+        "ends_at",
         "exclusive_lots",
         "held",
         "id",
         "last_answer_at",
         "level",
+        "lifetime_s",
         "lots",
+        "most_slots",
         "pool",
         "slots",
         "take_back_pending",
     )
 
-    def __init__(self, worker_id: WorkerId, pool: Pool, *, slots: int, now: float) -> None:
+    def __init__(
+        self, worker_id: WorkerId, pool: Pool, *, slots: int, ends_at: float, now: float
+    ) -> None:
         self.id = worker_id
         self.pool = pool
+        self.ends_at = ends_at
+        self.lifetime_s = ends_at - now
         self.slots = slots
+        self.most_slots = slots
         # In the order in which they were sent: the first lots run, the rest are prefetched.
         self.held: dict[TaskId, Task] = {}
         self.lots = 0
         self.exclusive_lots = 0
+        # What its pool indexes it by: see `Pool.moved`.
         self.level = 0
+        self.behind = 0
         self.take_back_pending = False
         self.last_answer_at = now
         self.busy_since: float | None = None
         self.done = 0
 
-    def wanted_level(self, full: int) -> int:
-        """Lots per slot; 0: a slot is free; `full`: nothing may wait behind a long call."""
-        level = self.lots // self.slots
-        return full if level and self.exclusive_lots else min(level, full - 1)
-
-    def held_in_turn(self) -> tuple[list[Task], list[Task]]:
-        """The tasks that fill the slots, those sent first, and the tasks that wait behind them."""
+    def held_in_turn(self, slots: int) -> tuple[list[Task], list[Task]]:
+        """The tasks that fill so many slots, those sent first, and those that wait behind them."""
         first: list[Task] = []
         waiting: list[Task] = []
         lots: set[Lot] = set()
         for task in self.held.values():
-            if task.lot is None or task.lot in lots or len(lots) < self.slots:
+            if task.lot is None or task.lot in lots or len(lots) < slots:
                 first.append(task)
                 if task.lot is not None:
                     lots.add(task.lot)
@@ -149,57 +164,62 @@ class Worker:
 
 
 class RunTimes:
-    """The last run times of one class of calls, model and operation, and what follows from them."""
+    """The last run times of one class of calls, model and operation, and what follows from them.
 
-    __slots__ = ("_order", "_sorted", "_sum", "round_trip_s")
+    mean: seconds, 0 while no run is known; prefetch: how many lots may wait behind a running one;
+    round_trip_s: what sending out and answering take without the run, 1 ms until it is measured.
+    """
+
+    __slots__ = ("_last", "_p95", "_p95_is_of", "_sum", "count", "mean", "prefetch", "round_trip_s")
 
     WINDOW = 128
 
     def __init__(self) -> None:
-        self._order: deque[float] = deque()
-        self._sorted: list[float] = []
+        self._last: deque[float] = deque(maxlen=self.WINDOW)
         self._sum = 0.0
-        # Time that sending out and answering takes, without the run; 1 ms until one is measured.
+        self._p95 = 0.0
+        self._p95_is_of = 0
+        self.count = 0
+        self.mean = 0.0
+        self.prefetch = 0
         self.round_trip_s = 1e-3
-
-    def __len__(self) -> int:
-        return len(self._order)
 
     def add(self, seconds: float) -> None:
         """Take note of one run."""
-        if len(self._order) >= self.WINDOW:
-            oldest = self._order.popleft()
-            del self._sorted[bisect_left(self._sorted, oldest)]
-            self._sum -= oldest
-        self._order.append(seconds)
-        insort(self._sorted, seconds)
+        last = self._last
+        if len(last) == self.WINDOW:
+            self._sum -= last[0]
+        last.append(seconds)
         self._sum += seconds
+        self.count += 1
+        mean = self.mean = max(self._sum, 0.0) / len(last)
+        if mean > LONG_RUN_ROUND_TRIPS * self.round_trip_s:
+            self.prefetch = 0
+        elif mean * MAX_PREFETCH <= self.round_trip_s:
+            self.prefetch = MAX_PREFETCH
+        else:
+            self.prefetch = math.ceil(self.round_trip_s / mean)
 
     def add_round_trip(self, seconds: float) -> None:
-        """Take note of one measured round trip (time from sending to answer, less the run)."""
-        self.round_trip_s += 0.2 * (max(seconds, 2e-5) - self.round_trip_s)
+        """Take note of one measured round trip: time from sending to answer, less the run.
 
-    @property
-    def mean(self) -> float:
-        """Mean run time in seconds, 0 when none is known."""
-        return max(self._sum, 0.0) / len(self._order) if self._order else 0.0
+        One that stands out, as when a worker's host stalls, counts no more than twice the usual.
+        """
+        seconds = min(max(seconds, 2e-5), 2 * self.round_trip_s)
+        self.round_trip_s += 0.2 * (seconds - self.round_trip_s)
 
     def quantile(self, q: float) -> float:
-        """The q-quantile in seconds (nearest rank), 0 when none is known."""
-        if not self._sorted:
+        """The q-quantile in seconds (nearest rank), 0 while no run is known."""
+        if not self._last:
             return 0.0
-        return self._sorted[min(len(self._sorted) - 1, math.ceil(q * len(self._sorted)) - 1)]
+        return sorted(self._last)[max(0, math.ceil(q * len(self._last)) - 1)]
 
-    def prefetch(self) -> int:
-        """How many calls may wait at a worker behind the running one."""
-        if not self._order:
-            return 0
-        mean = self.mean
-        if mean > LONG_RUN_ROUND_TRIPS * self.round_trip_s:
-            return 0
-        if mean * MAX_PREFETCH <= self.round_trip_s:
-            return MAX_PREFETCH
-        return math.ceil(self.round_trip_s / mean)
+    def p95(self) -> float:
+        """The 95 % quantile in seconds, as of at most a sixteenth of the window ago."""
+        if self.count - self._p95_is_of > len(self._last) // 16:
+            self._p95 = self.quantile(0.95)
+            self._p95_is_of = self.count
+        return self._p95
 
 
 def needs_no_slot(operation: Operation) -> bool:
