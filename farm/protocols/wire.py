@@ -369,7 +369,7 @@ def decode_join(message: Message) -> tuple[str, WorkerInfo]:
 
 def encode_loss(loss: Loss) -> list[Buffer]:
     """LOST: a supervisor's word on a worker that died."""
-    return encode(Kind.LOST, loss)
+    return encode(Kind.LOST, list(loss))
 
 
 def decode_loss(message: Message) -> Loss | None:

@@ -260,7 +260,7 @@ class ZmqTransport:
             peer.out.difference_update(ids)
             if kind is Kind.TAKEN_BACK:
                 self._dispatcher.taken_back(worker, ids)
-            else:
+            elif ids:  # the answers to the others were on their way
                 self._dispatcher.went_missing(worker, ids)
         elif kind is Kind.RESIZE:
             if type(message.data) is not int or message.data < 0:
