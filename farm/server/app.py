@@ -6,15 +6,18 @@ layers would cost a call a third of its speed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from farm.errors import Unavailable
 from farm.protocols.json_numbers import NonFinite
+from farm.protocols.umbridge import encode_error
 from farm.server.access import Access
 from farm.server.api import create_api
-from farm.server.door import USER, Backend, Refused, answer_refused, headers_of
+from farm.server.door import USER, Backend, Refused, answer_json, answer_refused, headers_of
 from farm.server.page import status_page
 from farm.server.stream import IN_FLIGHT
 from farm.server.umbridge import PATHS, UmBridgeDoor
@@ -65,8 +68,28 @@ class FrontDoor:
         except Refused as refused:
             await answer_refused(send, refused)
             return
+        door = self._doors.get(path)
+        if door is not None:
+            await door(scope, receive, send)
+        else:
+            await self._fall_through(scope, receive, send)
+
+    async def _fall_through(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def note(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
         try:
-            await self._doors.get(path, self._otherwise)(scope, receive, send)
+            await self._otherwise(scope, receive, note)
+        except asyncio.CancelledError:
+            # The server shuts down; an answer that has begun ends in the middle, which is seen.
+            logger.info("%s %s is cut off", scope["method"], scope["path"][:80])
+            if not started:
+                status, body = encode_error(Unavailable("the farm shut down in the meantime"))
+                await answer_json(send, status, body)
         except Exception:
-            # A 500 has been sent, or the answer ends in the middle and the connection is closed.
-            logger.exception("answering %s %s", scope["method"], path[:80])
+            # The application has answered with a 500, or it ends in the middle.
+            logger.exception("answering %s %s", scope["method"], scope["path"][:80])

@@ -1,0 +1,100 @@
+"""Which door answers which path, and who gets as far as that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import farm
+from tests.front_door import Door, front_door, read_answer
+
+TOKEN = "t0ken"
+FROM_ELSEWHERE = {"X-Forwarded-For": "203.0.113.9"}
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with front_door({"double": double}, token=TOKEN) as opened:
+        yield opened
+
+
+def kind(data: bytes) -> str:
+    error = json.loads(data)
+    assert list(error) == ["error"]
+    return str(error["error"]["type"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "content_type"),
+    [
+        ("GET", "/", 200, "text/html; charset=utf-8"),
+        ("HEAD", "/", 200, "text/html; charset=utf-8"),
+        ("GET", "/Info", 200, "application/json"),
+        ("GET", "//Info", 200, "application/json"),
+        ("GET", "/farm/status", 200, "application/json"),
+        ("GET", "/farm/models", 200, "application/json"),
+        ("GET", "/docs", 200, "text/html; charset=utf-8"),
+        ("GET", "/openapi.json", 200, "application/json"),
+    ],
+)
+def test_each_path_has_its_door(
+    door: Door, method: str, path: str, status: int, content_type: str
+) -> None:
+    response = door.ask(method, path)
+    assert (response.status, response.headers["content-type"]) == (status, content_type)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "expected"),
+    [
+        ("GET", "/info", 404, "NotFound"),
+        ("GET", "/Info/", 404, "NotFound"),
+        ("POST", "/Evaluate/", 404, "NotFound"),
+        ("GET", "/v1/models", 404, "NotFound"),
+        ("GET", "/farm/nothing", 404, "NotFound"),
+        ("GET", "/%2e%2e/etc/passwd", 404, "NotFound"),
+        ("POST", "/", 405, "MethodNotAllowed"),
+        ("DELETE", "/farm/status", 405, "MethodNotAllowed"),
+        ("PATCH", "/Evaluate", 405, "MethodNotAllowed"),
+    ],
+)
+def test_whatever_is_wrong_is_told_in_one_form(
+    door: Door, method: str, path: str, status: int, expected: str
+) -> None:
+    response = door.ask(method, path)
+    assert (response.status, kind(response.data)) == (status, expected)
+
+
+@pytest.mark.parametrize("path", ["/", "/Info", "/Evaluate", "/farm/status", "/docs", "/nothing"])
+def test_without_the_token_nothing_is_told_to_others(door: Door, path: str) -> None:
+    response = door.ask("GET", path, headers=FROM_ELSEWHERE)
+    assert (response.status, kind(response.data)) == (401, "Unauthorized")
+    assert response.headers["www-authenticate"].startswith("Basic")
+
+
+def test_with_the_token_others_come_in(door: Door) -> None:
+    headers = FROM_ELSEWHERE | {"Authorization": f"Bearer {TOKEN}"}
+    evaluate = {"name": "double", "input": [[4]]}
+    assert door.ask("POST", "/Evaluate", evaluate, headers).json() == {"output": [[8.0]]}
+    assert door.ask("GET", "/farm/models", headers=headers).status == 200
+
+
+def test_a_body_from_a_stranger_is_not_read(door: Door) -> None:
+    with door.connect() as connection:
+        head = b"POST /Evaluate HTTP/1.1\r\nX-Real-IP: 1.2.3.4\r\nContent-Length: 99\r\n\r\n"
+        connection.sendall(head)
+        assert read_answer(connection)[0] == 401
+
+
+def test_a_websocket_is_not_answered_with_a_crash(door: Door) -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "eA=="}
+    assert door.ask("GET", "/farm/status", headers=headers).status == 200
+    assert door.ask("GET", "/Info").status == 200

@@ -1,0 +1,228 @@
+"""The server itself: its socket, its start and its end, and bytes that are no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import signal
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+import pytest
+import urllib3
+
+import farm
+from farm.errors import Unavailable
+from farm.model import Config, Inputs
+from farm.server.http import HttpServer, allow_many_open_files, listen
+from farm.server.umbridge import PATHS
+from tests.front_door import WAIT_S, front_door, read_answer, until
+
+
+class Slow(farm.Model):
+    """Runs until it is let go."""
+
+    inputs, outputs = {"x": 1}, {"y": 1}
+
+    def __init__(self) -> None:
+        self.running = threading.Event()
+        self.go = threading.Event()
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        self.running.set()
+        self.go.wait(WAIT_S)
+        return inputs["x"]
+
+
+BODY = b'{"name": "slow", "input": [[3]]}'
+ASK = b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+INFO = b"GET /Info HTTP/1.1\r\n\r\n"
+
+
+async def nothing(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("nobody asks")
+
+
+def test_a_free_port_is_picked_and_told() -> None:
+    async def twice() -> tuple[tuple[str, int], tuple[str, int]]:
+        first, second = HttpServer(nothing, port=0), HttpServer(nothing, port=0)
+        addresses = await first.start(), await second.start()
+        await first.stop(0.1)
+        await second.stop(0.1)
+        return addresses
+
+    (host, one), (_, other) = asyncio.run(twice())
+    assert host == "127.0.0.1"
+    assert 0 < one != other > 0
+
+
+def test_a_port_that_is_taken_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            Unavailable, match=f"cannot listen on 127.0.0.1:{port}: Address already"
+        ):
+            asyncio.run(HttpServer(nothing, port=port).start())
+
+
+def test_a_host_that_is_not_here_is_said_in_one_line() -> None:
+    with pytest.raises(Unavailable, match=r"cannot listen on no\.such\.host\.invalid:0"):
+        listen("no.such.host.invalid", 0)
+    with pytest.raises(Unavailable, match=r"cannot listen on 203\.0\.113\.9:0"):
+        listen("203.0.113.9", 0)
+
+
+def test_accepted_connections_are_probed_and_answer_without_delay() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        listener.setblocking(True)
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+def test_the_limit_of_open_files_is_raised() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        allow_many_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_signal_handlers_are_left_alone() -> None:
+    async def look() -> bool:
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        server = HttpServer(nothing, port=0)
+        await server.start()
+        during = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        await server.stop(0.1)
+        return before == during
+
+    assert asyncio.run(look())
+
+
+def test_a_request_that_runs_is_finished_while_no_new_one_is_taken() -> None:
+    slow = Slow()
+    with front_door({"slow": slow}) as door, door.connect() as running, door.connect() as idle:
+        idle.sendall(INFO)
+        assert read_answer(idle)[0] == 200
+        running.sendall(ASK)
+        assert slow.running.wait(WAIT_S)
+        stopping = asyncio.run_coroutine_threadsafe(door.server.stop(grace_s=WAIT_S), door.loop)
+        assert idle.recv(1) == b""  # an idle connection is closed at once
+        with pytest.raises(ConnectionRefusedError):
+            door.connect()
+        slow.go.set()
+        assert read_answer(running) == (200, b'{"output":[[3.0]]}')
+        assert running.recv(1) == b""
+        stopping.result(WAIT_S)
+
+
+def test_a_request_that_outlasts_the_grace_is_answered_with_an_error() -> None:
+    slow = Slow()
+    with front_door({"slow": slow}) as door, door.connect() as running, door.connect() as half:
+        half.sendall(ASK[:-5])  # a body that never ends
+        running.sendall(ASK)
+        assert slow.running.wait(WAIT_S)
+        start = time.monotonic()
+        door.wait(door.server.stop(grace_s=0.2))
+        assert time.monotonic() - start < 3
+        for connection in (running, half):
+            status, body = read_answer(connection)
+            assert (status, json.loads(body)["error"]["type"]) == (503, "Unavailable")
+            assert connection.recv(1) == b""
+        slow.go.set()
+
+
+def test_points_that_outlast_the_grace_are_cut_off_so_that_it_is_seen(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    slow = Slow()
+    with front_door({"slow": slow}) as door:
+        response = door.connections.request(
+            "POST",
+            f"{door.url}/farm/models/slow/evaluate",
+            json={"inputs": [[[3]]]},
+            preload_content=False,
+        )
+        assert slow.running.wait(WAIT_S)
+        door.wait(door.server.stop(grace_s=0.1))
+        with pytest.raises(urllib3.exceptions.ProtocolError):
+            response.read()
+        slow.go.set()
+    assert "Traceback" not in caplog.text
+
+
+def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
+    @farm.model(inputs={"x": 1}, outputs={"y": 10**6})
+    def large(x: Any) -> Any:
+        return [[x[0]] * 10**6]
+
+    with front_door({"large": large}) as door, door.connect() as deaf:
+        deaf.sendall(ASK.replace(b"slow", b"large").replace(b": 32", b": 33"))
+        until(lambda: door.snapshot()["done"] == 1, "the answer is on its way")
+        start = time.monotonic()
+        door.wait(door.server.stop(grace_s=0.2))
+        assert time.monotonic() - start < 3
+
+
+def test_stopping_twice_or_unstarted_is_no_mistake() -> None:
+    async def stop() -> None:
+        server = HttpServer(nothing, port=0)
+        await server.stop()
+        await server.start()
+        await server.stop(0.1)
+        await server.stop(0.1)
+
+    asyncio.run(stop())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET /Info HTTP/9.9\r\n\r\n",
+        b"POST /Evaluate HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /Evaluate HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /Inf\xff HTTP/1.1\r\n\r\n",
+        b"GET /Info HTTP/1.1\r\nbroken header\r\n\r\n",
+        b"CONNECT farm:80 HTTP/1.1\r\n\r\n",
+        b"GET http:// HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_http_get_a_json_error(garbage: bytes) -> None:
+    with front_door({"slow": Slow()}) as door:
+        with door.connect() as connection:
+            connection.sendall(garbage)
+            status, body = read_answer(connection)
+            assert 400 <= status < 500
+            assert list(json.loads(body)) == ["error"]
+        assert door.ask("GET", "/Info").status == 200
+
+
+def test_connections_that_are_torn_down_do_no_harm() -> None:
+    with front_door({"slow": Slow()}) as door:
+        for sent in (b"", b"GET /Inf", ASK[:40], ASK):
+            connection = door.connect()
+            connection.sendall(sent)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+        assert door.ask("GET", "/Info").status == 200
+
+
+def test_requests_that_are_sent_ahead_are_answered_in_turn() -> None:
+    assert "/Info" in PATHS
+    with front_door({"slow": Slow()}) as door, door.connect() as connection:
+        connection.sendall(INFO * 3)
+        received = b""
+        while received.count(b"HTTP/1.1 200 ") < 3 or not received.endswith(b"}"):
+            received += connection.recv(10**5)
+        assert received.count(b'"models":["slow"]') == 3

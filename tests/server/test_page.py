@@ -1,0 +1,55 @@
+"""The status page: whole in one file, and made for what /farm/status really says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import farm
+from farm.server.page import PAGE
+from tests.front_door import front_door
+
+TEXT = PAGE.decode()
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def test_the_page_is_served_whole_and_needs_nothing_from_elsewhere() -> None:
+    with front_door({"double": double}) as door:
+        response = door.ask("GET", "/")
+        assert response.data == PAGE
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+        head = door.ask("HEAD", "/")
+        assert (head.status, head.data) == (200, b"")
+        assert head.headers["content-length"] == str(len(PAGE))
+    links = re.findall(r"""(?:src|href)=["']([^"']*)""", TEXT)
+    assert links
+    assert all(link.startswith(("/", "data:")) for link in links)
+    assert "@import" not in TEXT
+    assert "url(" not in TEXT
+
+
+def test_text_from_the_farm_is_never_markup() -> None:
+    assert "innerHTML" not in TEXT
+    assert "document.write" not in TEXT
+
+
+def test_the_page_reads_only_what_the_status_says() -> None:
+    with front_door({"double": double}) as door:
+        door.ask("POST", "/Evaluate", {"name": "double", "input": [[1]]})
+        status = door.ask("GET", "/farm/status").json()
+    assert used("state") <= set(status)
+    assert used("w", "worker") <= set(status["workers"][0])
+    assert used("q") <= set(status["queues"][0])
+    assert used("e") <= set(status["events"][0])
+
+
+def used(*names: str) -> set[str]:
+    """The members that the page's script reads of objects with these names."""
+    script = TEXT.partition("<script>")[2]
+    found = re.findall(rf"\b(?:{'|'.join(names)})\.([a-z_]+)\b", script)
+    assert found
+    return set(found)
