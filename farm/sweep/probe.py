@@ -20,8 +20,8 @@ class Probe:
 
     point: int
     results: list[Result]
-    given_at: float
-    t_total: float
+    given: float
+    answered: float
 
     def put(self, store: Store) -> None:
         """Store the outcome."""
@@ -32,8 +32,8 @@ class Probe:
             None,
             attempt=1,
             worker=store.worker_id(self.results[0].worker),
-            given_at=self.given_at,
-            t_total=self.t_total,
+            given=self.given,
+            answered=self.answered,
         )
         store.add(row)
 
@@ -41,7 +41,7 @@ class Probe:
 def probe(plan: Plan, evaluator: Evaluator, hints: Hints = NO_HINTS) -> Probe:
     """Evaluate the first point and check its sizes. Raises SweepError when that fails."""
     point = int(plan.order()[0])
-    given_at, given = time.time(), time.monotonic()
+    given = time.time()
     try:
         futures = [evaluator.submit(call, hints) for call in plan.calls(point)]
         results = [future.result() for future in futures]
@@ -52,4 +52,4 @@ def probe(plan: Plan, evaluator: Evaluator, hints: Hints = NO_HINTS) -> Probe:
             f"{error} (--no-probe begins all the same)",
             detail=getattr(error, "detail", ""),
         ) from error
-    return Probe(point, results, given_at, time.monotonic() - given)
+    return Probe(point, results, given, time.time())

@@ -32,6 +32,7 @@ from farm.errors import (
 from farm.sweep.journal import Row, Status
 from farm.sweep.plan import Plan
 from farm.sweep.progress import Meter, Progress, status_of, write_status
+from farm.sweep.recover import RUNNING
 from farm.sweep.store import COMPLETE, Store
 from farm.sweep.summary import summarise
 from farm.sweep.window import Window
@@ -104,10 +105,19 @@ class _Flight:
     """A point in the farm: its calls and what has come back."""
 
     point: int
-    given_at: float  # Unix time
-    given: float  # monotonic
+    given: float = field(default_factory=time.time)  # Unix time
     futures: list[Future[Result]] = field(default_factory=list)
     results: dict[int, Result] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answer:
+    """What came back of call `k` of a point, and the Unix time."""
+
+    flight: _Flight
+    k: int
+    future: Future[Result]
+    at: float
 
 
 class Run:
@@ -139,7 +149,7 @@ class Run:
         start = {} if rules.start is None else {"start": rules.start}
         self._window = Window(rules.in_flight, **start)
         self._meter = Meter(store.known, title=store.plan.title, run_id=store.plan.run_id)
-        self._answers: queue.SimpleQueue[tuple[_Flight, int, Future[Result]]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._flights: dict[int, _Flight] = {}
         self._todo: deque[int] = deque()
         self._ending = ""
@@ -202,16 +212,14 @@ class Run:
             return
         for _ in range(min(room, len(self._todo))):
             point = self._todo.popleft()
-            flight = self._flights[point] = _Flight(point, time.time(), time.monotonic())
+            flight = self._flights[point] = _Flight(point)
             try:
                 for k, call in enumerate(self._plan.calls(point)):
                     future = self._evaluator.submit(call, self._rules.hints)
                     flight.futures.append(future)
-                    future.add_done_callback(
-                        lambda done, flight=flight, k=k: self._answers.put((flight, k, done))  # type: ignore[misc]  # mypy does not infer defaults of lambdas
-                    )
+                    future.add_done_callback(self._receiver(flight, k))
             except FarmError as error:
-                self._settle(flight, error)
+                self._settle(flight, error, time.time())
                 if self._window.size(now) == 0:
                     return
 
@@ -228,30 +236,35 @@ class Run:
 
     # Taking
 
+    def _receiver(self, flight: _Flight, k: int) -> Callable[[Future[Result]], None]:
+        # Called on a thread of the client: the time is taken there, the work is done here.
+        return lambda done: self._answers.put(_Answer(flight, k, done, time.time()))
+
     def _take(self) -> None:
         try:
-            self._answered(*self._answers.get(timeout=TICK_S))
+            self._answered(self._answers.get(timeout=TICK_S))
             for _ in range(AT_ONCE):
-                self._answered(*self._answers.get_nowait())
+                self._answered(self._answers.get_nowait())
         except queue.Empty:
             pass
 
-    def _answered(self, flight: _Flight, k: int, future: Future[Result]) -> None:
+    def _answered(self, answer: _Answer) -> None:
+        flight, at = answer.flight, answer.at
         if self._flights.get(flight.point) is not flight:
             return  # settled by another of its calls, or taken back
         try:
-            flight.results[k] = future.result()
+            flight.results[answer.k] = answer.future.result()
         except (FarmError, CancelledError) as error:
-            self._settle(flight, error)
+            self._settle(flight, error, at)
             return
         except Exception as error:  # a client's own fault, which must not stop a sweep of days
             detail = "".join(traceback.format_exception(error))
-            self._settle(flight, FarmError(f"{type(error).__name__}: {error}", detail=detail))
+            self._settle(flight, FarmError(f"{type(error).__name__}: {error}", detail=detail), at)
             return
         if len(flight.results) == len(flight.futures):
-            self._settle(flight, None)
+            self._settle(flight, None, at)
 
-    def _settle(self, flight: _Flight, error: BaseException | None) -> None:
+    def _settle(self, flight: _Flight, error: BaseException | None, at: float) -> None:
         """A point is finished, or goes back to be given again when it is not at fault."""
         del self._flights[flight.point]
         for future in flight.futures:
@@ -261,7 +274,7 @@ class Run:
             self._todo.appendleft(flight.point)
             self._wait_for_farm(error, now)
             return
-        row = self._row(flight, error)
+        row = self._row(flight, error, at)
         if row.status is not Status.CANCELLED:
             worker = flight.results[0].worker if flight.results.get(0) else ""
             self._window.answered(worker, now)
@@ -274,7 +287,7 @@ class Run:
             if limit is not None and self._failures > limit:
                 self._end("too many failures")
 
-    def _row(self, flight: _Flight, error: BaseException | None) -> Row:
+    def _row(self, flight: _Flight, error: BaseException | None, at: float) -> Row:
         results = [flight.results[k] for k in sorted(flight.results)]
         attempt = int(self._store.known.attempts[flight.point]) + 1
         worker = self._store.worker_id(results[0].worker) if results else self._store.worker_id("")
@@ -285,8 +298,8 @@ class Run:
             error,
             attempt=attempt,
             worker=worker,
-            given_at=flight.given_at,
-            t_total=time.monotonic() - flight.given,
+            given=flight.given,
+            answered=at,
         )
 
     def _wait_for_farm(self, error: BaseException, now: float) -> None:
@@ -314,11 +327,12 @@ class Run:
 
     def _tell_if_due(self) -> None:
         if time.monotonic() - self._told >= STATUS_S:
-            self._tell(self._ending or "running")
+            self._tell(RUNNING)
 
     def _tell(self, state: str) -> Progress:
         self._told = time.monotonic()
-        message = self._store.trouble or self._message
+        stopping = f"stopping: {self._ending}" if self._ending and state == RUNNING else ""
+        message = self._store.trouble or self._message or stopping
         progress = self._meter.now(state, in_flight=len(self._flights), message=message)
         write_status(status_of(self._store.path), progress)
         self._watch(progress)
@@ -356,27 +370,31 @@ def row_of(
     *,
     attempt: int,
     worker: int,
-    given_at: float,
-    t_total: float,
+    given: float,
+    answered: float,
 ) -> Row:
-    """The outcome of a point from the results of its calls, in their order, or their error."""
+    """The outcome of a point from the results of its calls, in their order, or their error.
+
+    given, answered: Unix times.
+    """
     values: Array | None = None
     if error is None:
         try:
             values = numbers_of(plan, results)
         except InvalidOutput as misfit:
             error = misfit
-    known = bool(results)
-    t_queue = results[0].queue_time_s if known else float("nan")
+    unknown = float("nan")
+    t_run = sum(result.run_time_s for result in results) if results else unknown
     return Row(
         point=point,
         status=Status.DONE if error is None else STATUS_OF.get(type(error), Status.FAILED),
         attempt=attempt,
         worker=worker,
-        t_start=given_at + (t_queue if known else 0.0),
-        t_run=sum(result.run_time_s for result in results) if known else float("nan"),
-        t_queue=t_queue,
-        t_total=t_total,
+        # From its end: a call may also wait where it runs, behind others of the same message.
+        t_start=answered - (t_run if results else 0.0),
+        t_run=t_run,
+        t_queue=results[0].queue_time_s if results else unknown,
+        t_total=answered - given,
         values=values,
         error="" if error is None else f"{type(error).__name__}: {error}",
         traceback=getattr(error, "detail", ""),

@@ -82,7 +82,8 @@ class Store:
         """Begin a new sweep. Raises SweepError, also when there is a file already, and OSError."""
         lock = Lock(lock_of(path))
         try:
-            _refuse_to_overwrite(path)
+            Store.refuse_to_overwrite(path)
+            journal_of(path).unlink(missing_ok=True)  # one that was stopped before it had a plan
             check_space(path, plan)
             journal = Journal(journal_of(path))
             try:
@@ -101,6 +102,20 @@ class Store:
                 raise SweepError(f"{path} cannot be made: {error}") from error
             raise
         return Store(path, plan, Known.nothing(plan.size), file, journal, lock)
+
+    @staticmethod
+    def refuse_to_overwrite(path: Path) -> None:
+        """Raise SweepError when there is a sweep, or any file, at `path`."""
+        journal = journal_of(path)
+        there = path if path.exists() else journal
+        if there == journal:
+            try:
+                read(journal)
+            except (FileNotFoundError, SweepError):
+                return
+        raise SweepError(
+            f"{there} exists: go on with that sweep by --resume {path}, or write to another file"
+        )
 
     @staticmethod
     def resume(path: Path) -> Store:
@@ -254,18 +269,3 @@ def _open_to_write(path: Path) -> h5py.File:
     file.attrs["state"] = RUNNING
     file.flush()
     return file
-
-
-def _refuse_to_overwrite(path: Path) -> None:
-    journal = journal_of(path)
-    if not path.exists() and journal.exists():
-        try:
-            read(journal)
-        except SweepError:
-            journal.unlink()  # stopped before it held a plan
-    for there in (path, journal):
-        if there.exists():
-            raise SweepError(
-                f"{there} exists: go on with that sweep by --resume {path}, "
-                "or write to another file"
-            )

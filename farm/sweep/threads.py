@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -39,15 +40,16 @@ class Threads:
 
     def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
         """The result to come, or a FarmError."""
-        return self._pool.submit(self._run, call)
+        return self._pool.submit(self._run, call, time.monotonic())
 
     def close(self) -> None:
         """Take back what waits and end when what runs has finished."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _run(self, call: Call) -> Result:
+    def _run(self, call: Call, since: float | None = None) -> Result:
+        waited = 0.0 if since is None else time.monotonic() - since
         (outcome,) = self._runner.execute([call])
         if isinstance(outcome, FarmError):
             raise outcome
         thread = threading.current_thread().name.replace("_", "-")
-        return replace(outcome, worker=f"{self._name}-{thread}")
+        return replace(outcome, worker=f"{self._name}-{thread}", queue_time_s=waited)

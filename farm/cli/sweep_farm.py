@@ -1,0 +1,147 @@
+"""The farm behind a sweep: a running one, or one that lives as long as the sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from farm.client import Client, connect
+from farm.errors import FarmError
+from farm.provision.local import WorkersFailed
+from farm.server.farm import Farm, running
+from farm.settings import Settings
+from farm.sweep.window import PER_WORKER, START
+
+Command = Callable[..., Any]
+
+STATUS_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which farm: models to serve here, or else where one runs; kept with the sweep as JSON."""
+
+    models: tuple[str, ...] = ()
+    to: str | None = None
+    workers: int | None = None
+    time_limit_s: float | None = None
+
+    def to_json(self) -> str:
+        """As text; `from_json` reads it back."""
+        data = {"models": self.models, "to": self.to, "workers": self.workers}
+        return json.dumps(data | {"time_limit_s": self.time_limit_s})
+
+    @staticmethod
+    def from_json(text: str) -> Target:
+        """Read what `to_json` wrote; no farm in particular from anything else."""
+        try:
+            data = json.loads(text)
+            return Target(**data | {"models": tuple(data["models"])})
+        except (ValueError, TypeError, KeyError):
+            return Target()
+
+    def or_else(self, other: Target) -> Target:
+        """This farm, or the other one when this says neither models nor where."""
+        return self if self.models or self.to else other
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFarm:
+    """A farm to give points to. start: points in flight at first, enough for its workers."""
+
+    client: Client
+    start: int
+    reconnect: Callable[[], Client] | None
+
+
+def farm_options(command: Command) -> Command:
+    """The options that say which farm runs a sweep."""
+    for option in (
+        click.option(
+            "--time-limit",
+            "time_limit_s",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="SECONDS",
+            help="Kill a model call that runs longer (when MODEL is served here).",
+        ),
+        click.option(
+            "-n",
+            "--workers",
+            type=click.IntRange(min=1),
+            help="Model processes when MODEL is served here. Default: one for each core.",
+        ),
+        click.option(
+            "--to",
+            "--url",
+            "--connect",
+            "to",
+            metavar="URL|FILE|DIR",
+            help="A running farm or UM-Bridge server: its URL, its connection file farm.json, or "
+            "its run folder. Default: $FARM_CONNECTION, $FARM_URL, then ./farm-run.",
+        ),
+        click.argument("models", nargs=-1, metavar="[MODEL]..."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
+    """A client of the farm that runs the sweep `out`; models are served until the block ends.
+
+    Raises click.UsageError, FarmError.
+    """
+    if target.models and target.to:
+        raise click.UsageError("give MODEL to serve it here, or --to for a running farm, not both")
+    if target.models:
+        with _served(target, out) as connection, connect(str(connection)) as client:
+            yield OpenFarm(client, max(START, PER_WORKER * _workers(target)), None)
+        return
+    with contextlib.ExitStack() as stack:
+        current = stack.enter_context(connect(target.to))
+
+        def reconnect() -> Client:
+            # A farm that was started anew has another address and other keys.
+            return stack.enter_context(connect(target.to))
+
+        yield OpenFarm(current, _start(current), reconnect)
+
+
+@contextlib.contextmanager
+def _served(target: Target, out: Path) -> Iterator[Path]:
+    """A farm in this process for the block; gives its connection file.
+
+    Its run folder, with what the models print, stays when the block fails.
+    """
+    folder = out.with_name(out.name + ".run")
+    settings = Settings(
+        port=0, dir=folder, workers=_workers(target), time_limit_s=target.time_limit_s
+    )
+    farm = Farm(list(target.models), settings, doors=False)
+    try:
+        with running(farm):
+            yield farm.connection_file
+    except WorkersFailed as error:
+        raise click.ClickException(f"{error} (what the models said is in {folder}/logs)") from None
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _workers(target: Target) -> int:
+    return target.workers or len(os.sched_getaffinity(0))
+
+
+def _start(client: Client) -> int:
+    """Points to give at first: a farm tells its workers, other servers have few."""
+    try:
+        workers: Sequence[Any] = client.status()["workers"]
+    except (FarmError, KeyError):
+        return START
+    return max(START, PER_WORKER * len(workers))
