@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import faulthandler
 import json
+import logging
 import os
 import secrets
 import select
@@ -157,6 +158,16 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def _log_to_stderr() -> None:
+    """farm's own words, and the tracebacks of failed calls; other loggers are the models'."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    logger = logging.getLogger("farm")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one model process; the exit status."""
     arguments = parsed(argv)
@@ -164,6 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # not for the programs that a model starts
     faulthandler.enable()  # a crash in C code leaves a Python traceback in the log
+    _log_to_stderr()
     watch = Watch(arguments.lifeline)
     watch.start()
     return serve(arguments, Status(arguments.status), watch)

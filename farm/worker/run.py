@@ -6,6 +6,7 @@ No sockets and no clock but the run time; a transport hosts a Runner and sends w
 from __future__ import annotations
 
 import json
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from farm.call import EMPTY_CONFIG, Array, Call, ModelInfo, Operation, Result
-from farm.errors import FarmError, InvalidInput, ModelFailed, ModelNotFound, error_named
+from farm.errors import (
+    FarmError,
+    InvalidInput,
+    InvalidOutput,
+    ModelFailed,
+    ModelNotFound,
+    error_named,
+)
 from farm.model import (
     Config,
     Inputs,
@@ -28,6 +36,8 @@ from farm.model import (
 )
 
 Outcome = Result | FarmError
+
+log = logging.getLogger(__name__)
 
 # A sweep over configs must not fill the memory; 1,000 descriptions are about a megabyte.
 DESCRIPTIONS_KEPT = 1000
@@ -133,7 +143,7 @@ class Runner:
                 return _evaluate_rows(model, info, [call])[0]
             return _evaluate(model, info, call)
         except BaseException as error:  # a model may raise SystemExit: its call fails, not we
-            return named(error)
+            return _logged(named(error), call)
 
     def _answer_merged(self, calls: Sequence[Call]) -> list[Outcome] | None:
         """The outcomes of calls that share one evaluation; None: they have to run one by one."""
@@ -149,7 +159,7 @@ class Runner:
         except BaseException as error:
             if info.repeatable:
                 return None
-            answers = iter([named(error)] * len(fitting))
+            answers = iter([_logged(named(error), calls[0])] * len(fitting))
         return [error or next(answers) for error in mistakes]
 
     def _described(self, call: Call) -> tuple[Model, ModelInfo]:
@@ -189,6 +199,12 @@ def named(error: BaseException) -> FarmError:
     except MemoryError:
         detail = ""
     return ModelFailed(message, detail=detail)
+
+
+def _logged(error: FarmError, call: Call) -> FarmError:
+    if isinstance(error, ModelFailed | InvalidOutput):
+        log.info("%s of model %r failed: %s", call.operation, call.model, error.detail or error)
+    return error
 
 
 def _mistake(call: Call, info: ModelInfo) -> FarmError | None:

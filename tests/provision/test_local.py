@@ -125,7 +125,7 @@ def test_a_death_is_told_with_its_reason_and_a_new_process_comes(
 
 @pytest.mark.parametrize(("how", "message"), [(4, "SystemExit: leaving"), (5, "MemoryError")])
 def test_what_python_can_catch_kills_no_process(
-    farm: Farm, start: Start, how: int, message: str
+    farm: Farm, start: Start, tmp_path: Path, how: int, message: str
 ) -> None:
     workers = start("die")
     (pid,) = workers.pids()
@@ -133,6 +133,7 @@ def test_what_python_can_catch_kills_no_process(
         farm.submit("die", how).result(LIMIT_S)
     assert farm.call("die", 7) == 7
     assert workers.pids() == [pid]
+    assert "model 'die' failed: Traceback" in log_text(tmp_path)
 
 
 def test_an_idle_process_that_is_killed_is_replaced(farm: Farm, start: Start) -> None:

@@ -448,6 +448,17 @@ def test_whatever_a_model_raises_is_model_failed(error: BaseException, message: 
     assert run.__file__ not in outcome.detail, "the traceback begins in the model's own code"
 
 
+def test_the_log_has_the_traceback_of_a_failure_and_nothing_of_a_mistake(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", "farm.worker.run"):
+        answer_of(ValueError("bad x"))
+        Runner({"s": Square()}).execute([evaluate("s", [1])])
+    (record,) = caplog.records
+    assert "evaluate of model 'm' failed: Traceback" in record.getMessage()
+    assert "ValueError: bad x" in record.getMessage()
+
+
 def test_a_long_message_is_cut_and_kept_whole_in_the_detail() -> None:
     outcome = answer_of(ValueError("x" * 100_000))
     assert isinstance(outcome, ModelFailed)

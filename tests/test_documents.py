@@ -1,0 +1,80 @@
+"""The models that documents show are models that work."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.call import Array, Call, Derivative, Operation, Result
+from farm.worker.load import load_models
+from farm.worker.run import Runner
+
+ROOT = Path(__file__).parent.parent
+SHOWN = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+SPRING = """
+/STIFFNESS/ { k = $2 }
+/LOADS/ { for (i = 2; i <= NF; i++) printf "SHIFT = %.17g\\n", $i / k }
+/STEPS/ { if ($2 != 10) exit 8 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a file adds its folder to the path."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def runner(number: int, folder: Path) -> tuple[Runner, str]:
+    """A Runner with the model of the page's block `number`, and the model's name."""
+    path = folder / f"shown{number}.py"
+    path.write_text(SHOWN[number])
+    (folder / "spring.awk").write_text(SPRING)
+    models = load_models([str(path)])
+    return Runner(models), next(iter(models))
+
+
+def outputs(runner: Runner, call: Call) -> list[float]:
+    (outcome,) = runner.execute([call])
+    assert isinstance(outcome, Result), outcome
+    array: Array = outcome.outputs[0]
+    return [float(x) for x in array.ravel()]
+
+
+@pytest.mark.parametrize(
+    ("number", "inputs", "expected"),
+    [
+        (0, [[3, 1]], [10]),
+        (1, [[0], [5]], [5] * 10),
+        (2, [[1, 2, 3]], [6 * k / 10 for k in range(11)]),
+        (3, [[3, 1]], [10]),
+        (4, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
+    ],
+)
+def test_models_of_the_models_page(
+    tmp_path: Path, number: int, inputs: list[list[float]], expected: list[float]
+) -> None:
+    run, name = runner(number, tmp_path)
+    arrays = tuple(np.array(x, dtype=float) for x in inputs)
+    np.testing.assert_allclose(outputs(run, Call(name, Operation.EVALUATE, arrays)), expected)
+
+
+def test_the_shown_gradient_is_right(tmp_path: Path) -> None:
+    run, name = runner(1, tmp_path)
+    x = [np.array([0.7]), np.array([2.0])]
+    sens = np.linspace(-1, 2, 10)
+    for in_wrt in (0, 1):
+        wrt = Derivative(0, in_wrt, sens=sens)
+        (slope,) = outputs(run, Call(name, Operation.GRADIENT, tuple(x), derivative=wrt))
+        values = []
+        for step in (1e-6, -1e-6):
+            moved = [a + step * (k == in_wrt) for k, a in enumerate(x)]
+            values.append(np.array(outputs(run, Call(name, Operation.EVALUATE, tuple(moved)))))
+        assert slope == pytest.approx(sens @ (values[0] - values[1]) / 2e-6, rel=1e-6)
+
+
+def test_every_block_is_tried() -> None:
+    assert len(SHOWN) == 5
