@@ -198,7 +198,7 @@ class Scheduler:
             guilty = {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
         for task in reversed(worker.held.values()):
             unplace(task)
-            if task.id in guilty and not task.abandoned:
+            if task.id in guilty:
                 self._lost(task, worker_id, reason, time_limit=time_limit, now=now)
             else:
                 self._go_back(task, worker_id)
@@ -210,6 +210,10 @@ class Scheduler:
             return
         worker.slots = slots
         worker.most_slots = max(worker.most_slots, slots)
+        # What it was asked for before may have been lost with a connection: ask anew if need be.
+        worker.take_back_pending = False
+        for task in worker.held.values():
+            task.asked_back = False
         worker.pool.moved(worker)
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
@@ -262,6 +266,21 @@ class Scheduler:
             self._go_back(task, worker_id)
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
+
+    def went_missing(self, worker_id: WorkerId, task_ids: Iterable[TaskId], *, now: float) -> None:
+        """These, or their answers, were lost on the way to or from a worker that lives on.
+
+        It may have run them, so that they count as lost with it.
+        """
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        for task_id in sorted(task_ids, reverse=True):
+            task = worker.held.get(task_id)
+            if task is not None:
+                release(task, worker)
+                self._lost(task, worker_id, "lost on the way", time_limit=False, now=now)
+        self._to_fill[worker.pool] = None
 
     # What to do
 
@@ -379,26 +398,26 @@ class Scheduler:
     def _lost(
         self, task: Task, worker: WorkerId, reason: str, *, time_limit: bool, now: float
     ) -> None:
+        """Back to the queue with a task that a worker may have run in vain, or end it."""
         task.lost_on += (f"{worker} ({reason})",)
         error: FarmError | None = None
         if time_limit:
             error = TimeLimitExceeded(f"worker {worker} was killed: {reason}")
         elif not task.queue.repeatable:
             error = WorkerLost(
-                f"worker {task.lost_on[0]} died while it may have been running this call, and "
-                f"model {task.call.model!r} is not repeatable"
+                f"worker {task.lost_on[0]} may have run this call before it was lost, and model "
+                f"{task.call.model!r} is not repeatable"
             )
         elif len(task.lost_on) > self.retries:
             error = WorkerLost(
-                f"{len(task.lost_on)} workers died while they ran this call: "
-                + ", ".join(task.lost_on)
+                f"the call was lost {len(task.lost_on)} times, with " + ", ".join(task.lost_on)
             )
-        if error is None:
+        if error is None or task.abandoned:
             task.batch_key = None  # it runs alone from now on, so that only the guilty fail
             self._go_back(task, worker)
-            return
-        self._reply(task, error, now - task.submitted_at, worker)
-        self._forget(task)
+        else:
+            self._reply(task, error, now - task.submitted_at, worker)
+            self._forget(task)
 
     # For others to read
 
