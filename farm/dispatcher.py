@@ -199,7 +199,7 @@ class Dispatcher:
         """A worker is gone, for a reason in words; a second report of the same loss is ignored."""
         if self._workers.pop(worker, None) is None:
             return
-        del self._carrier[worker]
+        self._carrier.pop(worker, None)
         self._scheduler.worker_left(
             worker,
             reason,

@@ -1,0 +1,48 @@
+"""Tests that are coroutines, and waiting for a condition with a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
+
+LIMIT_S = 20.0
+"""How long a test waits for what should come at once; only a failing test waits so long."""
+
+
+def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorator: run the coroutine on an event loop of its own; what goes wrong there fails it."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        wrong: list[dict[str, Any]] = []
+
+        async def watched() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, what: wrong.append(what))
+            await test(*args, **kwargs)
+
+        asyncio.run(watched())
+        assert wrong == []
+
+    return run
+
+
+async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Let the loop run until `condition()` is true; TimeoutError after `limit_s` seconds."""
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110
+            # The condition may be anything, so that nothing tells of its change.
+            await asyncio.sleep(0.001)
+
+
+def wait_until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """The same where there is no loop."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {limit_s} s")
+        time.sleep(0.001)

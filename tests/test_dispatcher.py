@@ -1,0 +1,596 @@
+"""The dispatcher between a real scheduler and a transport that records what it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from farm import dispatcher as module
+from farm.call import (
+    Call,
+    Derivative,
+    Hints,
+    ModelInfo,
+    Operation,
+    Result,
+    TensorInfo,
+    WorkerInfo,
+)
+from farm.dispatcher import Dispatcher
+from farm.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    ModelFailed,
+    ModelNotFound,
+    Overloaded,
+    Unavailable,
+    UnsupportedFeature,
+    WorkerLost,
+)
+from farm.scheduler.state import TaskId, WorkerId
+from tests.loops import on_loop, until
+
+CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
+ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)
+W1, W2 = WorkerId("node1/1-a"), WorkerId("node2/2-b")
+
+
+class Recorder:
+    """A transport whose workers are the test: it writes down what it is asked for."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[WorkerId, TaskId, Call]] = []
+        self.messages: list[tuple[WorkerId, int]] = []
+        self.taken_back: list[tuple[WorkerId, list[TaskId]]] = []
+        self.life: list[str] = []
+        self.leave_on_stop = True
+
+    def start(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.life.append("start")
+
+    def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
+        self.sent += [(worker, task_id, call) for task_id, call in tasks]
+        self.messages.append((worker, len(tasks)))
+
+    def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
+        self.taken_back.append((worker, list(tasks)))
+
+    def stop_workers(self) -> None:
+        self.life.append("stop workers")
+        if self.leave_on_stop:
+            for row in self.dispatcher.snapshot()["workers"]:
+                self.dispatcher.worker_left(WorkerId(row["name"]), "stopped", drained=True)
+
+    async def close(self) -> None:
+        self.life.append("close")
+
+    # What the test makes the workers do
+
+    def join(self, worker: WorkerId = W1, models: tuple[ModelInfo, ...] = (CUBE,)) -> None:
+        self.dispatcher.worker_joined(WorkerInfo(worker, models, host="node1", pid=7), self)
+
+    async def next(self) -> tuple[WorkerId, TaskId, Call]:
+        """The next call that is sent."""
+        await until(lambda: self.sent)
+        return self.sent.pop(0)
+
+    async def answer(self, value: float = 8.0) -> None:
+        """Answer the next call that is sent."""
+        worker, task_id, _ = await self.next()
+        self.dispatcher.finished(worker, [(task_id, Result((np.array([value]),), 0.001))])
+
+
+def up(**limits: int) -> tuple[Dispatcher, Recorder]:
+    transport = Recorder()
+    dispatcher = Dispatcher([transport], **limits)
+    dispatcher.start()
+    return dispatcher, transport
+
+
+def cube(x: float = 2.0, config: str = "{}", model: str = "cube") -> Call:
+    return Call(model, Operation.EVALUATE, (np.array([x]),), config)
+
+
+async def turns(count: int = 10) -> None:
+    """Let everything happen that is about to."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# Calls
+
+
+@on_loop
+async def test_call_goes_to_a_worker_and_its_result_comes_back() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    call = cube()
+    waiting = asyncio.create_task(dispatcher.submit(call))
+    worker, task_id, sent = await transport.next()
+    assert (worker, sent) == (W1, call)
+    answer = Result((np.array([8.0]),), 0.25, idle_s=0.5)
+    dispatcher.finished(worker, [(task_id, answer)])
+    result = await waiting
+    assert result.outputs is answer.outputs
+    assert (result.run_time_s, result.idle_s, result.worker) == (0.25, 0.5, W1)
+    assert 0.0 <= result.queue_time_s < 5.0
+
+
+@on_loop
+async def test_error_of_the_worker_is_raised() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    worker, task_id, _ = await transport.next()
+    error = ModelFailed("diverged", detail="at line 3")
+    dispatcher.finished(worker, [(task_id, error)])
+    with pytest.raises(ModelFailed, match="diverged") as caught:
+        await waiting
+    assert caught.value.detail == "at line 3"
+
+
+@on_loop
+async def test_calls_of_one_turn_leave_in_one_message() -> None:
+    dispatcher, transport = up()
+    batching = ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=8)
+    transport.join(models=(batching,))
+    tasks = [asyncio.create_task(dispatcher.submit(cube(i))) for i in range(5)]
+    await until(lambda: transport.messages)
+    assert transport.messages == [(W1, 5)]
+    dispatcher.finished(W1, [(task_id, Result(())) for _, task_id, _ in transport.sent])
+    await asyncio.gather(*tasks)
+
+
+@on_loop
+async def test_call_waits_for_a_worker() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await turns()
+    assert transport.sent == []
+    transport.join(W2)
+    await transport.answer()
+    assert (await waiting).worker == W2
+
+
+@on_loop
+async def test_unknown_model_is_refused_with_the_names_of_the_others() -> None:
+    dispatcher, transport = up()
+    with pytest.raises(ModelNotFound, match="'cube' is not served here; the following are: none"):
+        await dispatcher.submit(cube())
+    transport.join()
+    with pytest.raises(ModelNotFound, match="the following are: cube"):
+        await dispatcher.submit(cube(model="beam"))
+
+
+@on_loop
+async def test_input_that_does_not_fit_a_known_description_is_not_sent() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    with pytest.raises(InvalidInput, match="length 2"):
+        await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(2),)))
+    gradient = Call("cube", Operation.GRADIENT, (np.zeros(1),), "{}", Derivative(0, 0))
+    with pytest.raises(UnsupportedFeature):
+        await dispatcher.submit(gradient)
+    await turns()
+    assert transport.sent == []
+
+
+@on_loop
+async def test_full_queue_refuses() -> None:
+    dispatcher, transport = up(max_queued=2)
+    transport.join()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    waiting = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(2)]
+    await turns()
+    with pytest.raises(Overloaded, match="2 calls are waiting"):
+        await dispatcher.submit(cube())
+    transport.join()
+    for _ in waiting:
+        await transport.answer()
+    await asyncio.gather(*waiting)
+
+
+@on_loop
+async def test_done_is_called_once_however_often_it_is_answered() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    outcomes: list[object] = []
+    task_id = dispatcher.start_call(cube(), Hints(), outcomes.append)
+    await transport.next()
+    for worker in (W2, W1, W1):  # the first answer counts, whoever gives it
+        dispatcher.finished(worker, [(task_id, Result((), worker=worker))])
+        await turns()
+    assert len(outcomes) == 1
+
+
+@on_loop
+async def test_answers_to_calls_of_another_life_are_ignored() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    other, _ = up()
+    ids = set()
+    for life in (dispatcher, other):
+        life.worker_joined(WorkerInfo(W1, (CUBE,)), transport)
+        ids.add(life.start_call(cube(), Hints(), lambda outcome: None))
+    assert len(ids) == 2
+    dispatcher.finished(W1, [(task_id, Result(())) for task_id in ids])
+    await turns()
+    assert len(transport.sent) == 2
+
+
+# Taking back
+
+
+@on_loop
+async def test_cancelled_wait_takes_a_waiting_call_back() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    first = asyncio.create_task(dispatcher.submit(cube()))
+    second = asyncio.create_task(dispatcher.submit(cube()))
+    await turns()
+    second.cancel()
+    await turns()
+    assert second.cancelled()
+    await transport.answer()
+    await first
+    await turns()
+    assert transport.sent == []
+    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+
+
+@on_loop
+async def test_cancelled_wait_lets_a_running_call_finish() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    waiting.cancel()
+    await turns()
+    assert waiting.cancelled()
+    await transport.answer()
+    second = asyncio.create_task(dispatcher.submit(cube()))
+    await transport.answer()
+    await second
+
+
+@on_loop
+async def test_call_cancelled_in_the_turn_of_its_error_leaves_nothing_behind() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    worker, task_id, _ = await transport.next()
+    dispatcher.finished(worker, [(task_id, ModelFailed("no"))])
+    # The outcome is set in the next turn; cancel before the waiting task sees it.
+    asyncio.get_running_loop().call_soon(waiting.cancel)
+    with pytest.raises((asyncio.CancelledError, ModelFailed)):
+        await waiting
+    del waiting
+    gc.collect()  # an outcome that nobody took would complain here
+
+
+# Time
+
+
+@on_loop
+async def test_deadline_passes_while_the_call_waits() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    with pytest.raises(DeadlineExceeded, match="in the queue"):
+        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
+
+
+@on_loop
+async def test_deadline_passes_while_the_call_runs() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    with pytest.raises(DeadlineExceeded, match=W1):
+        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
+    await transport.answer()  # too late, and ignored
+    await turns()
+
+
+@on_loop
+async def test_earlier_deadline_after_a_later_one() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    late = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=1000.0)))
+    await turns()
+    with pytest.raises(DeadlineExceeded):
+        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
+    assert not late.done()
+    late.cancel()
+
+
+@pytest.mark.parametrize("deadline_s", [math.inf, 1e12])
+@on_loop
+async def test_deadline_in_the_far_future_is_none(deadline_s: float) -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=deadline_s)))
+    await transport.answer()
+    await waiting
+
+
+@on_loop
+async def test_deadline_that_is_no_number_is_refused() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    with pytest.raises(InvalidInput, match="deadline"):
+        await dispatcher.submit(cube(), Hints(deadline_s=math.nan))
+
+
+# Workers
+
+
+@on_loop
+async def test_call_of_a_lost_worker_runs_elsewhere() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await transport.next()
+    transport.join(W2)
+    dispatcher.worker_left(W1, "signal SIGKILL")
+    dispatcher.worker_left(W1, "its connection was lost")  # a second report is ignored
+    await transport.answer()
+    assert (await waiting).worker == W2
+    events = [(e["event"], e["worker"]) for e in dispatcher.snapshot()["events"]]
+    assert events == [("joined", W1), ("joined", W2), ("lost", W1)]
+
+
+@on_loop
+async def test_call_that_kills_its_workers_is_given_up() -> None:
+    dispatcher, transport = up(retries=1)
+    waiting = None
+    for worker in (W1, W2):
+        transport.join(worker)
+        waiting = waiting or asyncio.create_task(dispatcher.submit(cube()))
+        await transport.next()
+        dispatcher.worker_left(worker, "signal SIGSEGV")
+    assert waiting is not None
+    with pytest.raises(WorkerLost, match=r"node1/1-a .*SIGSEGV.*node2/2-b"):
+        await waiting
+
+
+@on_loop
+async def test_call_that_went_missing_is_sent_again() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    _, task_id, _ = await transport.next()
+    dispatcher.went_missing(W1, [task_id])
+    await transport.answer()
+    assert (await waiting).worker == W1
+
+
+@on_loop
+async def test_call_that_must_not_run_twice_and_went_missing_fails() -> None:
+    dispatcher, transport = up()
+    transport.join(models=(ONCE,))
+    waiting = asyncio.create_task(dispatcher.submit(cube(model="once")))
+    _, task_id, _ = await transport.next()
+    dispatcher.went_missing(W1, [task_id])
+    with pytest.raises(WorkerLost, match="not repeatable"):
+        await waiting
+
+
+@on_loop
+async def test_draining_worker_gets_nothing_and_keeps_what_it_runs() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    first = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    dispatcher.worker_resized(W1, 0)
+    others = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(3)]
+    question = asyncio.create_task(dispatcher.describe("cube", '{"n":2}'))
+    await turns()
+    assert len(transport.sent) == 1
+    await transport.answer()
+    await first
+    dispatcher.worker_left(W1, "drained", drained=True)
+    transport.join(W2)
+    tasks = {id(await transport.next()) for _ in range(2)}  # the question, and the first call
+    assert len(tasks) == 2
+    for task in (*others, question):
+        task.cancel()
+
+
+@on_loop
+async def test_workers_are_waited_for() -> None:
+    dispatcher, transport = up()
+    waiting = asyncio.create_task(dispatcher.wait_for_workers(2, timeout_s=10.0))
+    for worker in (W1, W2):
+        await turns()
+        assert not waiting.done()
+        transport.join(worker)
+    await waiting
+    with pytest.raises(Unavailable, match=r"2 of 3 workers joined within 0\.01 s"):
+        await dispatcher.wait_for_workers(3, timeout_s=0.01)
+
+
+# Descriptions
+
+
+async def describe(dispatcher: Dispatcher, transport: Recorder, config: str) -> bool:
+    """Describe, and whether a worker was asked."""
+    waiting = asyncio.create_task(dispatcher.describe("cube", config))
+    await until(lambda: waiting.done() or transport.sent)
+    if waiting.done():
+        assert waiting.result() == CUBE
+        return False
+    worker, task_id, call = await transport.next()
+    assert (call.operation, call.config) == (Operation.DESCRIBE, config)
+    dispatcher.finished(worker, [(task_id, Result((), info=CUBE))])
+    assert await waiting == CUBE
+    return True
+
+
+@on_loop
+async def test_description_is_asked_for_once() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    assert not await describe(dispatcher, transport, "{}")  # it came with the worker
+    assert await describe(dispatcher, transport, '{"n":2}')
+    assert not await describe(dispatcher, transport, '{"n":2}')
+    assert dispatcher.models() == {"cube": CUBE}
+
+
+@on_loop
+async def test_known_description_checks_calls_of_its_config() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    await describe(dispatcher, transport, '{"n":2}')
+    with pytest.raises(InvalidInput):
+        await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(5),), '{"n":2}'))
+
+
+@on_loop
+async def test_descriptions_are_bounded_and_the_used_ones_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "DESCRIPTIONS_KEPT", 2)
+    dispatcher, transport = up()
+    transport.join()
+    one, two, three = ('{"n":1}', '{"n":2}', '{"n":3}')
+    for config in (one, two, one, three):
+        await describe(dispatcher, transport, config)
+    assert not await describe(dispatcher, transport, one)
+    assert await describe(dispatcher, transport, two)
+
+
+@on_loop
+async def test_description_of_a_long_config_is_not_kept() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    config = '{"n":"' + module.LONGEST_CONFIG_KEPT * "9" + '"}'
+    assert await describe(dispatcher, transport, config)
+    assert await describe(dispatcher, transport, config)
+
+
+@on_loop
+async def test_failed_description_is_raised_and_not_kept() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.describe("cube", '{"n":0}'))
+    worker, task_id, _ = await transport.next()
+    dispatcher.finished(worker, [(task_id, InvalidInput("n must be positive"))])
+    with pytest.raises(InvalidInput, match="positive"):
+        await waiting
+    assert await describe(dispatcher, transport, '{"n":0}')
+
+
+@on_loop
+async def test_worker_with_another_description_of_the_model_makes_old_ones_void() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    await describe(dispatcher, transport, '{"n":2}')
+    changed = ModelInfo("cube", CUBE.inputs, CUBE.outputs, description="second edition")
+    transport.join(W2, (changed,))
+    assert dispatcher.models() == {"cube": changed}
+    assert await describe(dispatcher, transport, '{"n":2}')
+
+
+@on_loop
+async def test_description_in_an_answer_to_something_else_is_not_believed() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube(config='{"n":2}')))
+    worker, task_id, _ = await transport.next()
+    dispatcher.finished(worker, [(task_id, Result((), info=ONCE))])
+    await waiting
+    assert await describe(dispatcher, transport, '{"n":2}')
+
+
+# The end
+
+
+@on_loop
+async def test_close_lets_calls_finish_then_stops_workers_then_closes_transports() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    closing = asyncio.create_task(dispatcher.close(grace_s=20.0))
+    await turns()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await dispatcher.submit(cube())
+    assert transport.life == ["start"]
+    await transport.answer()
+    await waiting
+    await closing
+    assert transport.life == ["start", "stop workers", "close"]
+
+
+@on_loop
+async def test_close_answers_what_does_not_finish() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    tasks = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(3)]
+    await until(lambda: transport.sent)
+    transport.leave_on_stop = False
+    await dispatcher.close(grace_s=0.02)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
+    # Who answers too late or leaves now is not listened to, and nothing more is sent.
+    await transport.answer()
+    dispatcher.worker_left(W1, "its connection was lost")
+    await turns()
+    assert transport.sent == []
+
+
+@on_loop
+async def test_close_does_not_wait_for_calls_that_are_cancelled_meanwhile() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    closing = asyncio.create_task(dispatcher.close(grace_s=1000.0))
+    await turns()
+    waiting.cancel()
+    await asyncio.wait_for(closing, 10.0)
+
+
+@on_loop
+async def test_close_without_a_single_worker() -> None:
+    dispatcher, transport = up()
+    await asyncio.wait_for(dispatcher.close(), 10.0)
+    assert transport.life == ["start", "stop workers", "close"]
+
+
+# Looking in
+
+
+@on_loop
+async def test_snapshot_is_json_and_tells_of_workers_and_calls() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    for value in (1.0, 2.0):
+        waiting = asyncio.create_task(dispatcher.submit(cube()))
+        await transport.answer(value)
+        await waiting
+    running = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    state = json.loads(json.dumps(dispatcher.snapshot()))
+    (worker,) = state["workers"]
+    assert (worker["name"], worker["host"], worker["pid"]) == (W1, "node1", 7)
+    assert worker["in_flight"] == 1
+    assert (state["done"], state["failed"], state["models"]) == (2, 0, ["cube"])
+    running.cancel()
+
+
+@on_loop
+async def test_events_are_bounded() -> None:
+    dispatcher, transport = up()
+    for i in range(3 * module.EVENTS_KEPT):
+        transport.join(WorkerId(f"node/{i}"))
+    assert len(dispatcher.snapshot()["events"]) == module.EVENTS_KEPT
