@@ -122,6 +122,25 @@ class Odd(umbridge.Model):  # type: ignore[misc]  # umbridge is published withou
         return True
 
 
+class Echo(umbridge.Model):  # type: ignore[misc]  # umbridge is published without types
+    """Gives back what it takes: as many numbers as config {"size": n} says."""
+
+    def __init__(self) -> None:
+        super().__init__("echo")
+
+    def get_input_sizes(self, config: Config) -> list[int]:
+        return [int(config.get("size", 1))]
+
+    def get_output_sizes(self, config: Config) -> list[int]:
+        return self.get_input_sizes(config)
+
+    def __call__(self, parameters: Vectors, config: Config) -> Vectors:
+        return parameters
+
+    def supports_evaluate(self) -> bool:
+        return True
+
+
 @contextmanager
 def official_server(log: Path) -> Iterator[str]:
     """The URL of `umbridge.serve_models` with the models above, in a process of its own."""

@@ -115,7 +115,7 @@ class _Connection(HttpToolsProtocol):
     """uvicorn's connection, whose own error has the form that all other errors have."""
 
     def send_400_response(self, msg: str) -> None:
-        body = error_body("InvalidInput", f"this is not HTTP/1.1: {msg}")
+        body = error_body("InvalidInput", "these bytes are no HTTP/1.1 request")
         head = (
             "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
