@@ -73,6 +73,15 @@ class Farm:
     def stop_workers(self) -> None:
         self._loop.call_soon_threadsafe(self._transport.stop_workers)
 
+    def vanish(self) -> None:
+        """The dispatcher is gone without a word, as when its machine loses power."""
+        self._on_loop(self._transport.close())
+
+    def come_back(self) -> None:
+        """Another dispatcher takes its place, at another address."""
+        self._on_loop(self._start())
+        write_connection(self.connect, Connection(endpoint=self._transport.endpoint))
+
     def close(self) -> None:
         self._on_loop(self.dispatcher.close(grace_s=0.0))
         self._loop.call_soon_threadsafe(self._loop.stop)

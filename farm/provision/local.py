@@ -13,13 +13,13 @@ import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from farm.errors import Unavailable
 from farm.provision.child import Child, OutOfMemory, in_words
-from farm.transports.connection import read_connection
+from farm.transports.connection import Connection, read_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter
 
 log = logging.getLogger(__name__)
@@ -69,8 +69,9 @@ class WorkerSettings:
     models: as `farm.worker.load` understands them; count: model processes; connect: connection
     file; logs: folder for what models print. devices: CUDA devices, dealt out in turn.
     time_limit_s: a process whose model call takes longer is killed. ends_at: Unix time at which
-    the machine is taken away. After a crash a process starts again at once, then after first_s,
-    twice that, ... at most longest_s; one that served for good_while_s has a clean slate.
+    the machine is taken away. lost_after_s: silence of the dispatcher after which a process ends
+    itself; if the one that takes its place hears nothing either, that is the end of it all.
+    first_s, longest_s, good_while_s: see `restart_delay_s`.
     """
 
     models: Sequence[str]
@@ -80,9 +81,24 @@ class WorkerSettings:
     devices: Sequence[str] = ()
     time_limit_s: float | None = None
     ends_at: float | None = None
+    lost_after_s: float = 60.0
     first_s: float = 0.25
     longest_s: float = 30.0
     good_while_s: float = 10.0
+
+
+def restart_delay_s(crashes: int, served_s: float | None, settings: WorkerSettings) -> float:
+    """How long to wait after so many crashes in a row; 0 after the first of a process that served.
+
+    first_s, then twice that, and so on up to longest_s; but for a process that has served, not
+    longer than it did: one call in a hundred that crashes must not idle the machine. A process
+    that served for good_while_s begins a new row. served_s: None if it crashed while it loaded.
+    """
+    doublings = crashes - (1 if served_s is None else 2)
+    if doublings < 0:
+        return 0.0
+    delay_s = min(settings.first_s * 2.0 ** min(doublings, 60), settings.longest_s)
+    return delay_s if served_s is None else min(delay_s, max(served_s, settings.first_s))
 
 
 @dataclass(slots=True)
@@ -94,6 +110,7 @@ class _Seat:
     """
 
     number: int
+    log: Path
     child: Child | None = None
     start_at: float = 0.0
     crashes: int = 0
@@ -114,17 +131,24 @@ class Workers:
         self.settings = settings
         self.ready: Future[None] = Future()
         self.ended: Future[None] = Future()
+        for future in (self.ready, self.ended):
+            future.set_running_or_notify_cancel()  # who waits may give up; they stay true
         self._host = socket.gethostname()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         # Not when the processes have ended: a signal may still come.
         weakref.finalize(self, _close, self._wake_read, self._wake_write)
+        self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         # Asked for by any thread or signal handler.
         self._draining = False
         self._kill_at: float | None = None
         # The supervising thread's own.
-        self._seats = [_Seat(number) for number in range(settings.count)]
+        log_name = f"worker-{self._host}-{os.getpid()}"
+        self._seats = [
+            _Seat(number, settings.logs / f"{log_name}-{number}.log")
+            for number in range(settings.count)
+        ]
         self._failure: WorkersFailed | None = None
         self._out_of_memory = OutOfMemory()
 
@@ -132,10 +156,12 @@ class Workers:
         """Start the processes. Raises Unavailable when the connection file cannot be used."""
         connection = read_connection(self.settings.connect)
         self.settings.logs.mkdir(parents=True, exist_ok=True)
-        reports = Reporter(connection, f"{self._host}/{os.getpid()}-{id(self):x}")
-        threading.Thread(
-            target=self._supervise, args=(reports,), name="supervisor", daemon=True
-        ).start()
+        self._reports: Reports = self._line_to(connection)
+        self._thread.start()
+
+    def _line_to(self, connection: Connection) -> Reporter:
+        self._connection = connection
+        return Reporter(connection, f"{self._host}/{os.getpid()}-{id(self):x}")
 
     def drain(self) -> None:
         """Finish what runs, hand back what has not begun, end. Safe in signal handlers."""
@@ -150,7 +176,8 @@ class Workers:
     def stop(self, grace_s: float) -> None:
         """Hurry, and wait until all processes are gone."""
         self.hurry(grace_s)
-        wait_for([self.ended])
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def drain_on_signals(self) -> None:
         """SIGTERM, SIGINT and SIGUSR1 drain, a second one hurries. In the main thread."""
@@ -167,13 +194,13 @@ class Workers:
 
     # The supervising thread
 
-    def _supervise(self, reports: Reports) -> None:
+    def _supervise(self) -> None:
         try:
             while not all(seat.over for seat in self._seats):
                 now = time.monotonic()
-                self._draining = self._draining or reports.stop_asked()
+                self._draining = self._draining or self._reports.stop_asked()
                 for seat in self._seats:
-                    self._look_after(seat, reports, now)
+                    self._look_after(seat, now)
                 self._tell_ready()
                 self._out_of_memory.look()
                 self._wait(now)
@@ -185,7 +212,7 @@ class Workers:
                 if seat.child is not None:
                     seat.child.close()
                     seat.child = None
-            reports.close()
+            self._reports.close()
             self._finish()
 
     def _finish(self) -> None:
@@ -231,7 +258,7 @@ class Workers:
             due.append((child.busy_since() or now) + self.settings.time_limit_s)
         return min(due)
 
-    def _look_after(self, seat: _Seat, reports: Reports, now: float) -> None:
+    def _look_after(self, seat: _Seat, now: float) -> None:
         child = seat.child
         if child is None:
             if self._draining:
@@ -243,7 +270,7 @@ class Workers:
         child.listen()
         seat.served = seat.served or child.ready_at is not None
         if code is not None:
-            self._gone(seat, child, code, reports, now)
+            self._gone(seat, child, code, now)
             return
         if self._draining and not child.told_to_drain:
             child.drain()
@@ -251,9 +278,9 @@ class Workers:
                 child.kill_at = now  # it still loads: nothing to lose
         if (child.done or not child.talks) and child.kill_at is None:
             child.kill_at = now + GOODBYE_S
-        self._end_if_due(child, reports, now)
+        self._end_if_due(child, now)
 
-    def _end_if_due(self, child: Child, reports: Reports, now: float) -> None:
+    def _end_if_due(self, child: Child, now: float) -> None:
         if child.doom:
             return
         limit_s = self.settings.time_limit_s
@@ -267,22 +294,20 @@ class Workers:
         ):
             child.doom = TIME_LIMIT
             # Said before the kill, so that the dispatcher does not take it for a mere loss.
-            self._report(child, f"time limit of {limit_s:g} s", reports, time_limit=True)
+            self._report(child, f"time limit of {limit_s:g} s", time_limit=True)
         elif self._kill_at is not None and now >= self._kill_at:
-            child.doom = "stopped before it had finished"
-            self._report(child, child.doom, reports)
+            child.doom = "stopped by its supervisor"
+            self._report(child, child.doom)
         elif child.kill_at is not None and now >= child.kill_at:
             child.doom = "did not end by itself"
         if child.doom:
             child.kill()
 
-    def _report(
-        self, child: Child, reason: str, reports: Reports, *, time_limit: bool = False
-    ) -> None:
+    def _report(self, child: Child, reason: str, *, time_limit: bool = False) -> None:
         if child.worker and not child.done:
             running = child.running()
             tasks = None if running is None else running.tasks
-            reports.lost(child.worker, reason, running=tasks, time_limit=time_limit)
+            self._reports.lost(child.worker, reason, running=tasks, time_limit=time_limit)
 
     def _start(self, seat: _Seat, now: float) -> None:
         settings = self.settings
@@ -290,27 +315,27 @@ class Workers:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // settings.count)))
         arguments = [*settings.models, "--connect", str(settings.connect)]
+        arguments += ["--lost-after", str(settings.lost_after_s)]
         if settings.devices:
             device = settings.devices[seat.number % len(settings.devices)]
             environment["CUDA_VISIBLE_DEVICES"] = device
             arguments += ["--device", device]
         if settings.ends_at is not None:
             arguments += ["--ends-at", str(settings.ends_at)]
-        path = settings.logs / f"worker-{self._host}-{os.getpid()}-{seat.number}.log"
         try:
-            with path.open("a") as output:
+            with seat.log.open("a") as output:
                 output.write(f"--- farm starts a worker process, {time.strftime('%F %T %z')} ---\n")
-            seat.child = Child(arguments, log=path, environment=environment)
+            seat.child = Child(arguments, log=seat.log, environment=environment)
         except OSError as error:
-            self._crashed(seat, f"it cannot be started: {error}", "", now)
+            self._crashed(seat, f"it cannot be started: {error}", now, None, "")
 
     # Deaths
 
-    def _gone(self, seat: _Seat, child: Child, code: int, reports: Reports, now: float) -> None:
+    def _gone(self, seat: _Seat, child: Child, code: int, now: float) -> None:
         """A process has ended: was that its goodbye, a crash, or the end of all?"""
         reason = in_words(code, out_of_memory=self._out_of_memory.happened())
         if not child.doom and code != EXIT_ORPHANED:
-            self._report(child, reason, reports)
+            self._report(child, reason)
         seat.child = None
         last_lines = child.last_lines()
         child.close()
@@ -321,37 +346,44 @@ class Workers:
             seat.over = True
             self._failure = WorkersFailed("the dispatcher cannot be reached", detail=last_lines)
         elif child.error and not any(s.served for s in self._seats):
-            self._give_up(child.error, child.log, "")
+            self._give_up(child.error, seat.log, "")
         elif child.doom == TIME_LIMIT:
             seat.start_at = now
         else:
-            if child.ready_at is not None and now - child.ready_at >= self.settings.good_while_s:
+            if seat.orphaned:
+                self._look_for_dispatcher()
+            served_s = None if child.ready_at is None else now - child.ready_at
+            if served_s is not None and served_s >= self.settings.good_while_s:
                 seat.crashes = 0
-            self._crashed(seat, child.error or child.doom or reason, last_lines, now, child)
+            self._crashed(seat, child.error or child.doom or reason, now, served_s, last_lines)
+
+    def _look_for_dispatcher(self) -> None:
+        """Another one may have taken the place of the one that is lost."""
+        with contextlib.suppress(Unavailable):
+            connection = read_connection(self.settings.connect)
+            if connection != self._connection:
+                self._reports.close()
+                self._reports = self._line_to(connection)
 
     def _crashed(
-        self, seat: _Seat, reason: str, last_lines: str, now: float, child: Child | None = None
+        self, seat: _Seat, reason: str, now: float, served_s: float | None, last_lines: str
     ) -> None:
-        """Start again: at once after the first crash of one that served, else ever later."""
+        """Start again, ever later, unless nothing here has ever served."""
         seat.crashes += 1
-        loaded = child is not None and child.ready_at is not None
-        again = seat.crashes - 2 if loaded else seat.crashes - 1
-        delay_s = 0.0 if again < 0 else self.settings.first_s * 2.0 ** min(again, 60)
-        delay_s = min(delay_s, self.settings.longest_s)
-        seat.start_at = now + delay_s
-        when = "died" if loaded else "crashes at start"
-        where = child.log if child is not None else self.settings.logs
+        what = "died" if served_s is not None else "crashes at start"
         if not any(s.served for s in self._seats) and seat.crashes >= START_CRASHES:
-            self._give_up(f"a worker process {when}: {reason}", where, last_lines)
+            self._give_up(f"a worker process {what}: {reason}", seat.log, last_lines)
             return
+        delay_s = restart_delay_s(seat.crashes, served_s, self.settings)
+        seat.start_at = now + delay_s
         log.warning(
-            "worker process %s %s: %s; starting again in %.2g s; its log is %s, which ends:\n%s",
-            child.worker or child.pid if child is not None else seat.number,
-            when,
+            "worker process %d %s: %s; starting again in %.2g s; log: %s%s",
+            seat.number,
+            what,
             reason,
             delay_s,
-            where,
-            last_lines,
+            seat.log,
+            f", which ends:\n{last_lines}" if last_lines else "",
         )
 
     def _give_up(self, message: str, where: Path, last_lines: str) -> None:

@@ -133,6 +133,7 @@ def serve(arguments: argparse.Namespace, status: Status, watch: Watch) -> int:
             read_connection(arguments.connect),
             info,
             on_start=None if record is None else record.write,
+            lost_after_s=arguments.lost_after,
         )
         status.say(worker=info.name)
         watch.call_on_drain(worker.drain)
@@ -153,6 +154,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--connect", required=True, metavar="FILE")
     parser.add_argument("--device", default="")
     parser.add_argument("--ends-at", type=float, default=None, metavar="UNIX_TIME")
+    parser.add_argument("--lost-after", type=float, default=60.0, metavar="SECONDS")
     for name in ("lifeline", "status", "record"):
         parser.add_argument(f"--{name}", type=int, default=None, metavar="DESCRIPTOR")
     return parser.parse_args(argv)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
-from farm.provision.local import Workers, WorkerSettings, WorkersFailed
+from farm.provision.local import Workers, WorkerSettings, WorkersFailed, restart_delay_s
 from tests.running_farm import LIMIT_S, Farm, wait_until
 
 Start = Callable[..., Workers]
@@ -154,29 +154,50 @@ def test_what_a_model_started_dies_with_its_process(farm: Farm, start: Start) ->
     wait_until(lambda: gone(program), "the program has ended")
 
 
-def test_restarts_come_ever_later(
-    farm: Farm, start: Start, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("crashes", "served_s", "delay_s"),
+    [
+        (1, 5.0, 0.0),
+        (2, 5.0, 0.5),
+        (3, 5.0, 1.0),
+        (5, 5.0, 4.0),
+        (6, 5.0, 5.0),
+        (9, 0.1, 0.5),
+        (1, None, 0.5),
+        (2, None, 1.0),
+        (6, None, 16.0),
+        (7, None, 20.0),
+        (5000, None, 20.0),
+    ],
+)
+def test_restarts_come_ever_later_but_not_later_than_a_process_served(
+    crashes: int, served_s: float | None, delay_s: float
 ) -> None:
-    workers = start("double")
-    with caplog.at_level(logging.WARNING, "farm.provision.local"):
-        for deaths in range(1, 4):
-            os.kill(workers.pids()[0], signal.SIGKILL)
-            wait_for_losses(farm, deaths)
-            farm.wait_for_workers(1)
-    delays = re.findall(r"again in (\S+) s", caplog.text)
-    assert [float(d) for d in delays] == [0, 0.05, 0.1]
+    settings = WorkerSettings(["m.py"], 1, Path("f"), Path("logs"), first_s=0.5, longest_s=20.0)
+    assert restart_delay_s(crashes, served_s, settings) == delay_s
 
 
-def test_a_good_while_of_service_wipes_the_slate(
-    farm: Farm, start: Start, caplog: pytest.LogCaptureFixture
+def test_crashes_in_a_row_delay_the_restart_and_a_good_while_ends_the_row(
+    farm: Farm,
+    start: Start,
+    models: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    flag = tmp_path / "broken"
+    models.write_text(models.read_text() + f"if os.path.exists({str(flag)!r}): os._exit(9)\n")
     workers = start("double", good_while_s=0.0)
+    flag.touch()
     with caplog.at_level(logging.WARNING, "farm.provision.local"):
-        for deaths in range(1, 3):
-            os.kill(workers.pids()[0], signal.SIGKILL)
-            wait_for_losses(farm, deaths)
-            farm.wait_for_workers(1)
-    assert re.findall(r"again in (\S+) s", caplog.text) == ["0", "0"]
+        os.kill(workers.pids()[0], signal.SIGKILL)
+        wait_until(lambda: caplog.text.count("crashes at start") == 2, "two crashes at start")
+        flag.unlink()
+        farm.wait_for_workers(1)
+        os.kill(workers.pids()[0], signal.SIGKILL)
+        wait_for_losses(farm, 2)
+        farm.wait_for_workers(1)
+    delays = re.findall(r"again in (\S+) s", caplog.text)
+    assert [float(d) for d in delays] in ([0, 0.1, 0.2, 0], [0, 0.1, 0.2, 0.4, 0])
 
 
 # --- processes that cannot start --------------------------------------------------------------
@@ -293,7 +314,7 @@ def test_stop_kills_after_its_grace_and_the_call_runs_elsewhere(
     began = time.monotonic()
     workers.stop(0.2)
     assert 0.2 <= time.monotonic() - began < 1.4
-    assert farm.losses() == ["stopped before it had finished"]
+    assert farm.losses() == ["stopped by its supervisor"]
     assert not call.done()
     start("sleep")
     assert call.result(LIMIT_S).outputs[0][0] == 1.5
@@ -332,6 +353,38 @@ def test_no_descriptor_is_left(farm: Farm, start: Start) -> None:
     farm.wait_for_workers(1)
     farm.call("double", 1)
     wait_until(lambda: descriptors() <= before, f"{before} descriptors again")
+
+
+# --- the dispatcher is gone -------------------------------------------------------------------
+
+
+def test_a_dispatcher_that_is_gone_for_good_ends_all(farm: Farm, start: Start) -> None:
+    workers = start("double", count=2, lost_after_s=0.5)
+    farm.vanish()
+    with pytest.raises(WorkersFailed, match="the dispatcher cannot be reached") as caught:
+        workers.ended.result(LIMIT_S)
+    assert "no word from the dispatcher" in caught.value.detail
+    farm.come_back()
+
+
+def test_workers_find_the_dispatcher_that_takes_the_place_of_the_lost_one(
+    farm: Farm, start: Start
+) -> None:
+    workers = start("double", lost_after_s=2.0)
+    farm.vanish()
+    farm.come_back()
+    farm.wait_for_workers(1)
+    assert farm.call("double", 3) == 6
+    os.kill(workers.pids()[0], signal.SIGKILL)
+    wait_until(lambda: farm.losses() == ["signal SIGKILL"], "the loss is told to the new one")
+
+
+def test_giving_up_waiting_leaves_the_futures_alone(farm: Farm, start: Start) -> None:
+    workers = start("double")
+    assert not workers.ready.cancel()
+    assert not workers.ended.cancel()
+    workers.stop(0.0)
+    assert workers.ended.result(0) is None
 
 
 # --- the supervisor as a process --------------------------------------------------------------
@@ -392,5 +445,5 @@ def test_a_second_signal_hurries(
     farm.wait_for_workers(1)
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(LIMIT_S) == 0
-    wait_until(lambda: farm.losses() == ["stopped before it had finished"], "the loss is told")
+    wait_until(lambda: farm.losses() == ["stopped by its supervisor"], "the loss is told")
     call.cancel()
