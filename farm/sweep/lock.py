@@ -53,6 +53,7 @@ class Lock:
         # A full disk is no reason to lose the lock: the process and its identity still show.
         with contextlib.suppress(OSError), self.path.open("r+b") as file:
             file.write(self._text())
+            file.truncate()
 
     def release(self) -> None:
         """Give the lock back; nothing happens when it was taken over."""
@@ -60,7 +61,7 @@ class Lock:
             self.path.unlink(missing_ok=True)
 
     def _text(self) -> bytes:
-        # The beat has a fixed width: a rewrite in place never leaves a tail.
+        # Fixed width: whoever reads during a rewrite sees the old text or the new one.
         data = {"token": self._token, **_self(), "beat": f"{self._beat:012d}"}
         return json.dumps(data).encode()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from farm.call import NO_HINTS, Hints, Result
 from farm.errors import FarmError, InvalidOutput
 from farm.sweep.errors import SweepError
+from farm.sweep.journal import Row
 from farm.sweep.plan import Plan
 from farm.sweep.run import Evaluator, numbers_of, row_of
 from farm.sweep.store import Store
@@ -23,8 +24,8 @@ class Probe:
     given: float
     answered: float
 
-    def put(self, store: Store) -> None:
-        """Store the outcome."""
+    def put(self, store: Store) -> Row:
+        """Store the outcome, and give it."""
         row = row_of(
             store.plan,
             self.point,
@@ -36,6 +37,7 @@ class Probe:
             answered=self.answered,
         )
         store.add(row)
+        return row
 
 
 def probe(plan: Plan, evaluator: Evaluator, hints: Hints = NO_HINTS) -> Probe:

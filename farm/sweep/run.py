@@ -179,6 +179,10 @@ class Run:
             raise
         return self._finish()
 
+    def now(self) -> Progress:
+        """How far the sweep is; for the thread that calls `go`, before or after."""
+        return self._meter.now(RUNNING, in_flight=len(self._flights))
+
     def _goes_on(self) -> bool:
         if self._stop.at_once:
             self._end("interrupted")

@@ -1,0 +1,309 @@
+"""`farm.sweep(...)`: a sweep from Python, in scripts and notebooks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from farm.call import Array, ModelInfo
+from farm.model import Model
+from farm.sweep.display import Display
+from farm.sweep.errors import SweepError
+from farm.sweep.journal import Row, Status
+from farm.sweep.parameters import as_distribution
+from farm.sweep.plan import Plan
+from farm.sweep.points import Design, parse_design
+from farm.sweep.prepare import Request, make_plan
+from farm.sweep.probe import probe as probe_first
+from farm.sweep.progress import Progress
+from farm.sweep.provenance import command_line, provenance
+from farm.sweep.read import failures_of, load_xarray
+from farm.sweep.run import Evaluator, Rules, Run, Stop
+from farm.sweep.store import Store
+from farm.sweep.threads import Threads
+from farm.worker.load import load_models
+
+CALLS_TO_A_SERVER = 64
+"""Points given at once to a model that is a running server: it has workers of its own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """A finished point: its index, parameters, outputs by name, or why it has none.
+
+    gradients: (output, input) -> array (entries of output, entries of input), NaN where not asked.
+    """
+
+    index: int
+    parameters: Mapping[str, float]
+    outputs: Mapping[str, Array]
+    gradients: Mapping[tuple[str, str], Array]
+    status: str
+    error: str
+    run_time_s: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has outputs."""
+        return not self.error
+
+
+class Sweep:
+    """A sweep that runs in a thread of this program; its file is `path`.
+
+    A context manager: leaving the block waits for it. Ctrl-C while waiting stops it, resumable.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        evaluator: Evaluator,
+        rules: Rules,
+        *,
+        owned: Threads | None,
+        show: bool,
+        stream: bool,
+    ) -> None:
+        """Begin. owned: what to close at the end; the rest as for `sweep`."""
+        self.path = store.path
+        self._plan = store.plan
+        self._stop = Stop()
+        self._owned = owned
+        self._display = Display() if show else None
+        self._stream = stream
+        # Written by the thread of the run, read by others.
+        self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._run = Run(
+            store, evaluator, rules=rules, stop=self._stop, watch=self._watch, on_row=self._take
+        )
+        self._last = self._run.now()
+        self._thread = threading.Thread(target=self._go, name="sweep")
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return self._last
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        """The points that failed so far: point, attempt, error, traceback, worker, parameters."""
+        return failures_of(self.path)
+
+    def as_completed(self) -> Iterator[Point]:
+        """Points as they finish, each once, until the sweep ends. Raises what ended it early."""
+        try:
+            while (row := self._rows.get()) is not None:
+                yield _point(self._plan, row)
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        self._rows.put(None)  # for whoever asks again
+        self.wait()
+
+    def wait(self) -> Progress:
+        """Wait until it ends, and say how. Raises SweepError, OSError when its file cannot be."""
+        try:
+            self._thread.join()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self.progress
+
+    def stop(self) -> None:
+        """End now; the file can be continued."""
+        self._stop.ask_at_once()
+        self._thread.join()
+
+    def to_xarray(self) -> Any:
+        """What is known now as an xarray.Dataset, outputs under their names."""
+        return load_xarray(self.path)
+
+    def __enter__(self) -> Sweep:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.wait()
+        else:
+            self.stop()
+
+    def __repr__(self) -> str:
+        progress = self.progress
+        return (
+            f"<Sweep {self.path}: {progress.finished}/{progress.total} points, "
+            f"{progress.unsuccessful} failed, {progress.state}>"
+        )
+
+    def _watch(self, progress: Progress) -> None:
+        self._last = progress
+        if self._display is not None:
+            self._display.show(progress)
+
+    def _take(self, row: Row) -> None:
+        if self._stream:
+            self._rows.put(row)
+
+    def _go(self) -> None:
+        try:
+            with self._display or contextlib.nullcontext():
+                self._last = self._run.go()
+        except BaseException as error:  # for the thread that waits
+            self._error = error
+        finally:
+            self._rows.put(None)
+            if self._owned is not None:
+                self._owned.close()
+
+
+def sweep(
+    model: Model | type[Model] | str,
+    parameters: Mapping[str, Any],
+    *,
+    out: str | Path,
+    design: str = "sobol",
+    n: int | None = None,
+    seed: int | None = None,
+    fix: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    gradient: Sequence[str] = (),
+    seed_key: str = "",
+    on: Evaluator | None = None,
+    workers: int | None = None,
+    in_flight: int | None = None,
+    max_failures: int | None = None,
+    max_hours: float | None = None,
+    title: str = "",
+    notes: str = "",
+    probe: bool = True,
+    resume: bool = False,
+    show: bool = True,
+    stream: bool = True,
+) -> Sweep:
+    """Evaluate a model at many points into the HDF5 file `out`; begins at once, in a thread.
+
+    model: a Model or its class, run on `workers` threads here; "model.py:Beam" or the address of a
+    running server likewise; with `on`, a client of a farm, the name of a model there.
+    parameters: name -> (lower, upper), a list of values, or farm.log(...) and its like; names are
+    inputs, entries of inputs ("x[2]") or keys of the config. design, n: "sobol" and 256, or both
+    as "sobol:256"; "grid:10", "lhs", "halton", "random", "file:points.csv".
+    resume: continue `out` if it exists and has the same points. show: a live bar on stderr.
+    stream: keep outputs in memory for `as_completed`.
+    Raises SweepError, FarmError.
+    """
+    path = Path(out)
+    resuming = resume and path.exists()
+    if not resuming:
+        Store.refuse_to_overwrite(path)
+    owned, evaluator, info = _evaluator(model, on, workers, config)
+    store: Store | None = None
+    try:
+        store = Store.resume(path) if resuming else None
+        if seed is None:
+            seed = secrets.randbits(31) if store is None else store.plan.seed
+        request = Request(
+            design=_design(design, n),
+            seed=seed,
+            spreads={name: as_distribution(value) for name, value in parameters.items()},
+            fixes=fix or {},
+            config=config or {},
+            gradients=gradient,
+            seed_key=seed_key,
+            title=title,
+            provenance=provenance(command_line(), notes=notes),
+        )
+        plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
+        first = probe_first(plan, evaluator) if probe and store is None else None
+        if store is None:
+            store = Store.create(path, plan)
+        elif store.plan.theta_hash != plan.theta_hash or store.plan.info != plan.info:
+            raise SweepError(f"{path} is the sweep of other points or another model")
+        rules = Rules(
+            max_failures=max_failures,
+            max_s=None if max_hours is None else 3600 * max_hours,
+            in_flight=in_flight,
+        )
+        begun = Sweep(store, evaluator, rules, owned=owned, show=show, stream=stream)
+        if first is not None:
+            begun._take(first.put(store))
+    except BaseException:
+        if store is not None:
+            store.abandon()
+        if owned is not None:
+            owned.close()
+        raise
+    begun._thread.start()
+    return begun
+
+
+def _evaluator(
+    model: Model | type[Model] | str,
+    on: Evaluator | None,
+    workers: int | None,
+    config: Mapping[str, Any] | None,
+) -> tuple[Threads | None, Evaluator, ModelInfo]:
+    """What evaluates, the same if it is ours to close, and the model's description."""
+    if on is not None:
+        if not isinstance(model, str):
+            raise SweepError("with on=, model is the name of a model there")
+        return None, on, on.describe(model, config)
+    if isinstance(model, str):
+        models = load_models([model])
+        if len(models) != 1:
+            raise SweepError(f"{model!r} has the models {', '.join(models)}: name one")
+        at_once = CALLS_TO_A_SERVER if "://" in model else None
+    else:
+        made = model() if isinstance(model, type) else model
+        models, at_once = {made.name or type(made).__name__: made}, None
+    owned = Threads(models, workers=workers or at_once or os.cpu_count() or 1)
+    try:
+        return owned, owned, owned.describe(next(iter(models)), config)
+    except BaseException:
+        owned.close()
+        raise
+
+
+def _design(text: str, n: int | None) -> Design:
+    return parse_design(text if n is None else f"{text}:{n}")
+
+
+def _point(plan: Plan, row: Row) -> Point:
+    outputs: dict[str, Array] = {}
+    gradients: dict[tuple[str, str], Array] = {}
+    start = 0
+    for column in plan.columns if row.values is not None else ():
+        assert row.values is not None
+        array = row.values[start : start + column.size]
+        start += column.size
+        output = plan.info.outputs[column.output]
+        if column.input is None:
+            outputs[output.name] = array.reshape(output.shape)
+        else:
+            pair = output.name, plan.info.inputs[column.input].name
+            gradients[pair] = array.reshape(column.shape)
+    return Point(
+        index=row.point,
+        parameters={
+            p.name: float(v) for p, v in zip(plan.parameters, plan.theta[row.point], strict=True)
+        },
+        outputs=outputs,
+        gradients=gradients,
+        status=Status(row.status).name.lower(),
+        error=row.error,
+        run_time_s=row.t_run,
+    )
