@@ -1,0 +1,77 @@
+"""A worker in a process of its own, for tests that freeze it, kill it or crash it.
+
+`python tests/transports/host_process.py ENDPOINT NAME [LOST_AFTER_S [HEARTBEAT_S]]`
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import farm
+from farm.call import WorkerInfo
+from farm.errors import Unavailable
+from farm.transports.connection import Connection
+from farm.transports.zmq_worker import EXIT_ORPHANED, WorkerHost
+from farm.worker.run import Runner
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def cube(x: Any) -> Any:
+    return x**3
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def sleep(x: Any) -> Any:
+    time.sleep(x[0])
+    return x
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def hold(x: Any) -> Any:
+    """Hold the interpreter for x seconds, as C code does that does not let go of it."""
+    ctypes.PyDLL(None).usleep(int(x[0] * 1e6))
+    return x
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def crash(x: Any) -> Any:
+    """A segmentation fault."""
+    ctypes.string_at(0)
+
+
+MODELS = {"cube": cube, "sleep": sleep, "hold": hold, "crash": crash}
+
+
+def start(
+    endpoint: str, name: str, *, lost_after_s: float = 60.0, heartbeat_s: float = 5.0
+) -> subprocess.Popen[bytes]:
+    """Start one; it goes on until it is killed, drained, or has lost its dispatcher."""
+    words = [__file__, endpoint, name, str(lost_after_s), str(heartbeat_s)]
+    root = Path(__file__).parent.parent.parent
+    return subprocess.Popen([sys.executable, *words], cwd=root)
+
+
+def main(endpoint: str, name: str, lost_after_s: str = "60", heartbeat_s: str = "5") -> int:
+    runner = Runner(MODELS)
+    host = WorkerHost(
+        runner,
+        Connection(endpoint),
+        WorkerInfo(name, runner.models()),
+        lost_after_s=float(lost_after_s),
+        heartbeat_s=float(heartbeat_s),
+    )
+    try:
+        host.run()
+    except Unavailable as error:
+        print(error, file=sys.stderr)
+        return EXIT_ORPHANED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""Ends of the wire that a test plays by hand: a peer that dials in, and a dispatcher to dial to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from farm.call import Call, ModelInfo, Result, TensorInfo, WorkerInfo
+from farm.protocols import wire
+from farm.protocols.wire import Buffer, Kind, Message, Outcome
+from farm.transports.connection import Connection
+from farm.transports.zmq_socket import dial
+from tests.loops import LIMIT_S
+
+CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
+ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)
+
+
+class Peer:
+    """A worker, supervisor or client at the dispatcher's ROUTER that says what the test wants."""
+
+    def __init__(self, endpoint: str | Connection, name: str, *, heartbeat_s: float = 5.0) -> None:
+        self.name = name
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        connection = Connection(endpoint) if isinstance(endpoint, str) else endpoint
+        self.socket = dial(self._context, connection, name, heartbeat_s=heartbeat_s)
+        self.socket.set(zmq.LINGER, 0)
+        self.heard: list[Message] = []
+
+    def say(self, kind: Kind, data: object = None) -> None:
+        self.send(wire.encode(kind, data))
+
+    def send(self, frames: list[Buffer]) -> None:
+        self.socket.send_multipart(frames)
+
+    def join(self, *models: ModelInfo, life: str = "a", slots: int = 1) -> None:
+        self.send(wire.encode_join(life, WorkerInfo(self.name, models or (CUBE,), slots)))
+
+    def answer(self, *answers: tuple[int, Outcome]) -> None:
+        self.send(wire.encode_answers(answers))
+
+    async def hear(self, *kinds: Kind) -> Message:
+        """The next message of these kinds; probes between are passed over, others fail."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                try:
+                    frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    await asyncio.sleep(0.001)
+                    continue
+                message = wire.decode(frames)
+                if message.kind in kinds:
+                    return message
+                assert message.kind in (Kind.PROBE, Kind.CHECK), message
+
+    async def hear_calls(self) -> list[tuple[int, Call]]:
+        """The calls of the next message."""
+        _, calls = wire.decode_calls(await self.hear(Kind.CALLS))
+        return [(task_id, call) for task_id, call in calls if isinstance(call, Call)]
+
+    async def hear_answers(self) -> list[tuple[int, Outcome]]:
+        return wire.decode_answers(await self.hear(Kind.ANSWERS))
+
+    async def joined(self) -> Self:
+        self.join()
+        await self.hear(Kind.WELCOME)
+        return self
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Desk:
+    """A dispatcher's ROUTER, for one worker or supervisor at a time; blocking."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.router = self._context.socket(zmq.ROUTER)
+        port = self.router.bind_to_random_port("tcp://127.0.0.1")
+        self.connection = Connection(f"tcp://127.0.0.1:{port}")
+        self.peer = b""
+
+    def hear(self, *kinds: Kind, limit_s: float = LIMIT_S, skip: bool = False) -> Message:
+        """The next message, which has to be of one of these kinds unless others are skipped."""
+        end = time.monotonic() + limit_s
+        while True:
+            if not self.router.poll(max(0, int(1000 * (end - time.monotonic())))):
+                raise TimeoutError(f"nothing of {kinds} within {limit_s} s")
+            self.peer, *frames = self.router.recv_multipart()
+            message = wire.decode(frames)
+            if message.kind in kinds:
+                return message
+            assert skip or message.kind is Kind.PROBE, message
+
+    def silent(self, for_s: float = 0.05) -> bool:
+        """Whether nothing is said for so long."""
+        return not self.router.poll(int(1000 * for_s))
+
+    def say(self, kind: Kind, data: object = None) -> None:
+        self.send(wire.encode(kind, data))
+
+    def send(self, frames: list[Buffer]) -> None:
+        self.router.send_multipart([self.peer, *frames])
+
+    def welcome(self) -> str:
+        """Let a worker join; its life."""
+        life, _ = wire.decode_join(self.hear(Kind.JOIN))
+        self.say(Kind.WELCOME, life)
+        return life
+
+    def call(self, *calls: tuple[int, Call]) -> None:
+        self.send(wire.encode_calls(calls))
+
+    def answers(self, *, skip: bool = False) -> dict[int, Outcome]:
+        """The answers of the next message."""
+        return dict(wire.decode_answers(self.hear(Kind.ANSWERS, skip=skip)))
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+def value(outcome: Outcome | None) -> float:
+    """The one number that a call gave."""
+    assert isinstance(outcome, Result), outcome
+    return float(outcome.outputs[0][0])

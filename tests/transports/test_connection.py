@@ -1,0 +1,137 @@
+"""The connection file: what is in it, who may read it, what is said when it cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.errors import Unavailable
+from farm.transports.connection import (
+    Connection,
+    is_loopback,
+    new_keys,
+    new_token,
+    read_connection,
+    write_connection,
+)
+
+KEYS: dict[str, Any] = new_keys()
+WHOLE = Connection(
+    "tcp://node1:5555", **KEYS, url="http://node1:4242", token="t", host="node1", pid=7
+)
+
+
+def written(path: Path, **changes: Any) -> Path:
+    """A connection file with some values put in place of others."""
+    write_connection(path, WHOLE)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return path
+
+
+def test_comes_back_without_the_servers_own_secret(tmp_path: Path) -> None:
+    path = tmp_path / "farm.json"
+    write_connection(path, WHOLE)
+    read = read_connection(path)
+    assert read == read_connection(tmp_path)
+    assert read.server_secret == ""
+    assert WHOLE.server_secret not in path.read_text()
+    assert (read.endpoint, read.client_secret) == (WHOLE.endpoint, WHOLE.client_secret)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_only_its_owner_may_read_it_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "farm.json"
+    path.write_text("left by another farm")
+    path.chmod(0o644)
+    before = os.umask(umask)
+    try:
+        write_connection(path, WHOLE)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["farm.json"]
+
+
+def test_leftover_of_a_killed_writer_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "farm.json"
+    (tmp_path / f".farm.json.{os.getpid()}").write_text("half of a fi")
+    write_connection(path, WHOLE)
+    assert read_connection(path).endpoint == WHOLE.endpoint
+
+
+def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "farm.json"
+    folder.mkdir()
+    (folder / "x").touch()
+    with pytest.raises(OSError, match=r"farm\.json"):
+        write_connection(folder, WHOLE)
+    assert [p.name for p in tmp_path.iterdir()] == ["farm.json"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
+def test_refused_when_others_can_get_at_it(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "farm.json"
+    write_connection(path, WHOLE)
+    path.chmod(mode)
+    with pytest.raises(Unavailable, match=rf"others can read .*mode {mode:o}.*chmod 600"):
+        read_connection(path)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"no connection file .*farm\.json; is the farm running"):
+        read_connection(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"version": 2}, "version 2, this farm reads 1"),
+        ({"version": None}, "version None"),
+        ({"endpoint": 5}, "endpoint is 5, expected str"),
+        ({"endpoint": "node1"}, "expected tcp://HOST:PORT"),
+        ({"pid": "7"}, "pid is '7', expected int"),
+        ({"token": None}, "token is None"),
+        ({"client_secret": ["x"]}, "client_secret is"),
+    ],
+)
+def test_wrong_values_are_named(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(Unavailable, match=complaint):
+        read_connection(written(tmp_path / "farm.json", **changes))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 1}', "\udcff\x00"])
+def test_malformed_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "farm.json"
+    path.touch(0o600)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(Unavailable, match="cannot be used"):
+        read_connection(path)
+
+
+def test_what_later_releases_add_is_passed_over(tmp_path: Path) -> None:
+    path = written(tmp_path / "farm.json", colour="green")
+    assert read_connection(path).endpoint == WHOLE.endpoint
+
+
+def test_keys_and_token_are_fresh_and_stay_out_of_logs() -> None:
+    assert new_keys() != new_keys()
+    assert new_token() != new_token()
+    assert len(new_token()) >= 32
+    secrets = (WHOLE.client_secret, WHOLE.server_secret)
+    assert not any(secret in repr(WHOLE) or secret in str([WHOLE]) for secret in secrets)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *[("127.0.0.1", True), ("127.8.9.1", True), ("localhost", True), ("::1", True)],
+        *[("0.0.0.0", False), ("*", False), ("::", False), ("10.0.0.1", False)],
+        *[("node1", False), ("", False), ("127.evil.example", False)],
+    ],
+)
+def test_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected

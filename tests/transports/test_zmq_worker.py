@@ -1,0 +1,507 @@
+"""The worker's end, at a dispatcher that the test plays by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+import farm
+from farm.call import Call, Operation, Result, WorkerInfo
+from farm.errors import InvalidRequest, ModelFailed, Unavailable
+from farm.model import Config, Inputs, Tensors
+from farm.protocols import wire
+from farm.protocols.wire import Kind
+from farm.transports import zmq_worker
+from farm.transports.connection import Connection
+from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter, WorkerHost
+from farm.worker.run import Runner
+from tests.loops import LIMIT_S, wait_until
+from tests.transports import host_process
+from tests.transports.peers import Desk, value
+
+NAME = "node1/1-a"
+
+
+class Gate(farm.Model):
+    """Cubes its input; one that is not positive keeps it waiting until the gate is opened."""
+
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.waits = threading.Event()
+        self.ran: list[float] = []
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        n = config.get("n", 1)
+        return {"x": n}, {"y": 1}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        x = float(inputs["x"][0])
+        self.ran.append(x)
+        if x <= 0.0:
+            self.waits.set()
+            assert self.open.wait(LIMIT_S)
+        return x**3
+
+
+class Running:
+    """A WorkerHost in a thread, and how it ended."""
+
+    def __init__(self, connection: Connection, **options: Any) -> None:
+        self.gate = Gate()
+        self.noted: list[list[int]] = []
+        runner = Runner({"gate": self.gate})
+        self.host = WorkerHost(
+            runner,
+            connection,
+            WorkerInfo(NAME, runner.models()),
+            on_start=lambda ids: self.noted.append(list(ids)),
+            **options,
+        )
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.host.run()
+        except Exception as error:
+            self.error = error
+
+    def block(self, desk: Desk, task_id: int = 1) -> None:
+        """Have it run a call that goes on until the gate is opened."""
+        desk.call((task_id, cube(0.0)))
+        assert self.gate.waits.wait(LIMIT_S)
+
+    def ended(self) -> bool:
+        self.thread.join(LIMIT_S)
+        return not self.thread.is_alive()
+
+
+def cube(x: float, config: str = "{}") -> Call:
+    return Call("gate", Operation.EVALUATE, (np.array([x]),), config)
+
+
+def question(config: str = "{}") -> Call:
+    return Call("gate", Operation.DESCRIBE, config=config)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.close()
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(desk: Desk) -> Iterator[Start]:
+    started: list[Running] = []
+
+    def start(*, welcome: bool = True, **options: Any) -> Running:
+        running = Running(desk.connection, **options)
+        started.append(running)
+        running.thread.start()
+        if welcome:
+            desk.welcome()
+        return running
+
+    yield start
+    for running in started:
+        running.gate.open.set()
+        running.host.drain()
+        assert running.ended()
+
+
+# Joining
+
+
+def test_joins_with_what_it_has_and_answers(desk: Desk, start: Start) -> None:
+    start(welcome=False)
+    life, info = wire.decode_join(desk.hear(Kind.JOIN))
+    assert desk.peer.decode() == info.name == NAME
+    assert [model.name for model in info.models] == ["gate"]
+    desk.say(Kind.WELCOME, life)
+    desk.call((5, cube(2.0)))
+    answers = desk.answers()
+    assert value(answers[5]) == 8.0
+    outcome = answers[5]
+    assert isinstance(outcome, Result)
+    assert 0.0 <= outcome.run_time_s <= outcome.idle_s + 10.0
+
+
+def test_join_is_said_again_until_it_is_welcome_and_of_the_same_life(
+    desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zmq_worker, "ASK_AFTER_SILENCE_S", 0.1)
+    monkeypatch.setattr(zmq_worker, "LONGEST_LOOK_S", 0.05)
+    start(welcome=False)
+    lives = {wire.decode_join(desk.hear(Kind.JOIN))[0] for _ in range(2)}
+    assert len(lives) == 1
+    desk.say(Kind.WELCOME, lives.pop())
+    # The one that may be under way; then silence but for the question whether it is known.
+    with contextlib.suppress(TimeoutError):
+        desk.hear(Kind.JOIN, limit_s=0.3)
+    with pytest.raises(TimeoutError):
+        desk.hear(Kind.JOIN, limit_s=0.3)
+
+
+def test_calls_to_a_life_that_is_over_are_not_run(desk: Desk, start: Start) -> None:
+    running = start()
+    desk.say(Kind.JOIN_AGAIN)
+    life, _ = wire.decode_join(desk.hear(Kind.JOIN))
+    desk.call((1, cube(1.0)))
+    desk.say(Kind.WELCOME, life)
+    desk.call((2, cube(2.0)))
+    assert list(desk.answers()) == [2]
+    assert running.gate.ran == [2.0]
+
+
+def test_worker_that_is_not_known_joins_once_with_a_new_life(desk: Desk, start: Start) -> None:
+    start(welcome=False)
+    life, _ = wire.decode_join(desk.hear(Kind.JOIN))
+    desk.say(Kind.WELCOME, life)
+    for _ in range(3):  # one for each of its messages that found it unknown
+        desk.say(Kind.JOIN_AGAIN)
+    new_life, _ = wire.decode_join(desk.hear(Kind.JOIN))
+    assert new_life != life
+    desk.say(Kind.WELCOME, new_life)
+    desk.call((1, cube(2.0)))
+    assert value(desk.answers()[1]) == 8.0  # and no other JOIN before
+
+
+def test_busy_worker_that_is_not_known_joins_when_it_is_done(desk: Desk, start: Start) -> None:
+    running = start()
+    desk.call((1, cube(0.0)), (2, cube(2.0)))
+    assert running.gate.waits.wait(LIMIT_S)
+    desk.say(Kind.JOIN_AGAIN)
+    desk.say(Kind.CHECK, [2])
+    desk.hear(Kind.MISSING)
+    assert desk.silent()
+    running.gate.open.set()
+    assert list(desk.answers()) == [1]  # late, and of use to whoever still waits
+    wire.decode_join(desk.hear(Kind.JOIN))
+    assert running.gate.ran == [0.0]
+
+
+def test_asks_whether_it_is_known_when_it_hears_nothing(
+    desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zmq_worker, "ASK_AFTER_SILENCE_S", 0.1)
+    monkeypatch.setattr(zmq_worker, "LONGEST_LOOK_S", 0.05)
+    start()
+    desk.hear(Kind.PROBE)
+    desk.hear(Kind.PROBE)
+
+
+# While a model runs
+
+
+def test_hands_back_what_has_not_begun(desk: Desk, start: Start) -> None:
+    running = start()
+    running.block(desk)
+    desk.call((2, cube(2.0)), (3, cube(3.0)))
+    desk.say(Kind.TAKE_BACK, [1, 2, 9])
+    assert wire.decode_ids(desk.hear(Kind.TAKEN_BACK)) == [2]
+    running.gate.open.set()
+    assert set(desk.answers()) | set(desk.answers()) == {1, 3}
+    assert running.gate.ran == [0.0, 3.0]
+
+
+def test_call_that_was_handed_back_may_come_again(desk: Desk, start: Start) -> None:
+    running = start()
+    running.block(desk)
+    for _ in range(3):
+        desk.call((2, cube(2.0)))
+        desk.say(Kind.TAKE_BACK, [2])
+        assert wire.decode_ids(desk.hear(Kind.TAKEN_BACK)) == [2]
+    desk.call((2, cube(2.0)))
+    running.gate.open.set()
+    assert set(desk.answers()) | set(desk.answers()) == {1, 2}
+    assert running.gate.ran == [0.0, 2.0]
+
+
+def test_describes_models(desk: Desk, start: Start) -> None:
+    running = start()
+    running.block(desk)
+    desk.call((2, question('{"n":7}')), (3, question('{"n":-1}')))
+    answers = {**desk.answers(), **desk.answers()}
+    outcome = answers[2]
+    assert isinstance(outcome, Result)
+    assert outcome.info is not None
+    assert outcome.info.inputs[0].shape == (7,)
+    assert not isinstance(answers[3], Result)
+    assert not running.gate.open.is_set()
+
+
+def test_names_what_it_does_not_hold(desk: Desk, start: Start) -> None:
+    running = start()
+    running.block(desk)
+    desk.call((2, cube(2.0)))
+    desk.say(Kind.CHECK, [1, 2, 3, 4])
+    assert wire.decode_ids(desk.hear(Kind.MISSING)) == [3, 4]
+    desk.say(Kind.CHECK, [1, 2])
+    desk.say(Kind.TAKE_BACK, [])
+    desk.hear(Kind.TAKEN_BACK)  # and no MISSING before
+
+
+def test_answers_leave_before_the_word_on_what_is_missing(desk: Desk, start: Start) -> None:
+    """Else the dispatcher would take what is answered for lost."""
+    start()
+    answered: set[int] = set()
+    for task_id in range(1, 500):
+        desk.call((task_id, cube(1.0)))
+        desk.say(Kind.CHECK, [task_id])
+        while task_id not in answered:
+            message = desk.hear(Kind.ANSWERS, Kind.MISSING)
+            if message.kind is Kind.ANSWERS:
+                answered.update(i for i, _ in wire.decode_answers(message))
+            else:
+                assert set(wire.decode_ids(message)) <= answered
+
+
+def test_answer_does_not_wait_for_a_long_call_behind_it(desk: Desk, start: Start) -> None:
+    running = start()
+    desk.call(*[(i, cube(1.0)) for i in range(2, 6)], (1, cube(0.0)))
+    answered: set[int] = set()
+    while len(answered) < 4:
+        answered |= desk.answers().keys()
+    assert answered == {2, 3, 4, 5}
+    assert not running.gate.open.is_set()
+
+
+def test_short_calls_share_messages(desk: Desk, start: Start) -> None:
+    start()
+    desk.call(*[(i, cube(1.0)) for i in range(256)])
+    messages = 0
+    answered: set[int] = set()
+    while len(answered) < 256:
+        answered |= desk.answers().keys()
+        messages += 1
+    assert messages < 128
+
+
+def test_supervisor_is_told_what_runs(desk: Desk, start: Start) -> None:
+    running = start()
+    desk.call((1, cube(1.0)), (2, cube(2.0)))
+    answered: set[int] = set()
+    while len(answered) < 2:
+        answered |= desk.answers().keys()
+    wait_until(lambda: running.noted == [[1], [2], []])
+
+
+# Draining
+
+
+def test_drain_while_a_model_runs(desk: Desk, start: Start) -> None:
+    running = start()
+    running.block(desk)
+    desk.call((2, cube(2.0)), (3, cube(3.0)))
+    desk.say(Kind.CHECK, [0])
+    desk.hear(Kind.MISSING)  # the calls have arrived
+    running.host.drain()
+    assert desk.hear(Kind.RESIZE).data == 0
+    assert wire.decode_ids(desk.hear(Kind.TAKEN_BACK)) == [2, 3]
+    desk.call((4, cube(4.0)))  # sent before the dispatcher knew
+    assert wire.decode_ids(desk.hear(Kind.TAKEN_BACK)) == [4]
+    running.gate.open.set()
+    assert list(desk.answers()) == [1]
+    desk.hear(Kind.LEAVE)
+    assert running.ended()
+    assert running.error is None
+    running.host.drain()  # once more is no harm
+
+
+def test_drain_between_the_calls_of_a_message(desk: Desk, start: Start) -> None:
+    running = start()
+    desk.call((1, cube(0.0)), (2, cube(2.0)))
+    assert running.gate.waits.wait(LIMIT_S)
+    running.host.drain()
+    desk.hear(Kind.RESIZE)
+    desk.hear(Kind.TAKEN_BACK)
+    running.gate.open.set()
+    assert list(desk.answers()) == [1]
+    desk.hear(Kind.LEAVE)
+    assert running.gate.ran == [0.0]
+
+
+def test_stop_drains(desk: Desk, start: Start) -> None:
+    running = start()
+    desk.say(Kind.STOP)
+    desk.hear(Kind.RESIZE)
+    desk.hear(Kind.LEAVE)
+    assert running.ended()
+
+
+def test_drain_before_it_runs(desk: Desk) -> None:
+    running = Running(desk.connection)
+    running.host.drain()
+    running.thread.start()
+    desk.hear(Kind.LEAVE, skip=True)
+    assert running.ended()
+    assert running.error is None
+
+
+# What cannot be used
+
+
+def test_call_that_cannot_be_read_is_answered(desk: Desk, start: Start) -> None:
+    start()
+    rows = [[1, "gate", "evaluate", [["<f8", [10**18], 0]]], [2, "gate", "guess", []]]
+    text = orjson.dumps([None, rows])
+    desk.send([struct.pack("<BBHI", wire.VERSION, Kind.CALLS, 0, len(text)) + text])
+    answers = desk.answers()
+    assert isinstance(answers[1], InvalidRequest)
+    assert isinstance(answers[2], InvalidRequest)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b""], [b"\1\3"], [b"\1\3\0\0\0\0\0\0"], wire.encode(Kind.TAKE_BACK, "all"), [b"x" * 100]],
+)
+def test_malformed_messages_are_survived(desk: Desk, start: Start, frames: list[bytes]) -> None:
+    start()
+    desk.send(list(frames))
+    desk.call((1, cube(2.0)))
+    assert value(desk.answers()[1]) == 8.0
+
+
+def test_worker_that_is_refused_ends_and_says_why(desk: Desk, start: Start) -> None:
+    running = start(welcome=False)
+    desk.hear(Kind.JOIN)
+    desk.say(Kind.REFUSED, "you joined as somebody else")
+    assert running.ended()
+    assert isinstance(running.error, Unavailable)
+    assert "you joined as somebody else" in running.error.message
+
+
+def test_dispatcher_of_another_release_is_named(desk: Desk, start: Start) -> None:
+    running = start(welcome=False)
+    desk.hear(Kind.JOIN)
+    desk.send([bytes([wire.VERSION + 1]) + bytes(wire.encode(Kind.REFUSED, "no")[0])[1:]])
+    assert running.ended()
+    assert isinstance(running.error, Unavailable)
+    assert "install the same modelfarm" in running.error.message
+
+
+def test_model_that_raises_costs_its_call_only(desk: Desk, start: Start) -> None:
+    start()
+    desk.call((1, cube(1.0, '{"n":2}')), (2, Call("x", Operation.EVALUATE)), (3, cube(3.0)))
+    answers: dict[int, Any] = {}
+    while len(answers) < 3:
+        answers |= desk.answers()
+    assert not isinstance(answers[1], Result)
+    assert not isinstance(answers[2], Result | ModelFailed)
+    assert value(answers[3]) == 27.0
+
+
+# Losing the dispatcher
+
+
+def test_idle_worker_whose_dispatcher_is_gone_gives_up(
+    desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zmq_worker, "LONGEST_LOOK_S", 0.05)
+    running = start(lost_after_s=0.3)
+    desk.close()
+    assert running.ended()
+    assert isinstance(running.error, Unavailable)
+    assert desk.connection.endpoint in running.error.message
+
+
+def begin(desk: Desk, model: str, seconds: float, task_id: int = 1) -> None:
+    desk.call((task_id, Call(model, Operation.EVALUATE, (np.array([seconds]),))))
+
+
+def test_busy_process_whose_dispatcher_is_gone_ends_itself(desk: Desk) -> None:
+    process = host_process.start(desk.connection.endpoint, NAME, lost_after_s=1.0)
+    try:
+        desk.welcome()
+        begin(desk, "sleep", 1000.0)
+        desk.say(Kind.CHECK, [0])
+        desk.hear(Kind.MISSING)
+        desk.close()
+        assert process.wait(LIMIT_S) == EXIT_ORPHANED
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, running: bool) -> None:
+    process = host_process.start(desk.connection.endpoint, NAME, lost_after_s=1.5)
+    try:
+        desk.welcome()
+        if running:
+            begin(desk, "sleep", 0.5)
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(2.5)  # the time itself is what is tested
+        assert process.poll() is None
+        os.kill(process.pid, signal.SIGCONT)
+        if running:
+            assert value(desk.answers(skip=True)[1]) == 0.5
+        begin(desk, "cube", 2.0, 2)
+        assert value(desk.answers(skip=True)[2]) == 8.0
+    finally:
+        process.kill()
+        process.wait()
+
+
+# Supervisors
+
+
+def lose(reporter: Reporter, running: Sequence[int] | None) -> None:
+    reporter.lost(NAME, "signal SIGKILL", running=running, time_limit=True)
+
+
+def test_reporter_introduces_itself_and_reports(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter = Reporter(desk.connection, "node1/1")
+    assert wire.decode_loss(desk.hear(Kind.LOST)) is None
+    assert desk.peer == b"supervisor:node1/1"
+    lose(reporter, (1, 2))
+    assert wire.decode_loss(desk.hear(Kind.LOST)) == (NAME, "signal SIGKILL", [1, 2], True)
+    lose(reporter, None)
+    loss = wire.decode_loss(desk.hear(Kind.LOST))
+    assert loss is not None
+    assert loss.running is None
+    monkeypatch.setattr(zmq_worker, "INTRODUCE_EVERY_S", 0.0)
+    assert not reporter.stop_asked()
+    assert wire.decode_loss(desk.hear(Kind.LOST)) is None  # a new dispatcher has to know it
+    reporter.close()
+
+
+def test_reporter_hears_when_to_stop(desk: Desk) -> None:
+    reporter = Reporter(desk.connection, "node1/1")
+    desk.hear(Kind.LOST)
+    desk.send([b"nonsense"])
+    desk.say(Kind.PROBE)
+    assert not reporter.stop_asked()
+    desk.say(Kind.STOP)
+    wait_until(reporter.stop_asked)
+    assert reporter.stop_asked()
+    reporter.close()
+
+
+def test_last_word_of_a_reporter_still_leaves(desk: Desk) -> None:
+    reporter = Reporter(desk.connection, "node1/1")
+    lose(reporter, [])
+    reporter.close()
+    desk.hear(Kind.LOST)
+    loss = wire.decode_loss(desk.hear(Kind.LOST))
+    assert loss is not None
+    assert loss.running == []
