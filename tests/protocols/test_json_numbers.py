@@ -201,7 +201,9 @@ def test_text_is_nested_like_the_shape_and_strided_arrays_are_read_right() -> No
     assert array_text(values) == b"[[0.0,1.0,2.0],[3.0,4.0,5.0]]"
     assert array_text(values.T) == b"[[0.0,3.0],[1.0,4.0],[2.0,5.0]]"
     values[0, 1] = math.nan
-    assert array_text(values.T) == b"[[0.0,3.0],[NaN,4.0],[2.0,5.0]]"
+    values[1, 0] = math.inf
+    assert array_text(values) == b"[[0.0,NaN,2.0],[Infinity,4.0,5.0]]"
+    assert array_text(values.T) == b"[[0.0,Infinity],[NaN,4.0],[2.0,5.0]]"
     assert array_text(np.array(2.5)) == b"2.5"
     assert array_text(np.array(math.inf)) == b"Infinity"
 

@@ -75,6 +75,11 @@ def test_questions_name_their_model(path: str) -> None:
     assert decode(path, {"name": "plain"}) == Question(Endpoint(path), "plain")
 
 
+def test_model_info_does_not_depend_on_a_config() -> None:
+    expected = Question(Endpoint.MODEL_INFO, "plain")
+    assert decode("/ModelInfo", {"name": "plain", "config": [3]}) == expected
+
+
 def test_sizes_belong_to_a_config_in_its_canonical_form() -> None:
     request = decode("/InputSizes", {"config": {"b": 1, "a": [None, "x"]}, "name": "plain"})
     assert request == Question(Endpoint.INPUT_SIZES, "plain", '{"a":[null,"x"],"b":1}')
@@ -294,6 +299,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ModelNotFound) as caught:
         decode("/Evaluate", {"name": "x" * 10**6}, many)
     assert len(caught.value.message) < 500
+    assert caught.value.message.endswith("'m19' and 980 more")
 
 
 def test_with_no_model_at_all_the_farm_is_not_ready() -> None:
