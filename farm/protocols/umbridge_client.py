@@ -146,6 +146,15 @@ def _seconds(text: str | None) -> float:
         return 0.0
 
 
+def decode_error(status: int, headers: Headers, body: bytes) -> FarmError:
+    """What an answer says went wrong that is no 200."""
+    try:
+        _answer(status, headers, body)
+    except FarmError as error:
+        return error
+    return _failure(status, headers, body)
+
+
 def _answer(status: int, headers: Headers, body: bytes) -> dict[str, Any]:
     """The answer's JSON object. Raises what it says went wrong, in whatever form."""
     try:

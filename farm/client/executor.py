@@ -1,0 +1,106 @@
+"""A standard executor for which remote models are functions."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from farm.client.remote import RemoteModel
+from farm.transports.crew import Crew
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 64
+"""They mostly wait for models, so there may be many more of them than processors."""
+
+
+class Executor(concurrent.futures.Executor):
+    """An executor of the standard library that sends remote models' calls to their farm.
+
+    Any other function runs in one of `threads` threads; calls that it makes to remote models run
+    on the farm beside those of the other threads. So it serves as the `pool` of samplers that
+    bring their own function, as emcee does:
+
+        with farm.Executor() as pool:
+            sampler = emcee.EnsembleSampler(walkers, dimensions, log_probability, pool=pool)
+
+    Left by an exception, such as Ctrl-C, it does not wait for what runs.
+    """
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._crew = Crew(threads, "farm executor")
+        self._lock = threading.Lock()
+        # Under the lock.
+        self._pending: set[Future[Any]] = set()
+        self._shut_down = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The value of `fn(*args, **kwargs)` to come. Raises RuntimeError after `shutdown`."""
+        with self._lock:
+            if self._shut_down:
+                raise RuntimeError("the executor is shut down")
+            future: Future[T]
+            send = getattr(fn, "submit", None) if isinstance(fn, RemoteModel) else None
+            if send is not None:
+                future = send(*args, **kwargs)
+            else:
+                future = Future()
+                self._crew.do(partial(_run, future, partial(fn, *args, **kwargs)))
+            self._pending.add(future)
+        future.add_done_callback(self._done)
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+    ) -> Iterator[T]:
+        """The values of `fn` at the entries of the iterables, in their order.
+
+        For a remote model and one iterable this is the model's own `map`.
+        """
+        if isinstance(fn, RemoteModel) and len(iterables) == 1 and timeout is None:
+            return iter(fn.map(iterables[0]))
+        return super().map(fn, *iterables, timeout=timeout)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take nothing more; wait for what is under way, after cancelling it if asked to."""
+        with self._lock:
+            self._shut_down = True
+            pending = list(self._pending)
+        self._crew.dismiss()
+        if cancel_futures:
+            for future in pending:
+                future.cancel()
+        if wait:
+            concurrent.futures.wait(pending)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        failed = exc_type is not None
+        self.shutdown(wait=not failed, cancel_futures=failed)
+
+    def _done(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._pending.discard(future)
+
+
+def _run(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)

@@ -1,0 +1,176 @@
+"""Many calls at once: given to the farm as fast as it takes them, outcomes as they come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from farm.call import Call, Hints
+from farm.errors import FarmError, Overloaded
+from farm.transports.line import Line, Outcome
+
+IN_FLIGHT = 4096
+"""Calls of one flow that are sent and not yet taken: enough for a thousand workers, and a small
+part of what the queue of a farm holds."""
+
+SEND_AT_ONCE = 256
+"""Calls are cheapest many to a message; so many are worth waiting for, but no longer than ..."""
+
+GATHER_S = 0.002
+
+START_S = 0.02
+"""How long the flow may send before anybody asks for an outcome."""
+
+PAUSE_S = 0.2
+"""How long a flow leaves a farm alone whose queue is full."""
+
+
+class _Inbox:
+    """Outcomes on their way from the line's thread to the flow's."""
+
+    def __init__(self) -> None:
+        self.arrived: deque[tuple[int, Outcome]] = deque()
+        self.something = threading.Event()
+
+    def put(self, key: int, outcome: Outcome) -> None:
+        self.arrived.append((key, outcome))
+
+    def flush(self) -> None:
+        self.something.set()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Until something has arrived."""
+        self.something.clear()
+        if not self.arrived:
+            self.something.wait(timeout_s)
+
+
+class Flow(Iterator[tuple[int, Outcome]]):
+    """The outcomes of many calls with their indices, an error in place of a failed one's result.
+
+    calls: taken as there is room, on the thread that asks for outcomes; an error in place of a call
+    is its outcome. ordered: by index, else as they come. in_flight: bound of the calls that are
+    sent and not yet taken. An exception, `close` and the flow's own end take back what is under
+    way. A full queue makes the flow wait.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        calls: Iterable[Call | FarmError],
+        hints: Hints,
+        *,
+        ordered: bool,
+        in_flight: int = IN_FLIGHT,
+    ) -> None:
+        self._line = line
+        self._calls: Iterator[tuple[int, Call | FarmError]] | None = enumerate(calls)
+        self._hints = hints
+        self._ordered = ordered
+        self._in_flight = in_flight
+        self._worth_sending = min(SEND_AT_ONCE, max(1, in_flight // 4))
+        self._open = 0  # sent and not yet taken
+        self._under_way: dict[int, tuple[int, Call]] = {}  # by index: the line's id, the call
+        self._refused: list[tuple[int, Call]] = []
+        self._pause_until = 0.0
+        self._held: dict[int, Outcome] = {}  # arrived before their turn
+        self._turn = 0
+        self._inbox = _Inbox()
+        limit = time.monotonic() + START_S
+        while self._room() and time.monotonic() < limit:
+            self._send_some()
+
+    def __next__(self) -> tuple[int, Outcome]:
+        try:
+            if self._room() >= self._worth_sending:
+                self._send_some()
+            while (taken := self._take()) is None:
+                if self._room():
+                    self._send_some()
+                elif self._open:
+                    self._wait()
+                else:
+                    raise StopIteration
+            return taken
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Take back what is under way; there are no more outcomes."""
+        self._calls = None
+        under_way, self._under_way = self._under_way, {}
+        self._refused.clear()
+        self._open = 0
+        if under_way:
+            self._line.take_back([call_id for call_id, _ in under_way.values()])
+
+    def __del__(self) -> None:
+        if hasattr(self, "_inbox"):
+            self.close()
+
+    def _room(self) -> int:
+        """How many calls may be sent now."""
+        if self._refused:
+            return len(self._refused) if time.monotonic() >= self._pause_until else 0
+        return 0 if self._calls is None else max(0, self._in_flight - self._open)
+
+    def _send_some(self) -> None:
+        """Send a message of calls, of as many as there are in a moment."""
+        if self._refused:
+            chunk, self._refused = self._refused, []
+        else:
+            chunk = self._gather(min(self._room(), SEND_AT_ONCE))
+        if chunk:
+            ids = self._line.send(chunk, self._hints, self._inbox)
+            for (index, call), call_id in zip(chunk, ids, strict=True):
+                self._under_way[index] = call_id, call
+
+    def _gather(self, most: int) -> list[tuple[int, Call]]:
+        chunk: list[tuple[int, Call]] = []
+        assert self._calls is not None, "only called with room"
+        limit = time.monotonic() + GATHER_S
+        for index, call in self._calls:
+            self._open += 1
+            if isinstance(call, FarmError):
+                self._inbox.put(index, call)
+            else:
+                chunk.append((index, call))
+            if len(chunk) >= most or time.monotonic() > limit:
+                return chunk
+        self._calls = None
+        return chunk
+
+    def _take(self) -> tuple[int, Outcome] | None:
+        """The next outcome, if it is there."""
+        if self._ordered and self._turn in self._held:
+            return self._given(self._turn, self._held.pop(self._turn))
+        arrived = self._inbox.arrived
+        while arrived:
+            index, outcome = arrived.popleft()
+            sent = self._under_way.pop(index, None)
+            if sent is not None and isinstance(outcome, Overloaded):
+                self._refused.append((index, sent[1]))
+                self._pause_until = time.monotonic() + PAUSE_S
+            elif self._ordered and index != self._turn:
+                self._held[index] = outcome
+            else:
+                return self._given(index, outcome)
+        return None
+
+    def _given(self, index: int, outcome: Outcome) -> tuple[int, Outcome]:
+        self._open -= 1
+        self._turn += 1
+        return index, outcome
+
+    def _wait(self) -> None:
+        pause_s = self._pause_until - time.monotonic() if self._refused else None
+        self._inbox.wait(None if pause_s is None else max(0.0, pause_s))
+
+
+def raised(error: FarmError, index: int) -> FarmError:
+    """The error of the point at `index`, to be raised."""
+    error.add_note(f"at point {index}")
+    return error

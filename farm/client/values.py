@@ -1,0 +1,218 @@
+"""What users give a model and get from it: how that becomes a Call, and comes out of a Result.
+
+A point is one evaluation's inputs: a dict by name; for a model of several inputs a sequence in
+order; for a model of one input the array itself, or a list of it as UM-Bridge has it. An output is
+the array of a model's only output, or a dict by name.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array, Call, Derivative, ModelInfo, Operation, Result, TensorInfo
+from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
+from farm.model import check_call
+
+Point = Any
+Output = Any
+
+_FLOAT64 = np.dtype(np.float64)
+
+
+class Values:
+    """Between users' values and the calls and results of one model with one config."""
+
+    def __init__(self, info: ModelInfo, config: str) -> None:
+        self.info = info
+        self._config = config
+        self._inputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.inputs]
+        self._outputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.outputs]
+        self.nbytes = sum(t.size * dtype.itemsize for t, dtype in self._inputs + self._outputs)
+        """Bytes of one evaluation's vectors, in and out."""
+
+    def call(self, point: Point) -> Call:
+        """The call that evaluates a point; its arrays are copies.
+
+        Raises InvalidInput, UnsupportedFeature.
+        """
+        self._check_evaluates()
+        return Call(self.info.name, Operation.EVALUATE, self._arrays(point), self._config)
+
+    def derivative(
+        self,
+        operation: Operation,
+        point: Point,
+        out_wrt: int | str,
+        in_wrt: int | str,
+        in_wrt2: int | str = 0,
+        *,
+        sens: Any = None,
+        vec: Any = None,
+    ) -> Call:
+        """The call for a derivative at a point; outputs and inputs by name or position.
+
+        Raises InvalidInput, UnsupportedFeature.
+        """
+        wrt = Derivative(
+            _position(out_wrt, self.info.outputs, "output"),
+            _position(in_wrt, self.info.inputs, "input"),
+            _position(in_wrt2, self.info.inputs, "input"),
+            None if sens is None else _numbers(sens, _FLOAT64, "sens").reshape(-1),
+            None if vec is None else _numbers(vec, _FLOAT64, "vec").reshape(-1),
+        )
+        call = Call(self.info.name, operation, self._arrays(point), self._config, wrt)
+        check_call(call, self.info)
+        return call
+
+    def derivative_output(self, call: Call, result: Result) -> Array:
+        """What a derivative gave, in the shape of its input or output. Raises InvalidOutput."""
+        wrt = call.derivative
+        assert wrt is not None, "a call made by `derivative`"
+        if call.operation is Operation.APPLY_JACOBIAN:
+            like = self.info.outputs[wrt.out_wrt]
+        else:
+            like = self.info.inputs[wrt.in_wrt]
+        if len(result.outputs) != 1 or result.outputs[0].size != like.size:
+            sizes = [array.size for array in result.outputs]
+            raise InvalidOutput(
+                f"{call.operation} of model {self.info.name!r} gave vectors of lengths {sizes}, "
+                f"expected one of {like.size}"
+            )
+        return np.array(result.outputs[0], _FLOAT64).reshape(like.shape)
+
+    def table(self, points: Array) -> Iterator[Call]:
+        """The calls that evaluate the rows of an array, for a model of one input and output.
+
+        points: of shape (N, *shape of the input), or (N, its size). Raises InvalidInput,
+        UnsupportedFeature.
+        """
+        self._check_evaluates()
+        info = self.info
+        if len(info.inputs) != 1 or len(info.outputs) != 1:
+            raise InvalidInput(
+                f"an array of points is for models of one input and one output; {info.name!r} has "
+                f"inputs {_shown(info.inputs)} and outputs {_shown(info.outputs)}: "
+                "give a list of points"
+            )
+        tensor, dtype = self._inputs[0]
+        rows = _numbers(points, dtype, "the array of points")
+        if rows.shape[1:] not in (tensor.shape, (tensor.size,)):
+            raise InvalidInput(
+                f"the array of points has shape {rows.shape}; for input {tensor.name!r} of model "
+                f"{info.name!r} expected (N, {', '.join(map(str, tensor.shape))})"
+            )
+        rows = rows.reshape(len(rows), *tensor.shape)
+        name, config = info.name, self._config
+        return (Call(name, Operation.EVALUATE, (row,), config) for row in rows)
+
+    def _check_evaluates(self) -> None:
+        if Operation.EVALUATE not in self.info.operations:
+            offered = ", ".join(sorted(self.info.operations)) or "nothing"
+            raise UnsupportedFeature(
+                f"model {self.info.name!r} does not offer evaluate; it offers {offered}"
+            )
+
+    def _arrays(self, point: Point) -> tuple[Array, ...]:
+        tensors = self._inputs
+        values = [point] if len(tensors) == 1 else point
+        if isinstance(point, Mapping):
+            if point.keys() != {tensor.name for tensor, _ in tensors}:
+                raise InvalidInput(
+                    f"the point has {', '.join(map(repr, point)) or 'no inputs'}; "
+                    f"model {self.info.name!r} has {_shown(self.info.inputs)}"
+                )
+            values = [point[tensor.name] for tensor, _ in tensors]
+        elif len(tensors) != 1:
+            if not isinstance(point, list | tuple | np.ndarray) or len(point) != len(tensors):
+                size = f" of {len(point)}" if isinstance(point, list | tuple | np.ndarray) else ""
+                raise InvalidInput(
+                    f"the point is a {type(point).__name__}{size}; model {self.info.name!r} has "
+                    f"{len(tensors)} inputs, {_shown(self.info.inputs)}: give a dict or a list"
+                )
+        elif _is_list_of(point, tensors[0][0]):
+            values = point
+        return tuple([self._array(v, *t) for v, t in zip(values, tensors, strict=True)])
+
+    def _array(self, value: Any, tensor: TensorInfo, dtype: np.dtype[Any]) -> Array:
+        array = _numbers(value, dtype, f"input {tensor.name!r}")
+        if array.shape == tensor.shape:
+            return array
+        if array.ndim > 1 or array.size != tensor.size:
+            raise InvalidInput(
+                f"input {tensor.name!r} has shape {array.shape}, "
+                f"model {self.info.name!r} expects {tensor.shape}"
+            )
+        return array.reshape(tensor.shape)
+
+    def output(self, result: Result) -> Output:
+        """What an evaluation gave, as private copies. Raises InvalidOutput when it does not fit."""
+        self._check_count(result)
+        arrays = [self._given(y, *t) for y, t in zip(result.outputs, self._outputs, strict=True)]
+        if len(arrays) == 1:
+            return arrays[0]
+        return {t.name: array for t, array in zip(self.info.outputs, arrays, strict=True)}
+
+    def put_output(self, result: Result, into: Array) -> None:
+        """Write what an evaluation gave to a row of `room`. Raises InvalidOutput."""
+        self._check_count(result)
+        tensor = self.info.outputs[0]
+        array = result.outputs[0]
+        into[...] = array if array.shape == tensor.shape else self._given(array, *self._outputs[0])
+
+    def room(self, count: int) -> Array:
+        """An array for the only output of `count` evaluations: (count, *shape of the output)."""
+        tensor, dtype = self._outputs[0]
+        return np.empty((count, *tensor.shape), dtype)
+
+    def _check_count(self, result: Result) -> None:
+        if len(result.outputs) != len(self._outputs):
+            raise InvalidOutput(
+                f"the answer has {len(result.outputs)} outputs, model {self.info.name!r} "
+                f"declares {_shown(self.info.outputs)}"
+            )
+
+    def _given(self, array: Array, tensor: TensorInfo, dtype: np.dtype[Any]) -> Array:
+        if array.size != tensor.size:
+            raise InvalidOutput(
+                f"output {tensor.name!r} has shape {array.shape}, "
+                f"model {self.info.name!r} declares {tensor.shape}"
+            )
+        # A copy: what came is a piece of a message, which it would keep alive as a whole.
+        return np.array(array, dtype).reshape(tensor.shape)
+
+
+def _numbers(value: Any, dtype: np.dtype[Any], what: str) -> Array:
+    """A copy of `value` as an array of `dtype`; text, complex and ragged values are refused."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{what} is not an array of numbers: {error}") from None
+    if array.dtype != dtype and (
+        array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind")
+    ):
+        raise InvalidInput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
+    return np.array(array, dtype, order="C")
+
+
+def _is_list_of(point: Point, tensor: TensorInfo) -> bool:
+    """Whether the point is a list with the only input in it, as UM-Bridge has it."""
+    depth = max(1, len(tensor.shape))
+    return isinstance(point, list | tuple) and len(point) == 1 and np.ndim(point[0]) >= depth
+
+
+def _position(which: int | str, tensors: Sequence[TensorInfo], what: str) -> int:
+    """Where the tensor of that name is; a position stands for itself and is checked later."""
+    if not isinstance(which, str):
+        return operator.index(which)
+    for i, tensor in enumerate(tensors):
+        if tensor.name == which:
+            return i
+    raise InvalidInput(f"{which!r} is no {what}; the {what}s are {_shown(tensors)}")
+
+
+def _shown(tensors: Sequence[TensorInfo]) -> str:
+    return ", ".join(f"{t.name} {t.shape}" for t in tensors) or "none"

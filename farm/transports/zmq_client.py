@@ -1,0 +1,390 @@
+"""The native client's end of the ZeroMQ wire: many calls to a message, many answers to one.
+
+One background thread owns the socket. Callers leave calls in an outbox and wake the thread only
+when it sleeps; it sends all that it finds there in few messages and puts every outcome to whoever
+asked. A call is kept until its outcome is there, so that it can be sent again when the connection
+or the dispatcher was lost in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation
+from farm.errors import Cancelled, FarmError, InvalidInput, InvalidRequest, Unavailable
+from farm.protocols import wire
+from farm.protocols.wire import Buffer, Kind, Message
+from farm.transports.connection import Connection
+from farm.transports.line import Outcome, Receiver, as_it_is, submit
+from farm.transports.zmq_clients import CLIENT_PREFIX
+from farm.transports.zmq_socket import dial, receive
+
+log = logging.getLogger(__name__)
+
+CALLS_A_MESSAGE = 512
+"""More to a message are no cheaper each, and others wait longer behind it (measured)."""
+
+BYTES_A_MESSAGE = 4 * 1024**2
+
+ASK_AFTER_SILENCE_S = 3.0
+"""The dispatcher probes each second; after this much silence the client asks if it is known."""
+
+TICK_MS = 500
+"""How often the thread looks at the clock while somebody waits."""
+
+LAST_WORDS_S = 5.0
+"""How long `close` waits for the thread."""
+
+Task = tuple[int, Call]
+
+
+class _Waiting(NamedTuple):
+    """A call without an outcome, and where that goes."""
+
+    call: Call
+    hints: Hints
+    since: float
+    receiver: Receiver
+    key: Any
+
+
+class ZmqLine:
+    """A line to a farm's dispatcher; threads may share it, processes may not.
+
+    lost_after_s: silence of the dispatcher after which calls fail with Unavailable; answer_s: how
+    long a question about the farm itself may take. When nobody holds the line any more it closes.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        lost_after_s: float = 30.0,
+        answer_s: float = 10.0,
+        heartbeat_s: float = 5.0,
+    ) -> None:
+        self._answer_s = answer_s
+        self._end = _End(connection, lost_after_s=lost_after_s, heartbeat_s=heartbeat_s)
+        self._pid = os.getpid()
+        self._close = weakref.finalize(self, self._end.close)
+
+    def send(
+        self, calls: Sequence[tuple[Any, Call]], hints: Hints, receiver: Receiver
+    ) -> Sequence[int]:
+        """Send calls, each with a key, and have their outcomes put to `receiver`; gives their ids.
+
+        Raises Unavailable when the line is closed.
+        """
+        if os.getpid() != self._pid:
+            raise Unavailable("a client does not survive a fork: connect in each process")
+        return self._end.send(calls, hints, receiver)
+
+    def take_back(self, ids: Iterable[int]) -> bool:
+        """Cancel calls: no outcome is put for them. False when each has, or had, its outcome."""
+        return self._end.take_back(ids)
+
+    def names(self) -> list[str]:
+        """The models that the farm serves. Raises Unavailable."""
+        return [info.name for info in self._models()]
+
+    def describe(self, model: str, config: str) -> ModelInfo:
+        """One model, for a config. Raises FarmError."""
+        if config == EMPTY_CONFIG:
+            for known in self._models():
+                if known.name == model:
+                    return known
+        call = Call(model, Operation.DESCRIBE, config=config)
+        info = submit(self, call, NO_HINTS, as_it_is).result().info
+        if info is None:
+            raise InvalidRequest(f"the farm answered without a description of {model!r}")
+        return info
+
+    def _models(self) -> list[ModelInfo]:
+        return [ModelInfo.from_json(item) for item in self._end.ask("models", self._answer_s)]
+
+    def status(self) -> dict[str, Any]:
+        """Workers, queues, rates and percentiles as JSON data. Raises Unavailable."""
+        state: dict[str, Any] = self._end.ask("status", self._answer_s)
+        return state
+
+    def close(self) -> None:
+        """Say goodbye; calls without an outcome fail with Cancelled."""
+        self._close()
+
+
+class _End:
+    """What the callers and the thread share. It does not know its ZmqLine, which may be let go."""
+
+    def __init__(self, connection: Connection, *, lost_after_s: float, heartbeat_s: float) -> None:
+        self._endpoint = connection.endpoint
+        self._lost_after_s = lost_after_s
+        name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(4)}"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = dial(
+            self._context, connection, CLIENT_PREFIX.decode() + name, heartbeat_s=heartbeat_s
+        )
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED
+        )
+        # Shared. Each single step on these is atomic, so that no call needs a lock; whoever takes
+        # an entry out of `_waiting` is the one who settles it.
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._asked: dict[int, tuple[str, Future[Any]]] = {}
+        self._outbox: deque[tuple[Hints, Sequence[Task]] | list[Buffer]] = deque()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._asleep = False
+        self._closing = False
+        self._closed = False
+        # The thread's own.
+        self._number: int | None = None
+        self._broken = False
+        self._heard_at = self._idle_at = self._probed_at = time.monotonic()
+        self._somebody_waited = False
+        self._thread = threading.Thread(target=self._run, name="farm client", daemon=True)
+        self._thread.start()
+
+    # For callers
+
+    def send(
+        self, calls: Sequence[tuple[Any, Call]], hints: Hints, receiver: Receiver
+    ) -> Sequence[int]:
+        now = time.monotonic()
+        waiting = self._waiting
+        tasks = []
+        for (key, call), call_id in zip(calls, self._ids, strict=False):
+            waiting[call_id] = _Waiting(call, hints, now, receiver, key)
+            tasks.append((call_id, call))
+        self._leave((hints, tasks))
+        ids = [call_id for call_id, _ in tasks]
+        if self._closed and self.take_back(ids):
+            raise Unavailable("the client is closed")
+        return ids
+
+    def take_back(self, ids: Iterable[int]) -> bool:
+        taken = [i for i in ids if self._waiting.pop(i, None) is not None]
+        if taken and not self._closed:
+            self._leave(wire.encode(Kind.CANCEL, taken))
+        return bool(taken)
+
+    def ask(self, what: str, timeout_s: float) -> Any:
+        number = next(self._ids)
+        future: Future[Any] = Future()
+        self._asked[number] = what, future
+        self._leave(wire.encode(Kind.ASK, {"id": number, "what": what}))
+        try:
+            if self._closed:
+                raise Unavailable("the client is closed")
+            return future.result(timeout_s)
+        except TimeoutError:
+            raise Unavailable(
+                f"no answer from the farm at {self._endpoint} within {timeout_s:g} s; "
+                "is it running, and is the connection file its own?"
+            ) from None
+        finally:
+            self._asked.pop(number, None)
+
+    def _leave(self, item: tuple[Hints, Sequence[Task]] | list[Buffer]) -> None:
+        self._outbox.append(item)
+        if self._asleep:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._asleep = False
+        with contextlib.suppress(OSError):  # full of wake-ups, or closed just now
+            self._wake_write.send(b"w")
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(LAST_WORDS_S)
+
+    # The thread
+
+    def _run(self) -> None:
+        failure: FarmError = Cancelled("the client was closed before the answer came")
+        try:
+            self._serve()
+        except Exception as error:
+            log.exception("the client's thread ends")
+            failure = Unavailable(f"the client's thread failed: {error!r}")
+        self._closed = True  # from here on nothing is taken in
+        self._fail_all(failure)
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+        self._context.term()
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        wake_fd = self._wake_read.fileno()
+        for source in (self._socket, self._monitor, wake_fd):
+            poller.register(source, zmq.POLLIN)
+        while not self._closing:
+            self._write()
+            self._watch()
+            self._asleep = True
+            timeout_ms = 0 if self._outbox or self._closing else self._patience_ms()
+            events = dict(poller.poll(timeout_ms))
+            self._asleep = False
+            if wake_fd in events:
+                self._wake_read.recv(4096)
+            if self._monitor in events:
+                self._look_at_connection()
+            if self._socket in events:
+                self._read()
+        self._write()
+        self._send(wire.encode(Kind.LEAVE))
+
+    def _patience_ms(self) -> int | None:
+        return TICK_MS if self._waiting or self._asked else None
+
+    def _write(self) -> None:
+        batch: list[Task] = []
+        size = 0
+        hints = NO_HINTS
+        while self._outbox:
+            item = self._outbox.popleft()
+            if batch and (
+                isinstance(item, list)
+                or item[0] != hints
+                or len(batch) >= CALLS_A_MESSAGE
+                or size >= BYTES_A_MESSAGE
+            ):
+                self._send_calls(batch, hints)
+                batch, size = [], 0
+            if isinstance(item, list):
+                self._send(item)
+                continue
+            hints, tasks = item
+            batch.extend(tasks)
+            size += sum([a.nbytes for _, call in tasks for a in call.inputs])
+        if batch:
+            self._send_calls(batch, hints)
+
+    def _send_calls(self, tasks: Sequence[Task], hints: Hints, kind: Kind = Kind.CALLS) -> None:
+        waiting = self._waiting
+        tasks = [task for task in tasks if task[0] in waiting]  # the others were taken back
+        if not tasks:
+            return
+        try:
+            frames = wire.encode_calls(tasks, hints, kind=kind)
+        except Exception as error:  # the caller's values may be anything
+            if len(tasks) == 1:
+                self._settle([(tasks[0][0], InvalidInput(f"the call cannot be sent: {error}"))])
+                return
+            for task in tasks:  # find the guilty
+                self._send_calls([task], hints, kind)
+            return
+        self._send(frames)
+
+    def _send(self, frames: list[Buffer]) -> None:
+        self._socket.send_multipart(frames, copy=len(frames) == 1)
+
+    def _read(self) -> None:
+        while (frames := receive(self._socket)) is not None:
+            self._heard_at = time.monotonic()
+            try:
+                self._received(wire.decode(frames))
+            except InvalidRequest as error:
+                self._fail_all(error)  # whose answers it held cannot be known
+
+    def _received(self, message: Message) -> None:
+        if message.kind is Kind.ANSWERS:
+            self._settle(wire.decode_answers(message))
+        elif message.kind is Kind.WELCOME:
+            before, self._number = self._number, message.data
+            if before not in (None, self._number):
+                self._send_again()
+        elif message.kind is Kind.TELL:
+            what, future = self._asked.pop(message.data["id"], ("", None))
+            if future is not None:
+                future.set_result(message.data[what])
+        elif message.kind is Kind.REFUSED:
+            raise InvalidRequest(f"the farm refuses what this client says: {message.data}")
+
+    def _settle(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
+        waiting = self._waiting
+        touched: list[Receiver] = []
+        last: Receiver | None = None
+        for call_id, outcome in outcomes:
+            entry = waiting.pop(call_id, None)
+            if entry is None:
+                continue  # taken back, or answered twice after a lost connection
+            _, _, _, receiver, key = entry
+            receiver.put(key, outcome)
+            if receiver is not last:
+                last = receiver
+                touched.append(receiver)
+        for receiver in touched:
+            receiver.flush()
+
+    def _fail_all(self, error: FarmError) -> None:
+        self._settle([(call_id, error) for call_id in list(self._waiting)])
+        for number in list(self._asked):
+            _, future = self._asked.pop(number, ("", None))
+            if future is not None:
+                future.set_exception(error)
+
+    # Loss
+
+    def _look_at_connection(self) -> None:
+        event = recv_monitor_message(self._monitor)["event"]
+        if event == zmq.Event.DISCONNECTED:
+            self._broken = True
+        elif self._broken:
+            self._broken = False
+            self._send_again()
+
+    def _send_again(self) -> None:
+        """Calls or answers may have been lost with the connection; the dispatcher sorts it out."""
+        now = time.monotonic()
+        for number, (what, _) in list(self._asked.items()):
+            self._send(wire.encode(Kind.ASK, {"id": number, "what": what}))
+        for (hints, since), group in itertools.groupby(
+            self._waiting.copy().items(), key=lambda item: (item[1].hints, item[1].since)
+        ):
+            if hints.deadline_s is not None:
+                hints = replace(hints, deadline_s=hints.deadline_s - (now - since))
+            self._send_calls([(i, entry.call) for i, entry in group], hints, Kind.CALLS_AGAIN)
+
+    def _watch(self) -> None:
+        """Look after a dispatcher that says nothing; give up in the end."""
+        now = time.monotonic()
+        somebody_waits = bool(self._waiting)
+        if not somebody_waits or not self._somebody_waited:
+            self._idle_at = now
+        self._somebody_waited = somebody_waits
+        silent_s = now - max(self._heard_at, self._idle_at)
+        if silent_s > self._lost_after_s:
+            self._send(wire.encode(Kind.CANCEL, list(self._waiting)))
+            self._fail_all(
+                Unavailable(
+                    f"no word from the farm at {self._endpoint} for {silent_s:.0f} s; "
+                    "is it running?"
+                )
+            )
+        elif silent_s > ASK_AFTER_SILENCE_S and now - self._probed_at > ASK_AFTER_SILENCE_S:
+            self._probed_at = now
+            self._send(wire.encode(Kind.PROBE))
