@@ -18,13 +18,12 @@ def batch_key(call: Call, *, max_batch: int) -> object:
     return call.config, tuple((a.dtype.char, a.shape[skip:]) for a in call.inputs)
 
 
-def take_batch(queue: Queue) -> list[Task]:
-    """Remove from `queue` the next batch: the task whose turn it is and all that may go with it.
+def take_batch(queue: Queue, head: Task) -> list[Task]:
+    """Remove from `queue` the next batch: `head`, whose turn it is, and all that may go with it.
 
     At most `queue.max_batch` rows; a single call of more rows than that goes alone. They join in
     the order of turns as long as that names calls that fit, and then oldest first.
     """
-    head = queue.head()
     queue.remove(head)
     batch = [head]
     room = queue.max_batch - head.rows

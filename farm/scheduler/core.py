@@ -6,8 +6,9 @@ carries out `actions(now)` and sets one timer to `wakeup()`. Invariants: see `ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any, cast
 
 from farm.call import Call, ModelInfo
 from farm.errors import (
@@ -24,7 +25,7 @@ from farm.scheduler.credit import charge_estimate, charge_run, place, release, u
 from farm.scheduler.deadlines import Deadlines
 from farm.scheduler.invariants import check
 from farm.scheduler.placement import NO_END, Pool, depth_for, leave_room, worker_for
-from farm.scheduler.queues import ModelQueues, Queue
+from farm.scheduler.queues import Clients, ModelQueues, Queue
 from farm.scheduler.snapshot import snapshot
 from farm.scheduler.state import Task, TaskId, Worker, WorkerId
 from farm.scheduler.takeback import for_idle, has_too_much, in_vain
@@ -54,13 +55,13 @@ class Scheduler:
         self.max_queued_per_client = max_queued_per_client
         self.retries = retries
         # State; only the methods of this class change it.
-        self._next_task = first_task
+        self._ids = cast(Iterator[TaskId], count(first_task))
         self._tasks: dict[TaskId, Task] = {}
         self._workers: dict[WorkerId, Worker] = {}
         self._models: dict[str, ModelQueues] = {}
         self._pools: dict[frozenset[str], Pool] = {}
         self._queued = 0
-        self._queued_by: dict[str, int] = {}  # client name to waiting calls
+        self._clients = Clients()
         self._placed = 0
         self._deadlines = Deadlines(self._tasks)
         # Between a fact and the next `actions`.
@@ -87,15 +88,15 @@ class Scheduler:
             raise Overloaded(
                 f"{self._queued} calls are waiting, the most the farm takes; try again later"
             )
-        if self._queued_by.get(client, 0) >= self.max_queued_per_client:
+        account = model.accounts.entering(client)
+        if account.client.queued >= self.max_queued_per_client:
             raise Overloaded(
-                f"{self._queued_by[client]} calls of client {client!r} are waiting, the most one "
+                f"{account.client.queued} calls of client {client!r} are waiting, the most one "
                 "client may have; try again later"
             )
         queue = model.by_operation[call.operation]
-        account = model.accounts.entering(client)
         task = Task(
-            TaskId(self._next_task),
+            next(self._ids),
             call,
             queue,
             account,
@@ -104,7 +105,6 @@ class Scheduler:
             now=now,
             batch_key=batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
         )
-        self._next_task += 1
         self._tasks[task.id] = task
         account.active += 1
         if deadline is not None:
@@ -145,7 +145,7 @@ class Scheduler:
         for info in models:
             model = self._models.get(info.name)
             if model is None:
-                model = self._models[info.name] = ModelQueues(info.name)
+                model = self._models[info.name] = ModelQueues(info.name, self._clients)
             model.learn(info)
         names = frozenset(info.name for info in models)
         pool = self._pools.get(names)
@@ -241,7 +241,7 @@ class Scheduler:
                 charge_estimate(task)
             else:
                 charge_run(task, worker, outcome, now)
-                if has_too_much(worker, task.queue.run_times.prefetch):
+                if worker.behind and has_too_much(worker, task.queue.run_times.prefetch):
                     self._to_ask[worker] = None
             if release(task, worker):
                 self._to_fill[worker.pool] = None
@@ -286,9 +286,11 @@ class Scheduler:
 
     def actions(self, now: float) -> list[Action]:
         """Everything to carry out now, in this order."""
-        self._expire(now)
+        if self._deadlines.first_at <= now:
+            self._expire(now)
         for pool in self._pools.values():
             if pool.recheck_at is not None and pool.recheck_at <= now:
+                pool.recheck_at = None
                 self._to_fill[pool] = None
         out: list[Action] = []
         if self._replies:
@@ -297,10 +299,14 @@ class Scheduler:
         if self._to_fill:
             pools, self._to_fill = self._to_fill, {}
             out += self._fill(pools, now)
-            out += [ask for pool in pools if (ask := for_idle(pool, now)) is not None]
+            crowded = [pool for pool in self._pools.values() if pool.behind]
+            if crowded:
+                asks = [for_idle(pool, crowded, now) for pool in pools]
+                out += [ask for ask in asks if ask is not None]
         if self._to_ask:
             workers, self._to_ask = self._to_ask, {}
-            out += [ask for worker in workers if (ask := in_vain(worker)) is not None]
+            asks = [in_vain(worker) for worker in workers]
+            out += [ask for ask in asks if ask is not None]
         return out
 
     def wakeup(self) -> float | None:
@@ -313,19 +319,23 @@ class Scheduler:
 
     def _fill(self, pools: Iterable[Pool], now: float) -> Iterable[Send]:
         """Give waiting tasks to workers that may take them, in the order of turns."""
-        queues = list({queue: None for p in pools for m in p.queues for queue in m.waiting})
+        queues: dict[Queue, None] = {}
+        for pool in pools:
+            for model in pool.queues:
+                queues.update(model.waiting)
         sends: dict[WorkerId, Send] = {}
         limits: dict[Pool, int] = {}
         while queues:
-            queue = queues[0] if len(queues) == 1 else min(queues, key=Queue.turn)
-            depth = depth_for(queue.head())
+            queue = next(iter(queues)) if len(queues) == 1 else min(queues, key=Queue.turn)
+            head = queue.head()
+            depth = depth_for(head)
             worker = worker_for(queue, depth, limits, now)
             if worker is None:
-                queues.remove(queue)
+                del queues[queue]
                 if queues:
                     leave_room(queue, depth, limits, now)
                 continue
-            batch = take_batch(queue)
+            batch = take_batch(queue, head)
             for task in batch:
                 self._count_out(task)
             place(batch, worker, depth, now)
@@ -337,19 +347,19 @@ class Scheduler:
             else:
                 send.tasks.extend(batch)
             if not queue.size:
-                queues.remove(queue)
+                del queues[queue]
         return sends.values()
 
     # Leaving the queue, coming back, ending
 
     def _enqueue(self, task: Task, *, again: bool = False) -> None:
         queue = task.queue
+        if again or not queue.size:  # else it waits behind others, for whom there is no room
+            for pool in queue.model.pools:
+                self._to_fill[pool] = None
         queue.add(task, again=again)
         self._queued += 1
-        name = task.client.name
-        self._queued_by[name] = self._queued_by.get(name, 0) + 1
-        for pool in queue.model.pools:
-            self._to_fill[pool] = None
+        task.account.client.queued += 1
 
     def _go_back(self, task: Task, worker_id: WorkerId) -> None:
         """To the head of the queue, from a worker that did not answer and may do so late."""
@@ -365,16 +375,11 @@ class Scheduler:
 
     def _count_out(self, task: Task) -> None:
         self._queued -= 1
-        name = task.client.name
-        left = self._queued_by[name] - 1
-        if left:
-            self._queued_by[name] = left
-        else:
-            del self._queued_by[name]
+        task.account.client.queued -= 1
 
     def _forget(self, task: Task) -> None:
         del self._tasks[task.id]
-        task.client.active -= 1
+        task.account.active -= 1
 
     def _expire(self, now: float) -> None:
         for task in self._deadlines.passed(now):
@@ -428,7 +433,7 @@ class Scheduler:
     def check(self) -> None:
         """Assert every invariant of the state."""
         pools = self._pools.values()
-        check(self._tasks, self._workers, self._models, pools, self._queued_by, self._queued)
+        check(self._tasks, self._workers, self._models, pools, self._clients, self._queued)
 
     def __len__(self) -> int:
         return len(self._tasks)

@@ -31,15 +31,15 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
         worker.pool.moved(worker)
     if worker.busy_since is None:
         worker.busy_since = now
-    row_charge_s = max(queue.run_times.mean, UNKNOWN_CHARGE_S) / rows
+    row_charge_s = (queue.run_times.mean or UNKNOWN_CHARGE_S) / rows
     for task in batch:
-        client = task.client
-        if client.used_s > accounts.virtual_s:
-            accounts.virtual_s = client.used_s
+        account = task.account
+        if account.used_s > accounts.virtual_s:
+            accounts.virtual_s = account.used_s
         task.charged_s = row_charge_s * task.rows
         task.held = row_held * task.rows
-        client.used_s += task.charged_s
-        client.held += task.held
+        account.used_s += task.charged_s
+        account.held += task.held
         task.worker = worker
         task.lot = lot
         task.sent_at = now
@@ -70,7 +70,7 @@ def release(task: Task, worker: Worker) -> bool:
 def unplace(task: Task) -> None:
     """Settle a task with its queue and client; its worker is gone or settled apart."""
     task.queue.in_flight -= 1
-    task.client.gave_back(task.held, -task.charged_s)
+    task.account.gave_back(task.held, -task.charged_s)
     task.worker = None
     task.lot = None
     task.asked_back = False

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from farm.scheduler.placement import Pool, wanted_level
-from farm.scheduler.queues import SLOT, Account, Line, ModelQueues
+from farm.scheduler.queues import SLOT, Account, Clients, Line, ModelQueues
 from farm.scheduler.state import Task, TaskId, Worker, WorkerId
 
 
@@ -15,7 +15,7 @@ def check(
     workers: Mapping[WorkerId, Worker],
     models: Mapping[str, ModelQueues],
     pools: Collection[Pool],
-    queued_by: Mapping[str, int],
+    clients: Clients,
     queued: int,
 ) -> None:
     """Assert every invariant; raises AssertionError that names the first one broken."""
@@ -26,7 +26,10 @@ def check(
     assert len(waiting) + len(held) == len(tasks), "a task is in its queue or at one worker"
     assert {t.id for t in waiting} | {t.id for t in held} == set(tasks), "and in one of them"
     assert len(waiting) == queued, "the count of waiting tasks is right"
-    assert Counter(t.client.name for t in waiting) == queued_by, "so are those of the clients"
+    by_client = Counter(task.account.client.name for task in waiting)
+    assert by_client == {name: c.queued for name, c in clients.items() if c.queued}, (
+        "so are those of the clients"
+    )
     for task in waiting:
         _check_waiting(task)
     for worker in workers.values():
@@ -49,8 +52,8 @@ def _check_waiting(task: Task) -> None:
     assert not task.abandoned, "nobody waits for nothing"
     assert task.line is not None, "a waiting task knows its line"
     assert task.line.tasks[task.id] is task, "and its line knows the task"
-    assert task.line.account is task.client, "which is its client's"
-    assert task.line in task.client.lines, "and the client knows the line"
+    assert task.line.account is task.account, "which is its client's"
+    assert task.line in task.account.lines, "and the client knows the line"
 
 
 def _check_worker(worker: Worker) -> None:
@@ -79,9 +82,9 @@ def _check_model(model: ModelQueues, waiting: list[Task], held: list[Task]) -> N
         assert (queue in model.waiting) == (queue.size > 0), "a model knows where tasks wait"
         if queue.size:
             _check_head(queue.head())
-    accounts = {task.client for task in waiting + held if task.queue.model is model}
+    accounts = {task.account for task in waiting + held if task.queue.model is model}
     for account in accounts:
-        mine = [task for task in waiting + held if task.client is account]
+        mine = [task for task in waiting + held if task.account is account]
         assert account.active == len(mine), "a client's tasks are counted"
         assert account.held == sum(t.held for t in mine if t.worker is not None)
         assert account.used_s > -1e-6, "nobody is paid for more than was charged"
@@ -92,7 +95,7 @@ def _check_head(head: Task) -> None:
     level = head.line.level
     assert level.rank == max(line.level.rank for line in _lines_beside(head)), "rank comes first"
     turns = [(_share(line.account), next(iter(line.tasks))) for line in level.lines.values()]
-    assert (_share(head.client), head.id) == min(turns), "the next is whose turn it is"
+    assert (_share(head.account), head.id) == min(turns), "the next is whose turn it is"
 
 
 def _lines_beside(head: Task) -> list[Line]:

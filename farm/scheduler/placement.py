@@ -27,45 +27,31 @@ NO_END = math.inf
 class _Shelf:
     """The workers of one level by the time at which they end."""
 
-    __slots__ = ("_by_end", "_ends", "size")
+    __slots__ = ("by_end", "ends", "size")
 
     def __init__(self) -> None:
-        self._by_end: dict[float, dict[WorkerId, Worker]] = {}
-        self._ends: list[float] = []  # ascending
+        self.by_end: dict[float, dict[WorkerId, Worker]] = {}
+        self.ends: list[float] = []  # ascending
         self.size = 0
-
-    def put(self, worker: Worker) -> None:
-        """Take a worker in."""
-        alike = self._by_end.get(worker.ends_at)
-        if alike is None:
-            alike = self._by_end[worker.ends_at] = {}
-            insort(self._ends, worker.ends_at)
-        alike[worker.id] = worker
-        self.size += 1
-
-    def take(self, worker: Worker) -> None:
-        """Let a worker go."""
-        del self._by_end[worker.ends_at][worker.id]
-        self.size -= 1
 
     def pick(self, needed_until: float) -> Worker | None:
         """Of those that last long enough the one that ends first, so that the others stay free.
 
         Of equals the one put in last: it is the warmest, and the others may go idle and be let go.
         """
-        at = bisect_left(self._ends, needed_until)
-        while at < len(self._ends):
-            alike = self._by_end[self._ends[at]]
+        at = bisect_left(self.ends, needed_until)
+        while at < len(self.ends):
+            alike = self.by_end[self.ends[at]]
             if alike:
                 # To remove the last and put it back is cheap; to find it by iterating is not.
                 worker_id, worker = alike.popitem()
                 alike[worker_id] = worker
                 return worker
-            del self._by_end[self._ends.pop(at)]
+            del self.by_end[self.ends.pop(at)]
         return None
 
     def __iter__(self) -> Iterator[Worker]:
-        for alike in self._by_end.values():
+        for alike in self.by_end.values():
             yield from alike.values()
 
 
@@ -107,25 +93,40 @@ class Pool:
         if behind != worker.behind:
             self.behind += behind - worker.behind
             worker.behind = behind
-        level = wanted_level(worker)
+        level = 0 if lots < slots else wanted_level(worker)
         if level != worker.level:
             self._take(worker)
             worker.level = level
             self._put(worker)
 
+    def has_idle(self) -> bool:
+        """Whether some worker has a free slot."""
+        return self._occupied & 1 == 1
+
     def _put(self, worker: Worker) -> None:
-        self._shelves[worker.level].put(worker)
-        self._occupied |= 1 << worker.level
+        shelf = self._shelves[worker.level]
+        alike = shelf.by_end.get(worker.ends_at)
+        if alike is None:
+            alike = shelf.by_end[worker.ends_at] = {}
+            insort(shelf.ends, worker.ends_at)
+        alike[worker.id] = worker
+        if not shelf.size:
+            self._occupied |= 1 << worker.level
+        shelf.size += 1
 
     def _take(self, worker: Worker) -> None:
         shelf = self._shelves[worker.level]
-        shelf.take(worker)
+        del shelf.by_end[worker.ends_at][worker.id]
+        shelf.size -= 1
         if not shelf.size:
             self._occupied ^= 1 << worker.level
 
-    def least_loaded(self, depth: int, needed_until: float) -> Worker | None:
-        """A worker of the lowest level, below `depth`, at which one lasts until `needed_until`."""
+    def least_loaded(self, depth: int, queue: Queue, now: float) -> Worker | None:
+        """A worker of the lowest level below `depth` that may be given a call of `queue` now."""
         levels = self._occupied & ((1 << depth) - 1)
+        if not levels:
+            return None
+        needed_until = self._needed_until(queue, now)
         while levels:
             lowest = levels & -levels
             worker = self._shelves[lowest.bit_length() - 1].pick(needed_until)
@@ -142,12 +143,9 @@ class Pool:
             yield from self._shelves[highest]
             levels ^= 1 << highest
 
-    def needed_until(self, queue: Queue, now: float) -> float:
-        """When a worker here must not end before, to be given a call of this class now.
-
-        The call must likely end before the worker does, as long as there are workers that could
-        offer so much when they were new; else no worker would ever be given it.
-        """
+    def _needed_until(self, queue: Queue, now: float) -> float:
+        # The call must likely end before the worker does, as long as there are workers that could
+        # offer so much when they were new; else no worker would ever be given it.
         if self._lifetimes[0] == NO_END:
             return now
         needed_s = FITS_FACTOR * queue.run_times.p95()
@@ -180,7 +178,7 @@ def worker_for(queue: Queue, depth: int, limits: Mapping[Pool, int], now: float)
     best: Worker | None = None
     for pool in queue.model.pools:
         below = min(depth, limits.get(pool, depth)) if limits else depth
-        worker = pool.least_loaded(below, pool.needed_until(queue, now))
+        worker = pool.least_loaded(below, queue, now)
         if worker is not None and (best is None or worker.level < best.level):
             best = worker
     return best
@@ -193,5 +191,5 @@ def leave_room(queue: Queue, depth: int, limits: dict[Pool, int], now: float) ->
     need a free slot, from ever getting one. What takes no slot is not in the way of anything.
     """
     for pool in queue.model.pools:
-        if pool.least_loaded(ANY_LEVEL, pool.needed_until(queue, now)) is not None:
+        if pool.least_loaded(ANY_LEVEL, queue, now) is not None:
             limits[pool] = min(depth, limits.get(pool, depth))

@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from farm.call import ModelInfo, Operation
 from farm.scheduler.state import RunTimes, Task, TaskId, needs_no_slot
@@ -27,13 +28,26 @@ SLOT = 1 << 20
 Turn = tuple[int, int, int, float, int]
 
 
-class Account:
-    """What one client has of one model's workers: now, and in worker-seconds over time."""
+class Client:
+    """Who asks; all its accounts share this, and it goes with the last of them."""
 
-    __slots__ = ("active", "held", "lines", "name", "used_s")
+    __slots__ = ("__weakref__", "name", "queued")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.queued = 0
+
+
+Clients = WeakValueDictionary[str, Client]
+
+
+class Account:
+    """What one client has of one model's workers: now, and in worker-seconds over time."""
+
+    __slots__ = ("active", "client", "held", "lines", "used_s")
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
         self.used_s = 0.0
         self.held = 0
         self.active = 0
@@ -52,7 +66,8 @@ class Accounts:
 
     KEPT = 1024
 
-    def __init__(self) -> None:
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
         self._by_name: dict[str, Account] = {}
         self._most = self.KEPT
         self.virtual_s = 0.0
@@ -71,7 +86,10 @@ class Accounts:
             if len(self._by_name) >= self._most:
                 self._by_name = {n: a for n, a in self._by_name.items() if a.active}
                 self._most = max(self.KEPT, 2 * len(self._by_name))
-            account = self._by_name[name] = Account(name)
+            client = self._clients.get(name)
+            if client is None:
+                client = self._clients[name] = Client(name)
+            account = self._by_name[name] = Account(client)
         if not account.active and account.used_s < self.virtual_s:
             account.used_s = self.virtual_s
         return account
@@ -110,11 +128,11 @@ class Level:
 
     def add(self, task: Task, *, again: bool) -> None:
         """Let `task` wait in its client's line; one that comes again goes before younger ones."""
-        line = self.lines.get(task.client)
+        line = self.lines.get(task.account)
         if line is None:
-            line = self.lines[task.client] = Line(task.client, self)
+            line = self.lines[task.account] = Line(task.account, self)
             line.tasks[task.id] = task
-            task.client.lines.append(line)
+            task.account.lines.append(line)
             self.earlier(line)
         else:
             line.tasks[task.id] = task
@@ -191,6 +209,7 @@ class Queue:
         level = self._levels.get(rank)
         if level is None:
             level = self._levels[rank] = Level(rank)
+        if not level.lines:
             insort(self._ranks, rank)
         level.add(task, again=again)
         if task.batch_key is not None:
@@ -207,8 +226,9 @@ class Queue:
         level = line.level
         level.remove(task, line)
         if not level.lines:
-            del self._levels[level.rank]
             del self._ranks[bisect_left(self._ranks, level.rank)]
+            if level.rank:  # of the usual rank it is kept: new calls come all the time
+                del self._levels[level.rank]
         if task.batch_key is not None:
             tasks = self._by_batch_key[task.batch_key]
             del tasks[task.id]
@@ -225,7 +245,7 @@ class Queue:
     def turn(self) -> Turn:
         """Sorts the queues that a worker may serve next: smallest first."""
         head = self.head()
-        account = head.client
+        account = head.account
         return (
             -self._ranks[-1],
             account.held // SLOT,
@@ -248,9 +268,9 @@ class Queue:
 class ModelQueues:
     """One model's queues, its clients' accounts, and the pools of workers that serve it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clients: Clients) -> None:
         self.name = name
-        self.accounts = Accounts()
+        self.accounts = Accounts(clients)
         self.pools: list[Pool] = []
         self.served_at = 0  # counts up over all models: the one served least recently is next
         self.waiting: dict[Queue, None] = {}

@@ -30,12 +30,12 @@ class Task:
 
     __slots__ = (
         "abandoned",
+        "account",
         "alone",
         "asked_back",
         "batch_key",
         "call",
         "charged_s",
-        "client",
         "deadline",
         "former",
         "held",
@@ -57,7 +57,7 @@ class Task:
         task_id: TaskId,
         call: Call,
         queue: Queue,
-        client: Account,
+        account: Account,
         *,
         priority: int,
         deadline: float | None,
@@ -68,7 +68,7 @@ class Task:
         self.id = task_id
         self.call = call
         self.queue = queue
-        self.client = client
+        self.account = account
         self.priority = priority
         self.deadline = deadline
         self.submitted_at = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 
 from farm.scheduler.actions import TakeBack
@@ -12,15 +13,14 @@ LOOK = 16
 """Workers looked at for something to take back, from the fullest on."""
 
 
-def for_idle(pool: Pool, now: float) -> TakeBack | None:
+def for_idle(pool: Pool, donors: Iterable[Pool], now: float) -> TakeBack | None:
     """If a worker of `pool` idles: half of what waits at the fullest worker that it could run.
 
     Not if the donor likely gets to it before a message could; then `pool.recheck_at` says when
     the donor counts as stalled.
     """
     pool.recheck_at = None
-    donors = {p: None for model in pool.queues for p in model.pools if p.behind}
-    if not donors or pool.least_loaded(1, now) is None:
+    if not pool.has_idle():
         return None
     for donor_pool in donors:
         for donor in islice(donor_pool.fullest_first(), LOOK):
@@ -74,8 +74,7 @@ def _for(pool: Pool, tasks: list[Task], now: float) -> list[Task]:
     able = {
         queue
         for queue in {t.queue for t in tasks}
-        if queue.model in pool.queues
-        and pool.least_loaded(1, pool.needed_until(queue, now)) is not None
+        if queue.model in pool.queues and pool.least_loaded(1, queue, now) is not None
     }
     return [t for t in tasks if t.queue in able]
 
