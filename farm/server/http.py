@@ -8,6 +8,7 @@ import logging
 import resource
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -111,8 +112,53 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
 
+class _WholeAnswers:
+    """A transport that keeps the head of an answer back until its body comes, which is at once.
+
+    uvicorn writes them one after the other; together they cost one system call and the client one
+    read. An answer without a stated length may take its time, so its head leaves alone.
+    """
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep a head that states the length of its body."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        elif data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data:
+            self._head = data
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Send a head that no body follows, as in the answer to HEAD."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Send what is left and close."""
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class _Connection(HttpToolsProtocol):
-    """uvicorn's connection, whose own error has the form that all other errors have."""
+    """uvicorn's connection, whose answers leave whole and whose own error has our errors' form."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's
+        super().connection_made(_WholeAnswers(transport))  # type: ignore[arg-type]  # it quacks
+
+    def on_response_complete(self) -> None:
+        self.transport.flush()  # type: ignore[attr-defined]  # ours, see connection_made
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         body = error_body("InvalidInput", "these bytes are no HTTP/1.1 request")
