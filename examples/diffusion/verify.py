@@ -1,4 +1,4 @@
-"""Check the diffusion model: its order of convergence and each of its derivatives.
+"""Check the diffusion model: its order of convergence, and each of its derivatives over a farm.
 
     python examples/diffusion/verify.py
 
@@ -8,11 +8,13 @@ Ends with exit code 0 only when every check holds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import farm
-from diffusion import MODES, SENSORS, Array, Diffusion, State, log_permeability, mesh_of
+from diffusion import MODES, SENSORS, Array, State, log_permeability, mesh_of
 
 CONFIG = {"mesh": 16}
 
@@ -42,7 +44,7 @@ def manufactured_error(n: int, theta: Array) -> float:
     return float(np.abs(error).max())
 
 
-def remainder_order(f: Callable[[float], Array], slope: Array) -> float:
+def remainder_order(f: Callable[[float], Any], slope: Any) -> float:
     """The order in h of |f(h) - f(0) - h slope|: 2 when slope is the derivative, else 1."""
     steps = 2.0 ** -np.arange(3, 8)
     start = f(0.0)
@@ -50,28 +52,34 @@ def remainder_order(f: Callable[[float], Array], slope: Array) -> float:
     return float(np.polyfit(np.log(steps), np.log(remainders), 1)[0])
 
 
-def main() -> None:
+def derivative_checks(model: farm.RemoteModel) -> tuple[float, float, float, float]:
+    """Orders of the remainders of all derivatives, and the defect of the adjoint identity."""
     rng = np.random.default_rng(20)
     theta, direction = rng.standard_normal((2, MODES))
     sens = rng.standard_normal(SENSORS**2)
-    model = Diffusion()
 
-    def at(h: float) -> farm.Inputs:
-        return farm.Inputs(theta=theta + h * direction)
+    def evaluated(h: float) -> Array:
+        u: Array = model.evaluate(theta + h * direction, CONFIG)
+        return u
 
-    errors = [manufactured_error(n, theta) for n in (16, 32, 64)]
-    convergence = float(np.log2(errors[-2] / errors[-1]))
+    def gradient(h: float) -> Array:
+        return model.gradient("u", "theta", theta + h * direction, sens, CONFIG)
 
-    tangent = model.apply_jacobian(0, 0, at(0.0), direction, CONFIG)
-    gradient = model.gradient(0, 0, at(0.0), sens, CONFIG)
-    hessian = model.apply_hessian(0, 0, 0, at(0.0), sens, direction, CONFIG)
-    first = remainder_order(lambda h: model.evaluate(at(h), CONFIG), tangent)
-    adjoint = remainder_order(
-        lambda h: np.atleast_1d(sens @ model.evaluate(at(h), CONFIG)),
-        np.atleast_1d(gradient @ direction),
-    )
-    second = remainder_order(lambda h: model.gradient(0, 0, at(h), sens, CONFIG), hessian)
-    identity = abs(tangent @ sens - direction @ gradient) / abs(tangent @ sens)
+    tangent = model.apply_jacobian("u", "theta", theta, direction, CONFIG)
+    hessian = model.apply_hessian("u", "theta", "theta", theta, sens, direction, CONFIG)
+    first = remainder_order(evaluated, tangent)
+    adjoint = remainder_order(lambda h: sens @ evaluated(h), gradient(0.0) @ direction)
+    second = remainder_order(gradient, hessian)
+    identity = float(abs(tangent @ sens - direction @ gradient(0.0)) / abs(tangent @ sens))
+    return first, adjoint, second, identity
+
+
+def main() -> None:
+    theta = np.random.default_rng(20).standard_normal(MODES)
+    errors = [manufactured_error(n, theta) for n in (32, 64)]
+    convergence = float(np.log2(errors[0] / errors[1]))
+    with farm.serve(Path(__file__).parent / "diffusion.py", workers=2) as client:
+        first, adjoint, second, identity = derivative_checks(client.model("diffusion"))
 
     for name, value, low, high in [
         ("order of convergence in the mesh", convergence, 1.9, 2.1),

@@ -23,5 +23,6 @@ fin = CommandModel(
     },
     config={"nodes": 81},
     timeout_s=10.0,
+    keep="never",  # of the scratch folders; "failed" keeps those to look at
     name="fin",
 )

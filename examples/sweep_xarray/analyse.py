@@ -8,15 +8,16 @@ Ends with exit code 0 only when every check holds.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from beam import LENGTH, PLACES, WIDTH, Beam
 from numpy.polynomial import Polynomial
 
 import farm
+from beam import LENGTH, PLACES, WIDTH, Beam
 
 RANGES = {"E": (190e9, 220e9), "load": (400.0, 600.0), "thickness": (0.018, 0.022)}
 POWERS = {"E": -1, "load": 1, "thickness": -3}
@@ -28,8 +29,9 @@ def read(path: Path) -> xr.Dataset:
     """The finished points of a sweep as labelled arrays; plain xarray, farm is not needed."""
     with xr.open_dataset(path) as file:
         done = file.where(file.status == 1, drop=True)
-        table = done.theta.to_dataset(dim="param")
-        return table.assign(deflection=done.out_0.rename(out_0_entry="x")).assign_coords(x=PLACES)
+        table: xr.Dataset = done.theta.to_dataset(dim="param")
+        table = table.assign(deflection=done.out_0.rename(out_0_entry="x")).assign_coords(x=PLACES)
+        return table.load()
 
 
 def first_order(table: xr.Dataset, name: str) -> float:
@@ -59,8 +61,8 @@ def main() -> None:
     squares = {name: power_mean(*RANGES[name], 2 * power) for name, power in POWERS.items()}
     # Tip deflection q L^4 / (8 E I) with I = b t^3 / 12.
     factor = 12.0 * LENGTH**4 / (8.0 * WIDTH)
-    mean = factor * np.prod(list(means.values()))
-    spread = np.prod([squares[name] / means[name] ** 2 for name in POWERS]) - 1.0
+    mean = factor * math.prod(means.values())
+    spread = math.prod(squares[name] / means[name] ** 2 for name in POWERS) - 1.0
 
     tip = table.deflection.sel(x=LENGTH)
     checks = [

@@ -1,0 +1,47 @@
+"""`farm.serve(...)`: a farm that lives as long as a block of a Python program."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from farm.client import Client, connect
+from farm.model import Model
+from farm.server.farm import Farm, running
+from farm.settings import Settings
+
+
+@contextlib.contextmanager
+def serve(
+    *models: str | Path | Model | type[Model],
+    workers: int = 1,
+    port: int | None = None,
+    dir: str | Path | None = None,
+    **settings: Any,
+) -> Iterator[Client]:
+    """A farm of `models` on this machine for the length of the block, and a client of it.
+
+        with farm.serve("beam.py", workers=4) as client:
+            tips = client.model("Beam").map(points)
+
+    models: what `farm serve` takes runs in `workers` processes; a Model or its class, in as many
+    threads of this one. port: where other clients find it by HTTP, 0 for a free one; None: nowhere.
+    dir: the run folder; None: one that is removed at the end. settings: the other `Settings`.
+
+    Raises Unavailable, WorkersFailed when it does not come up, SettingsError.
+    """
+    specs = [str(model) for model in models if isinstance(model, str | Path)]
+    made = [m() if isinstance(m, type) else m for m in models if not isinstance(m, str | Path)]
+    objects = {model.name or type(model).__name__: model for model in made}
+    if len(specs) + len(objects) < max(1, len(models)):
+        raise ValueError(f"serve needs models, each with a name of its own; got {models}")
+    with contextlib.ExitStack() as stack:
+        if dir is None:
+            dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-"))
+        chosen = Settings(dir=Path(dir), workers=workers, port=port or 0, **settings)
+        farm = Farm(specs, chosen, objects=objects, doors=port is not None)
+        stack.enter_context(running(farm))
+        yield stack.enter_context(connect(farm.connection_file))
