@@ -176,8 +176,9 @@ def depth_for(head: Task) -> int:
 def worker_for(queue: Queue, depth: int, limits: Mapping[Pool, int], now: float) -> Worker | None:
     """The least loaded worker that may take the head of `queue`; `limits`: see `leave_room`."""
     best: Worker | None = None
+    limited = limits and not queue.needs_no_slot
     for pool in queue.model.pools:
-        below = min(depth, limits.get(pool, depth)) if limits else depth
+        below = min(depth, limits.get(pool, depth)) if limited else depth
         worker = pool.least_loaded(below, queue, now)
         if worker is not None and (best is None or worker.level < best.level):
             best = worker
@@ -188,7 +189,7 @@ def leave_room(queue: Queue, depth: int, limits: dict[Pool, int], now: float) ->
     """While the head of `queue` waits for a worker of little load, what comes after loads none.
 
     Else calls of short runs, many of which wait at a worker, would keep calls of long runs, which
-    need a free slot, from ever getting one. What takes no slot is not in the way of anything.
+    need a free slot, from ever getting one. What needs no slot is not in the way of anything.
     """
     for pool in queue.model.pools:
         if pool.least_loaded(ANY_LEVEL, queue, now) is not None:

@@ -1,0 +1,218 @@
+"""A scheduler with its clock in hand; what it does is compared with what was asked for, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from farm.call import Call, Derivative, ModelInfo, Operation, Result, TensorInfo
+from farm.errors import FarmError
+from farm.scheduler.actions import Action, Reply, Send
+from farm.scheduler.core import Scheduler
+from farm.scheduler.placement import Pool
+from farm.scheduler.queues import Account, Queue
+from farm.scheduler.state import RunTimes, Task, TaskId, Worker, WorkerId
+
+ROUND_TRIP_S = 1e-3
+"""Between sending a call and hearing of its end, without the run, of the recorder's workers."""
+
+Expected = tuple[object, ...]
+
+
+def model(name: str = "m", *, max_batch: int = 1, repeatable: bool = True) -> ModelInfo:
+    return ModelInfo(
+        name,
+        (TensorInfo("x", (3,)),),
+        (TensorInfo("y", (1,)),),
+        frozenset(Operation),
+        max_batch=max_batch,
+        repeatable=repeatable,
+    )
+
+
+def call(
+    name: str = "m",
+    operation: Operation = Operation.EVALUATE,
+    *,
+    rows: int | None = None,
+    config: str = "{}",
+    dtype: str = "float64",
+    size: int = 3,
+) -> Call:
+    shape = (size,) if rows is None else (rows, size)
+    derivative = None
+    if operation not in (Operation.EVALUATE, Operation.DESCRIBE):
+        derivative = Derivative(0, 0, sens=np.ones(1), vec=np.ones(size))
+    return Call(name, operation, (np.ones(shape, dtype),), config, derivative, rows)
+
+
+def result(run_time_s: float = 1.0) -> Result:
+    return Result((np.zeros(1),), run_time_s)
+
+
+def sent(worker: str, *tasks: TaskId) -> Expected:
+    return "send", worker, tasks
+
+
+def replied(task: TaskId, outcome: type[FarmError] | float, worker: str | None) -> Expected:
+    """`outcome`: the run time in the result, which serves as its mark, or an error's class."""
+    return "reply", task, outcome, worker
+
+
+def asked_back(worker: str, *tasks: TaskId) -> Expected:
+    return "take back", worker, tasks
+
+
+def _plain(action: Action) -> Expected:
+    if isinstance(action, Send):
+        return sent(action.worker, *(task.id for task in action.tasks))
+    if isinstance(action, Reply):
+        outcome = action.outcome
+        mark = outcome.run_time_s if isinstance(outcome, Result) else type(outcome)
+        return replied(action.task.id, mark, action.worker)
+    return asked_back(action.worker, *action.tasks)
+
+
+class Recorder:
+    """Tells a scheduler facts and checks, after each, its state and all that it wants done."""
+
+    def __init__(
+        self,
+        *,
+        max_queued: int = 100_000,
+        max_queued_per_client: int = 100_000,
+        retries: int = 3,
+        first_task: int = 1,
+    ) -> None:
+        self.scheduler = Scheduler(
+            max_queued=max_queued,
+            max_queued_per_client=max_queued_per_client,
+            retries=retries,
+            first_task=first_task,
+        )
+        self.now = 0.0
+        self.replies: list[Reply] = []
+        self.sends: list[Send] = []
+
+    # Facts
+
+    def submit(
+        self,
+        asked: Call | str = "m",
+        *,
+        client: str = "",
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> TaskId:
+        return self.scheduler.submit(
+            call(asked) if isinstance(asked, str) else asked,
+            client=client,
+            priority=priority,
+            deadline=deadline,
+            now=self.now,
+        )
+
+    def submit_many(self, count: int, asked: Call | str = "m", *, client: str = "") -> list[TaskId]:
+        return [self.submit(asked, client=client) for _ in range(count)]
+
+    def join(
+        self,
+        name: str,
+        *models: ModelInfo | str,
+        slots: int = 1,
+        ends_at: float | None = None,
+    ) -> WorkerId:
+        infos = [model(each) if isinstance(each, str) else each for each in models or ("m",)]
+        worker = WorkerId(name)
+        self.scheduler.worker_joined(worker, infos, slots=slots, ends_at=ends_at, now=self.now)
+        return worker
+
+    def leave(
+        self,
+        name: str,
+        reason: str = "killed",
+        *,
+        running: Iterable[TaskId] | None = None,
+        drained: bool = False,
+        time_limit: bool = False,
+    ) -> None:
+        self.scheduler.worker_left(
+            WorkerId(name),
+            reason,
+            running=running,
+            drained=drained,
+            time_limit=time_limit,
+            now=self.now,
+        )
+
+    def resize(self, name: str, slots: int) -> None:
+        self.scheduler.worker_resized(WorkerId(name), slots)
+
+    def finish(self, name: str, task: TaskId, outcome: FarmError | float = 1.0) -> None:
+        answer = result(outcome) if isinstance(outcome, float) else outcome
+        self.scheduler.finished(WorkerId(name), task, answer, now=self.now)
+
+    def hand_back(self, name: str, *tasks: TaskId) -> None:
+        self.scheduler.taken_back(WorkerId(name), tasks, now=self.now)
+
+    def miss(self, name: str, *tasks: TaskId) -> None:
+        self.scheduler.went_missing(WorkerId(name), tasks, now=self.now)
+
+    # What comes of them
+
+    def expect(self, *expected: Expected) -> None:
+        """The scheduler wants these done now, in this order, and nothing else."""
+        self.scheduler.check()
+        actions = self.scheduler.actions(self.now)
+        self.scheduler.check()
+        self.replies += [a for a in actions if isinstance(a, Reply)]
+        self.sends += [a for a in actions if isinstance(a, Send)]
+        assert [_plain(action) for action in actions] == list(expected)
+
+    def after(self, seconds: float) -> Recorder:
+        """The same, so much later."""
+        self.now += seconds
+        return self
+
+    def forget_actions(self) -> None:
+        """Have everything done that is to be done, without a look: for setting a scene."""
+        while self.scheduler.actions(self.now):
+            self.scheduler.check()
+
+    def last_error(self) -> str:
+        outcome = self.replies[-1].outcome
+        assert isinstance(outcome, FarmError)
+        return outcome.message
+
+    def learn(self, run_time_s: float, *, count: int = 20, worker: str = "teacher") -> None:
+        """Let a worker of its own run so many calls of model "m", so that run times are known."""
+        self.join(worker)
+        for _ in range(count):
+            task = self.submit()
+            self.expect(sent(worker, task))
+            self.now += run_time_s + ROUND_TRIP_S
+            self.finish(worker, task, run_time_s)
+            self.expect(replied(task, run_time_s, worker))
+        self.leave(worker, drained=True)
+        self.expect()
+
+    # Looks inside, where a rule has no outside
+
+    def task(self, task: TaskId) -> Task:
+        return self.scheduler._tasks[task]
+
+    def worker(self, name: str) -> Worker:
+        return self.scheduler._workers[WorkerId(name)]
+
+    def pool(self, *models: str) -> Pool:
+        return self.scheduler._pools[frozenset(models or ("m",))]
+
+    def queue(self, name: str = "m", operation: Operation = Operation.EVALUATE) -> Queue:
+        return self.scheduler._models[name].by_operation[operation]
+
+    def run_times(self, name: str = "m") -> RunTimes:
+        return self.queue(name).run_times
+
+    def account(self, client: str, name: str = "m") -> Account:
+        return self.scheduler._models[name].accounts._by_name[client]
