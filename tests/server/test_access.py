@@ -56,6 +56,7 @@ def test_the_token_opens_as_bearer_and_as_password() -> None:
         basic("ann:wrong"),
         basic("ann"),
         basic(TOKEN),
+        basic(f"ann:{TOKEN}") + "!",
     ],
 )
 def test_anything_else_does_not(authorization: str) -> None:

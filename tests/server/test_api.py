@@ -10,6 +10,7 @@ import pytest
 import farm
 from farm.call import ModelInfo
 from farm.model import Config, Inputs
+from farm.settings import Settings
 from tests.front_door import Door, front_door
 
 
@@ -31,7 +32,8 @@ class Sized(farm.Model):
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    with front_door({"forward": forward, "lab/sized": Sized()}) as opened:
+    models = {"forward": forward, "lab/sized": Sized()}
+    with front_door(models, settings=Settings(port=0, max_body_bytes=1000)) as opened:
         yield opened
 
 
@@ -96,6 +98,7 @@ def test_the_interface_is_documented(door: Door) -> None:
         ("forward", b"{", 400, "the body is not JSON"),
         ("forward", b'{"input": []}', 400, "'input' is no key"),
         ("nope", b'{"inputs": []}', 404, "'nope' is not served here"),
+        ("forward", b" " * 1001, 413, "longer than 1000 bytes"),
     ],
 )
 def test_a_request_for_points_that_cannot_be_is_refused_as_a_whole(

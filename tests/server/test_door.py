@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -112,6 +113,17 @@ def test_compressed_bodies_that_cannot_be_are_refused(
     assert caught.value.status == status
 
 
+def test_a_body_that_swells_is_not_swallowed_whole() -> None:
+    packed = gzip.compress(bytes(50 * 10**6))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused):
+            read(part(packed, more=False), limit=10**5, headers={b"content-encoding": b"gzip"})
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
+
+
 def hints(*headers: tuple[bytes, bytes], user: str = "", peer: str = "10.0.0.7") -> Hints:
     scope = {"client": (peer, 51234), "headers": list(headers), USER: user}
     return hints_of(scope, headers_of(scope))
@@ -130,7 +142,7 @@ def test_priority_and_deadline_are_numbers() -> None:
     assert (given.priority, given.deadline_s) == (-3, 2.5)
 
 
-@pytest.mark.parametrize("text", [b"", b"high", b"1.5", b"1001", b"9" * 5000, b"\xff"])
+@pytest.mark.parametrize("text", [b"", b"high", b"1.5", b"1001", b"-1001", b"9" * 5000, b"\xff"])
 def test_other_priorities_are_refused(text: bytes) -> None:
     with pytest.raises(InvalidInput, match="expected a whole number from -1000 to 1000"):
         hints((b"farm-priority", text))

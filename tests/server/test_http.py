@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import signal
@@ -18,7 +19,8 @@ import urllib3
 import farm
 from farm.errors import Unavailable
 from farm.model import Config, Inputs
-from farm.server.http import HttpServer, allow_many_open_files, listen
+from farm.server.door import answer_json
+from farm.server.http import HttpServer, listen
 from farm.server.umbridge import PATHS
 from tests.front_door import WAIT_S, front_door, read_answer, until
 
@@ -89,11 +91,17 @@ def test_the_limit_of_open_files_is_raised() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        allow_many_open_files()
+        asyncio.run(_start_and_stop())
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == hard
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def _start_and_stop() -> None:
+    server = HttpServer(nothing, port=0)
+    await server.start()
+    await server.stop(0.1)
 
 
 def test_signal_handlers_are_left_alone() -> None:
@@ -163,7 +171,7 @@ def test_points_that_outlast_the_grace_are_cut_off_so_that_it_is_seen(
 def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
     @farm.model(inputs={"x": 1}, outputs={"y": 10**6})
     def large(x: Any) -> Any:
-        return [[x[0]] * 10**6]
+        return [[x[0] / 7] * 10**6]
 
     with front_door({"large": large}) as door, door.connect() as deaf:
         deaf.sendall(ASK.replace(b"slow", b"large").replace(b": 32", b": 33"))
@@ -171,6 +179,39 @@ def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
         start = time.monotonic()
         door.wait(door.server.stop(grace_s=0.2))
         assert time.monotonic() - start < 3
+        assert 0 < len(rest_of(deaf)) < 10**7  # what was on its way, and then the end
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(10**6):
+            received += part
+    return received
+
+
+def test_last_words_are_waited_for() -> None:
+    async def serve() -> bytes:
+        asked = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            asked.set()
+            try:
+                await asyncio.sleep(WAIT_S)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.1)
+            await answer_json(send, 503, b"{}")
+
+        server = HttpServer(app, port=0)
+        reader, writer = await asyncio.open_connection(*await server.start())
+        writer.write(INFO)
+        await asked.wait()
+        await server.stop(0.1)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    assert asyncio.run(serve()).startswith(b"HTTP/1.1 503 ")
 
 
 def test_stopping_twice_or_unstarted_is_no_mistake() -> None:

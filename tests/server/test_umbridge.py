@@ -207,7 +207,9 @@ GATE = b'{"name": "gate", "input": [[1]]}'
 ASK_GATE = b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(GATE), GATE)
 
 
-def test_a_client_that_hangs_up_takes_its_queued_call_along() -> None:
+def test_a_client_that_hangs_up_takes_its_queued_call_along(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     gate = Gate()
     with front_door({"gate": gate}) as door:
         running = door.connect()
@@ -222,6 +224,7 @@ def test_a_client_that_hangs_up_takes_its_queued_call_along() -> None:
         assert read_answer(running)[0] == 200
         running.close()
         assert gate.calls == 1
+    assert not caplog.records
 
 
 def test_a_deadline_that_passes_in_the_queue_is_told() -> None:

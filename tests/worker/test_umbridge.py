@@ -95,8 +95,9 @@ def test_derivatives_give_their_values(models: dict[str, Model]) -> None:
     # y = [a0 b0 + a1^2, a2 b1], so dy/da and dy/db are known by hand.
     by_a = np.array([[4.0, 0.4, 0.0], [0.0, 0.0, 5.0]])
     by_b = np.array([[0.1, 0.0], [0.0, 0.3]])
-    gradient = derivative(models, "gradient", Derivative(0, 0, sens=SENS))
-    np.testing.assert_allclose(gradient, by_a.T @ SENS, atol=1e-12)
+    for in_wrt, by in ((0, by_a), (1, by_b)):
+        gradient = derivative(models, "gradient", Derivative(0, in_wrt, sens=SENS))
+        np.testing.assert_allclose(gradient, by.T @ SENS, atol=1e-12)
     jacobian = derivative(models, "apply_jacobian", Derivative(0, 1, vec=VEC))
     np.testing.assert_allclose(jacobian, by_b @ VEC, atol=1e-12)
     # The gradient by a is [s0 b0, 2 s0 a1, s1 b1]; along vec in b it changes by [s0 v0, 0, s1 v1].
