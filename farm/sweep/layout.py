@@ -82,7 +82,7 @@ def create(file: h5py.File, plan: Plan) -> None:
 
 
 def fit(file: h5py.File, plan: Plan) -> None:
-    """Make a file as long as `plan`, which may have become longer. Raises SweepError, OSError."""
+    """Bring a file to `plan`, which may be longer than it is. Raises SweepError, OSError."""
     if file.attrs.get("farm_layout") != LAYOUT or file.attrs.get("run_id") != plan.run_id:
         raise SweepError(
             f"{file.filename} holds sweep {file.attrs.get('run_id')}, its journal {plan.run_id}"
@@ -92,8 +92,8 @@ def fit(file: h5py.File, plan: Plan) -> None:
         for name in per_point:
             if name in file:
                 file[name].resize(plan.size, axis=0)
-        _write_table(file, plan)
-        file.flush()
+    _write_table(file, plan)
+    file.flush()
 
 
 def read_plan(file: h5py.File) -> Plan:
@@ -154,6 +154,8 @@ def write_values(file: h5py.File, columns: Sequence[Column], rows: Sequence[Row]
 
 def write_outcomes(file: h5py.File, rows: Sequence[Row]) -> None:
     """Write all but the numbers of points, each once and in rising order; the status last."""
+    if not rows:
+        return
     points = np.array([row.point for row in rows])
     for name in reversed(COLUMNS):
         data = file[name]

@@ -22,6 +22,8 @@ BEAT_S = 1.0
 SILENCE_S = 15.0
 """A lock of another machine is stale when it does not beat for so long. Clocks are not compared."""
 
+SETTLE_S = 0.1
+
 
 class Lock:
     """The right to write one sweep; taken when made. Raises SweepBusy, OSError."""
@@ -31,8 +33,12 @@ class Lock:
         self._token = secrets.token_hex(8)
         self._beat = 0
         self._last = 0.0
+        taken_over = False
         while not self._create():
             self._take_over(silence_s)
+            taken_over = True
+        if taken_over:
+            self._let_others_finish()
 
     def beat(self) -> None:
         """Show that the holder lives; at most once a second, so it may be called often.
@@ -102,6 +108,13 @@ class Lock:
             with contextlib.suppress(FileExistsError):
                 os.link(aside, self.path)
         aside.unlink()
+
+    def _let_others_finish(self) -> None:
+        """Another who found the same stale lock may have put this one aside for a moment."""
+        time.sleep(SETTLE_S)
+        held = _read(self.path)
+        if held.get("token") != self._token:
+            raise SweepBusy(f"{self.path} is held by {_whom(held)}, which was quicker")
 
 
 def _self() -> dict[str, Any]:

@@ -112,7 +112,8 @@ def verify(path: Path) -> None:
         with open_file(path, "r") as file:
             journaled = read(journal_of(path))
             columns = journaled.plan.columns
-            same = np.array_equal(layout.read_known(file).status, journaled.known.status)
+            same = layout.read_plan(file).theta_hash == journaled.plan.theta_hash
+            same &= np.array_equal(layout.read_known(file).status, journaled.known.status)
             for rows in _batches(journal_of(path), journaled.end):
                 done = [row for row in rows if row.values is not None]
                 points = np.array([row.point for row in done])
@@ -178,8 +179,8 @@ def _is_behind(path: Path, journaled: Journaled) -> bool:
 def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
     """Bring the file to what the journal says; a file that cannot be mended is made anew.
 
-    All rows are written again, not only those after the file's sequence number: after the death of
-    a machine nobody knows which pages of the file have reached the disk.
+    All is written again, not only what came after the file's sequence number: after the death of a
+    machine nobody knows which pages of the file have reached the disk.
     """
     if path.exists():
         try:

@@ -168,7 +168,8 @@ class Store:
         self._committed = time.monotonic()
         self.trouble = ""
         self._journalise()
-        if self.trouble or not self._batch:
+        news = self._batch or self._workers_in_file < len(self.known.workers)
+        if self.trouble or not news:
             return
         try:
             if self._committed - self._synced >= BATCH_S:

@@ -47,11 +47,20 @@ def values_of(plan: Plan, point: int) -> Array:
 
 def done(plan: Plan, point: int, **more: Any) -> Row:
     """A point that went well."""
-    times = {"t_start": 1.7e9 + point, "t_run": 0.5, "t_queue": 0.25, "t_total": 1.0}
+    times: dict[str, Any] = {
+        "t_start": 1.7e9 + point,
+        "t_run": 0.5,
+        "t_queue": 0.25,
+        "t_total": 1.0,
+    }
     return Row(point, Status.DONE, **{**times, "values": values_of(plan, point), **more})
 
 
 def failed(point: int, **more: Any) -> Row:
     """A point that failed."""
-    settings = {"t_start": 1.7e9 + point, "error": "ModelFailed: boom", "traceback": "line 1"}
-    return Row(point, Status.FAILED, **{**settings, **more})
+    settings: dict[str, Any] = {
+        "t_start": 1.7e9 + point,
+        "error": "ModelFailed: boom",
+        "traceback": "line 1",
+    }
+    return Row(point, **{"status": Status.FAILED, **settings, **more})

@@ -1,0 +1,314 @@
+"""Recovery: whatever is broken, missing or torn, what the journal holds comes back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from farm.sweep import recover as recover_module
+from farm.sweep.errors import SweepError
+from farm.sweep.journal import Journal, Status, Worker, read_journal
+from farm.sweep.recover import (
+    check_space,
+    journal_of,
+    make_file,
+    read,
+    rebuild,
+    recover,
+    sync,
+    verify,
+)
+from farm.sweep.store import COMPLETE, Store
+from tests.sweep.samples import done, failed, plan_of, values_of
+
+PLAN = plan_of("random:30")
+POINTS = [3, 1, 4, 15, 9, 26, 5]
+
+
+def killed(path: Path) -> None:
+    """What a writer leaves that was killed after POINTS, of which the last failed."""
+    store = Store.create(path, PLAN)
+    worker = store.worker_id("node/1")
+    for point in POINTS[:-1]:
+        store.add(done(PLAN, point, worker=worker))
+    store.add(failed(POINTS[-1]))
+    store.commit()
+    store.abandon()
+
+
+def check(path: Path, *, without: tuple[int, ...] = ()) -> None:
+    """Resume, and see that exactly the points of `killed` are there, with their numbers."""
+    store = Store.resume(path)
+    assert set(np.flatnonzero(store.known.status).tolist()) == set(POINTS) - set(without)
+    store.close("interrupted", {})
+    with h5py.File(path) as file:
+        assert np.array_equal(file["status"][:], store.known.status)
+        for point in sorted(set(POINTS[:-1]) - set(without)):
+            assert file["out_0"][point].tolist() == values_of(PLAN, point)[:4].tolist()
+        assert np.array_equal(file["theta"][:], PLAN.theta)
+    verify(path)
+
+
+def cut_in_half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwrite_with_rubbish(path: Path) -> None:
+    path.write_bytes(np.random.default_rng(0).bytes(5000))
+
+
+def zero_the_head(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"\0" * 512)
+
+
+def lose_pages(path: Path) -> None:
+    """As after a power cut: some pages of the file never reached the disk."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for page in range(2, size // 4096, 3):
+            file.seek(page * 4096)
+            file.write(b"\0" * 4096)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "s.h5"
+    killed(path)
+    return path
+
+
+def test_a_sound_file_is_taken_as_it_is(path: Path) -> None:
+    check(path)
+    assert not path.with_name("s.h5.broken").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, cut_in_half, overwrite_with_rubbish, zero_the_head, lose_pages],
+    ids=lambda damage: damage.__name__,
+)
+def test_a_damaged_file_is_rebuilt(path: Path, damage: Callable[[Path], None]) -> None:
+    damage(path)
+    check(path)
+
+
+def test_a_broken_file_is_put_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    zero_the_head(path)
+    check(path)
+    assert path.with_name("s.h5.broken").exists()
+    assert "moved to s.h5.broken and rebuilt" in caplog.text
+
+
+def test_wrong_numbers_in_the_file_do_not_stay(path: Path) -> None:
+    """As after a power cut that kept the status but not the numbers, or the other way round."""
+    with h5py.File(path, "r+") as file:
+        file["out_0"][4] = 1e9
+        file["status"][20] = Status.DONE
+        file["status"][15] = Status.PENDING
+        file["theta"][15:] = 0.0
+        file["failures/point"].resize(0, axis=0)
+    check(path)
+
+
+@given(cut=st.floats(0, 1))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_torn_journal_keeps_its_whole_records(
+    tmp_path_factory: pytest.TempPathFactory, cut: float
+) -> None:
+    path = tmp_path_factory.mktemp("recover") / "s.h5"
+    killed(path)
+    journal = journal_of(path)
+    records = list(read_journal(journal))
+    size = int(records[0].end + cut * (records[-1].end - records[0].end))
+    os.truncate(journal, size)
+    # Workers take a record too; outcomes follow in the order of POINTS.
+    whole = sum(record.end <= size for record in records[2:])
+    check(path, without=tuple(POINTS[whole:]))
+
+
+def test_without_a_journal_the_file_is_believed(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal_of(path).unlink()
+    check(path)
+    assert "its journal is gone" in caplog.text
+
+
+def test_a_closed_file_that_knows_more_than_its_journal_is_believed(path: Path) -> None:
+    Store.resume(path).close("interrupted", {})
+    records = list(read_journal(journal_of(path)))
+    os.truncate(journal_of(path), records[3].end)
+    check(path)
+
+
+def test_a_journal_without_a_plan_beside_a_file_is_started_anew(path: Path) -> None:
+    Store.resume(path).close("interrupted", {})
+    os.truncate(journal_of(path), 40)
+    check(path)
+
+
+def test_neither_file_nor_plan_is_told(path: Path) -> None:
+    os.truncate(journal_of(path), 40)
+    path.unlink()
+    with pytest.raises(SweepError, match="no plan"):
+        Store.resume(path)
+    assert not path.with_name("s.h5.lock").exists()
+
+
+def test_neither_sound_file_nor_journal_is_told(path: Path) -> None:
+    zero_the_head(path)
+    journal_of(path).unlink()
+    with pytest.raises(SweepError, match="no journal is there to rebuild it from"):
+        Store.resume(path)
+
+
+def test_a_journal_of_another_sweep_is_told(path: Path) -> None:
+    other = path.with_name("other.h5")
+    Store.create(other, plan_of("random:30")).close("interrupted", {})
+    shutil.copy(journal_of(other), journal_of(path))
+    with pytest.raises(SweepError, match="holds sweep"):
+        Store.resume(path)
+
+
+def test_a_file_that_somebody_reads_is_not_called_broken(path: Path) -> None:
+    with h5py.File(path), pytest.raises(SweepError, match="open in another program"):
+        Store.resume(path)
+    check(path)
+
+
+def test_a_file_that_grew_in_the_journal_only_grows(path: Path) -> None:
+    plan = plan_of("random:40")
+    object.__setattr__(plan, "run_id", PLAN.run_id)
+    last = read(journal_of(path))
+    journal = Journal(journal_of(path), sequence=last.sequence, size=last.end)
+    journal.append(plan)
+    journal.append(done(plan, 35))
+    journal.close()
+    store = Store.resume(path)
+    assert store.plan.size == 40
+    store.close("interrupted", {})
+    with h5py.File(path) as file:
+        assert file["status"].shape == (40,)
+        assert file["out_0"][35].tolist() == values_of(plan, 35)[:4].tolist()
+
+
+def test_rebuilding_needs_nothing_but_the_journal(path: Path) -> None:
+    target = path.with_name("copy.h5")
+    rebuild(journal_of(path), target)
+    with h5py.File(path) as file, h5py.File(target) as copy:
+        for name in ("theta", "unit", "out_0", "out_1", "status", "t_start", "worker", "sequence"):
+            assert np.array_equal(file[name][()], copy[name][()], equal_nan=True), name
+        assert file["failures/error"][:].tolist() == copy["failures/error"][:].tolist()
+        assert file["workers/name"][:].tolist() == copy["workers/name"][:].tolist()
+        assert copy.attrs["state"] == "snapshot"
+
+
+def test_rebuilding_while_the_journal_grows_takes_one_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = read(journal_of(path))
+    journal = Journal(journal_of(path), sequence=moment.sequence, size=moment.end)
+    journal.append(done(PLAN, 29))
+    journal.close()
+    monkeypatch.setattr(recover_module, "read", lambda journal: moment)
+    rebuild(journal_of(path), path.with_name("copy.h5"))
+    with h5py.File(path.with_name("copy.h5")) as copy:
+        assert copy["status"][29] == Status.PENDING
+        assert np.all(np.isnan(copy["out_0"][29]))
+
+
+def test_a_new_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Path) -> None:
+        raise OSError("power cut")
+
+    monkeypatch.setattr(recover_module, "sync", fails)
+    with pytest.raises(OSError, match="power cut"):
+        make_file(tmp_path / "s.h5", PLAN)
+    with pytest.raises(OSError, match="power cut"):
+        rebuild(_journal(tmp_path), tmp_path / "s.h5")
+    assert [p.name for p in tmp_path.iterdir()] == ["j"]
+
+
+def _journal(folder: Path) -> Path:
+    journal = Journal(folder / "j")
+    journal.append(PLAN)
+    journal.close()
+    return folder / "j"
+
+
+def test_verification_finds_each_difference(path: Path) -> None:
+    Store.resume(path).close("interrupted", {})
+    verify(path)
+    for name, point, value in (
+        ("theta", 4, 0.0),
+        ("out_0", 4, 0.0),
+        ("out_1", 26, np.nan),
+        ("status", 0, 1),
+    ):
+        with h5py.File(path, "r+") as file:
+            before = file[name][point]
+            file[name][point] = value
+        with pytest.raises(SweepError, match="differs from its journal"):
+            verify(path)
+        with h5py.File(path, "r+") as file:
+            file[name][point] = before
+    verify(path)
+    zero_the_head(path)
+    with pytest.raises(SweepError, match="cannot be read again"):
+        verify(path)
+
+
+def test_beats_while_it_replays(path: Path) -> None:
+    beats: list[int] = []
+    _, _, journal = recover(path, lambda: beats.append(1))
+    journal.close()
+    assert beats
+
+
+def test_failures_before_a_success_are_kept_without_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    store = Store.create(path, PLAN)
+    store.add(failed(2))
+    store.add(failed(3, status=Status.TIMEOUT))
+    store.add(done(PLAN, 2, attempt=2))
+    store.close(COMPLETE, {})
+    store = Store.resume(path)
+    assert [row.point for row in store.known.failures] == [2, 3]
+    assert store.known.status[[2, 3]].tolist() == [Status.DONE, Status.TIMEOUT]
+    store.abandon()
+
+
+def test_space_is_counted_for_file_and_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    needed = 2 * 8 * 30 * PLAN.row_size
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=needed))
+    with pytest.raises(SweepError, match="MB are free"):
+        check_space(tmp_path / "s.h5", PLAN)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=10 * needed))
+    check_space(tmp_path / "s.h5", PLAN)
+
+
+def test_sync_reaches_file_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    (tmp_path / "a").write_text("x")
+    sync(tmp_path / "a")
+    assert synced == [str(tmp_path / "a"), str(tmp_path)]
+
+
+def test_workers_come_back(path: Path) -> None:
+    store = Store.resume(path)
+    assert [w.name for w in store.known.workers] == ["node/1"]
+    assert isinstance(store.known.workers[0], Worker)
+    store.abandon()
