@@ -18,7 +18,7 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 MODELS = '''
-import ctypes, os, resource, signal, subprocess, sys, time
+import ctypes, hashlib, os, resource, signal, subprocess, sys, time
 from pathlib import Path
 import numpy as np
 import farm
@@ -42,6 +42,13 @@ def hold(x):
     """Holds the interpreter for x seconds."""
     (HERE / "sleeping").write_text(str(os.getpid()))
     ctypes.PyDLL(None).usleep(int(x[0] * 1e6))
+    return x
+
+@farm.model(**ONE)
+def compute(x):
+    """Computes for x million rounds in C code that lets other threads run and heeds no signal."""
+    (HERE / "sleeping").write_text(str(os.getpid()))
+    hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", int(x[0] * 1e6))
     return x
 
 @farm.model(**ONE)

@@ -393,7 +393,7 @@ SUPERVISOR = """
 import sys
 from pathlib import Path
 from farm.provision.local import Workers, WorkerSettings
-workers = Workers(WorkerSettings([sys.argv[1]], 2, Path(sys.argv[2]), Path(sys.argv[3])))
+workers = Workers(WorkerSettings(sys.argv[3:], 2, Path(sys.argv[1]), Path(sys.argv[2])))
 workers.drain_on_signals()
 workers.start()
 workers.ended.result()
@@ -402,8 +402,8 @@ workers.ended.result()
 
 @pytest.fixture
 def supervisor(farm: Farm, models: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program of its own that supervises two workers of the model `sleep`."""
-    words = [f"{models}:sleep", str(farm.connect), str(tmp_path / "logs")]
+    """A program of its own that supervises two workers of the file `models`."""
+    words = [str(farm.connect), str(tmp_path / "logs"), f"{models}:sleep", f"{models}:hold"]
     process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, *words])
     farm.wait_for_workers(2)
     yield process
@@ -411,12 +411,13 @@ def supervisor(farm: Farm, models: Path, tmp_path: Path) -> Iterator[subprocess.
     process.wait()
 
 
+@pytest.mark.parametrize("model", ["sleep", "hold"])
 def test_the_processes_die_with_a_supervisor_that_is_killed(
-    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path
+    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path, model: str
 ) -> None:
     children = [child.pid for child in psutil.Process(supervisor.pid).children()]
     assert len(children) == 2
-    call = farm.submit("sleep", 1000)
+    call = farm.submit(model, 1000)
     begun(tmp_path)
     supervisor.kill()
     wait_until(lambda: all(gone(pid) for pid in children), "the processes have ended")

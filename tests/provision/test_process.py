@@ -70,6 +70,20 @@ def test_without_any_descriptor_it_serves_and_drains(
     assert farm.losses() == []
 
 
+def test_the_drain_is_heard_while_the_model_is_in_c_code(
+    farm: Farm, start: Start, models: Path, tmp_path: Path
+) -> None:
+    process = start(f"{models}:compute")
+    farm.wait_for_workers(1)
+    call = farm.submit("compute", 5)
+    wait_until((tmp_path / "sleeping").exists, "the model has begun")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: farm.snapshot()["workers"][0]["slots"] == 0, "the drain is heard")
+    assert not call.done()
+    assert call.result(LIMIT_S).outputs[0][0] == 5
+    assert process.wait(LIMIT_S) == 0
+
+
 def test_an_error_in_the_models_is_one_status_line_and_a_traceback(
     start: Start, models: Path
 ) -> None:
