@@ -340,9 +340,7 @@ class Dispatcher:
         """
         self._closed = True
         await self._until(lambda: not self._waiting, grace_s)
-        for task_id, on_done in list(self._waiting.items()):
-            self.cancel(task_id)
-            on_done(Unavailable("the farm shut down before the call finished"))
+        self.give_up()
         for transport in self._transports:
             transport.stop_workers()
         await self._until(lambda: not self._workers, min(grace_s, WORKERS_GRACE_S))
@@ -351,6 +349,14 @@ class Dispatcher:
             await transport.close()
         if self._timer is not None:
             self._timer.cancel()
+
+    def give_up(self) -> None:
+        """Take no more calls, and answer those that are open with Unavailable now."""
+        self._closed = True
+        for task_id, on_done in list(self._waiting.items()):
+            self.cancel(task_id)
+            on_done(Unavailable("the farm shut down before the call finished"))
+        self._changed.set()
 
     def _tell(self, event: str, worker: WorkerId, text: str) -> None:
         log.log(

@@ -127,9 +127,9 @@ async def _serve(farm: Farm) -> int:
     ending = loop.create_task(farm.stop())
     await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
     if not ending.done():
-        ending.cancel()
-        await asyncio.wait({ending})
-        await farm.stop(grace_s=0.0)
+        farm.hurry()
+    await ending
+    hurry.cancel()
     if failed.done():
         failed.result()
     return 0

@@ -192,7 +192,9 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise Unavailable(f"cannot listen on {host}:{port}: {reason}; choose another") from None
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {reason}; --port 0 picks a free one"
+        ) from None
     return listener
 
 
