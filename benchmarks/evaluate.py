@@ -24,12 +24,12 @@ from pathlib import Path
 
 import numpy as np
 import umbridge
-from http_load import Load, run_load
-from machine import versions
 from round_trip import bare_broker, broker_load
 
 import farm
 from farm.transports.connection import read_connection
+from http_load import Load, run_load
+from machine import versions
 
 CALLERS = (1, 16, 64)
 BODY = b'{"name": "forward", "input": [[1.0, 2.0, 3.0, 4.0]], "config": {}}'

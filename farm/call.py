@@ -34,7 +34,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One named input or output of a model; `shape` is that of a single evaluation, without batch."""
+    """One named input or output of a model; `shape` is that of one evaluation, without batch."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class TensorInfo:
 class ModelInfo:
     """What a model says of itself for one config.
 
-    max_batch: rows one evaluate may take along a leading batch axis; 1 for models without that axis.
+    max_batch: rows that one evaluate may take along a leading batch axis; 1 when it has none.
     repeatable: whether a call may run again when its worker is lost.
     """
 

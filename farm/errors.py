@@ -24,7 +24,7 @@ class FarmError(Exception):
     """A call's outcome when there is no result: one line for the caller, more for the log.
 
     message: one line that says expected and actual and what to do; clients see it.
-    detail: longer text, such as a traceback; logs and sweep files keep it, protocols do not send it.
+    detail: longer text, such as a traceback; for logs and sweep files, protocols do not send it.
     """
 
     kinds: ClassVar[dict[str, type[FarmError]]] = {}
