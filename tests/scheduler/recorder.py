@@ -17,6 +17,9 @@ from farm.scheduler.state import RunTimes, Task, TaskId, Worker, WorkerId
 ROUND_TRIP_S = 1e-3
 """Between sending a call and hearing of its end, without the run, of the recorder's workers."""
 
+SHORT_S = 1.5e-3
+"""A run time for which one call waits at a worker behind the running one."""
+
 Expected = tuple[object, ...]
 
 

@@ -1,4 +1,4 @@
-"""Calls, workers and answers: one test per rule. Losses, order and take-back have files of their own."""
+"""Calls, workers and answers: one test per rule; see also the files on losses and take-back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farm.errors import (
     Overloaded,
 )
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, asked_back, call, model, replied, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, call, model, replied, sent
 
 DESCRIBE = call(operation=Operation.DESCRIBE)
 
@@ -206,7 +206,7 @@ def test_late_error_is_an_answer_too(farm: Recorder) -> None:
 
 
 def test_late_answer_recalls_the_call_from_where_it_waits(farm: Recorder) -> None:
-    farm.learn(1e-3)
+    farm.learn(SHORT_S)
     farm.join("w")
     task = farm.submit()
     farm.expect(sent("w", task))
@@ -340,7 +340,7 @@ def test_cancelled_call_has_no_deadline(farm: Recorder) -> None:
 
 
 def test_deadline_holds_while_the_call_waits_at_a_worker(farm: Recorder) -> None:
-    farm.learn(1e-3)
+    farm.learn(SHORT_S)
     farm.join("w")
     first = farm.submit()
     task = farm.submit(deadline=farm.now + 5.0)
@@ -403,7 +403,7 @@ def test_worker_may_join_without_slots(farm: Recorder) -> None:
 
 
 def test_draining_worker_hands_back_and_finishes(farm: Recorder) -> None:
-    farm.learn(1e-3)
+    farm.learn(SHORT_S)
     farm.join("w")
     tasks = farm.submit_many(2)
     farm.expect(sent("w", *tasks))

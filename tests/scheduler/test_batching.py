@@ -1,0 +1,171 @@
+"""What travels as one batch: natural batching, and which calls may be merged."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.call import Call, Operation
+from farm.scheduler.batching import batch_key
+from farm.scheduler.state import TaskId
+from tests.scheduler.recorder import Recorder, call, model, replied, sent
+
+BATCHABLE = model(max_batch=4)
+
+
+@pytest.fixture
+def busy(farm: Recorder) -> tuple[Recorder, TaskId]:
+    """A farm whose one worker runs a call of its own."""
+    farm.join("w", BATCHABLE)
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    return farm, running
+
+
+def test_idle_worker_and_one_call_wait_for_nothing(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    task = farm.submit()
+    farm.expect(sent("w", task))
+
+
+def test_worker_that_becomes_free_gets_all_that_waits_up_to_its_batch(
+    busy: tuple[Recorder, TaskId],
+) -> None:
+    farm, running = busy
+    tasks = farm.submit_many(7)
+    farm.expect()
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks[:4]))
+    for task in tasks[:3]:
+        farm.finish("w", task)
+        farm.expect(replied(task, 1.0, "w"))  # the batch is one run: the worker is not free yet
+    farm.finish("w", tasks[3])
+    farm.expect(replied(tasks[3], 1.0, "w"), sent("w", *tasks[4:]))
+
+
+def test_model_without_batches_gets_one_at_a_time(farm: Recorder) -> None:
+    farm.join("w")
+    tasks = farm.submit_many(3)
+    farm.expect(sent("w", tasks[0]))
+
+
+def test_batches_are_counted_in_rows(busy: tuple[Recorder, TaskId]) -> None:
+    farm, running = busy
+    two, one, three = (farm.submit(call(rows=rows)) for rows in (2, None, 3))
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", two, one))
+    farm.finish("w", two)
+    farm.finish("w", one)
+    farm.expect(replied(two, 1.0, "w"), replied(one, 1.0, "w"), sent("w", three))
+
+
+def test_call_of_more_rows_than_a_batch_goes_alone(busy: tuple[Recorder, TaskId]) -> None:
+    farm, running = busy
+    large, small = farm.submit(call(rows=9)), farm.submit()
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", large))
+    farm.finish("w", large)
+    farm.expect(replied(large, 1.0, "w"), sent("w", small))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        call(config='{"level":1}'),
+        call(dtype="float32"),
+        call(size=2),
+        call(operation=Operation.GRADIENT),
+    ],
+    ids=["config", "dtype", "shape of a row", "operation"],
+)
+def test_calls_that_differ_in_more_than_numbers_do_not_share_a_batch(
+    busy: tuple[Recorder, TaskId], other: Call
+) -> None:
+    farm, running = busy
+    first, odd, last = farm.submit(), farm.submit(other), farm.submit()
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", first, last))
+    farm.finish("w", first)
+    farm.finish("w", last)
+    farm.expect(replied(first, 1.0, "w"), replied(last, 1.0, "w"), sent("w", odd))
+
+
+def test_single_evaluations_and_rows_share_a_batch(busy: tuple[Recorder, TaskId]) -> None:
+    farm, running = busy
+    tasks = [farm.submit(call(rows=rows)) for rows in (None, 1, 2)]
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks))
+
+
+def test_derivatives_are_never_merged() -> None:
+    assert batch_key(call(operation=Operation.GRADIENT), max_batch=8) is None
+    assert batch_key(call(), max_batch=8) is not None
+    assert batch_key(call(), max_batch=1) is None
+
+
+def test_batch_is_filled_in_the_order_of_turns(busy: tuple[Recorder, TaskId]) -> None:
+    """Calls of others are not left behind by those of a sweep that waited longer."""
+    farm, running = busy
+    sweep = farm.submit_many(6, client="sweep")
+    urgent = [farm.submit(client="sweep", priority=1) for _ in range(2)]
+    single = farm.submit(client="single")
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", *urgent, sweep[0], sweep[1]))
+    for task in (*urgent, *sweep[:2]):
+        farm.finish("w", task)
+    farm.expect(
+        *(replied(task, 1.0, "w") for task in (*urgent, *sweep[:2])), sent("w", single, *sweep[2:5])
+    )
+
+
+def test_batch_has_room_for_calls_whose_turn_is_later(busy: tuple[Recorder, TaskId]) -> None:
+    farm, running = busy
+    first = farm.submit(priority=2)
+    odd = farm.submit(call(config='{"level":1}'), priority=1)
+    riders = farm.submit_many(5)
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", first, *riders[:3]))
+    for task in (first, *riders[:3]):
+        farm.finish("w", task)
+    farm.expect(*(replied(t, 1.0, "w") for t in (first, *riders[:3])), sent("w", odd))
+
+
+def test_clients_of_a_batch_share_what_it_takes(busy: tuple[Recorder, TaskId]) -> None:
+    farm, running = busy
+    one, three = farm.submit(client="one"), farm.submit(call(rows=3), client="three")
+    farm.finish("w", running, 1.0)
+    farm.expect(replied(running, 1.0, "w"), sent("w", one, three))
+    before = {name: farm.account(name).used_s for name in ("one", "three")}
+    farm.finish("w", one, 8.0)
+    farm.finish("w", three, 8.0)
+    farm.expect(replied(one, 8.0, "w"), replied(three, 8.0, "w"))
+    assert farm.account("one").used_s - before["one"] == pytest.approx(8 / 4 - 1 / 4)
+    assert farm.account("three").used_s - before["three"] == pytest.approx(8 * 3 / 4 - 3 / 4)
+
+
+def test_run_time_of_a_batch_is_learnt_once(busy: tuple[Recorder, TaskId]) -> None:
+    farm, running = busy
+    tasks = farm.submit_many(4)
+    farm.finish("w", running, 1.0)
+    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks))
+    for task in tasks:
+        farm.finish("w", task, 7.0)
+    farm.expect(*(replied(task, 7.0, "w") for task in tasks))
+    assert farm.run_times().count == 2
+    assert farm.run_times().mean == pytest.approx(4.0)
+
+
+def test_cancelled_call_leaves_no_gap_in_a_batch(busy: tuple[Recorder, TaskId]) -> None:
+    farm, running = busy
+    tasks = farm.submit_many(5)
+    farm.scheduler.cancel(tasks[1])
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", tasks[0], *tasks[2:]))
+
+
+def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    tasks = farm.submit_many(3)
+    farm.join("small", model(max_batch=1))
+    farm.expect(sent("small", tasks[0]))

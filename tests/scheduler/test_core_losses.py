@@ -1,0 +1,255 @@
+"""Workers that die: what runs again, what is counted, and what fails in the end."""
+
+from __future__ import annotations
+
+from farm.call import Operation
+from farm.errors import TimeLimitExceeded, WorkerLost
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
+
+
+def test_call_of_a_lost_worker_runs_elsewhere(farm: Recorder) -> None:
+    farm.join("w")
+    farm.join("other")
+    farm.resize("other", 0)
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.resize("other", 1)
+    farm.leave("w")
+    farm.expect(sent("other", task))
+    farm.finish("other", task)
+    farm.expect(replied(task, 1.0, "other"))
+
+
+def test_call_fails_after_its_retries_and_names_the_workers(farm: Recorder) -> None:
+    task = None
+    for name in ("a", "b", "c", "d"):
+        farm.join(name)
+        task = task or farm.submit()
+        farm.expect(sent(name, task))
+        farm.leave(name, "signal 11")
+    assert task is not None
+    farm.expect(replied(task, WorkerLost, "d"))
+    assert farm.last_error() == (
+        "the call was lost 4 times, with a (signal 11), b (signal 11), c (signal 11), d (signal 11)"
+    )
+    assert farm.queue().failed == 1
+
+
+def test_calls_may_be_allowed_no_retry() -> None:
+    farm = Recorder(retries=0)
+    farm.join("w")
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.leave("w")
+    farm.expect(replied(task, WorkerLost, "w"))
+
+
+def test_call_of_a_lost_worker_keeps_its_place_ahead(farm: Recorder) -> None:
+    """It had its turn: calls that waited longer do not overtake it, of whatever client."""
+    farm.join("w")
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    waiting = farm.submit(client="b")
+    task = farm.submit(client="a", priority=1)
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", task))
+    urgent = farm.submit(priority=2)
+    newer = farm.submit(client="b", priority=1)
+    farm.leave("w")
+    farm.join("other", slots=4)
+    farm.expect(sent("other", urgent, task, newer, waiting))
+
+
+def test_several_calls_of_a_lost_worker_keep_their_order(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    tasks = farm.submit_many(4)
+    farm.expect(sent("w", *tasks[:2]))
+    farm.leave("w", drained=True)
+    farm.join("other")
+    farm.expect(sent("other", *tasks[:2]))
+    farm.leave("other", drained=True)
+    farm.join("third", slots=2)
+    farm.expect(sent("third", *tasks))
+
+
+def test_only_what_was_running_counts_an_attempt(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    first, second = farm.submit_many(2)
+    farm.expect(sent("w", first, second))
+    farm.leave("w", running=[second])
+    farm.expect()
+    assert farm.task(first).lost_on == ()
+    assert farm.task(second).lost_on == ("w (killed)",)
+
+
+def test_first_sent_counts_an_attempt_when_nobody_knows_what_was_running(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w", slots=2)
+    tasks = farm.submit_many(4)
+    farm.expect(sent("w", *tasks))
+    farm.leave("w")
+    farm.expect()
+    assert [bool(farm.task(task).lost_on) for task in tasks] == [True, True, False, False]
+
+
+def test_all_slots_a_worker_had_count_when_it_dies_draining(farm: Recorder) -> None:
+    farm.join("w", slots=2)
+    tasks = farm.submit_many(2)
+    farm.expect(sent("w", *tasks))
+    farm.resize("w", 0)
+    farm.leave("w")
+    farm.expect()
+    assert all(farm.task(task).lost_on for task in tasks)
+
+
+def test_drained_worker_costs_no_attempt(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit()
+    for _ in range(6):
+        farm.expect(sent("w", task))
+        farm.leave("w", "drained", drained=True)
+        farm.join("w")
+    farm.expect(sent("w", task))
+
+
+def test_worker_that_joins_again_has_lost_what_it_had(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.join("w")
+    farm.expect(sent("w", task))
+    assert farm.task(task).lost_on == ("w (it joined again)",)
+
+
+def test_call_over_its_time_limit_is_not_run_again(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    first, second = farm.submit_many(2)
+    farm.expect(sent("w", first, second))
+    farm.leave("w", "a call ran longer than 60 s", running=[first], time_limit=True)
+    farm.expect(replied(first, TimeLimitExceeded, "w"))
+    assert farm.last_error() == "worker w was killed: a call ran longer than 60 s"
+    farm.join("other")
+    farm.expect(sent("other", second))
+
+
+def test_call_that_is_not_repeatable_runs_once(farm: Recorder) -> None:
+    farm.join("w", model(repeatable=False))
+    first, second = farm.submit_many(2)
+    farm.expect(sent("w", first))
+    farm.leave("w", "signal 9")
+    farm.expect(replied(first, WorkerLost, "w"))
+    assert farm.last_error() == (
+        "worker w (signal 9) may have run this call before it was lost, and model 'm' is not "
+        "repeatable"
+    )
+    farm.join("other", model(repeatable=False))
+    farm.expect(sent("other", second))
+
+
+def test_call_that_is_not_repeatable_but_did_not_run_runs_elsewhere(farm: Recorder) -> None:
+    farm.join("w", model(repeatable=False))
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.leave("w", running=[])
+    farm.join("other", model(repeatable=False))
+    farm.expect(sent("other", task))
+    farm.leave("other", drained=True)
+    farm.join("third", model(repeatable=False))
+    farm.expect(sent("third", task))
+
+
+def test_calls_that_are_not_repeatable_are_never_prefetched(farm: Recorder) -> None:
+    farm.join("w", model(repeatable=False))
+    for _ in range(20):
+        task = farm.submit()
+        farm.expect(sent("w", task))
+        farm.after(1e-3).finish("w", task, 1e-6)
+        farm.expect(replied(task, 1e-6, "w"))
+    tasks = farm.submit_many(3)
+    farm.expect(sent("w", tasks[0]))
+
+
+def test_description_of_a_model_that_is_not_repeatable_is_asked_again(farm: Recorder) -> None:
+    farm.join("w", model(repeatable=False))
+    task = farm.submit(call(operation=Operation.DESCRIBE))
+    farm.expect(sent("w", task))
+    farm.leave("w")
+    farm.join("other", model(repeatable=False))
+    farm.expect(sent("other", task))
+
+
+def test_suspects_run_alone_so_that_only_the_guilty_fail(farm: Recorder) -> None:
+    batchable = model(max_batch=8)
+    farm.join("w", batchable)
+    innocent, poison = farm.submit_many(2)
+    farm.expect(sent("w", innocent, poison))
+    farm.leave("w")
+    farm.join("w2", batchable)
+    farm.expect(sent("w2", innocent))
+    farm.finish("w2", innocent)
+    farm.expect(replied(innocent, 1.0, "w2"), sent("w2", poison))
+    for name in ("w2", "w3", "w4"):
+        farm.leave(name)
+        if name != "w4":
+            following = f"w{int(name[1:]) + 1}"
+            farm.join(following, batchable)
+            farm.expect(sent(following, poison))
+    farm.expect(replied(poison, WorkerLost, "w4"))
+
+
+def test_nothing_waits_at_a_worker_behind_a_suspect(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    first, second = farm.submit_many(2)
+    farm.expect(sent("w", first, second))
+    farm.leave("w", running=[first])
+    farm.join("other")
+    farm.expect(sent("other", first))
+    farm.finish("other", first, SHORT_S)
+    third = farm.submit()
+    farm.expect(replied(first, SHORT_S, "other"), sent("other", second, third))
+
+
+def test_call_lost_on_the_way_is_sent_again_and_counts(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit()
+    for _ in range(4):
+        farm.expect(sent("w", task))
+        farm.miss("w", task)
+    farm.expect(replied(task, WorkerLost, "w"))
+    assert "w (lost on the way)" in farm.last_error()
+    following = farm.submit()
+    farm.expect(sent("w", following))
+
+
+def test_call_lost_on_the_way_may_have_run(farm: Recorder) -> None:
+    farm.join("w", model(repeatable=False))
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.miss("w", task)
+    farm.expect(replied(task, WorkerLost, "w"))
+
+
+def test_only_what_a_worker_has_can_go_missing(farm: Recorder) -> None:
+    farm.join("w")
+    first, second = farm.submit_many(2)
+    farm.expect(sent("w", first))
+    farm.miss("w", second)
+    farm.expect()
+    farm.scheduler.cancel(first)
+    farm.miss("w", first)
+    farm.expect(sent("w", second))
+    assert len(farm.scheduler) == 1
+
+
+def test_cancelled_poison_ends_with_its_worker(farm: Recorder) -> None:
+    farm.join("w", model(repeatable=False))
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.scheduler.cancel(task)
+    farm.leave("w")
+    farm.expect()
+    assert len(farm.scheduler) == 0

@@ -1,0 +1,330 @@
+"""Whose turn it is: priority, share of the workers, worker-seconds, age; and that memory is flat."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.call import Operation
+from farm.errors import ModelFailed
+from farm.scheduler.queues import Accounts, Clients
+from farm.scheduler.state import TaskId
+from tests.scheduler.recorder import Recorder, call, model, replied, sent
+
+
+def order_of(farm: Recorder, worker: str, run_times: dict[TaskId, float]) -> list[TaskId]:
+    """Let `worker` answer one call after another; the order in which they were sent."""
+    order: list[TaskId] = []
+    while True:
+        actions = farm.scheduler.actions(farm.now)
+        farm.scheduler.check()
+        if not actions:
+            return order
+        for task in (task for action in actions for task in getattr(action, "tasks", [])):
+            order.append(task.id)
+            seconds = run_times.get(task.id, 1.0)
+            farm.after(seconds).finish(worker, task.id, seconds)
+
+
+# Priority and age
+
+
+def test_oldest_goes_first(farm: Recorder) -> None:
+    farm.join("w")
+    tasks = farm.submit_many(5)
+    assert order_of(farm, "w", {}) == tasks
+
+
+def test_higher_priority_goes_first(farm: Recorder) -> None:
+    farm.join("w")
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    low, plain, high = farm.submit(priority=-1), farm.submit(), farm.submit(priority=7)
+    late = farm.submit(priority=7)
+    farm.finish("w", running)
+    assert order_of(farm, "w", {}) == [high, late, plain, low]
+
+
+def test_priority_comes_before_fairness_and_across_operations(farm: Recorder) -> None:
+    farm.join("w")
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    plain = farm.submit(client="new")
+    high = farm.submit(call(operation=Operation.GRADIENT), priority=1)
+    farm.finish("w", running, 1000.0)
+    farm.expect(replied(running, 1000.0, "w"), sent("w", high))
+    farm.finish("w", high)
+    farm.expect(replied(high, 1.0, "w"), sent("w", plain))
+
+
+def test_empty_ranks_leave_nothing_behind(farm: Recorder) -> None:
+    farm.join("w")
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    for priority in range(-50, 50):
+        farm.scheduler.cancel(farm.submit(priority=priority))
+    assert len(farm.queue()._levels) <= 1
+    assert farm.queue()._ranks == []
+
+
+# Shares of the workers
+
+
+def test_clients_hold_equally_many_workers(farm: Recorder) -> None:
+    farm.join("w", slots=6)
+    sweep = farm.submit_many(10, client="sweep")
+    other = farm.submit_many(10, client="other")
+    farm.expect(sent("w", *(t for pair in zip(sweep[:3], other[:3], strict=True) for t in pair)))
+
+
+def test_shares_are_right_before_any_run_time_is_known(farm: Recorder) -> None:
+    """A sweep of hours beside a sweep of seconds: neither gets more than half of the workers."""
+    farm.join("w", slots=4)
+    slow = farm.submit_many(10, client="slow")
+    quick = farm.submit_many(10, client="quick")
+    farm.expect(sent("w", slow[0], quick[0], slow[1], quick[1]))
+    for i in range(8):
+        farm.after(1.0).finish("w", quick[i])
+        farm.expect(replied(quick[i], 1.0, "w"), sent("w", quick[i + 2]))
+
+
+def test_single_call_passes_a_sweep(farm: Recorder) -> None:
+    farm.join("w", slots=4)
+    sweep = farm.submit_many(100, client="sweep")
+    farm.expect(sent("w", *sweep[:4]))
+    for i in range(4):
+        single = farm.submit(client="chain")
+        farm.finish("w", sweep[i])
+        farm.expect(replied(sweep[i], 1.0, "w"), sent("w", single))
+        farm.after(1.0).finish("w", single)
+        farm.expect(replied(single, 1.0, "w"), sent("w", sweep[4 + i]))
+
+
+def test_seconds_settle_what_does_not_divide_evenly(farm: Recorder) -> None:
+    """On one worker, calls of 10 s alternate with ten calls of 1 s."""
+    farm.join("w")
+    slow = farm.submit_many(4, client="slow")
+    quick = farm.submit_many(40, client="quick")
+    order = order_of(farm, "w", dict.fromkeys(slow, 10.0))
+    turns = [i for i, task in enumerate(order) if task in slow]
+    assert all(8 <= b - a <= 12 for a, b in zip(turns, turns[1:], strict=False)), turns
+    assert sorted(order) == slow + quick
+
+
+def test_estimates_are_corrected_by_what_was_used(farm: Recorder) -> None:
+    farm.join("w")
+    tasks = farm.submit_many(2, client="a")
+    farm.expect(sent("w", tasks[0]))
+    assert farm.account("a").used_s == pytest.approx(0.0, abs=1e-5)
+    farm.finish("w", tasks[0], 5.0)
+    farm.expect(replied(tasks[0], 5.0, "w"), sent("w", tasks[1]))
+    assert farm.account("a").used_s == pytest.approx(10.0)  # 5 used, and 5 that are expected
+    farm.finish("w", tasks[1], 1.0)
+    farm.expect(replied(tasks[1], 1.0, "w"))
+    assert farm.account("a").used_s == pytest.approx(6.0)
+
+
+def test_failed_call_is_charged_as_expected(farm: Recorder) -> None:
+    farm.join("w")
+    first, second = farm.submit_many(2)
+    farm.expect(sent("w", first))
+    farm.finish("w", first, 4.0)
+    farm.expect(replied(first, 4.0, "w"), sent("w", second))
+    farm.finish("w", second, ModelFailed("it raised"))
+    farm.expect(replied(second, ModelFailed, "w"))
+    assert farm.account("").used_s == pytest.approx(8.0)
+
+
+def test_call_that_comes_back_is_refunded_and_its_client_is_next(farm: Recorder) -> None:
+    """A turn that came to nothing is none: the client's place in the order follows at once."""
+    farm.join("w")
+    first = farm.submit(client="a")
+    farm.expect(sent("w", first))
+    farm.finish("w", first, 9.0)
+    farm.expect(replied(first, 9.0, "w"))
+    running = farm.submit(client="c")
+    farm.expect(sent("w", running))
+    b, c, d = (farm.submit_many(2, client=name) for name in "bcd")
+    farm.join("w2")
+    farm.expect(sent("w2", b[0]))
+    farm.leave("w2", drained=True)  # b held a worker and was charged; now it holds none
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", b[0]))
+    farm.finish("w", b[0])
+    farm.expect(replied(b[0], 1.0, "w"), sent("w", d[0]))
+    assert farm.account("b").used_s == pytest.approx(farm.account("c").used_s)
+
+
+def test_client_that_was_away_starts_level(farm: Recorder) -> None:
+    """It saved up no claim while it asked for nothing."""
+    farm.join("w")
+    old = farm.submit(client="was away")
+    farm.expect(sent("w", old))
+    farm.finish("w", old, 1.0)
+    farm.expect(replied(old, 1.0, "w"))
+    busy = farm.submit_many(100, client="busy")
+    for task in busy[:50]:
+        farm.expect(sent("w", task))
+        farm.after(1.0).finish("w", task)
+        farm.expect(replied(task, 1.0, "w"), sent("w", busy[busy.index(task) + 1]))
+        farm.leave("w", drained=True)
+        farm.join("w")
+    back = farm.submit_many(50, client="was away")
+    order = order_of(farm, "w", {})
+    turns = [task in back for task in order]
+    assert 15 <= sum(turns[:40]) <= 25, "they take turns"
+
+
+def test_client_that_used_idle_workers_does_not_owe_for_it(farm: Recorder) -> None:
+    farm.join("w")
+    alone = farm.submit_many(60, client="alone")
+    for i, task in enumerate(alone[:50]):
+        if i == 0:
+            farm.expect(sent("w", task))
+        farm.after(1.0).finish("w", task)
+        farm.expect(replied(task, 1.0, "w"), sent("w", alone[i + 1]))
+    newcomer = farm.submit_many(10, client="new")
+    farm.after(1.0).finish("w", alone[50])
+    order = order_of(farm, "w", {})
+    assert [task in newcomer for task in order[:6]] == [True, False] * 3
+
+
+def test_heavy_use_of_one_model_leaves_no_debt_at_another(farm: Recorder) -> None:
+    farm.join("x", "x")
+    farm.join("y", "y")
+    task = farm.submit("x", client="a")
+    farm.expect(sent("x", task))
+    farm.finish("x", task, 1e6)
+    farm.expect(replied(task, 1e6, "x"))
+    running = farm.submit("y", client="b")
+    farm.expect(sent("y", running))
+    first, second = farm.submit("y", client="a"), farm.submit("y", client="b")
+    farm.finish("y", running)
+    farm.expect(replied(running, 1.0, "y"), sent("y", first))
+    farm.finish("y", first)
+    farm.expect(replied(first, 1.0, "y"), sent("y", second))
+
+
+def test_models_on_the_same_worker_take_turns(farm: Recorder) -> None:
+    farm.join("w", "x", "y", "z")
+    tasks = [farm.submit(name, client=name) for name in "xxxxyyyz"]
+    names = dict(zip(tasks, "xxxxyyyz", strict=True))
+    order = order_of(farm, "w", {})
+    assert "".join(names[task] for task in order) == "xyzxyxyx"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    clients=st.integers(2, 5),
+    workers=st.integers(1, 9),
+    seed=st.randoms(use_true_random=False),
+    spread=st.sampled_from([1.0, 10.0, 1000.0]),
+)
+def test_fair_share_whatever_the_run_times(
+    clients: int, workers: int, seed: object, spread: float
+) -> None:
+    """Clients with enough to do hold equally many workers, but one, at every moment.
+
+    On one worker their worker-seconds differ by two of the longest runs at most: the bound of
+    start-time fair queueing, with one more run as a length is known only afterwards.
+    """
+    farm = Recorder()
+    farm.join("w", slots=workers)
+    names = [f"c{i}" for i in range(clients)]
+    length = {name: spread ** seed.random() for name in names}  # type: ignore[attr-defined]
+    waiting = {name: farm.submit_many(60, client=name) for name in names}
+    owner = {task: name for name in names for task in waiting[name]}
+    used = dict.fromkeys(names, 0.0)
+    running: dict[TaskId, float] = {}
+    for _ in range(40):
+        for action in farm.scheduler.actions(farm.now):
+            for task in getattr(action, "tasks", []):
+                running[task.id] = farm.now + length[owner[task.id]]
+        farm.scheduler.check()
+        held = [sum(owner[task] == name for task in running) for name in names]
+        assert max(held) - min(held) <= 1
+        task = min(running, key=lambda t: (running[t], t))
+        farm.now = running.pop(task)
+        used[owner[task]] += length[owner[task]]
+        farm.finish("w", task, length[owner[task]])
+        if workers == 1:
+            assert max(used.values()) - min(used.values()) <= 2 * max(length.values())
+
+
+# Memory
+
+
+def test_accounts_of_clients_that_are_gone_are_dropped() -> None:
+    clients = Clients()
+    accounts = Accounts(clients)
+    active = [accounts.entering(f"active {i}") for i in range(10)]
+    for account in active:
+        account.active = 1
+    for i in range(10 * Accounts.KEPT):
+        accounts.entering(f"client {i}")
+        assert len(accounts) <= Accounts.KEPT + 1
+    assert all(accounts.entering(f"active {i}") is active[i] for i in range(10))
+    assert len(clients) == len(accounts)
+
+
+def test_more_active_clients_than_are_kept_otherwise_are_all_known() -> None:
+    accounts = Accounts(Clients())
+    for i in range(3 * Accounts.KEPT):
+        accounts.entering(f"client {i}").active = 1
+    assert len(accounts) == 3 * Accounts.KEPT
+
+
+def test_ten_thousand_clients_are_served_in_order(farm: Recorder) -> None:
+    farm.join("w", slots=100)
+    tasks = [farm.submit(client=f"client {i}") for i in range(10_000)]
+    order: list[TaskId] = []
+    for _ in range(100):
+        (send,) = (a for a in farm.scheduler.actions(farm.now) if hasattr(a, "tasks"))
+        order += [task.id for task in send.tasks]
+        for task in send.tasks:
+            farm.finish("w", task.id)
+    farm.forget_actions()
+    assert order == tasks
+
+
+def test_memory_is_flat_over_calls_of_ever_new_clients() -> None:
+    """Finished, failed, cancelled and expired calls, requeued ones, many priorities and configs."""
+    farm = Recorder()
+    farm.join("w", model(max_batch=4))
+    farm.join("v", model(max_batch=4))
+
+    def use(start: int) -> None:
+        for i in range(start, start + 4000):
+            task = farm.submit(
+                call(config=str(i)), client=f"c{i}", priority=i % 997, deadline=farm.now + 1e6
+            )
+            farm.scheduler.cancel(farm.submit(client=f"d{i}", priority=i % 991))
+            farm.scheduler.actions(farm.now)
+            if i % 10 == 0:
+                farm.leave("w", drained=True)
+                farm.leave("v", drained=True)
+                farm.join("w", model(max_batch=4))
+                farm.scheduler.actions(farm.now)
+            for worker in ("w", "v"):
+                farm.finish(worker, task, ModelFailed("it raised") if i % 7 == 0 else 1.0)
+            farm.scheduler.actions(farm.now)
+            if i % 10 == 0:
+                farm.join("v", model(max_batch=4))
+
+    use(0)
+    use(4000)  # what grows to a bound has grown to it
+    gc.collect()
+    tracemalloc.start()
+    use(8000)
+    use(12000)
+    gc.collect()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    farm.scheduler.check()
+    assert len(farm.scheduler) == 0
+    # What the second half makes replaces what the first has made: the accounts and deadlines kept.
+    assert grown < 1_000_000, f"{grown} bytes after 8,000 calls"
