@@ -121,6 +121,7 @@ class Farm:
                 connect=self.connection_file,
                 logs=settings.dir / "logs",
                 time_limit_s=settings.time_limit_s,
+                lost_after_s=settings.lost_after_s,
             )
         )
         self._workers.start()
