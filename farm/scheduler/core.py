@@ -6,7 +6,7 @@ carries out `actions(now)` and sets one timer to `wakeup()`. Invariants: see `ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -245,6 +245,8 @@ class Scheduler:
                     self._to_ask[worker] = None
             if release(task, worker):
                 self._to_fill[worker.pool] = None
+                if task.queue.size:  # what it tells of run times may let others fit elsewhere
+                    self._look_at(task.queue)
             worker.done += 1
             worker.last_answer_at = now
             self._forget(task)
@@ -317,8 +319,11 @@ class Scheduler:
 
     # Filling workers
 
-    def _fill(self, pools: Iterable[Pool], now: float) -> Iterable[Send]:
-        """Give waiting tasks to workers that may take them, in the order of turns."""
+    def _fill(self, pools: Collection[Pool], now: float) -> Iterable[Send]:
+        """Give waiting tasks to workers of `pools` that may take them, in the order of turns.
+
+        What has not changed since the last time has no room, or must not be given any.
+        """
         queues: dict[Queue, None] = {}
         for pool in pools:
             for model in pool.queues:
@@ -329,11 +334,11 @@ class Scheduler:
             queue = next(iter(queues)) if len(queues) == 1 else min(queues, key=Queue.turn)
             head = queue.head()
             depth = depth_for(head)
-            worker = worker_for(queue, depth, limits, now)
+            worker = worker_for(queue, depth, pools, limits, now)
             if worker is None:
                 del queues[queue]
                 if queues:
-                    leave_room(queue, depth, limits, now)
+                    leave_room(queue, depth, pools, limits, now)
                 continue
             batch = take_batch(queue, head)
             for task in batch:
@@ -355,11 +360,14 @@ class Scheduler:
     def _enqueue(self, task: Task, *, again: bool = False) -> None:
         queue = task.queue
         if again or not queue.size:  # else it waits behind others, for whom there is no room
-            for pool in queue.model.pools:
-                self._to_fill[pool] = None
+            self._look_at(queue)
         queue.add(task, again=again)
         self._queued += 1
         task.account.client.queued += 1
+
+    def _look_at(self, queue: Queue) -> None:
+        for pool in queue.model.pools:
+            self._to_fill[pool] = None
 
     def _go_back(self, task: Task, worker_id: WorkerId) -> None:
         """To the head of the queue, from a worker that did not answer and may do so late."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import MAX_PREFETCH, Task, Worker, WorkerId
@@ -173,11 +173,18 @@ def depth_for(head: Task) -> int:
     return 1 + queue.run_times.prefetch
 
 
-def worker_for(queue: Queue, depth: int, limits: Mapping[Pool, int], now: float) -> Worker | None:
-    """The least loaded worker that may take the head of `queue`; `limits`: see `leave_room`."""
+def worker_for(
+    queue: Queue, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
+) -> Worker | None:
+    """The least loaded worker of `pools` that may take the head of `queue`.
+
+    It must be below level `depth`, and below that which `limits` has: see `leave_room`.
+    """
     best: Worker | None = None
     limited = limits and not queue.needs_no_slot
     for pool in queue.model.pools:
+        if pool not in pools:
+            continue
         below = min(depth, limits.get(pool, depth)) if limited else depth
         worker = pool.least_loaded(below, queue, now)
         if worker is not None and (best is None or worker.level < best.level):
@@ -185,12 +192,14 @@ def worker_for(queue: Queue, depth: int, limits: Mapping[Pool, int], now: float)
     return best
 
 
-def leave_room(queue: Queue, depth: int, limits: dict[Pool, int], now: float) -> None:
+def leave_room(
+    queue: Queue, depth: int, pools: Collection[Pool], limits: dict[Pool, int], now: float
+) -> None:
     """While the head of `queue` waits for a worker of little load, what comes after loads none.
 
     Else calls of short runs, many of which wait at a worker, would keep calls of long runs, which
     need a free slot, from ever getting one. What needs no slot is not in the way of anything.
     """
     for pool in queue.model.pools:
-        if pool.least_loaded(ANY_LEVEL, queue, now) is not None:
+        if pool in pools and pool.least_loaded(ANY_LEVEL, queue, now) is not None:
             limits[pool] = min(depth, limits.get(pool, depth))

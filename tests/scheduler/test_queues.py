@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from farm.call import Operation
 from farm.errors import ModelFailed
+from farm.scheduler.actions import Send
 from farm.scheduler.queues import Accounts, Clients
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, call, model, replied, sent
@@ -283,7 +284,7 @@ def test_ten_thousand_clients_are_served_in_order(farm: Recorder) -> None:
     tasks = [farm.submit(client=f"client {i}") for i in range(10_000)]
     order: list[TaskId] = []
     for _ in range(100):
-        (send,) = (a for a in farm.scheduler.actions(farm.now) if hasattr(a, "tasks"))
+        (send,) = (a for a in farm.scheduler.actions(farm.now) if isinstance(a, Send))
         order += [task.id for task in send.tasks]
         for task in send.tasks:
             farm.finish("w", task.id)

@@ -1,0 +1,300 @@
+"""Which worker takes a call: credit and prefetch, room for long calls, ends of allocations."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.call import Operation
+from farm.scheduler.placement import FULL
+from farm.scheduler.state import MAX_PREFETCH, TaskId
+from tests.scheduler.recorder import (
+    ROUND_TRIP_S,
+    SHORT_S,
+    Recorder,
+    asked_back,
+    call,
+    replied,
+    sent,
+)
+
+GRADIENT = call(operation=Operation.GRADIENT)
+
+# Which of several workers
+
+
+def test_worker_used_last_is_used_first(farm: Recorder) -> None:
+    for name in ("a", "b", "c"):
+        farm.join(name)
+    first, second = farm.submit_many(2)
+    farm.expect(sent("c", first), sent("b", second))
+    farm.finish("c", first)
+    farm.expect(replied(first, 1.0, "c"))
+    third = farm.submit()
+    farm.expect(sent("c", third))
+
+
+def test_calls_go_to_the_least_loaded_of_all_workers_that_have_the_model(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("few", "m")
+    farm.join("many", "m", "n")
+    tasks = farm.submit_many(3)
+    farm.expect(sent("few", tasks[0], tasks[2]), sent("many", tasks[1]))
+
+
+def test_free_slots_of_one_worker_come_before_waiting_at_another(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("one")
+    farm.join("three", slots=3)
+    tasks = farm.submit_many(5)
+    farm.expect(sent("three", *tasks[:3]), sent("one", tasks[3], tasks[4]))
+
+
+# Credit
+
+
+def test_no_call_waits_at_a_worker_while_run_times_are_unknown(farm: Recorder) -> None:
+    farm.join("w")
+    tasks = farm.submit_many(3)
+    farm.expect(sent("w", tasks[0]))
+
+
+def test_no_call_waits_at_a_worker_behind_a_long_one(farm: Recorder) -> None:
+    farm.learn(21 * ROUND_TRIP_S)
+    farm.join("w")
+    tasks = farm.submit_many(3)
+    farm.expect(sent("w", tasks[0]))
+
+
+@pytest.mark.parametrize(
+    ("run_time_s", "waiting"),
+    [(19 * ROUND_TRIP_S, 1), (SHORT_S, 1), (0.3 * ROUND_TRIP_S, 4), (1e-9, MAX_PREFETCH)],
+)
+def test_as_many_calls_wait_at_a_worker_as_fill_a_round_trip(
+    farm: Recorder, run_time_s: float, waiting: int
+) -> None:
+    farm.learn(run_time_s)
+    farm.join("w")
+    tasks = farm.submit_many(1000)
+    farm.expect(sent("w", *tasks[: 1 + waiting]))
+    farm.finish("w", tasks[0], run_time_s)
+    farm.expect(replied(tasks[0], run_time_s, "w"), sent("w", tasks[1 + waiting]))
+
+
+def test_every_slot_has_its_own_calls_waiting(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w", slots=3)
+    tasks = farm.submit_many(10)
+    farm.expect(sent("w", *tasks[:6]))
+
+
+def test_long_call_never_waits_behind_short_ones(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    short = farm.submit_many(2)
+    farm.expect(sent("w", *short))
+    long = farm.submit(GRADIENT)  # how long it runs is not known
+    farm.expect()
+    farm.finish("w", short[0], SHORT_S)
+    farm.expect(replied(short[0], SHORT_S, "w"))
+    farm.finish("w", short[1], SHORT_S)
+    farm.expect(replied(short[1], SHORT_S, "w"), sent("w", long))
+
+
+def test_short_calls_do_not_wait_at_a_worker_behind_a_long_one(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w", slots=2)
+    long = farm.submit(GRADIENT)
+    short = farm.submit_many(3)
+    farm.expect(sent("w", long, short[0]))
+    farm.finish("w", short[0], SHORT_S)
+    farm.expect(replied(short[0], SHORT_S, "w"), sent("w", short[1]))
+
+
+def test_stream_of_short_calls_leaves_room_for_a_long_one(farm: Recorder) -> None:
+    """A long call needs a free slot; while it is its turn, short ones do not fill them all up."""
+    farm.learn(SHORT_S)
+    farm.join("a")
+    farm.join("b")
+    short = farm.submit_many(100, client="short")
+    farm.expect(sent("b", short[0], short[3]), sent("a", short[1], short[2]))
+    long = farm.submit(GRADIENT, client="long")
+    farm.expect()
+    farm.finish("a", short[1], SHORT_S)
+    farm.expect(replied(short[1], SHORT_S, "a"))
+    farm.finish("a", short[2], SHORT_S)
+    farm.expect(replied(short[2], SHORT_S, "a"), sent("a", long))
+    farm.finish("b", short[0], SHORT_S)  # and once it has its slot they go on as before
+    farm.expect(replied(short[0], SHORT_S, "b"), sent("b", short[4]))
+
+
+def test_room_is_left_among_the_workers_that_have_the_model_only(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("both", "m", "n")
+    farm.join("one", "m")
+    tasks = farm.submit_many(4)
+    farm.expect(sent("both", tasks[0], tasks[2]), sent("one", tasks[1], tasks[3]))
+    long = farm.submit("n", client="long")
+    more = farm.submit_many(2)
+    farm.expect()
+    farm.finish("both", tasks[0], SHORT_S)
+    farm.expect(replied(tasks[0], SHORT_S, "both"))
+    farm.finish("one", tasks[1], SHORT_S)
+    farm.expect(replied(tasks[1], SHORT_S, "one"), sent("one", more[0]))
+    farm.finish("both", tasks[2], SHORT_S)
+    farm.expect(replied(tasks[2], SHORT_S, "both"), sent("both", long))
+    farm.finish("one", tasks[3], SHORT_S)
+    farm.expect(replied(tasks[3], SHORT_S, "one"), sent("one", more[1]))
+
+
+def test_two_calls_that_wait_for_room_keep_the_tighter_limit(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w", slots=2)
+    running = [farm.submit(GRADIENT) for _ in range(2)]
+    farm.expect(sent("w", *running))
+    for asked in (call(operation=Operation.APPLY_JACOBIAN), call(operation=Operation.GRADIENT)):
+        farm.submit(asked, client="waits")
+    farm.submit_many(2)
+    farm.expect()
+
+
+def test_credit_is_bounded(farm: Recorder) -> None:
+    """However short the calls are, no worker has more than the most that may wait at it."""
+    farm.learn(1e-9)
+    farm.join("w", slots=2)
+    tasks = farm.submit_many(2000)
+    farm.expect(sent("w", *tasks[: 2 * FULL]))
+    farm.expect()
+
+
+# Ends of allocations
+
+
+def test_worker_near_its_end_gets_nothing_that_does_not_fit(farm: Recorder) -> None:
+    farm.learn(50.0)
+    start = farm.now
+    farm.join("w", ends_at=start + 1000.0)
+    first = farm.submit()
+    farm.expect(sent("w", first))
+    farm.after(950.0 - 2 * 60.0).finish("w", first, 50.0)
+    following = farm.submit()
+    farm.expect(replied(first, 50.0, "w"), sent("w", following))
+    farm.now = start + 945.0  # 50 s and a fifth of that no longer fit
+    farm.finish("w", following, 50.0)
+    waiting = farm.submit()
+    farm.expect(replied(following, 50.0, "w"))
+    farm.join("new", ends_at=start + 2000.0)
+    farm.expect(sent("new", waiting))
+
+
+def test_call_fits_by_its_p95_not_by_its_mean(farm: Recorder) -> None:
+    for seconds in (1.0,) * 18 + (100.0,) * 2:
+        farm.learn(seconds, count=1)
+    farm.join("w", ends_at=farm.now + 119.0)
+    farm.join("old", ends_at=farm.now + 5000.0)
+    farm.resize("old", 0)
+    task = farm.submit()
+    farm.expect()
+    farm.join("long enough", ends_at=farm.now + 140.0)
+    farm.expect(sent("long enough", task))
+
+
+def test_worker_past_its_end_gets_nothing(farm: Recorder) -> None:
+    farm.join("w", ends_at=100.0)
+    farm.after(101.0).submit()
+    farm.expect()
+
+
+def test_what_ends_first_and_fits_is_taken_first(farm: Recorder) -> None:
+    """Workers that last stay free for calls that need them."""
+    farm.learn(10.0)
+    ends = {"never": None, "late": 10_000.0, "soon": 500.0, "too soon": 11.0}
+    for name, end in ends.items():
+        farm.join(name, ends_at=None if end is None else farm.now + end)
+    tasks = farm.submit_many(4)
+    farm.expect(sent("soon", tasks[0]), sent("late", tasks[1]), sent("never", tasks[2]))
+
+
+def test_call_too_long_for_every_allocation_is_tried_on_a_new_one(farm: Recorder) -> None:
+    """It may run shorter than its class usually does; and if not, its caller hears of the loss."""
+    farm.learn(100.0)
+    farm.join("w", ends_at=farm.now + 110.0)
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.leave("w", "its allocation ended")
+    farm.join("used", ends_at=farm.now + 110.0)
+    farm.after(20.0).expect()
+    farm.join("new", ends_at=farm.now + 110.0)
+    farm.expect(sent("new", task))
+
+
+def test_call_too_long_for_this_allocation_waits_for_a_longer_one(farm: Recorder) -> None:
+    farm.learn(100.0)
+    farm.join("long", ends_at=farm.now + 1000.0)
+    farm.resize("long", 0)
+    farm.join("w", ends_at=farm.now + 110.0)
+    task = farm.submit()
+    farm.expect()
+    farm.leave("long", drained=True)  # none is longer now
+    other = farm.submit(GRADIENT)
+    farm.expect(sent("w", task))
+    farm.finish("w", task, 100.0)
+    farm.expect(replied(task, 100.0, "w"), sent("w", other))
+
+
+def test_call_that_fits_nowhere_holds_up_no_other(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w", ends_at=farm.now + 1000.0)
+    slow = farm.submit(GRADIENT)
+    farm.expect(sent("w", slow))
+    farm.after(500.0).finish("w", slow, 500.0)
+    farm.expect(replied(slow, 500.0, "w"))
+    farm.submit(GRADIENT, client="slow")
+    quick = farm.submit_many(3)
+    farm.expect(sent("w", *quick[:2]))
+
+
+def test_run_times_of_other_workers_let_a_call_fit(farm: Recorder) -> None:
+    farm.learn(90.0, count=1)
+    start = farm.now
+    farm.join("w", ends_at=start + 100.0)
+    farm.join("long", ends_at=start + 10_000.0)
+    tasks = farm.submit_many(3)
+    farm.expect(sent("long", tasks[0]))
+    for task in tasks[:2]:  # until the class no longer looks so long
+        farm.after(1.0).finish("long", task, 1.0)
+        if task == tasks[0]:
+            farm.expect(replied(task, 1.0, "long"), sent("long", tasks[1]))
+    for i in range(20):
+        more = farm.submit()
+        actions = farm.scheduler.actions(farm.now)
+        for action in actions:
+            if getattr(action, "worker", "") == "w":
+                assert i > 10
+                return
+            for sent_task in getattr(action, "tasks", []):
+                farm.finish("long", sent_task.id, 1.0)
+        assert more
+
+
+def test_waiting_tasks_are_sent_when_a_long_lived_worker_joins_in(farm: Recorder) -> None:
+    farm.learn(50.0)
+    farm.join("w", "m", "n", ends_at=farm.now + 1000.0)
+    farm.resize("w", 0)
+    task = farm.submit()
+    farm.expect()
+    farm.join("x", "m", ends_at=farm.now + 70.0)
+    farm.expect(sent("x", task))
+
+
+# Idle workers and workers with more than they can do
+
+
+def test_handed_back_call_goes_to_an_idle_worker(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    tasks: list[TaskId] = farm.submit_many(2)
+    farm.expect(sent("w", *tasks))
+    farm.after(1.0).join("idle")
+    farm.expect(asked_back("w", tasks[1]))
+    farm.hand_back("w", tasks[1])
+    farm.expect(sent("idle", tasks[1]))
