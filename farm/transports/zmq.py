@@ -93,7 +93,7 @@ class ZmqTransport:
         self._router.set(zmq.RCVHWM, 0)
         self._router.set(zmq.BACKLOG, 1024)
         self._router.set(zmq.MAXMSGSIZE, LARGEST_FRAME)
-        self._router.set(zmq.IPV6, 1)
+        self._router.set(zmq.IPV6, int("[" in bind))
         set_heartbeat(self._router, heartbeat_s)
         if keys is not None and encrypted:
             self._encrypt(keys)

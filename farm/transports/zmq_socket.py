@@ -29,7 +29,7 @@ def dial(
     socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.RCVHWM, 0)
     socket.set(zmq.RECONNECT_IVL_MAX, 2000)
-    socket.set(zmq.IPV6, 1)
+    socket.set(zmq.IPV6, int("[" in connection.endpoint))
     set_heartbeat(socket, heartbeat_s)
     if connection.server_key:
         socket.curve_serverkey = connection.server_key.encode()

@@ -1,0 +1,75 @@
+"""A TCP relay whose connections a test may cut, as a network does."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Relays every connection to `target`, `tcp://host:port`; its own address is `endpoint`."""
+
+    def __init__(self, target: str) -> None:
+        self.target(target)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.accepted = 0
+        self._lock = threading.Lock()
+        # Under the lock.
+        self._sockets: list[socket.socket] = []
+        self._deaf = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def target(self, target: str) -> None:
+        """Where connections from now on go."""
+        host, _, port = target.removeprefix("tcp://").rpartition(":")
+        self._target = host, int(port)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                with self._lock:
+                    self.accepted += 1
+                    self._sockets += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+
+    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if not self._deaf:
+                    sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def swallow(self) -> None:
+        """From now on nothing gets through, though the connections stand; until the next cut."""
+        self._deaf = True
+
+    def cut(self) -> None:
+        """Break every connection; new ones are relayed."""
+        with self._lock:
+            for end in self._sockets:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+            self._sockets = []
+            self._deaf = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+        self.cut()

@@ -1,0 +1,718 @@
+"""The dispatcher's end, with peers that the test plays by hand and real processes to lose."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from subprocess import Popen
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+import farm as public
+from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
+from farm.dispatcher import Dispatcher
+from farm.errors import InvalidInput, TimeLimitExceeded, Unavailable, WorkerLost
+from farm.protocols import wire
+from farm.protocols.wire import Kind, Loss
+from farm.transports import zmq as module
+from farm.transports.connection import Connection, new_keys
+from farm.transports.zmq import PROBE_EVERY_S, SUPERVISOR_GRACE_S, ZmqTransport
+from farm.transports.zmq_worker import WorkerHost
+from farm.worker.run import Runner
+from tests.loops import LIMIT_S, on_loop, until
+from tests.transports import host_process
+from tests.transports.peers import CUBE, ONCE, Peer, value
+
+W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
+
+
+class Up:
+    """A dispatcher with this transport, and peers and processes that are gone at the end."""
+
+    def __init__(self, *, retries: int = 3, **options: Any) -> None:
+        self.transport = ZmqTransport(**options)
+        self.dispatcher = Dispatcher([self.transport], retries=retries)
+        self.peers: list[Peer] = []
+        self.processes: list[Popen[bytes]] = []
+
+    def peer(self, name: str) -> Peer:
+        self.peers.append(Peer(self.transport.endpoint, name))
+        return self.peers[-1]
+
+    async def worker(self, name: str = W1, *models: ModelInfo, slots: int = 1) -> Peer:
+        peer = self.peer(name)
+        peer.join(*models, slots=slots)
+        await peer.hear(Kind.WELCOME)
+        return peer
+
+    async def process(self, name: str = W1, **options: Any) -> Popen[bytes]:
+        process = host_process.start(self.transport.endpoint, name, **options)
+        self.processes.append(process)
+        await until(lambda: name in self.workers())
+        return process
+
+    def submit(
+        self, x: float = 2.0, model: str = "cube", config: str = "{}"
+    ) -> asyncio.Task[Result]:
+        call = Call(model, Operation.EVALUATE, (np.array([x]),), config)
+        return asyncio.create_task(self.dispatcher.submit(call))
+
+    def workers(self) -> list[str]:
+        return [row["name"] for row in self.dispatcher.snapshot()["workers"]]
+
+    def events(self, *kinds: str) -> list[str]:
+        """What was said when workers came or went."""
+        events = self.dispatcher.snapshot()["events"]
+        return [e["text"] for e in events if e["event"] in (kinds or ("lost",))]
+
+
+@asynccontextmanager
+async def up(**options: Any) -> AsyncIterator[Up]:
+    farm = Up(**options)
+    farm.dispatcher.start()
+    try:
+        yield farm
+    finally:
+        for process in farm.processes:
+            process.kill()
+            process.wait()
+        for peer in farm.peers:
+            peer.close()
+        await farm.dispatcher.close(grace_s=0.0)
+
+
+async def answer(peer: Peer, y: float = 8.0) -> int:
+    """Answer the next call; its id."""
+    ((task_id, _),) = await peer.hear_calls()
+    peer.answer((task_id, Result((np.array([y]),), 0.001)))
+    return task_id
+
+
+async def task_of(peer: Peer) -> int:
+    ((task_id, _),) = await peer.hear_calls()
+    return task_id
+
+
+# Joining
+
+
+@on_loop
+async def test_worker_joins_answers_and_leaves() -> None:
+    async with up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        await answer(worker)
+        result = await waiting
+        assert (value(result), result.worker) == (8.0, W1)
+        worker.say(Kind.LEAVE, "drained")
+        await until(lambda: not farm.workers())
+        assert farm.events("left", "lost") == ["drained"]
+
+
+@on_loop
+async def test_join_said_twice_is_one_join() -> None:
+    async with up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        worker.join()
+        await worker.hear(Kind.WELCOME)
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        await waiting
+        assert farm.events("joined") == ["cube"]
+
+
+@on_loop
+async def test_join_of_another_life_makes_what_was_sent_void() -> None:
+    async with up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        first = await task_of(worker)
+        worker.join(life="b")
+        assert (await worker.hear(Kind.WELCOME)).data == "b"
+        assert await answer(worker) == first
+        await waiting
+
+
+@on_loop
+async def test_late_answer_is_used_once_and_its_worker_asked_to_join_again() -> None:
+    async with up() as farm:
+        given_up, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(given_up)
+        supervisor.send(wire.encode_loss(Loss(W1, "does not move", None, False)))
+        worker = await farm.worker(W2)
+        assert await task_of(worker) == task_id
+        given_up.answer((task_id, Result((np.array([7.0]),))))
+        await given_up.hear(Kind.JOIN_AGAIN)
+        assert value(await waiting) == 7.0
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        second = farm.submit()
+        assert await answer(worker, 9.0) != task_id
+        assert value(await second) == 9.0
+
+
+@on_loop
+async def test_who_leaves_need_not_join() -> None:
+    async with up() as farm:
+        stranger = farm.peer(W2)
+        stranger.say(Kind.LEAVE)
+        stranger.join()
+        await stranger.hear(Kind.WELCOME)  # and no JOIN_AGAIN before
+
+
+@on_loop
+async def test_nobody_joins_in_anothers_name() -> None:
+    async with up() as farm:
+        await farm.worker(W1)
+        thief = farm.peer(W2)
+        thief.name = W1
+        thief.join()
+        refusal = await thief.hear(Kind.REFUSED)
+        assert f"joins under the routing id '{W2}'" in refusal.data
+        assert farm.workers() == [W1]
+
+
+@on_loop
+async def test_worker_on_a_host_called_client_is_a_worker() -> None:
+    async with up() as farm:
+        worker = await farm.worker("client/12-a")
+        waiting = farm.submit()
+        await answer(worker)
+        assert (await waiting).worker == "client/12-a"
+
+
+# Nonsense
+
+
+def bad_messages() -> list[list[bytes]]:
+    whole = bytes(wire.encode(Kind.PROBE)[0])
+    bad = [
+        [b""],
+        [b"\1\1\0"],
+        [os.urandom(100)],
+        [bytes([wire.VERSION + 1]) + whole[1:]],
+        [b"\1\xff" + bytes(2) + b"\4\0\0\0null"],
+        [b""] * 1000,
+        [bytes(10_000_000)],
+    ]
+    data: list[Any] = [None, 5, "x", [], {}, [[]], [None, None], [1, 2], [["x"]], {"a": 1}]
+    data += [-1, 1.5, [-1], [2**64 - 1], [[[1, [], 0.1, -1]], []], [[], [[1, "E", "", ""]]]]
+    data += [{"id": [], "what": "models"}, {"id": 1, "what": []}, [["c", 0, 0.0], [[[], 1]]]]
+    bad += [[bytes(frame) for frame in wire.encode(kind, d)] for kind in Kind for d in data]
+    return bad
+
+
+@pytest.mark.parametrize("name", ["x", W2, "client:x", SUPERVISOR, "\x7f\xe9"])
+@on_loop
+async def test_whatever_a_peer_says_others_are_served(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with up() as farm:
+        worker = await farm.worker()
+        peer = farm.peer(name)
+        for joined in (False, True):
+            if joined:
+                peer.send(wire.encode_join("a", WorkerInfo(name, ())))
+            for frames in bad_messages():
+                peer.send(list(frames))
+            waiting = farm.submit()
+            await answer(worker)
+            assert value(await waiting) == 8.0
+        # What is told in return comes after all that was said before.
+        peer.say(Kind.JOIN, [["the last"], 0])
+        peer.say(Kind.ASK, {"id": "the last", "what": "models"})
+        while "the last" not in str((await peer.hear(*Kind)).data):
+            pass
+    assert "cannot be acted on" not in caplog.text  # each kind of nonsense was expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slots": 0},
+        {"slots": -1},
+        {"slots": 1.5},
+        {"slots": None},
+        {"ends_at": "soon"},
+        {"labels": [1]},
+        {"models": [{}]},
+        {"models": 5},
+        {"models": [{**CUBE.to_json(), "name": ["cube"]}]},
+        {"models": [{**CUBE.to_json(), "max_batch": 0}]},
+        {"models": [{**CUBE.to_json(), "inputs": [{"name": "x", "shape": [-1], "dtype": "f8"}]}]},
+        {"models": [{**CUBE.to_json(), "inputs": [{"name": "x", "shape": [1], "dtype": "O"}]}]},
+    ],
+)
+@on_loop
+async def test_worker_that_says_nonsense_of_itself_is_refused(change: dict[str, Any]) -> None:
+    async with up() as farm:
+        peer = farm.peer(W1)
+        peer.say(Kind.JOIN, ["a", {**WorkerInfo(W1, (CUBE,)).to_json(), **change}])
+        assert "malformed JOIN" in (await peer.hear(Kind.REFUSED)).data
+        assert farm.workers() == []
+
+
+@on_loop
+async def test_call_that_cannot_be_sent_costs_no_other() -> None:
+    async with up() as farm:
+        worker = await farm.worker(W1, slots=2)
+        # With a config that no description is known for, so that nobody has looked at it yet.
+        array = np.array([None])
+        bad = farm.dispatcher.submit(Call("cube", Operation.EVALUATE, (array,), '{"n":1}'))
+        bad_task, good = asyncio.create_task(bad), farm.submit()
+        await answer(worker)
+        assert value(await good) == 8.0
+        with pytest.raises(InvalidInput, match="cannot be sent: arrays of object"):
+            await bad_task
+
+
+# Loss
+
+
+@on_loop
+async def test_call_of_a_worker_whose_connection_is_gone_runs_elsewhere() -> None:
+    async with up() as farm:
+        lost, other = await farm.worker(W1), await farm.worker(W2)
+        tasks = [farm.submit(), farm.submit()]
+        await task_of(lost)
+        lost.close()
+        for _ in tasks:
+            await answer(other)
+        assert {(await task).worker for task in tasks} == {W2}
+        assert farm.events() == ["its connection was lost"]
+
+
+@on_loop
+async def test_call_that_never_reached_a_lost_worker_counts_no_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PROBE_EVERY_S", 1000.0)
+    async with up(retries=0) as farm:
+        lost, other = await farm.worker(W1), await farm.worker(W2)
+        lost.close()
+        await until(lambda: not farm.transport._put(W1.encode(), wire.encode(Kind.PROBE)))
+        tasks = [farm.submit(i) for i in range(2)]
+        for _ in tasks:
+            await answer(other)
+        assert {(await task).worker for task in tasks} == {W2}
+
+
+@on_loop
+async def test_word_of_the_supervisor_comes_first() -> None:
+    async with up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGSEGV", [task_id], False)))
+        await until(lambda: not farm.workers())
+        worker.close()
+        await answer(await farm.worker(W2))
+        await waiting
+        assert farm.events() == ["signal SIGSEGV"]
+
+
+@on_loop
+async def test_word_of_the_supervisor_comes_after_the_connection_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
+    async with up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        worker.close()
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id], False)))
+        await answer(await farm.worker(W2))
+        await waiting
+        assert farm.events() == ["signal SIGKILL"]
+
+
+@on_loop
+async def test_word_of_the_supervisor_that_comes_too_late_is_ignored() -> None:
+    async with up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        worker.close()
+        await until(lambda: not farm.workers())
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", None, False)))
+        waiting = farm.submit()
+        await answer(await farm.worker(W2))
+        await waiting
+        assert farm.events() == ["its connection was lost"]
+
+
+@pytest.mark.parametrize("guilty", [True, False])
+@on_loop
+async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
+    async with up(retries=0) as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        supervisor.send(wire.encode_loss(Loss(W1, "died", [task_id] if guilty else [], False)))
+        other = await farm.worker(W2)
+        if guilty:
+            with pytest.raises(WorkerLost, match="died"):
+                await waiting
+        else:
+            await answer(other)
+            await waiting
+
+
+@on_loop
+async def test_call_that_was_killed_for_its_time_is_not_tried_again() -> None:
+    async with up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        supervisor.send(wire.encode_loss(Loss(W1, "time limit of 2 s", [task_id], True)))
+        with pytest.raises(TimeLimitExceeded, match="time limit of 2 s"):
+            await waiting
+
+
+@on_loop
+async def test_worker_that_is_back_before_it_is_given_up_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
+    async with up() as farm:
+        worker = await farm.worker()
+        first = farm.submit()
+        task_id = await task_of(worker)
+        worker.close()
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        again = farm.peer(W1)
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 1)
+        again.answer((task_id, Result((np.array([8.0]),))))
+        await first
+        second = farm.submit()
+        await answer(again)
+        await second
+        assert farm.events("joined", "lost") == ["cube"]
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+@on_loop
+async def test_call_that_was_lost_with_a_connection_that_came_back_at_once(
+    repeatable: bool,
+) -> None:
+    async with up() as farm:
+        model = CUBE if repeatable else ONCE
+        worker = await farm.worker(W1, model)
+        waiting = farm.submit(model=model.name)
+        task_id = await task_of(worker)
+        again = farm.peer(W1)  # takes the name over, so that no probe ever fails
+        check = await again.hear(Kind.CHECK)
+        assert check.data == [task_id]
+        again.say(Kind.MISSING, [task_id])
+        if repeatable:
+            assert await answer(again) == task_id
+            await waiting
+        else:
+            with pytest.raises(WorkerLost, match="not repeatable"):
+                await waiting
+
+
+@on_loop
+async def test_answer_on_its_way_is_not_missing() -> None:
+    async with up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        task_id = await answer(worker)
+        worker.say(Kind.MISSING, [task_id, 5])
+        await waiting
+        second = farm.submit()
+        assert await answer(worker) == task_id + 1
+        await second
+
+
+@on_loop
+async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> None:
+    async with up() as farm:
+        draining = await farm.worker(W1)
+        first = farm.submit()
+        task_id = await task_of(draining)
+        draining.say(Kind.RESIZE, 0)
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        second = farm.submit()
+        question = asyncio.create_task(farm.dispatcher.describe("cube", '{"n":1}'))
+        await asyncio.sleep(0)
+        draining.answer((task_id, Result((np.array([8.0]),))))
+        await first
+        draining.say(Kind.LEAVE, "drained")
+        await until(lambda: not farm.workers())
+        other = await farm.worker(W2, slots=2)
+        calls = await other.hear_calls()
+        while len(calls) < 2:
+            calls += await other.hear_calls()
+        operations = {call.operation: task_id for task_id, call in calls}
+        other.answer(
+            (operations[Operation.EVALUATE], Result((np.array([8.0]),))),
+            (operations[Operation.DESCRIBE], Result((), info=CUBE)),
+        )
+        await second
+        assert await question == CUBE
+
+
+@on_loop
+async def test_tasks_are_taken_back_from_a_worker() -> None:
+    async with up() as farm:
+        busy = await farm.worker(W1)
+        for _ in range(20):  # so short that more are sent ahead
+            waiting = farm.submit()
+            ((task_id, _),) = await busy.hear_calls()
+            busy.answer((task_id, Result((np.array([8.0]),), 1e-6)))
+            await waiting
+        tasks = [farm.submit() for _ in range(10)]
+        held = [task_id for task_id, _ in await busy.hear_calls()]
+        assert len(held) > 1
+        idle = await farm.worker(W2)
+        back = wire.decode_ids(await busy.hear(Kind.TAKE_BACK))
+        assert set(back) < set(held)
+        busy.say(Kind.TAKEN_BACK, back)
+        moved = [task_id for task_id, _ in await idle.hear_calls()]
+        assert set(moved) <= set(back) | (set(range(held[0], held[0] + 10)) - set(held))
+        for task in tasks:
+            task.cancel()
+
+
+# The socket
+
+
+@on_loop
+async def test_message_that_came_while_another_was_sent_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The descriptor tells of a message once; whoever asks the socket anything may hear it."""
+    monkeypatch.setattr(module, "PROBE_EVERY_S", 1000.0)
+    async with up() as farm:
+        worker, client = await farm.worker(), farm.peer("client:x")
+        client.say(Kind.PROBE)
+        await client.hear(Kind.WELCOME)
+        await client.hear(Kind.WELCOME)
+        for reachable in (True, False):
+            client.say(Kind.PROBE)
+            # Without giving the loop a turn: until it has arrived, and the edge is swallowed.
+            end = time.monotonic() + LIMIT_S
+            while not int(farm.transport._router.get(zmq.EVENTS)) & zmq.POLLIN:
+                assert time.monotonic() < end
+            probe = wire.encode(Kind.PROBE)
+            assert farm.transport._put(W1.encode() if reachable else b"x", probe) is reachable
+            await client.hear(Kind.WELCOME)
+        assert worker
+
+
+@on_loop
+async def test_one_talkative_peer_does_not_hold_up_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MESSAGES_PER_TURN", 3)
+    async with up() as farm:
+        worker, client = await farm.worker(), farm.peer("client:x")
+        for _ in range(100):
+            client.say(Kind.PROBE)
+        for _ in range(101):
+            await client.hear(Kind.WELCOME)
+        waiting = farm.submit()
+        await answer(worker)
+        await waiting
+
+
+@on_loop
+async def test_frame_above_the_limit_ends_in_an_error_and_not_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LARGEST_FRAME", 100_000)
+
+    @public.model(inputs={"x": 1}, outputs={"y": 100_000})
+    def large(x: Any) -> Any:
+        return np.full(100_000, x)
+
+    async with up(retries=0) as farm:
+        runner = Runner({"large": large})
+        info = WorkerInfo(W1, runner.models())
+        host = WorkerHost(runner, Connection(farm.transport.endpoint), info)
+        thread = threading.Thread(target=host.run)
+        thread.start()
+        await until(farm.workers)
+        with pytest.raises(WorkerLost, match="lost on the way"):
+            await farm.submit(model="large")
+        host.drain()
+        await until(lambda: not thread.is_alive())
+
+
+@on_loop
+async def test_supervisors_are_asked_to_stop_and_forgotten_when_gone() -> None:
+    async with up() as farm:
+        one, two = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
+        for supervisor in (one, two):
+            supervisor.say(Kind.LOST)
+        await until(lambda: len(farm.transport._supervisors) == 2)
+        two.close()
+        await until(lambda: len(farm.transport._supervisors) == 1)
+        worker = await farm.worker()
+        farm.transport.stop_workers()
+        await one.hear(Kind.STOP)
+        await worker.hear(Kind.STOP)
+
+
+# Addresses and keys
+
+
+def test_address_for_others_needs_keys() -> None:
+    for bind in ("tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://10.0.0.1:*"):
+        with pytest.raises(ValueError, match="needs keys"):
+            ZmqTransport(bind)
+        with pytest.raises(ValueError, match="needs keys"):
+            ZmqTransport(bind, keys=Connection(""))
+
+
+def keys() -> Connection:
+    fresh: dict[str, Any] = new_keys()
+    return Connection("", **fresh)
+
+
+@pytest.mark.parametrize("bind", ["tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*"])
+@pytest.mark.parametrize("host", ["", "login1.cluster"])
+@on_loop
+async def test_all_interfaces_are_told_by_name(bind: str, host: str) -> None:
+    async with up(bind=bind, host=host, keys=keys()) as farm:
+        name, _, port = farm.transport.endpoint.removeprefix("tcp://").rpartition(":")
+        assert name == (host or socket.gethostname())
+        assert 0 < int(port) < 65536
+
+
+def test_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        bind = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=f"cannot listen at {bind}: Address already in use"):
+            ZmqTransport(bind)
+
+
+REFUSED = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+REFUSED |= zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.DISCONNECTED
+
+
+@on_loop
+async def test_wrong_keys_never_get_in() -> None:
+    right, other = keys(), keys()
+    async with up(bind="tcp://0.0.0.0:*", host="127.0.0.1", keys=right) as farm:
+        known = replace(right, endpoint=farm.transport.endpoint)
+        wrong = {
+            "node/no-keys": Connection(known.endpoint),
+            "node/wrong-client": replace(
+                known, client_public=other.client_public, client_secret=other.client_secret
+            ),
+            "node/not-its-own": replace(known, client_secret=other.client_secret),
+            "node/wrong-server": replace(known, server_key=other.server_key),
+        }
+        for name, connection in wrong.items():
+            peer = Peer(connection, name)
+            farm.peers.append(peer)
+            monitor = peer.socket.get_monitor_socket(REFUSED)
+            peer.join()
+            for _ in range(2):  # turned away, and again when it tries once more
+                await until(lambda m=monitor: m.poll(0))  # type: ignore[misc]
+                recv_monitor_message(monitor)
+            peer.socket.disable_monitor()
+            monitor.close()
+        peer = Peer(known, W1)
+        farm.peers.append(peer)
+        await peer.joined()
+        assert farm.workers() == [W1]
+        waiting = farm.submit()
+        await answer(peer)
+        assert value(await waiting) == 8.0
+
+
+# Real processes
+
+
+@on_loop
+async def test_killed_process_is_found_soon() -> None:
+    async with up() as farm:
+        process = await farm.process()
+        waiting = farm.submit(1000.0, "sleep")
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
+        process.kill()
+        process.wait()
+        began = time.monotonic()
+        await until(lambda: not farm.workers())
+        assert time.monotonic() - began < PROBE_EVERY_S + SUPERVISOR_GRACE_S + 0.5
+        waiting.cancel()
+
+
+@on_loop
+async def test_idle_killed_process_costs_the_next_call_little() -> None:
+    async with up(retries=0) as farm:
+        process = await farm.process(W1)
+        await farm.process(W2)
+        process.kill()
+        process.wait()
+        for i in range(10):
+            assert value(await farm.submit(i)) == i**3
+
+
+@on_loop
+async def test_crash_is_survived() -> None:
+    async with up(retries=1) as farm:
+        for name in (W1, W2):
+            await farm.process(name)
+        with pytest.raises(WorkerLost, match="lost 2 times"):
+            await farm.submit(1.0, "crash")
+        await farm.process("node3/3-c")
+        assert value(await farm.submit(3.0)) == 27.0
+
+
+@on_loop
+async def test_frozen_process_is_given_up_and_joins_again() -> None:
+    async with up(heartbeat_s=0.5) as farm:
+        process = await farm.process(W1, heartbeat_s=0.5)
+        task = farm.submit(0.2, "sleep")
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
+        process.send_signal(signal.SIGSTOP)
+        await until(lambda: not farm.workers())
+        await farm.process(W2, heartbeat_s=0.5)
+        assert (await task).worker == W2
+        process.send_signal(signal.SIGCONT)
+        await until(lambda: sorted(farm.workers()) == [W1, W2])
+        answers = await asyncio.gather(*[farm.submit(i) for i in range(100)])
+        assert [value(a) for a in answers] == [i**3 for i in range(100)]
+
+
+@on_loop
+async def test_late_answer_of_a_frozen_process_is_used() -> None:
+    async with up(heartbeat_s=0.5, retries=0) as farm:
+        process = await farm.process(W1, heartbeat_s=0.5)
+        patient = farm.submit(0.2, "sleep")
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
+        # Not counted as tried, as it would be if the worker had been given up without a word.
+        supervisor = farm.peer(SUPERVISOR)
+        process.send_signal(signal.SIGSTOP)
+        supervisor.send(wire.encode_loss(Loss(W1, "frozen", [], False)))
+        await until(lambda: not farm.workers())
+        process.send_signal(signal.SIGCONT)
+        assert value(await patient) == 0.2
+        await until(lambda: farm.workers() == [W1])
+        assert farm.dispatcher.snapshot()["done"] == 1
+
+
+@on_loop
+async def test_process_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
+    async with up(heartbeat_s=0.4) as farm:
+        await farm.process(heartbeat_s=0.4)
+        assert value(await farm.submit(2.0, "hold")) == 2.0
+        assert farm.events() == []

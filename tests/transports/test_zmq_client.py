@@ -1,0 +1,561 @@
+"""The native client's end: at a dispatcher played by hand, and at a real one with real workers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, Operation, Result
+from farm.errors import (
+    Cancelled,
+    FarmError,
+    InvalidInput,
+    InvalidRequest,
+    ModelNotFound,
+    Unavailable,
+)
+from farm.protocols import wire
+from farm.protocols.wire import Kind
+from farm.transports import zmq_client
+from farm.transports.connection import Connection, read_connection
+from farm.transports.line import Outcome, as_it_is, submit
+from farm.transports.zmq_client import CALLS_A_MESSAGE, ZmqLine
+from tests.lines import cube_calls
+from tests.loops import LIMIT_S, wait_until
+from tests.running_farm import Farm
+from tests.transports import host_process
+from tests.transports.peers import CUBE, Desk, value
+from tests.transports.proxy import Proxy
+
+HINTS = Hints("me", 2, 60.0)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def line(desk: Desk) -> Iterator[ZmqLine]:
+    line = ZmqLine(desk.connection)
+    yield line
+    line.close()
+
+
+class Inbox:
+    """Receives outcomes."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[object, Outcome] = {}
+        self.flushes = 0
+
+    def put(self, key: object, outcome: Outcome) -> None:
+        assert key not in self.outcomes, f"a second outcome for {key}"
+        self.outcomes[key] = outcome
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def call(x: float, model: str = "cube", config: str = EMPTY_CONFIG) -> Call:
+    return Call(model, Operation.EVALUATE, (np.array([x]),), config)
+
+
+def send(line: ZmqLine, x: float, model: str = "cube", hints: Hints = NO_HINTS) -> Future[Result]:
+    return submit(line, call(x, model), hints, as_it_is)
+
+
+def calls_heard(desk: Desk, kind: Kind = Kind.CALLS) -> tuple[Hints | None, dict[int, Call]]:
+    hints, calls = wire.decode_calls(desk.hear(kind, skip=True))
+    return hints, {i: one for i, one in calls if isinstance(one, Call)}
+
+
+def answer(desk: Desk, *outcomes: tuple[int, Outcome]) -> None:
+    desk.send(wire.encode_answers(outcomes))
+
+
+def doubled(one: Call) -> Result:
+    return Result((2.0 * one.inputs[0],), 0.25, worker="w", queue_time_s=0.5)
+
+
+# At a dispatcher played by hand
+
+
+def test_a_call_goes_there_and_its_answer_back(desk: Desk, line: ZmqLine) -> None:
+    future = send(line, 3.0, hints=HINTS)
+    hints, calls = calls_heard(desk)
+    assert hints == HINTS
+    (call_id, heard) = next(iter(calls.items()))
+    assert (heard.model, heard.operation, heard.config) == ("cube", "evaluate", "{}")
+    assert heard.inputs[0].tolist() == [3.0]
+    assert not future.done()
+    answer(desk, (call_id, doubled(heard)))
+    result = future.result(LIMIT_S)
+    assert result.outputs[0].tolist() == [6.0]
+    assert (result.run_time_s, result.worker, result.queue_time_s) == (0.25, "w", 0.5)
+
+
+def test_its_routing_id_says_who_it_is(desk: Desk, line: ZmqLine) -> None:
+    send(line, 1.0)
+    calls_heard(desk)
+    assert desk.peer.startswith(b"client:")
+    assert f"/{os.getpid()}-".encode() in desk.peer
+
+
+def test_calls_sent_together_travel_together(desk: Desk, line: ZmqLine) -> None:
+    inbox = Inbox()
+    line.send(list(enumerate(cube_calls(100))), NO_HINTS, inbox)
+    _, calls = calls_heard(desk)
+    assert len(calls) == 100
+    assert [one.inputs[0][0] for one in calls.values()] == list(range(100))
+    answer(desk, *((i, doubled(one)) for i, one in reversed(calls.items())))
+    wait_until(lambda: len(inbox.outcomes) == 100)
+    assert [value(inbox.outcomes[k]) for k in range(100)] == [2.0 * k for k in range(100)]
+    assert inbox.flushes == 1
+
+
+def test_calls_submitted_one_by_one_share_messages(desk: Desk, line: ZmqLine) -> None:
+    count = 2 * CALLS_A_MESSAGE
+    futures = [send(line, float(k)) for k in range(count)]
+    messages = 0
+    heard: dict[int, Call] = {}
+    while len(heard) < count:
+        heard |= calls_heard(desk)[1]
+        messages += 1
+    assert messages < count / 4
+    answer(desk, *((i, doubled(one)) for i, one in heard.items()))
+    assert [value(f.result(LIMIT_S)) for f in futures] == [2.0 * k for k in range(count)]
+
+
+def test_each_message_has_one_set_of_hints(desk: Desk, line: ZmqLine) -> None:
+    for k, hints in enumerate((NO_HINTS, HINTS, NO_HINTS)):
+        send(line, float(k), hints=hints)
+    said = [calls_heard(desk)[0] for _ in range(3)]
+    assert said == [NO_HINTS, HINTS, NO_HINTS]
+
+
+def test_answers_may_come_in_any_order(desk: Desk, line: ZmqLine) -> None:
+    futures = [send(line, float(k), hints=Hints(str(k))) for k in range(3)]
+    heard = [next(iter(calls_heard(desk)[1].items())) for _ in range(3)]
+    for k in (2, 0, 1):
+        answer(desk, (heard[k][0], doubled(heard[k][1])))
+        assert value(futures[k].result(LIMIT_S)) == 2.0 * k
+    assert all(f.done() for f in futures)
+
+
+def test_errors_keep_their_class(desk: Desk, line: ZmqLine) -> None:
+    kinds = sorted(FarmError.kinds.values(), key=lambda kind: kind.__name__)
+    futures = [send(line, float(k)) for k in range(len(kinds))]
+    heard: dict[int, Call] = {}
+    while len(heard) < len(kinds):
+        heard |= calls_heard(desk)[1]
+    answer(desk, *((i, kind("said", detail="d")) for i, kind in zip(heard, kinds, strict=True)))
+    for future, kind in zip(futures, kinds, strict=True):
+        error = future.exception(LIMIT_S)
+        assert type(error) is kind
+        assert (error.message, error.detail) == ("said", "d")
+
+
+def test_a_cancelled_call_is_taken_back(desk: Desk, line: ZmqLine) -> None:
+    kept, future = send(line, 1.0), send(line, 2.0)
+    heard: dict[int, Call] = {}
+    while len(heard) < 2:
+        heard |= calls_heard(desk)[1]
+    first, second = heard
+    assert future.cancel()
+    assert wire.decode_ids(desk.hear(Kind.CANCEL)) == [second]
+    assert wait_for([future], timeout=LIMIT_S).done
+    answer(desk, (second, doubled(heard[second])), (first, doubled(heard[first])))
+    assert value(kept.result(LIMIT_S)) == 2.0
+    assert not kept.cancel()
+    assert future.cancelled()
+
+
+def test_a_call_that_cannot_travel_fails_alone(desk: Desk, line: ZmqLine) -> None:
+    inbox = Inbox()
+    calls = [*cube_calls(2), Call("cube", Operation.EVALUATE, (np.array([object()]),))]
+    line.send(list(enumerate(calls)), NO_HINTS, inbox)
+    wait_until(lambda: 2 in inbox.outcomes)
+    error = inbox.outcomes[2]
+    assert isinstance(error, InvalidInput)
+    assert "cannot be sent: arrays of object do not travel" in error.message
+    heard: dict[int, Call] = {}
+    while len(heard) < 2:
+        heard |= calls_heard(desk)[1]
+
+
+def test_models_and_status_are_asked_for(desk: Desk, line: ZmqLine) -> None:
+    def tell() -> None:
+        for _ in range(2):
+            asked = desk.hear(Kind.ASK).data
+            told = [CUBE.to_json()] if asked["what"] == "models" else {"done": 7}
+            desk.say(Kind.TELL, {"id": asked["id"], asked["what"]: told})
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    assert line.describe("cube", EMPTY_CONFIG) == CUBE
+    assert line.status() == {"done": 7}
+    teller.join()
+
+
+def test_a_question_without_an_answer_has_a_limit(desk: Desk) -> None:
+    line = ZmqLine(desk.connection, answer_s=0.1)
+    with pytest.raises(Unavailable, match=r"within 0\.1 s; is it running"):
+        line.names()
+    line.close()
+
+
+def test_silence_is_asked_about_and_then_given_up(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zmq_client, "ASK_AFTER_SILENCE_S", 0.1)
+    monkeypatch.setattr(zmq_client, "TICK_MS", 20)
+    line = ZmqLine(desk.connection, lost_after_s=1.0)
+    future = send(line, 1.0)
+    desk.hear(Kind.CALLS)
+    desk.hear(Kind.PROBE)
+    error = future.exception(LIMIT_S)
+    assert isinstance(error, Unavailable)
+    assert "no word from the farm at tcp://127.0.0.1:" in error.message
+    desk.hear(Kind.CANCEL, skip=True)  # it is not to run for nobody, should anybody hear this
+    line.close()
+
+
+def test_nobody_gives_up_while_the_dispatcher_is_heard(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zmq_client, "TICK_MS", 20)
+    line = ZmqLine(desk.connection, lost_after_s=0.3)
+    future = send(line, 1.0)
+    calls = calls_heard(desk)[1]
+    for _ in range(10):
+        time.sleep(0.1)
+        desk.say(Kind.PROBE)
+    answer(desk, *((i, doubled(one)) for i, one in calls.items()))
+    assert value(future.result(LIMIT_S)) == 2.0
+    line.close()
+
+
+def test_an_idle_client_counts_no_silence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq_client, "TICK_MS", 20)
+    line = ZmqLine(desk.connection, lost_after_s=0.5)
+    time.sleep(0.8)
+    future = send(line, 1.0)
+    calls = calls_heard(desk)[1]
+    time.sleep(0.2)
+    assert not future.done()
+    answer(desk, *((i, doubled(one)) for i, one in calls.items()))
+    assert value(future.result(LIMIT_S)) == 2.0
+    line.close()
+
+
+def test_with_a_new_number_open_calls_are_said_again(desk: Desk, line: ZmqLine) -> None:
+    answered, taken, kept = send(line, 1.0), send(line, 2.0), send(line, 3.0, hints=HINTS)
+    heard: dict[int, Call] = {}
+    while len(heard) < 3:
+        heard |= calls_heard(desk)[1]
+    first, _, third = heard
+    desk.say(Kind.WELCOME, 5)
+    answer(desk, (first, doubled(heard[first])))
+    answered.result(LIMIT_S)
+    taken.cancel()
+    desk.say(Kind.WELCOME, 5)
+    assert desk.hear(Kind.CANCEL)
+    assert desk.silent()
+    desk.say(Kind.WELCOME, 6)
+    hints, again = calls_heard(desk, Kind.CALLS_AGAIN)
+    assert list(again) == [third]
+    assert hints is not None
+    assert (hints.client, hints.priority) == (HINTS.client, HINTS.priority)
+    assert hints.deadline_s is not None
+    assert 0 < hints.deadline_s < 60.0  # the rest of the time
+    answer(desk, (third, doubled(again[third])), (third, doubled(again[third])))
+    assert value(kept.result(LIMIT_S)) == 6.0
+
+
+def test_a_refusal_fails_everything(desk: Desk, line: ZmqLine) -> None:
+    future = send(line, 1.0)
+    desk.hear(Kind.CALLS)
+    desk.say(Kind.REFUSED, "message of wire version 1; this farm speaks 2")
+    error = future.exception(LIMIT_S)
+    assert isinstance(error, InvalidRequest)
+    assert "this farm speaks 2" in error.message
+
+
+def test_what_cannot_be_read_fails_everything(desk: Desk, line: ZmqLine) -> None:
+    future = send(line, 1.0)
+    desk.hear(Kind.CALLS)
+    desk.send([b"\x09garbage-"])
+    assert isinstance(future.exception(LIMIT_S), InvalidRequest)
+    late = send(line, 2.0)  # and it goes on
+    heard = calls_heard(desk)[1]
+    answer(desk, *((i, doubled(one)) for i, one in heard.items()))
+    assert value(late.result(LIMIT_S)) == 4.0
+
+
+def test_closing_says_goodbye_and_cancels(desk: Desk, line: ZmqLine) -> None:
+    future = send(line, 1.0)
+    line.close()
+    assert isinstance(future.exception(0), Cancelled)
+    desk.hear(Kind.LEAVE, skip=True)
+    with pytest.raises(Unavailable, match="is closed"):
+        send(line, 2.0)
+    with pytest.raises(Unavailable, match="is closed"):
+        line.names()
+    line.close()
+
+
+def test_a_dropped_line_closes(desk: Desk) -> None:
+    line = ZmqLine(desk.connection)
+    thread = weakref.ref(line._end._thread)
+    future = send(line, 1.0)
+    del line
+    gc.collect()
+    calls = calls_heard(desk)[1]
+    answer(desk, *((i, doubled(one)) for i, one in calls.items()))
+    assert value(future.result(LIMIT_S)) == 2.0  # a future holds its line
+    del future
+    gc.collect()
+    desk.hear(Kind.LEAVE)
+    wait_until(lambda: thread() is None or not thread().is_alive())  # type: ignore[union-attr]  # just asked
+
+
+FORKER = """
+import os, sys
+import numpy as np
+from farm.call import NO_HINTS, Call, Operation
+from farm.errors import Unavailable
+from farm.transports.connection import Connection
+from farm.transports.line import as_it_is, submit
+from farm.transports.zmq_client import ZmqLine
+
+line = ZmqLine(Connection(sys.argv[1]))
+if os.fork() == 0:
+    try:
+        submit(line, Call("cube", Operation.EVALUATE, (np.ones(1),)), NO_HINTS, as_it_is)
+    except Unavailable as error:
+        os._exit("fork" in error.message)
+    os._exit(2)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) != 1)
+"""
+
+
+def test_a_fork_is_refused(desk: Desk) -> None:
+    run_program(FORKER, desk.connection.endpoint)
+
+
+CARELESS = """
+import sys
+import numpy as np
+from farm.call import NO_HINTS, Call, Operation
+from farm.transports.connection import Connection
+from farm.transports.line import as_it_is, submit
+from farm.transports.zmq_client import ZmqLine
+
+line = ZmqLine(Connection(sys.argv[1]))
+future = submit(line, Call("cube", Operation.EVALUATE, (np.ones(1),)), NO_HINTS, as_it_is)
+"""
+
+
+def test_a_program_ends_though_it_closed_nothing(desk: Desk) -> None:
+    run_program(CARELESS, desk.connection.endpoint)
+    desk.hear(Kind.CALLS)
+    desk.hear(Kind.LEAVE)
+
+
+def run_program(text: str, *arguments: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", text, *arguments]
+    subprocess.run(command, check=True, timeout=LIMIT_S)
+
+
+# At a real dispatcher
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    farm = Farm(tmp_path)
+    yield farm
+    farm.close()
+
+
+@pytest.fixture
+def worker(farm: Farm) -> Iterator[subprocess.Popen[bytes]]:
+    with at_work(farm) as process:
+        yield process
+
+
+@contextmanager
+def at_work(farm: Farm, name: str = "node/1-a") -> Iterator[subprocess.Popen[bytes]]:
+    process = host_process.start(endpoint(farm), name)
+    try:
+        wait_until(lambda: name in [row["name"] for row in farm.snapshot()["workers"]])
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def endpoint(farm: Farm) -> str:
+    return read_connection(farm.connect).endpoint
+
+
+def test_many_threads_share_a_line(farm: Farm, worker: object) -> None:
+    line = ZmqLine(read_connection(farm.connect))
+    wrong: list[object] = []
+
+    def caller(number: int) -> None:
+        for k in range(100):
+            x = float(100 * number + k)
+            if (y := value(send(line, x).result(LIMIT_S))) != x**3:
+                wrong.append((x, y))
+
+    threads = [threading.Thread(target=caller, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert farm.snapshot()["done"] == 1600
+    line.close()
+
+
+def test_unknown_models_and_wrong_sizes_are_refused(farm: Farm, worker: object) -> None:
+    line = ZmqLine(read_connection(farm.connect))
+    with pytest.raises(ModelNotFound, match="model 'nope' is not served here"):
+        send(line, 1.0, "nope").result(LIMIT_S)
+    long = Call("cube", Operation.EVALUATE, (np.ones(2),))
+    with pytest.raises(InvalidInput, match="has length 2"):
+        submit(line, long, NO_HINTS, as_it_is).result(LIMIT_S)
+    assert sorted(line.names()) == ["crash", "cube", "hold", "sleep"]
+    assert line.describe("cube", '{"any":1}').inputs[0].shape == (1,)
+    with pytest.raises(ModelNotFound):
+        line.describe("nope", EMPTY_CONFIG)
+    line.close()
+
+
+def test_a_cancelled_call_never_runs(farm: Farm, worker: object) -> None:
+    line = ZmqLine(read_connection(farm.connect))
+    running = send(line, 0.5, "sleep")
+    wait_until(lambda: farm.snapshot()["workers"][0]["in_flight"])
+    waiting = [send(line, 600.0, "sleep") for _ in range(5)]
+    assert all(f.cancel() for f in waiting)
+    assert value(running.result(LIMIT_S)) == 0.5
+    assert value(send(line, 2.0).result(LIMIT_S)) == 8.0  # not 50 minutes later
+    line.close()
+
+
+def test_the_calls_of_a_client_that_leaves_are_cancelled(farm: Farm, worker: object) -> None:
+    line = ZmqLine(read_connection(farm.connect))
+    for _ in range(5):
+        send(line, 0.2, "sleep")
+    wait_until(lambda: farm.snapshot()["workers"][0]["in_flight"])
+    line.close()
+    wait_until(lambda: not farm.snapshot()["workers"][0]["in_flight"])
+    assert farm.snapshot()["done"] <= 1
+
+
+def test_a_cut_connection_loses_nothing(farm: Farm, worker: object) -> None:
+    with Proxy(endpoint(farm)) as proxy:
+        line = ZmqLine(Connection(proxy.endpoint))
+        futures = []
+        for k in range(2000):
+            futures.append(send(line, float(k)))
+            if k % 500 == 250:
+                wait_until(futures[k - 100].done)
+                proxy.cut()
+        assert [value(f.result(LIMIT_S)) for f in futures] == [float(k) ** 3 for k in range(2000)]
+        assert proxy.accepted > 1
+        line.close()
+
+
+def test_calls_and_answers_lost_on_the_way_are_asked_for_again(farm: Farm, worker: object) -> None:
+    with Proxy(endpoint(farm)) as proxy:
+        line = ZmqLine(Connection(proxy.endpoint))
+        assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
+        slow = send(line, 0.3, "sleep")
+        wait_until(lambda: farm.snapshot()["workers"][0]["in_flight"])
+        proxy.swallow()
+        lost = [send(line, float(k)) for k in range(10)]
+        wait_until(lambda: farm.snapshot()["done"] == 2)  # the answer to the slow one is lost
+        assert not any(f.done() for f in [slow, *lost])
+        proxy.cut()
+        assert value(slow.result(LIMIT_S)) == 0.3
+        assert [value(f.result(LIMIT_S)) for f in lost] == [float(k) ** 3 for k in range(10)]
+        line.close()
+
+
+def test_another_life_of_the_farm_gets_the_open_calls(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+    first = Farm(tmp_path / "1")
+    with Proxy(endpoint(first)) as proxy:
+        line = ZmqLine(Connection(proxy.endpoint))
+        with at_work(first):
+            assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
+            open_call = send(line, 600.0, "sleep")
+            wait_until(lambda: first.snapshot()["workers"][0]["in_flight"])
+            open_call.cancel()
+            futures = [send(line, float(k)) for k in range(10)]  # behind the long one
+            wait_until(lambda: sum(q["queued"] for q in first.snapshot()["queues"]) == 10)
+        second = Farm(tmp_path / "2")
+        with at_work(second):
+            proxy.target(endpoint(second))
+            proxy.cut()
+            assert [value(f.result(LIMIT_S)) for f in futures] == [k**3.0 for k in range(10)]
+        line.close()
+        second.close()
+    first.close()
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_or_frozen_dispatcher_is_given_up(
+    tmp_path: Path, signal_number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from tests.running_farm import Farm\n"
+        "farm = Farm(Path(sys.argv[1]))\n"
+    )
+    monkeypatch.setattr(zmq_client, "TICK_MS", 20)
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    try:
+        wait_until((tmp_path / "farm.json").exists)
+        with at_work_elsewhere(tmp_path):
+            line = ZmqLine(read_connection(tmp_path), lost_after_s=1.5, heartbeat_s=0.5)
+            wait_until(lambda: "cube" in line.names())
+            assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
+            future = send(line, 600.0, "sleep")
+            time.sleep(0.1)
+            process.send_signal(signal_number)
+            assert isinstance(future.exception(LIMIT_S), Unavailable)
+            line.close()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def at_work_elsewhere(folder: Path) -> Iterator[None]:
+    process = host_process.start(read_connection(folder).endpoint, "node/2-b")
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
