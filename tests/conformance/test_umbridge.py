@@ -9,10 +9,12 @@ import http.client
 import itertools
 import json
 import math
+import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -156,6 +158,24 @@ def test_200_idle_and_half_open_connections_hold_up_nobody(url: str, smooth: Any
         assert smooth(POINT) == Smooth()(POINT, {})
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda _: smooth(POINT), range(40)))
+
+
+@farm.model(inputs={"x": 2}, outputs={"y": 1})
+def forward(x: Any, config: dict[str, Any]) -> Any:
+    return x.sum() + config.get("level", 0)
+
+
+def test_the_lines_of_the_manual_run(capsys: pytest.CaptureFixture[str]) -> None:
+    manual = Path(__file__).parents[2].joinpath("docs", "umbridge.md").read_text()
+    (python,) = re.findall(r"```python\n(.*?)```", manual, re.DOTALL)
+    lines = re.findall(r"^curl .* -d '(.*)' http://127.0.0.1:4242(\S+)$", manual, re.MULTILINE)
+    lines += re.findall(r"^curl -d '(.*)' http://127.0.0.1:4242(\S+)$", manual, re.MULTILINE)
+    assert [path for _, path in lines] == ["/farm/models/forward/evaluate", "/Evaluate"]
+    with front_door({"forward": forward}) as door:
+        exec(python.replace("http://127.0.0.1:4242", door.url), {})
+        for body, path in lines:
+            assert door.ask("POST", path, body.encode()).status == 200
+    assert capsys.readouterr().out == "[2] [1]\n[[3.0]]\n[[4.0]]\n"
 
 
 # The checks of the official conformity suite, protocol version 1.0

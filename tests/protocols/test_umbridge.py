@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -409,6 +411,12 @@ def test_the_four_errors_of_the_protocol_have_its_names_and_statuses() -> None:
         (InvalidOutput, "InvalidOutput", 500),
     ]:
         assert ERRORS[kind] == (name, status)
+
+
+def test_the_manual_lists_every_error() -> None:
+    manual = Path(__file__).parents[2].joinpath("docs", "umbridge.md").read_text()
+    listed = re.findall(r"^\| (\w+) \| (\d{3}) \|", manual, re.MULTILINE)
+    assert {(kind, int(status)) for kind, status in listed} == set(ERRORS.values())
 
 
 def test_a_message_that_is_no_unicode_is_still_answered() -> None:
