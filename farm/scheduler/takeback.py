@@ -7,7 +7,7 @@ from itertools import islice
 
 from farm.scheduler.actions import TakeBack
 from farm.scheduler.placement import Pool
-from farm.scheduler.state import Task, Worker
+from farm.scheduler.state import Lot, Task, Worker
 
 LOOK = 16
 """Workers looked at for something to take back, from the fullest on."""
@@ -41,10 +41,11 @@ def in_vain(worker: Worker) -> TakeBack | None:
     if worker.take_back_pending or not worker.behind:
         return None
     chosen = []
-    kept = 0
+    kept: set[Lot | None] = set()
     for task in _waiting_at(worker):
-        if not task.abandoned and kept < worker.slots * task.queue.run_times.prefetch:
-            kept += 1
+        credit = worker.slots * task.queue.run_times.prefetch
+        if not task.abandoned and (task.lot in kept or len(kept) < credit):
+            kept.add(task.lot)
         else:
             chosen.append(task)
     return _ask(worker, chosen) if chosen else None

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.scheduler.recorder import Recorder
+pytest.register_assert_rewrite("tests.scheduler.recorder")
+
+from tests.scheduler.recorder import Recorder  # noqa: E402  (rewritten as it is imported)
 
 
 @pytest.fixture

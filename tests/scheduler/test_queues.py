@@ -1,9 +1,10 @@
-"""Whose turn it is: priority, share of the workers, worker-seconds, age; and that memory is flat."""
+"""Whose turn it is: priority, share of the workers, worker-seconds, age; and flat memory."""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from farm.errors import ModelFailed
 from farm.scheduler.actions import Send
 from farm.scheduler.queues import Accounts, Clients
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, model, replied, sent
+from tests.scheduler.recorder import Recorder, asked_back, call, model, replied, sent
 
 
 def order_of(farm: Recorder, worker: str, run_times: dict[TaskId, float]) -> list[TaskId]:
@@ -112,7 +113,7 @@ def test_seconds_settle_what_does_not_divide_evenly(farm: Recorder) -> None:
     quick = farm.submit_many(40, client="quick")
     order = order_of(farm, "w", dict.fromkeys(slow, 10.0))
     turns = [i for i, task in enumerate(order) if task in slow]
-    assert all(8 <= b - a <= 12 for a, b in zip(turns, turns[1:], strict=False)), turns
+    assert all(8 <= b - a <= 12 for a, b in pairwise(turns)), turns
     assert sorted(order) == slow + quick
 
 
@@ -140,24 +141,51 @@ def test_failed_call_is_charged_as_expected(farm: Recorder) -> None:
     assert farm.account("").used_s == pytest.approx(8.0)
 
 
-def test_call_that_comes_back_is_refunded_and_its_client_is_next(farm: Recorder) -> None:
-    """A turn that came to nothing is none: the client's place in the order follows at once."""
+def test_client_whose_call_was_shorter_than_expected_is_next_at_once(farm: Recorder) -> None:
+    """A place in the order that was worked out before the correction counts no more."""
     farm.join("w")
-    first = farm.submit(client="a")
-    farm.expect(sent("w", first))
-    farm.finish("w", first, 9.0)
-    farm.expect(replied(first, 9.0, "w"))
-    running = farm.submit(client="c")
+    for client, seconds in (("c", 3.0), ("d", 5.0), ("z", 19.0)):
+        task = farm.submit(client=client)
+        farm.expect(sent("w", task))
+        farm.finish("w", task, seconds)
+        farm.expect(replied(task, seconds, "w"))
+    running = farm.submit(client="b")  # and is charged the mean, 9 s
     farm.expect(sent("w", running))
-    b, c, d = (farm.submit_many(2, client=name) for name in "bcd")
-    farm.join("w2")
-    farm.expect(sent("w2", b[0]))
-    farm.leave("w2", drained=True)  # b held a worker and was charged; now it holds none
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", b[0]))
-    farm.finish("w", b[0])
-    farm.expect(replied(b[0], 1.0, "w"), sent("w", d[0]))
-    assert farm.account("b").used_s == pytest.approx(farm.account("c").used_s)
+    c, d, b = (farm.submit(client=name) for name in "cdb")
+    farm.finish("w", running, 1.0)
+    farm.expect(replied(running, 1.0, "w"), sent("w", b))
+    assert order_of(farm, "w", {}) == []
+    farm.finish("w", b)
+    farm.expect(replied(b, 1.0, "w"), sent("w", c))
+    farm.finish("w", c)
+    farm.expect(replied(c, 1.0, "w"), sent("w", d))
+
+
+def test_client_that_holds_fewer_workers_than_before_is_next_at_once(farm: Recorder) -> None:
+    farm.join("w", slots=6)
+    running = {name: farm.submit_many(2, client=name) for name in "abc"}
+    farm.expect(sent("w", *(running[name][i] for i in (0, 1) for name in "abc")))
+    waiting = {name: farm.submit(client=name) for name in "abc"}
+    farm.resize("w", 4)
+    farm.expect(asked_back("w", running["b"][1], running["c"][1]))
+    farm.hand_back("w")
+    for task in running["c"]:
+        farm.finish("w", task)
+    farm.expect(*(replied(task, 1.0, "w") for task in running["c"]))
+    farm.resize("w", 5)
+    farm.expect(sent("w", waiting["c"]))
+
+
+def test_handed_back_call_is_refunded(farm: Recorder) -> None:
+    farm.learn(10.0)
+    farm.join("w")
+    task = farm.submit(client="a")
+    farm.expect(sent("w", task))
+    before = farm.account("a").used_s
+    farm.leave("w", drained=True)
+    farm.expect()
+    assert farm.account("a").used_s == pytest.approx(before - 10.0)
+    assert farm.account("a").held == 0
 
 
 def test_client_that_was_away_starts_level(farm: Recorder) -> None:
