@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import farm
 from farm.errors import Unavailable
 from farm.transports.connection import Connection, read_connection
 
@@ -84,6 +85,14 @@ class Served:
                     return connection
             time.sleep(0.02)
         raise AssertionError("farm serve did not come up")
+
+    def wait_for_workers(self, count: int) -> None:
+        """Until so many workers have joined: the farm answers from the first one on."""
+        with farm.connect(self.folder) as client:
+            limit = time.monotonic() + LIMIT_S
+            while len(client.status()["workers"]) != count:
+                assert time.monotonic() < limit, f"there were never {count} workers"
+                time.sleep(0.02)
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
         """Send a signal and wait for the end: status, stdout, stderr."""

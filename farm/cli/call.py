@@ -14,6 +14,7 @@ from farm.call import (
     Array,
     Call,
     Derivative,
+    Hints,
     ModelInfo,
     Operation,
     Result,
@@ -21,6 +22,7 @@ from farm.call import (
 )
 from farm.cli.target import target_option
 from farm.client import Client, connect
+from farm.errors import DeadlineExceeded
 
 EXAMPLES = """\b
 Examples:
@@ -84,7 +86,12 @@ def call(
             canonical,
             derivative,
         )
-        result = client.submit(asked).result(timeout=timeout)
+        future = client.submit(asked, Hints(deadline_s=timeout))
+        try:
+            result = future.result(timeout=timeout)
+        except TimeoutError:
+            future.cancel()
+            raise DeadlineExceeded(f"no answer within {timeout:g} s") from None
     click.echo(_as_json(result, info, asked) if as_json else _as_text(result, info, asked))
 
 

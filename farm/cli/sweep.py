@@ -322,7 +322,7 @@ def _session(
             session = Run(
                 store,
                 farm.client,
-                rules=_rules(rules, store.plan.size, farm.start),
+                rules=_rules(rules, store, farm.start),
                 stop=stop,
                 watch=watch,
                 reconnect=farm.reconnect,
@@ -341,14 +341,14 @@ def _session(
     return FAILURES if progress.unsuccessful else DONE
 
 
-def _rules(options: dict[str, Any], size: int, start: int) -> Rules:
-    hours = options["max_hours"]
+def _rules(options: dict[str, Any], store: Store, start: int) -> Rules:
+    plan, hours = store.plan, options["max_hours"]
     return Rules(
-        max_failures=_max_failures(options["max_failures"], size),
+        max_failures=_max_failures(options["max_failures"], plan.size),
         max_s=None if hours is None else 3600 * hours,
         in_flight=options["in_flight"],
         start=start,
-        hints=Hints(client="sweep", priority=options["priority"]),
+        hints=Hints(client=f"sweep-{plan.run_id[:8]}", priority=options["priority"]),
     )
 
 

@@ -105,14 +105,20 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
         with _served(target, out) as connection, connect(str(connection)) as client:
             yield OpenFarm(client, max(START, PER_WORKER * _workers(target)), None)
         return
-    with contextlib.ExitStack() as stack:
-        current = stack.enter_context(connect(target.to))
+    current = connect(target.to)
 
-        def reconnect() -> Client:
-            # A farm that was started anew has another address and other keys.
-            return stack.enter_context(connect(target.to))
+    def reconnect() -> Client:
+        # A farm that was started anew has another address and other keys.
+        nonlocal current
+        new = connect(target.to)
+        current.close()
+        current = new
+        return new
 
+    try:
         yield OpenFarm(current, _start(current), reconnect)
+    finally:
+        current.close()
 
 
 @contextlib.contextmanager

@@ -97,6 +97,7 @@ class HttpLine:
     ) -> None:
         self._address = Address(url, token)
         self._local = threading.local()
+        self._exchanges: weakref.WeakSet[Exchange] = weakref.WeakSet()
         self._pid = os.getpid()
         # Each step on these is atomic; whoever takes an entry out of `_waiting` settles the call.
         self._ids = itertools.count(1)
@@ -166,6 +167,7 @@ class HttpLine:
         exchange: Exchange | None = getattr(self._local, "exchange", None)
         if exchange is None:
             exchange = self._local.exchange = Exchange(self._address, keep=self.is_farm)
+            self._exchanges.add(exchange)
         return exchange
 
     # Calls
@@ -247,6 +249,8 @@ class HttpLine:
                 if waiting.job.exchange is not None and not waiting.job.wanted():
                     waiting.job.exchange.abort(waiting.job)
         self._dismiss()
+        for exchange in list(self._exchanges):
+            exchange.close()
 
     # On the crew's threads
 

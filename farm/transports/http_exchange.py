@@ -7,6 +7,7 @@ import http.client
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol
@@ -85,9 +86,12 @@ class Exchange:
         kind = HTTPSConnection if address.secure else HTTPConnection
         self._connection = kind(address.host, address.port, socket_options=SOCKET_OPTIONS)
         self._used_at = 0.0
+        # The thread that it belongs to may end without a word.
+        weakref.finalize(self, self._connection.close)
         self._lock = threading.Lock()
         # Under the lock.
         self._purpose: Purpose | None = None
+        self._busy = False
 
     @contextlib.contextmanager
     def answer(
@@ -104,6 +108,7 @@ class Exchange:
         """
         with self._lock:
             self._purpose = purpose
+            self._busy = True
         whole = False
         try:
             response = self._open(path, body, headers, purpose)
@@ -114,9 +119,10 @@ class Exchange:
         finally:
             with self._lock:
                 self._purpose = None
-            self._used_at = time.monotonic()
-            if not (whole and self._keep):
-                self._connection.close()
+                self._busy = False
+                self._used_at = time.monotonic()
+                if not (whole and self._keep):
+                    self._connection.close()
 
     def abort(self, purpose: Purpose) -> None:
         """Break off the exchange for this purpose, which is wanted no more, if it is under way."""
@@ -126,8 +132,11 @@ class Exchange:
                     self._connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the connection now, or when what it does is done."""
+        with self._lock:
+            self._keep = False
+            if not self._busy:
+                self._connection.close()
 
     def _open(
         self, path: str, body: bytes, headers: Mapping[str, str], purpose: Purpose | None

@@ -1,0 +1,95 @@
+"""`farm call`: what it prints, and what it says of mistakes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farm.cli import run
+from tests.serving import BEAM, Served, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("call")
+    (folder / "beam.py").write_text(BEAM)
+    with serving(folder, "beam.py") as farm:
+        yield farm
+
+
+@pytest.fixture(params=["native", "http"])
+def target(request: pytest.FixtureRequest, served: Served) -> str:
+    return str(served.folder) if request.param == "native" else served.connection.url
+
+
+def call(capsys: pytest.CaptureFixture[str], target: str, *arguments: str) -> tuple[int, str, str]:
+    status = run(["call", "--to", target, *arguments])
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("words", ["1,2,4 8", "load=8 E=1,2,4", "1,2,4, 8.0 --model beam"])
+def test_an_evaluation_is_printed_with_its_outputs_names(
+    capsys: pytest.CaptureFixture[str], target: str, words: str
+) -> None:
+    status, out, _ = call(capsys, target, *shlex.split(words))
+    assert status == 0
+    assert out.splitlines()[0] == "bent = [8. 4. 2.]"
+
+
+def test_json_says_everything(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    status, out, _ = call(capsys, target, "1,2,4", "8", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert answer["outputs"] == {"bent": [8.0, 4.0, 2.0]}
+    assert answer["model"] == "beam"
+    assert answer["run_time_s"] > 0
+    assert "/" in answer["worker"]
+
+
+def test_inputs_come_from_a_file(
+    capsys: pytest.CaptureFixture[str], target: str, tmp_path: Path
+) -> None:
+    for text in ("[[1, 2, 4], [8]]", '{"load": [8], "E": [1, 2, 4]}'):
+        file = tmp_path / "point.json"
+        file.write_text(text)
+        _, out, _ = call(capsys, target, f"@{file}")
+        assert out.startswith("bent = [8. 4. 2.]")
+
+
+def test_a_gradient(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    # d(load/E_i)/dE_i = -load/E_i^2, weighted by sens
+    words = ("1,2,4", "8", "--gradient", "--sens", "1,0,1", "--json")
+    _, out, _ = call(capsys, target, *words)
+    assert json.loads(out)["outputs"] == {"gradient": [-8.0, 0.0, -0.5]}
+    _, out, _ = call(capsys, target, *words, "--in-wrt", "1")
+    assert json.loads(out)["outputs"] == {"gradient": [1.25]}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("1,2,4", "model 'beam' has 2 inputs: E (3), load (1); got 1"),
+        ("1,2 8", "input 0 ('E') has length 2, model 'beam' expects 3"),
+        ("1,2,x 8", "'1,2,x' is not a vector like 1,2,3"),
+        ("E=1,2,4 F=8", "the inputs are E, load; got E, F"),
+        ("1,2,4 8 --model plate", "plate"),
+        ("1,2,4 8 --config 3", "not a JSON object"),
+        ("1,2,4 8 --apply-jacobian --vec 1,1,1", "model 'beam' does not offer "),
+        ("1,2,4 8 --gradient --sens 1", "sens has length 1, expected 3"),
+        ("@nosuch.json", "nosuch.json"),
+        ("""1,2,4 8 --config '{"raise": "too hot"}'""", "ValueError: too hot"),
+        ("""1,2,4 8 --config '{"sleep": 20}' --timeout 0.2""", "no answer within 0.2 s"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str], target: str, words: str, complaint: str
+) -> None:
+    status, out, errors = call(capsys, target, *shlex.split(words))
+    assert (status, out) == (2, "")
+    assert errors.startswith("farm: error: ")
+    assert errors.count("\n") == 1
+    assert complaint in errors
