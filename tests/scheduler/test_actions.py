@@ -1,0 +1,44 @@
+"""What the scheduler asks for: in which order, and once."""
+
+from __future__ import annotations
+
+from farm.errors import DeadlineExceeded
+from farm.scheduler.actions import Reply, Send, TakeBack
+from farm.scheduler.state import TaskId, WorkerId
+from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, replied, sent
+
+
+def test_replies_come_first_then_what_is_sent_then_what_is_asked_back(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    tasks = farm.submit_many(3)
+    farm.expect(sent("w", *tasks[:2]))
+    farm.scheduler.cancel(tasks[1])
+    late = farm.submit(deadline=farm.now)
+    farm.join("other")
+    farm.expect(
+        replied(late, DeadlineExceeded, None), sent("other", tasks[2]), asked_back("w", tasks[1])
+    )
+
+
+def test_what_one_worker_gets_at_once_is_one_message(farm: Recorder) -> None:
+    farm.join("w", "m", "n", slots=4)
+    tasks = [farm.submit(name) for name in "mnmn"]
+    farm.expect(sent("w", *tasks))
+
+
+def test_each_action_is_asked_for_once(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.expect()
+    farm.finish("w", task)
+    farm.expect(replied(task, 1.0, "w"))
+    farm.expect()
+
+
+def test_actions_are_plain_values() -> None:
+    ask = TakeBack(WorkerId("w"), [TaskId(1)])
+    assert ask == TakeBack(WorkerId("w"), [TaskId(1)])
+    assert Send(WorkerId("w"), []) != Send(WorkerId("v"), [])
+    assert Reply.__slots__ == ("task", "outcome", "queue_time_s", "worker")
