@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from farm.call import Call, Hints
 from farm.errors import FarmError, Overloaded
@@ -16,9 +17,11 @@ IN_FLIGHT = 4096
 part of what the queue of a farm holds."""
 
 SEND_AT_ONCE = 256
-"""Calls are cheapest many to a message; so many are worth waiting for, but no longer than ..."""
+"""More calls to a message make it no cheaper for each."""
 
 GATHER_S = 0.002
+"""How long calls may take to come together for a message; where they come more slowly, each leaves
+at once."""
 
 START_S = 0.02
 """How long the flow may send before anybody asks for an outcome."""
@@ -70,6 +73,7 @@ class Flow(Iterator[tuple[int, Outcome]]):
         self._hints = hints
         self._ordered = ordered
         self._in_flight = in_flight
+        self._at_once = 1
         self._worth_sending = min(SEND_AT_ONCE, max(1, in_flight // 4))
         self._open = 0  # sent and not yet taken
         self._under_way: dict[int, tuple[int, Call]] = {}  # by index: the line's id, the call
@@ -102,7 +106,7 @@ class Flow(Iterator[tuple[int, Outcome]]):
         """Take back what is under way; there are no more outcomes."""
         self._calls = None
         under_way, self._under_way = self._under_way, {}
-        self._refused.clear()
+        self._refused, self._held, self._inbox = [], {}, _Inbox()
         self._open = 0
         if under_way:
             self._line.take_back([call_id for call_id, _ in under_way.values()])
@@ -122,7 +126,7 @@ class Flow(Iterator[tuple[int, Outcome]]):
         if self._refused:
             chunk, self._refused = self._refused, []
         else:
-            chunk = self._gather(min(self._room(), SEND_AT_ONCE))
+            chunk = self._gather(min(self._room(), self._at_once))
         if chunk:
             ids = self._line.send(chunk, self._hints, self._inbox)
             for (index, call), call_id in zip(chunk, ids, strict=True):
@@ -132,15 +136,19 @@ class Flow(Iterator[tuple[int, Outcome]]):
         chunk: list[tuple[int, Call]] = []
         assert self._calls is not None, "only called with room"
         limit = time.monotonic() + GATHER_S
-        for index, call in self._calls:
+        for index, call in islice(self._calls, most):
             self._open += 1
             if isinstance(call, FarmError):
                 self._inbox.put(index, call)
             else:
                 chunk.append((index, call))
-            if len(chunk) >= most or time.monotonic() > limit:
+            if time.monotonic() > limit:
+                self._at_once = 1
                 return chunk
-        self._calls = None
+            most -= 1
+        if most:
+            self._calls = None
+        self._at_once = min(2 * self._at_once, SEND_AT_ONCE)
         return chunk
 
     def _take(self) -> tuple[int, Outcome] | None:

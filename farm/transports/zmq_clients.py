@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,14 @@ log = logging.getLogger(__name__)
 CLIENT_PREFIX = b"client:"
 """Routing ids of clients begin so; those of workers are their names, which begin with a host."""
 
+PATIENCE_PROBES = 3
+"""A client is given up when so many probes in a row did not reach it; they come each second."""
+
 
 class _Client:
     """One client's calls that have no answer yet, and answers about to leave."""
 
-    __slots__ = ("acquaintance", "answers", "calls", "name", "routing_id")
+    __slots__ = ("acquaintance", "answers", "calls", "missed", "name", "routing_id")
 
     def __init__(self, routing_id: bytes, acquaintance: int) -> None:
         self.routing_id = routing_id
@@ -35,6 +39,10 @@ class _Client:
         self.name = routing_id.decode("utf-8", "replace")
         self.calls: dict[int, TaskId] = {}
         self.answers: list[tuple[int, Outcome]] = []
+        self.missed = 0
+
+
+_PROBE = wire.encode(Kind.PROBE)
 
 
 class ClientDoor:
@@ -53,7 +61,8 @@ class ClientDoor:
         self._loop = loop
         self._put = put
         self._clients: dict[bytes, _Client] = {}
-        self._acquaintances = 0
+        # The numbers of two lives of a farm never meet: a client sends again what it asked before.
+        self._acquaintances = secrets.randbits(48)
 
     def received(self, routing_id: bytes, message: Message) -> None:
         """Act on a client's message. Raises InvalidRequest."""
@@ -114,9 +123,9 @@ class ClientDoor:
         client.answers.append((call_id, outcome))
 
     def _flush(self, client: _Client) -> None:
-        answers, client.answers = client.answers, []
-        if answers and not self._put(client.routing_id, wire.encode_answers(answers)):
-            self._gone(client)
+        """Send the answers; they are kept for a client that is away for a moment."""
+        if client.answers and self._put(client.routing_id, wire.encode_answers(client.answers)):
+            client.answers = []
 
     def _told(self, asked: Any) -> Any:
         what = asked.get("what") if isinstance(asked, dict) else None
@@ -131,7 +140,12 @@ class ClientDoor:
     def probe(self) -> None:
         """Look after every client; the calls of those that are gone are cancelled."""
         for client in list(self._clients.values()):
-            if not self._put(client.routing_id, wire.encode(Kind.PROBE)):
+            if self._put(client.routing_id, _PROBE):
+                client.missed = 0
+                self._flush(client)
+                continue
+            client.missed += 1
+            if client.missed >= PATIENCE_PROBES:
                 self._gone(client)
 
     def _gone(self, client: _Client) -> None:

@@ -21,6 +21,7 @@ class Proxy:
         # Under the lock.
         self._sockets: list[socket.socket] = []
         self._deaf = False
+        self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def target(self, target: str) -> None:
@@ -29,15 +30,23 @@ class Proxy:
         self._target = host, int(port)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while True:
+            try:
                 near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
                 far = socket.create_connection(self._target)
-                with self._lock:
-                    self.accepted += 1
-                    self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self.accepted += 1
+                self._sockets += [near, far]
+                if self._closed:
+                    self._close_all()
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
 
     def _relay(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -55,12 +64,15 @@ class Proxy:
     def cut(self) -> None:
         """Break every connection; new ones are relayed."""
         with self._lock:
-            for end in self._sockets:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
-            self._sockets = []
+            self._close_all()
             self._deaf = False
+
+    def _close_all(self) -> None:
+        for end in self._sockets:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._sockets = []
 
     def __enter__(self) -> Self:
         return self
@@ -71,5 +83,9 @@ class Proxy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
         self._listener.close()
-        self.cut()
+        with self._lock:
+            self._closed = True
+            self._close_all()

@@ -389,9 +389,18 @@ def run_program(text: str, *arguments: str) -> None:
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[Farm]:
-    farm = Farm(tmp_path)
-    yield farm
-    farm.close()
+    with running(tmp_path) as farm:
+        yield farm
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Farm]:
+    folder.mkdir(exist_ok=True)
+    farm = Farm(folder)
+    try:
+        yield farm
+    finally:
+        farm.close()
 
 
 @pytest.fixture
@@ -501,10 +510,7 @@ def test_calls_and_answers_lost_on_the_way_are_asked_for_again(farm: Farm, worke
 
 
 def test_another_life_of_the_farm_gets_the_open_calls(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "2").mkdir()
-    first = Farm(tmp_path / "1")
-    with Proxy(endpoint(first)) as proxy:
+    with running(tmp_path / "1") as first, Proxy(endpoint(first)) as proxy:
         line = ZmqLine(Connection(proxy.endpoint))
         with at_work(first):
             assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
@@ -513,14 +519,11 @@ def test_another_life_of_the_farm_gets_the_open_calls(tmp_path: Path) -> None:
             open_call.cancel()
             futures = [send(line, float(k)) for k in range(10)]  # behind the long one
             wait_until(lambda: sum(q["queued"] for q in first.snapshot()["queues"]) == 10)
-        second = Farm(tmp_path / "2")
-        with at_work(second):
+        with running(tmp_path / "2") as second, at_work(second):
             proxy.target(endpoint(second))
             proxy.cut()
             assert [value(f.result(LIMIT_S)) for f in futures] == [k**3.0 for k in range(10)]
         line.close()
-        second.close()
-    first.close()
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
