@@ -13,6 +13,7 @@ import uvloop
 from farm.provision.local import WorkersFailed
 from farm.server.farm import Farm
 from farm.settings import Settings, read_settings
+from farm.transports.connection import is_loopback
 
 EXAMPLES = """\b
 Examples:
@@ -117,7 +118,7 @@ async def _serve(farm: Farm) -> int:
     names = ", ".join(farm.dispatcher.models()) or "no model yet"
     click.echo(f"farm serves {names} at {connection.url}")
     click.echo(f"connection file {farm.connection_file.absolute()}")
-    if connection.token:
+    if not is_loopback(farm.settings.host):
         click.echo(f"clients elsewhere: http://user:{connection.token}@{connection.url[7:]}")
     failed = loop.create_task(farm.wait_failed())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -86,11 +86,12 @@ class Farm:
     async def _start(self) -> None:
         settings = self.settings
         host = socket.gethostname()
-        self.connection = Connection("", host=host, pid=os.getpid())
+        # Local users need no token, but a web page that calls itself 127.0.0.1 is none of them.
+        self.connection = Connection("", host=host, pid=os.getpid(), token=new_token())
         bind = "tcp://127.0.0.1:*"
         if not is_loopback(settings.host):
-            secrets: dict[str, Any] = {"token": new_token(), **new_keys()}
-            self.connection = replace(self.connection, **secrets)
+            keys: dict[str, Any] = new_keys()
+            self.connection = replace(self.connection, **keys)
             bind = f"tcp://{'*' if settings.host in ANY_HOST else settings.host}:*"
         zmq = ZmqTransport(bind, keys=self.connection, heartbeat_s=settings.heartbeat_s)
         port = zmq.endpoint.rpartition(":")[2]
@@ -140,7 +141,7 @@ class Farm:
 
     async def _open_doors(self) -> None:
         settings = self.settings
-        app = create_app(self.dispatcher, settings=settings, token=self.connection.token or None)
+        app = create_app(self.dispatcher, settings=settings, token=self.connection.token)
         self._http = HttpServer(app, host=settings.host, port=settings.port)
         _, port = await self._http.start()
         reach = settings.host

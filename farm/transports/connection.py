@@ -24,8 +24,8 @@ class Connection:
 
     endpoint: the dispatcher's ZeroMQ address, `tcp://host:port`.
     server_key, client_public, client_secret: CurveZMQ keys in Z85; empty on loopback.
-    url, token: the HTTP door and its token; the token is empty on loopback.
-    host, pid: of the farm's process. logs: folder for the output of models on that host.
+    url, token: the HTTP door and its token, which clients of other machines have to show.
+    host, pid: of the farm's process.
     """
 
     endpoint: str

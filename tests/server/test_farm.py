@@ -1,0 +1,107 @@
+"""A farm put together: what is up when, what is refused, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import urllib3
+
+import farm
+from farm.errors import Unavailable
+from farm.model import Inputs
+from farm.provision.local import WorkersFailed
+from farm.server.farm import Farm, running
+from farm.settings import Settings
+from farm.transports.connection import read_connection
+from tests.serving import BEAM, LIMIT_S
+
+
+class Double(farm.Model):
+    inputs = {"x": 2}  # noqa: RUF012  # as users write it
+    outputs = {"y": 2}  # noqa: RUF012
+
+    def evaluate(self, inputs: Inputs, config: farm.Config) -> object:
+        return 2 * inputs["x"]
+
+
+def evaluate(url: str, headers: dict[str, str] | None = None) -> tuple[int, object]:
+    answer = urllib3.request(
+        "POST",
+        f"{url}/Evaluate",
+        json={"name": "Double", "input": [[1, 2]]},
+        headers=headers,
+        timeout=LIMIT_S,
+        retries=False,
+    )
+    return answer.status, answer.json()
+
+
+def test_objects_are_served_by_threads_and_the_file_goes_with_the_farm(tmp_path: Path) -> None:
+    settings = Settings(port=0, dir=tmp_path)
+    with running(Farm([], settings, objects={"Double": Double()})) as connection:
+        assert evaluate(connection.url) == (200, {"output": [[2.0, 4.0]]})
+        assert read_connection(tmp_path).url == connection.url
+        with farm.connect(tmp_path) as client:
+            assert client.models() == ["Double"]
+    assert not (tmp_path / "farm.json").exists()
+
+
+def test_without_doors_native_clients_are_served(tmp_path: Path) -> None:
+    part = Farm([], Settings(dir=tmp_path), objects={"Double": Double()}, doors=False)
+    with running(part) as connection, farm.connect(tmp_path) as client:
+        assert connection.url == ""
+        points = np.array([[1.0, 2.0], [3.0, 4.0]])
+            assert client.model("Double").map(points).tolist() == [[2, 4], [6, 8]]
+
+
+def test_a_web_page_under_another_name_is_no_local_user(tmp_path: Path) -> None:
+    settings = Settings(port=0, dir=tmp_path)
+    with running(Farm([], settings, objects={"Double": Double()})) as connection:
+        rebound = {"Host": "evil.example:80"}
+        status, body = evaluate(connection.url, rebound)
+        assert status == 401
+        assert "farm.json" in str(body)
+        rebound["Authorization"] = f"Bearer {connection.token}"
+        assert evaluate(connection.url, rebound)[0] == 200
+
+
+def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
+    first = Farm([], Settings(port=0, dir=tmp_path), objects={"Double": Double()})
+    with running(first) as connection:
+        mine = (tmp_path / "farm.json").read_text()
+        # A process that lives: this one's parent stands for another farm's.
+        taken = mine.replace(f'"pid": {connection.pid}', '"pid": 1')
+        (tmp_path / "farm.json").write_text(taken)
+        second = Farm([], Settings(port=0, dir=tmp_path), objects={"Double": Double()})
+        with pytest.raises(Unavailable, match=r"a farm \(process 1\) runs in"), running(second):
+            pass
+        assert (tmp_path / "farm.json").read_text() == taken
+
+
+def test_a_taken_port_leaves_nothing_behind(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = Settings(port=other.getsockname()[1], dir=tmp_path)
+        part = Farm([], settings, objects={"Double": Double()})
+        with pytest.raises(Unavailable, match="--port 0"), running(part):
+            pass
+    assert not (tmp_path / "farm.json").exists()
+
+
+def test_models_that_cannot_be_loaded_leave_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no licence')\n")
+    part = Farm([str(tmp_path / "broken.py")], Settings(port=0, dir=tmp_path / "run"))
+    with pytest.raises(WorkersFailed, match="no licence"), running(part):
+        pass
+    assert not (tmp_path / "run" / "farm.json").exists()
+
+
+def test_workers_serve_what_is_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    part = Farm([str(tmp_path / "beam.py")], Settings(port=0, dir=tmp_path / "run"))
+    with running(part), farm.connect(tmp_path / "run") as client:
+        result = client.model("beam").evaluate({"E": [1, 2, 4], "load": [8]})
+        assert list(result) == [8, 4, 2]
+    assert list((tmp_path / "run" / "logs").glob("*.log"))
