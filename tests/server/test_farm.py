@@ -20,8 +20,8 @@ from tests.serving import BEAM, LIMIT_S
 
 
 class Double(farm.Model):
-    inputs = {"x": 2}  # noqa: RUF012  # as users write it
-    outputs = {"y": 2}  # noqa: RUF012
+    inputs = {"x": 2}  # as users write it
+    outputs = {"y": 2}
 
     def evaluate(self, inputs: Inputs, config: farm.Config) -> object:
         return 2 * inputs["x"]
@@ -54,7 +54,7 @@ def test_without_doors_native_clients_are_served(tmp_path: Path) -> None:
     with running(part) as connection, farm.connect(tmp_path) as client:
         assert connection.url == ""
         points = np.array([[1.0, 2.0], [3.0, 4.0]])
-            assert client.model("Double").map(points).tolist() == [[2, 4], [6, 8]]
+        assert client.model("Double").map(points).tolist() == [[2, 4], [6, 8]]
 
 
 def test_a_web_page_under_another_name_is_no_local_user(tmp_path: Path) -> None:
