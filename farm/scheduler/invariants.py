@@ -51,7 +51,7 @@ def _check_waiting(task: Task) -> None:
     assert task.lot is None, "a waiting task takes no credit"
     assert not task.abandoned, "nobody waits for nothing"
     assert task.line is not None, "a waiting task knows its line"
-    assert task.line.tasks[task.id] is task, "and its line knows the task"
+    assert task.line.tasks.get(task.id) is task, "and its line knows the task"
     assert task.line.account is task.account, "which is its client's"
     assert task.line in task.account.lines, "and the client knows the line"
 
@@ -59,9 +59,11 @@ def _check_waiting(task: Task) -> None:
 def _check_worker(worker: Worker) -> None:
     lots = {task.lot for task in worker.held.values() if task.lot is not None}
     assert len(lots) == worker.lots, "a worker's lots are those of its tasks"
-    assert sum(lot.exclusive for lot in lots) == worker.exclusive_lots
+    exclusive = sum(lot.exclusive for lot in lots)
+    assert exclusive == worker.exclusive_lots, "a worker knows its exclusive lots"
     assert worker.level == wanted_level(worker), "the index knows the worker's level"
-    assert worker.behind == max(0, worker.lots - worker.slots)
+    behind = max(0, worker.lots - worker.slots)
+    assert worker.behind == behind, "a worker knows what waits at it"
     assert (worker.busy_since is None) == (not worker.held), "a worker is busy while it holds"
     if worker.exclusive_lots:
         assert worker.lots <= worker.most_slots, "nothing waits at a worker behind a long call"
@@ -72,7 +74,7 @@ def _check_worker(worker: Worker) -> None:
         assert task.worker is worker, "a task knows its worker"
         assert task.line is None, "a task at a worker waits in no line"
         assert task.queue.model.name in worker.pool.models, "a worker gets only models it has"
-        assert (task.lot is None) == task.queue.needs_no_slot
+        assert (task.lot is None) == task.queue.needs_no_slot, "what takes a slot has a lot"
 
 
 def _check_model(model: ModelQueues, waiting: list[Task], held: list[Task]) -> None:
@@ -86,7 +88,8 @@ def _check_model(model: ModelQueues, waiting: list[Task], held: list[Task]) -> N
     for account in accounts:
         mine = [task for task in waiting + held if task.account is account]
         assert account.active == len(mine), "a client's tasks are counted"
-        assert account.held == sum(t.held for t in mine if t.worker is not None)
+        held_units = sum(task.held for task in mine if task.worker is not None)
+        assert account.held == held_units, "a client knows what it holds"
         assert account.used_s > -1e-6, "nobody is paid for more than was charged"
 
 

@@ -1,0 +1,152 @@
+"""`check` sees every way in which the state can be wrong: each is tried on a sound state."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+
+import pytest
+
+from farm.call import Operation
+from farm.scheduler.placement import FULL
+from farm.scheduler.queues import SLOT, Account, Client, Level, Line
+from farm.scheduler.state import Lot, Task
+from tests.scheduler.recorder import Recorder, call
+
+
+class Scene(Recorder):
+    """Two clients' calls run on "w" and wait in two queues; an idle worker has another model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.join("w", slots=2)
+        self.join("idle", "n")
+        first = self.submit_many(2, client="a")
+        described = self.submit(call(operation=Operation.DESCRIBE))
+        self.forget_actions()
+        waiting = [self.submit(client=name) for name in "aabb"]
+        waiting.append(self.submit(call(operation=Operation.GRADIENT), priority=1))
+        self.forget_actions()
+        self.running, self.second = (self.task(each) for each in first)
+        self.described = self.task(described)
+        self.waiting = [self.task(each) for each in waiting]
+        self.scheduler.check()
+
+    def line(self) -> Line:
+        line = self.waiting[0].line
+        assert line is not None
+        return line
+
+    def lot(self) -> Lot:
+        assert self.running.lot is not None
+        return self.running.lot
+
+
+def add_to_worker(scene: Scene, task: Task) -> None:
+    scene.worker("w").held[task.id] = task
+
+
+def forget_waiting_task(scene: Scene) -> None:
+    scene.line().tasks.popitem()
+
+
+def swap_held_task(scene: Scene) -> None:
+    """One task twice and another nowhere: the numbers agree."""
+    worker = scene.worker("w")
+    worker.held[scene.second.id] = scene.running
+
+
+def move_client(scene: Scene) -> None:
+    """The waiting tasks are counted with another client."""
+    a, b = (scene.account(name).client for name in "ab")
+    a.queued, b.queued = a.queued - 1, b.queued + 1
+
+
+def make_line_of_another(scene: Scene) -> None:
+    scene.line().account = scene.account("b")
+
+
+def set_later_turn(scene: Scene) -> None:
+    """The other client is due, but its line was not put in order."""
+    scene.account("b").held = -SLOT
+    level = scene.line().level
+    level._heap.sort(key=lambda entry: entry[3] is not scene.line())
+
+
+def hide_level(scene: Scene) -> None:
+    """A higher rank that the queue does not look at."""
+    queue = scene.queue()
+    level = queue._levels[4] = Level(4)
+    task = scene.waiting[0]
+    scene.line().level.remove(task, scene.line())
+    level.add(task, again=False)
+
+
+def set_lots(scene: Scene, lots: int) -> None:
+    scene.worker("w").lots = lots
+
+
+Corruption = Callable[[Scene], object]
+
+CORRUPTIONS: list[tuple[str, Corruption]] = [
+    ("a task is in its queue or at one worker", forget_waiting_task),
+    ("and in one of them", swap_held_task),
+    ("the count of waiting tasks is right", lambda s: setattr(s.scheduler, "_queued", 4)),
+    ("so are those of the clients", move_client),
+    ("a waiting task has no worker", lambda s: setattr(s.waiting[0], "worker", s.worker("w"))),
+    ("a waiting task takes no credit", lambda s: setattr(s.waiting[0], "lot", s.lot())),
+    ("nobody waits for nothing", lambda s: setattr(s.waiting[0], "abandoned", True)),
+    ("a waiting task knows its line", lambda s: setattr(s.waiting[0], "line", None)),
+    ("and its line knows the task", lambda s: setattr(s.waiting[0], "line", s.waiting[4].line)),
+    ("which is its client's", make_line_of_another),
+    ("and the client knows the line", lambda s: s.account("a").lines.clear()),
+    ("a worker's lots are those of its tasks", lambda s: set_lots(s, 3)),
+    ("a worker knows its exclusive lots", lambda s: setattr(s.worker("w"), "exclusive_lots", 1)),
+    ("the index knows the worker's level", lambda s: setattr(s.worker("w"), "level", 0)),
+    ("a worker knows what waits at it", lambda s: setattr(s.worker("w"), "behind", 1)),
+    ("a worker is busy while it holds", lambda s: setattr(s.worker("w"), "busy_since", None)),
+    ("a worker is busy while it holds", lambda s: setattr(s.worker("idle"), "busy_since", 1.0)),
+    ("nothing waits at a worker behind a long", lambda s: setattr(s.worker("w"), "most_slots", 1)),
+    ("a lot counts its tasks", lambda s: setattr(s.lot(), "remaining", 2)),
+    ("a task knows its worker", lambda s: setattr(s.running, "worker", s.worker("idle"))),
+    ("a task at a worker waits in no line", lambda s: setattr(s.running, "line", s.line())),
+    ("only models it has", lambda s: setattr(s.worker("w"), "pool", s.pool("n"))),
+    ("what takes a slot has a lot", lambda s: setattr(s.described, "queue", s.queue())),
+    ("a queue knows its size", lambda s: setattr(s.queue(), "size", 3)),
+    ("and what is in flight", lambda s: setattr(s.queue(), "in_flight", 3)),
+    ("a model knows where tasks wait", lambda s: s.queue().model.waiting.clear()),
+    ("a client's tasks are counted", lambda s: setattr(s.account("a"), "active", 3)),
+    ("a client knows what it holds", lambda s: setattr(s.account("a"), "held", SLOT)),
+    ("nobody is paid for more", lambda s: setattr(s.account("a"), "used_s", -1.0)),
+    ("rank comes first", hide_level),
+    ("the next is whose turn it is", set_later_turn),
+    ("a pool has its workers", lambda s: setattr(s.pool(), "size", 2)),
+    ("index holds each of its workers once", lambda s: s.pool()._shelves[FULL].by_end.clear()),
+    ("a pool counts what waits at it", lambda s: setattr(s.pool(), "behind", 1)),
+    ("its models know the pool", lambda s: s.queue().model.pools.clear()),
+]
+
+
+@pytest.mark.parametrize(
+    ("complaint", "corrupt"),
+    CORRUPTIONS,
+    ids=[f"{i} {complaint}" for i, (complaint, _) in enumerate(CORRUPTIONS)],
+)
+def test_every_corruption_is_seen(complaint: str, corrupt: Corruption) -> None:
+    scene = Scene()
+    corrupt(scene)
+    with pytest.raises(AssertionError, match=re.escape(complaint)):
+        scene.scheduler.check()
+
+
+def test_empty_scheduler_is_sound() -> None:
+    Recorder().scheduler.check()
+
+
+def test_equal_places_in_the_order_need_no_order_of_lines() -> None:
+    """A line that is gone may have had the very place of the one that came after it."""
+    level = Level(0)
+    account = Account(Client("a"))
+    assert not Line(account, level) < Line(account, level)
+    assert isinstance(Line(account, level).tasks, OrderedDict)

@@ -1,0 +1,388 @@
+"""Random histories: callers come and go, workers join, stall, shrink, die and answer late.
+
+The workers here are models of real ones that know nothing of the scheduler's state: each runs what
+it was sent in that order, as many lots at once as it has slots, and hands back only what it has
+not begun. After every step the scheduler's own invariants hold, and these, seen from outside: every
+call gets one reply and no other; nothing is sent twice at a time, nor to a worker that has not the
+model, nor above its credit; what has begun is never asked for; no worker idles while a call waits
+that it could take; and in the end everything is answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from farm.call import ModelInfo, Operation
+from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.scheduler.actions import Reply, Send
+from farm.scheduler.core import Scheduler
+from farm.scheduler.placement import FULL
+from farm.scheduler.state import Lot, Task, TaskId, WorkerId
+from tests.scheduler.recorder import call, model, result
+
+MODELS = {
+    "plain": model("plain"),
+    "batched": model("batched", max_batch=3),
+    "once": model("once", repeatable=False),
+}
+SETS = (("plain",), ("plain", "batched"), ("plain", "batched", "once"), ("once",))
+OPERATIONS = (Operation.EVALUATE, Operation.EVALUATE, Operation.GRADIENT, Operation.DESCRIBE)
+SHORT_AND_LONG = (1e-6, 1e-3, 1.0, 50.0)
+
+
+@dataclass
+class ModelWorker:
+    """What a real worker would have: its inbox in order, and the question it has not answered."""
+
+    name: WorkerId
+    models: tuple[str, ...]
+    slots: int
+    most_slots: int
+    inbox: list[Task] = field(default_factory=list)
+    lots: dict[TaskId, Lot | None] = field(default_factory=dict)
+    questions: list[list[TaskId]] = field(default_factory=list)
+
+    def begun(self) -> set[TaskId]:
+        """Tasks of the first lots, as many as it has slots, and all that need none."""
+        begun: set[TaskId] = set()
+        lots: list[Lot] = []
+        for task in self.inbox:
+            lot = self.lots[task.id]
+            if lot is not None and lot not in lots:
+                if len(lots) == self.most_slots:
+                    continue
+                lots.append(lot)
+            begun.add(task.id)
+        return begun
+
+    def remove(self, task_ids: set[TaskId]) -> None:
+        self.inbox = [task for task in self.inbox if task.id not in task_ids]
+
+
+class Histories(RuleBasedStateMachine):
+    """One history."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = Scheduler(max_queued=50, max_queued_per_client=40, retries=2)
+        self.now = 0.0
+        self.workers: dict[WorkerId, ModelWorker] = {}
+        self.joined = 0
+        self.open: set[TaskId] = set()
+        self.cancelled: set[TaskId] = set()
+        self.answered: set[TaskId] = set()
+        self.asked: dict[TaskId, str] = {}
+        self.late: list[tuple[WorkerId, TaskId]] = []
+        self.settled = True
+
+    # Facts
+
+    @initialize()
+    def start(self) -> None:
+        for names in SETS[:3]:
+            self.join(names, 1, None)
+
+    @rule(seconds=st.sampled_from((1e-4, 0.01, 1.0, 30.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(
+        name=st.sampled_from(sorted(MODELS)),
+        operation=st.sampled_from(OPERATIONS),
+        client=st.sampled_from("abc"),
+        priority=st.sampled_from((0, 0, 0, 1)),
+        deadline_s=st.sampled_from((None, None, None, 0.5, 20.0)),
+        count=st.sampled_from((1, 1, 3, 8)),
+    )
+    def submit(
+        self,
+        name: str,
+        operation: Operation,
+        client: str,
+        priority: int,
+        deadline_s: float | None,
+        count: int,
+    ) -> None:
+        for _ in range(count):
+            if self.scheduler._queued >= 39:
+                return
+            task = self.scheduler.submit(
+                call(name, operation),
+                client=client,
+                priority=priority,
+                deadline=None if deadline_s is None else self.now + deadline_s,
+                now=self.now,
+            )
+            assert task not in self.asked
+            self.asked[task] = name
+            self.open.add(task)
+        self.settled = False
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        task = data.draw(st.sampled_from(sorted(self.open)))
+        self.scheduler.cancel(task)
+        if task not in {r.task.id for r in self.scheduler._replies}:
+            self.open.remove(task)
+            self.cancelled.add(task)
+        self.settled = False
+
+    @precondition(lambda self: len(self.workers) < 6)
+    @rule(
+        names=st.sampled_from(SETS),
+        slots=st.sampled_from((1, 1, 2, 3)),
+        lasts_s=st.sampled_from((None, None, 40.0, 1000.0)),
+    )
+    def join(self, names: tuple[str, ...], slots: int, lasts_s: float | None) -> None:
+        self.joined += 1
+        self._join(WorkerId(f"w{self.joined}"), names, slots, lasts_s)
+
+    def _join(
+        self, name: WorkerId, names: tuple[str, ...], slots: int, lasts_s: float | None
+    ) -> None:
+        infos: list[ModelInfo] = [MODELS[each] for each in names]
+        ends_at = None if lasts_s is None else self.now + lasts_s
+        self.scheduler.worker_joined(name, infos, slots=slots, ends_at=ends_at, now=self.now)
+        self.workers[name] = ModelWorker(name, names, slots, slots)
+        self.settled = False
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def join_again(self, data: st.DataObject) -> None:
+        worker = self._draw(data)
+        self._lose(worker)
+        self._join(worker.name, worker.models, worker.slots, None)
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data(), how=st.sampled_from(("known", "unknown", "drained", "time limit")))
+    def leave(self, data: st.DataObject, how: str) -> None:
+        worker = self._draw(data)
+        begun = sorted(worker.begun())
+        self._lose(worker)
+        self.scheduler.worker_left(
+            worker.name,
+            how,
+            running=begun[:2] if how in ("known", "time limit") else None,
+            drained=how == "drained",
+            time_limit=how == "time limit",
+            now=self.now,
+        )
+        self.settled = False
+
+    def _lose(self, worker: ModelWorker) -> None:
+        del self.workers[worker.name]
+        self.late += [(worker.name, task.id) for task in worker.inbox]
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data(), slots=st.integers(0, 3))
+    def resize(self, data: st.DataObject, slots: int) -> None:
+        worker = self._draw(data)
+        worker.slots = slots
+        worker.most_slots = max(worker.most_slots, slots)
+        self.scheduler.worker_resized(worker.name, slots)
+        self.settled = False
+
+    @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
+    @rule(
+        data=st.data(),
+        run_time_s=st.sampled_from(SHORT_AND_LONG),
+        fails=st.sampled_from((False, False, False, True)),
+    )
+    def answer(self, data: st.DataObject, run_time_s: float, fails: bool) -> None:
+        """Any call that has begun may be done, in any order."""
+        busy = [worker for worker in self.workers.values() if worker.inbox]
+        worker = data.draw(st.sampled_from(busy))
+        task = data.draw(st.sampled_from(sorted(worker.begun())))
+        worker.remove({task})
+        self.now += run_time_s
+        outcome = ModelFailed("it raised") if fails else result(run_time_s)
+        self.scheduler.finished(worker.name, task, outcome, now=self.now)
+        self.settled = False
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def answer_late(self, data: st.DataObject) -> None:
+        """By a worker that was given up; the call may wait, run elsewhere, or be done."""
+        name, task = data.draw(st.sampled_from(self.late))
+        self.late.remove((name, task))
+        holder = self.workers.get(name)
+        if holder is not None:  # it joined again and may have been sent the same again
+            holder.remove({task})
+        self.scheduler.finished(name, task, result(), now=self.now)
+        self.settled = False
+
+    @precondition(lambda self: any(worker.questions for worker in self.workers.values()))
+    @rule(data=st.data(), keep=st.integers(0, 2))
+    def hand_back(self, data: st.DataObject, keep: int) -> None:
+        """The answer to a question comes later, and some of it may have begun by then."""
+        asked = [worker for worker in self.workers.values() if worker.questions]
+        worker = data.draw(st.sampled_from(asked))
+        there = {task.id for task in worker.inbox} - worker.begun()
+        back = [task for task in worker.questions.pop(0) if task in there][keep:]
+        worker.remove(set(back))
+        self.scheduler.taken_back(worker.name, back, now=self.now)
+        self.settled = False
+
+    @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
+    @rule(data=st.data())
+    def hand_back_unasked(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.inbox]))
+        back = {task.id for task in worker.inbox} - worker.begun()
+        worker.remove(back)
+        self.scheduler.taken_back(worker.name, back, now=self.now)
+        self.settled = False
+
+    @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
+    @rule(data=st.data())
+    def go_missing(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.inbox]))
+        task = data.draw(st.sampled_from(worker.inbox)).id
+        worker.remove({task})
+        self.late.append((worker.name, task))
+        self.scheduler.went_missing(worker.name, [task], now=self.now)
+        self.settled = False
+
+    def _draw(self, data: st.DataObject) -> ModelWorker:
+        return self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
+
+    # Actions
+
+    @rule()
+    def act(self) -> None:
+        for _ in range(100):
+            actions = self.scheduler.actions(self.now)
+            if not actions:
+                self.settled = True
+                wakeup = self.scheduler.wakeup()
+                assert wakeup is None or wakeup > self.now, "what was due is done"
+                return
+            for action in actions:
+                if isinstance(action, Reply):
+                    self._replied(action)
+                elif isinstance(action, Send):
+                    self._sent(action)
+                else:
+                    worker = self.workers[action.worker]
+                    assert not worker.questions, "one question at a time"
+                    if worker.slots == worker.most_slots:
+                        assert not worker.begun() & set(action.tasks), "it has begun these"
+                    worker.questions.append(action.tasks)
+        raise AssertionError("the scheduler never comes to rest")
+
+    def _replied(self, reply: Reply) -> None:
+        task = reply.task
+        assert task.id in self.open, "one reply to each call that was not cancelled, and no more"
+        assert reply.queue_time_s >= 0
+        self.open.remove(task.id)
+        self.answered.add(task.id)
+        error = reply.outcome
+        if isinstance(error, WorkerLost):
+            once = self.asked[task.id] == "once"
+            assert once or len(task.lost_on) == 3, "lost once more than it may be retried"
+        elif isinstance(error, DeadlineExceeded):
+            assert task.deadline is not None
+            assert task.deadline <= self.now
+        elif isinstance(error, FarmError):
+            assert isinstance(error, ModelFailed | TimeLimitExceeded)
+
+    def _sent(self, send: Send) -> None:
+        worker = self.workers[send.worker]
+        assert worker.slots > 0, "a worker without slots gets nothing"
+        for task in send.tasks:
+            assert task.id in self.open, "nobody waits for this any more"
+            assert task.call.model in worker.models
+            assert all(task not in other.inbox for other in self.workers.values()), "sent twice"
+            if task.call.model == "once" and not task.queue.needs_no_slot:
+                assert not task.lost_on, "what may have run does not run again"
+            worker.inbox.append(task)
+            worker.lots[task.id] = task.lot
+            lots = {worker.lots[each.id] for each in worker.inbox} - {None}
+            if task.lot is not None:
+                credit = worker.slots * (1 + task.queue.run_times.prefetch)
+                assert len(lots) <= credit <= worker.slots * FULL, "above its credit"
+                if any(lot is not None and lot.exclusive for lot in lots):
+                    assert len(lots) <= worker.slots, "it waits behind a long call"
+        for lot in lots:
+            rows = [task for task in worker.inbox if worker.lots[task.id] is lot]
+            assert len(rows) <= 3 if rows[0].call.model == "batched" else len(rows) == 1
+            assert len({task.call.model for task in rows}) == 1
+
+    # What always holds
+
+    @invariant()
+    def state_is_sound(self) -> None:
+        self.scheduler.check()
+
+    @invariant()
+    def no_worker_idles_while_a_call_waits_for_it(self) -> None:
+        if not self.settled:
+            return
+        for queues in self.scheduler._models.values():
+            for queue in queues.waiting:
+                if queue.operation is Operation.DESCRIBE:
+                    free = [w for w in self.workers.values() if w.slots]
+                else:
+                    free = [
+                        w
+                        for w in self.workers.values()
+                        if len({w.lots[t.id] for t in w.inbox} - {None}) < w.slots
+                    ]
+                for worker in free:
+                    if queues.name not in worker.models:
+                        continue
+                    ends_at = self.scheduler._workers[worker.name].ends_at
+                    assert ends_at < self.now + 1.2 * queue.run_times.quantile(1.0), (
+                        f"{worker.name} idles while a call of {queues.name} waits"
+                    )
+
+    def teardown(self) -> None:
+        """Given good workers and no more trouble, every call is answered."""
+        for name in list(self.workers):
+            worker = self.workers.pop(name)
+            self.scheduler.worker_left(worker.name, "end", drained=True, now=self.now)
+        self._join(WorkerId("last"), tuple(MODELS), 2, None)
+        self.act()
+        for _ in range(1000):
+            self.now += 1.0
+            for worker in self.workers.values():
+                for question in worker.questions:
+                    there = {task.id for task in worker.inbox} - worker.begun()
+                    back = [task for task in question if task in there]
+                    worker.remove(set(back))
+                    self.scheduler.taken_back(worker.name, back, now=self.now)
+                worker.questions.clear()
+                for task in sorted(worker.begun()):
+                    worker.remove({task})
+                    self.scheduler.finished(worker.name, task, result(0.1), now=self.now)
+            self.act()
+            if not self.open and not len(self.scheduler):
+                break
+        assert not self.open, "everything is answered"
+        assert len(self.scheduler) == 0, "nothing is left behind"
+        assert set(self.asked) == self.answered | self.cancelled
+        assert not self.answered & self.cancelled
+        self.scheduler.check()
+        for client in self.scheduler._clients.values():
+            assert client.queued == 0
+        for queues in self.scheduler._models.values():
+            assert all(account.held == 0 for account in queues.accounts._by_name.values())
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(
+    max_examples=100,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
