@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo
+from farm.client import Client
 from farm.errors import ModelNotFound
 from farm.transports.line import Outcome, Receiver
 
@@ -155,3 +156,8 @@ class HandLine:
 def cube_calls(count: int) -> list[Call]:
     """The calls of `cube` at 0, 1, 2, ..."""
     return [Call("cube", Operation.EVALUATE, (np.array([float(i)]),)) for i in range(count)]
+
+
+def in_farm(client: Client) -> int:
+    """The calls that a farm has, waiting or running."""
+    return sum(q["queued"] + q["in_flight"] for q in client.status()["queues"])

@@ -1,6 +1,6 @@
 """The Python client: `connect`, remote models, and an executor over them."""
 
-from farm.client.connect import Client, connect
+from farm.client.client import Client, connect
 from farm.client.executor import Executor
 from farm.client.remote import RemoteModel
 

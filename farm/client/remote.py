@@ -24,7 +24,7 @@ from farm.errors import FarmError
 from farm.transports.line import submit
 
 if TYPE_CHECKING:
-    from farm.client.connect import Client
+    from farm.client.client import Client
 
 T = TypeVar("T")
 Config = Mapping[str, Any]

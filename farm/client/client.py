@@ -22,6 +22,9 @@ from farm.transports.zmq_client import ZmqLine
 RUN_FOLDER = Path("farm-run")
 """Where `farm serve` keeps its connection file unless told otherwise."""
 
+LOST_AFTER_S = 30.0
+"""Silence of a farm's dispatcher after which calls fail."""
+
 GONE_S = 2.0
 """How long a farm may take to answer whose process is not to be seen."""
 
@@ -79,7 +82,7 @@ def _default_target() -> str | Path:
 def _native_line(path: Path) -> ZmqLine:
     connection = read_connection(path)
     if connection.host != socket.gethostname() or _lives(connection.pid):
-        return ZmqLine(connection)
+        return ZmqLine(connection, lost_after_s=LOST_AFTER_S)
     line = ZmqLine(connection, answer_s=GONE_S)
     try:
         line.names()
@@ -89,7 +92,8 @@ def _native_line(path: Path) -> ZmqLine:
             f"the farm that wrote {path} (process {connection.pid} on this host) has ended"
         ) from None
     line.close()
-    return ZmqLine(connection)  # the process has another number where we are, as in a container
+    # The process has another number where we are, as in a container.
+    return ZmqLine(connection, lost_after_s=LOST_AFTER_S)
 
 
 def _lives(pid: int) -> bool:

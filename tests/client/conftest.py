@@ -1,0 +1,44 @@
+"""A farm of two workers that all tests of the client share, and the official server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farm.client import Client, connect
+from tests.lines import MODELS, in_farm
+from tests.loops import wait_until
+from tests.serving import Served, serving
+from tests.umbridge_models import official_server
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("farm")
+    (folder / "models.py").write_text(MODELS)
+    specs = [f"models.py:{name}" for name in ("Affine", "Two", "Moody", "Long", "Once")]
+    with serving(folder, *specs, "--workers", "2") as farm:
+        yield farm
+
+
+@pytest.fixture(scope="session")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of `umbridge.serve_models`."""
+    with official_server(tmp_path_factory.mktemp("official") / "log") as url:
+        yield url
+
+
+@pytest.fixture(params=["native", "http"])
+def target(request: pytest.FixtureRequest, served: Served) -> str | Path:
+    """What `connect` takes: a run folder, and a farm's URL."""
+    return served.folder if request.param == "native" else served.connection.url
+
+
+@pytest.fixture
+def client(target: str | Path) -> Iterator[Client]:
+    with connect(target) as client:
+        # What an earlier test has left running would hold this one up.
+        wait_until(lambda: in_farm(client) == 0)
+        yield client

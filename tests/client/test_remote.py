@@ -1,0 +1,481 @@
+"""Remote models over every line: values, shapes, derivatives, errors, and many points."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, as_completed
+from pathlib import Path
+
+import emcee
+import numpy as np
+import pytest
+
+from farm.call import Operation
+from farm.client import Client, Executor, RemoteModel, connect
+from farm.errors import (
+    DeadlineExceeded,
+    FarmError,
+    InvalidInput,
+    InvalidOutput,
+    ModelFailed,
+    ModelNotFound,
+    Unavailable,
+    UnsupportedFeature,
+    WorkerLost,
+)
+from tests.lines import MODELS, in_farm
+from tests.loops import LIMIT_S, wait_until
+from tests.serving import Served, serving
+from tests.umbridge_models import Smooth
+
+X = np.array([[1.0, 2.0], [3.0, 4.0]])
+
+
+@pytest.fixture
+def affine(client: Client) -> RemoteModel:
+    return client.model("affine")
+
+
+@pytest.fixture
+def two(client: Client) -> RemoteModel:
+    return client.model("two")
+
+
+@pytest.fixture
+def moody(client: Client) -> RemoteModel:
+    return client.model("moody")
+
+
+# One point
+
+
+@pytest.mark.parametrize("point", [X, X.tolist(), X.reshape(-1), [X], {"x": X}])
+def test_a_point_may_be_written_in_many_ways(affine: RemoteModel, point: object) -> None:
+    y = affine(point)
+    assert y.tolist() == [3.0, 7.0]
+    assert y.flags.writeable
+
+
+def test_config_goes_along(affine: RemoteModel) -> None:
+    assert affine(X, {"add": 1.0}).tolist() == [4.0, 8.0]
+    assert affine.evaluate(X, config={"add": np.float64(2.0)}).tolist() == [5.0, 9.0]
+
+
+def test_several_inputs_and_outputs_go_by_name(two: RemoteModel) -> None:
+    for point in ({"k": 3, "a": [1.0, 2.0]}, [[1.0, 2.0], [3]], ([1, 2], 3)):
+        out = two(point)
+        assert {k: v.tolist() for k, v in out.items()} == {"sum": [9.0], "copy": [1.0, 2.0]}
+
+
+def test_shapes_follow_the_config(two: RemoteModel) -> None:
+    out = two({"a": [1.0, 2.0, 4.0], "k": [1]}, {"n": 3})
+    assert out["copy"].tolist() == [1.0, 2.0, 4.0]
+    assert two.describe({"n": 3}).inputs[0].shape == (3,)
+    assert two.info.inputs[0].shape == (2,)
+
+
+def test_derivatives_have_the_shapes_of_inputs_and_outputs(
+    affine: RemoteModel, two: RemoteModel
+) -> None:
+    assert affine.gradient("y", "x", X, [1.0, 2.0]).tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    assert affine.gradient(0, 0, X, [1.0, 2.0]).shape == (2, 2)
+    assert affine.apply_jacobian(0, 0, X, np.ones((2, 2))).tolist() == [2.0, 2.0]
+    point = {"a": [1.0, 2.0], "k": [1]}
+    assert two.apply_hessian("sum", "a", "k", point, [2.0], [3.0]).tolist() == [6.0, 6.0]
+
+
+def test_long_vectors_come_through(client: Client) -> None:
+    x = np.random.default_rng(1).standard_normal(10**6)
+    y = client.model("long")(x)
+    assert np.array_equal(y, 2.0 * x)
+
+
+def test_what_is_sent_may_be_changed_at_once(affine: RemoteModel) -> None:
+    x = np.zeros((2, 2))
+    futures = []
+    for k in range(50):
+        x[:] = k
+        futures.append(affine.submit(x))
+    assert [f.result(LIMIT_S)[0] for f in futures] == [2.0 * k for k in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("point", "kind", "text"),
+    [
+        (-1.0, ModelFailed, "ValueError: minus one is not for me"),
+        (-2.0, InvalidOutput, r"output 'y' of model 'moody' has shape \(3,\), expected \(1,\)"),
+        ([1.0, 2.0], InvalidInput, r"input 'x' has shape \(2,\), model 'moody' expects \(1,\)"),
+        ("one", InvalidInput, "input 'x' is <U3, expected numbers of type float64"),
+        (1j, InvalidInput, "input 'x' is complex128, expected numbers of type float64"),
+        ({"z": 1.0}, InvalidInput, r"the point has 'z'; model 'moody' has x \(1,\)"),
+    ],
+)
+def test_errors_say_what_is_wrong(
+    moody: RemoteModel, point: object, kind: type[FarmError], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        moody(point)
+
+
+def test_nan_is_a_number(moody: RemoteModel) -> None:
+    assert np.isnan(moody(-4.0)[0])
+    assert moody([-np.inf]).tolist() == [-np.inf]
+
+
+def test_a_crash_says_so(client: Client) -> None:
+    with pytest.raises(WorkerLost, match="not repeatable"):
+        client.model("once")(1.0)
+
+
+def test_unknown_operations_models_and_names_are_refused(
+    client: Client, moody: RemoteModel, affine: RemoteModel
+) -> None:
+    with pytest.raises(UnsupportedFeature, match="does not offer gradient"):
+        moody.gradient(0, 0, 1.0, [1.0])
+    with pytest.raises(InvalidInput, match=r"outWrt is 7, but model 'affine' has 1 output"):
+        affine.gradient(7, 0, X, [1.0, 1.0])
+    with pytest.raises(InvalidInput, match=r"'z' is no input; the inputs are x \(2, 2\)"):
+        affine.gradient("y", "z", X, [1.0, 1.0])
+    with pytest.raises(InvalidInput, match="sens has length 1, expected 2 numbers"):
+        affine.gradient(0, 0, X, [1.0])
+    with pytest.raises(ModelNotFound, match="'nope' is not served here; the models are: affine"):
+        client.model("nope")
+    with pytest.raises(ModelNotFound, match="say which model"):
+        client.model()
+
+
+# Many points
+
+
+def test_an_array_of_points_gives_an_array(affine: RemoteModel, moody: RemoteModel) -> None:
+    x = np.random.default_rng(2).standard_normal((3000, 2, 2))
+    assert np.allclose(affine.map(x), x.sum(axis=2), rtol=1e-15)
+    assert np.allclose(affine.map(x.reshape(-1, 4), {"add": 1.0}), x.sum(axis=2) + 1.0)
+    assert affine.map(x[:0]).shape == (0, 2)
+    points = np.arange(10.0)[:, None]
+    out = moody.map(points)
+    assert out.tolist() == points.tolist()
+    assert out.flags.writeable
+
+
+def test_whole_numbers_and_float32_become_float64(moody: RemoteModel) -> None:
+    assert moody.map(np.array([[1], [2]])).tolist() == [[1.0], [2.0]]
+    assert moody(np.float32(0.5)).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("points", "text"),
+    [
+        (np.ones((3, 2)), r"has shape \(3, 2\); for input 'x' of model 'moody' expected \(N, 1\)"),
+        (np.array(["a"]), "the array of points is <U1"),
+        (np.float64(1.0), r"has shape \(\)"),
+    ],
+)
+def test_an_array_of_the_wrong_shape_is_refused(
+    moody: RemoteModel, points: np.ndarray[tuple[int, ...], np.dtype[np.float64]], text: str
+) -> None:
+    with pytest.raises(InvalidInput, match=text):
+        moody.map(np.asarray(points))
+
+
+def test_arrays_are_for_models_of_one_input(two: RemoteModel) -> None:
+    with pytest.raises(InvalidInput, match=r"inputs a \(2,\), k \(1,\).*give a list of points"):
+        two.map(np.ones((3, 2)))
+
+
+def test_points_of_any_kind_give_outputs_in_their_order(two: RemoteModel) -> None:
+    points = [{"a": [float(i), 1.0], "k": [2]} for i in range(100)]
+    outs = list(two.map(points))
+    assert [out["sum"][0] for out in outs] == [2.0 * i + 2.0 for i in range(100)]
+
+
+def test_slow_points_do_not_change_the_order(moody: RemoteModel) -> None:
+    points = [100.3, 1.0, 2.0, 100.2, 3.0]
+    assert [y[0] for y in moody.map(points)] == points
+
+
+def test_as_completed_gives_the_quick_ones_first(moody: RemoteModel) -> None:
+    points = [100.8, 1.0, 2.0]
+    order = [(i, y[0]) for i, y in moody.as_completed(points)]
+    assert order[-1] == (0, 100.8)
+    assert sorted(order) == list(enumerate(points))
+
+
+def test_an_endless_source_is_taken_as_there_is_room(moody: RemoteModel) -> None:
+    taken = []
+
+    def endless() -> Iterator[float]:
+        k = 0.0
+        while True:
+            taken.append(k)
+            yield k
+            k += 1.0
+
+    outs = moody.map(endless(), in_flight=10)
+    for k in range(100):
+        assert next(outs)[0] == float(k)
+        assert len(taken) <= k + 11
+
+
+def test_an_error_is_raised_at_its_place(moody: RemoteModel) -> None:
+    outs = moody.map([1.0, 2.0, -1.0, 4.0, "five"])
+    assert next(outs)[0] == 1.0
+    assert next(outs)[0] == 2.0
+    with pytest.raises(ModelFailed, match="minus one") as caught:
+        next(outs)
+    assert caught.value.__notes__ == ["at point 2"]
+    assert list(outs) == []
+
+
+def test_an_error_in_an_array_is_raised(moody: RemoteModel) -> None:
+    with pytest.raises(ModelFailed, match="minus one") as caught:
+        moody.map(np.array([[1.0], [-1.0], [2.0]]))
+    assert caught.value.__notes__ == ["at point 1"]
+
+
+def test_errors_may_be_given_in_place_of_outputs(moody: RemoteModel) -> None:
+    outs = list(moody.map([1.0, -1.0, "two", -2.0, 5.0], return_errors=True))
+    kinds = [type(out) for out in outs]
+    assert kinds == [np.ndarray, ModelFailed, InvalidInput, InvalidOutput, np.ndarray]
+    indices = dict(moody.as_completed(np.array([[1.0], [-1.0]]), return_errors=True))
+    assert isinstance(indices[1], ModelFailed)
+
+
+def test_leaving_a_loop_takes_the_rest_back(client: Client, moody: RemoteModel) -> None:
+    for y in moody.map([1.0, *[101.0] * 50]):
+        assert y[0] == 1.0
+        break
+    wait_until(lambda: not any(q["queued"] for q in client.status()["queues"]), 3.0)
+    assert moody(2.0)[0] == 2.0  # within the test's time
+
+
+def test_a_thousand_long_vectors_do_not_all_wait_at_once(client: Client) -> None:
+    taken = []
+
+    def points() -> Iterator[object]:
+        for _ in range(1000):
+            taken.append(1)
+            yield np.zeros(10**6)
+
+    outs = client.model("long").map(points())
+    next(outs)
+    outs.close()  # type: ignore[attr-defined]  # a generator
+    assert len(taken) <= 130
+
+
+# Futures
+
+
+def test_futures_are_those_of_the_standard_library(moody: RemoteModel) -> None:
+    futures = {moody.submit(x): x for x in (100.3, 1.0, 2.0)}
+    order = [futures[f] for f in as_completed(futures, timeout=LIMIT_S)]
+    assert order[-1] == 100.3
+    failing = moody.submit(-1.0)
+    assert isinstance(failing.exception(LIMIT_S), ModelFailed)
+
+
+def test_a_cancelled_future_is_taken_back(client: Client, moody: RemoteModel) -> None:
+    futures = [moody.submit(160.0) for _ in range(8)]
+    wait_until(lambda: in_farm(client) == 8)
+    assert all(f.cancel() for f in futures[2:])
+    with pytest.raises(CancelledError):
+        futures[-1].result(LIMIT_S)
+    wait_until(lambda: in_farm(client) == 2)
+    # The two that run go on, as nothing can stop a model; let them not hold up other tests.
+    for row in client.status()["workers"]:
+        if row["in_flight"]:
+            os.kill(row["pid"], signal.SIGKILL)
+    futures[0].cancel()
+    futures[1].cancel()
+
+
+def test_a_deadline_is_kept(target: str | Path) -> None:
+    with connect(target, deadline_s=0.3, client="hasty", priority=2) as client:
+        moody = client.model("moody")
+        assert moody(1.0)[0] == 1.0
+        with pytest.raises(DeadlineExceeded, match="no answer within"):
+            moody(100.8)
+
+
+def test_many_threads_share_a_model(affine: RemoteModel) -> None:
+    wrong = []
+
+    def caller(k: int) -> None:
+        for i in range(20):
+            if affine(X + k, {"add": float(i)}).tolist() != [3.0 + 2 * k + i, 7.0 + 2 * k + i]:
+                wrong.append((k, i))
+
+    threads = [threading.Thread(target=caller, args=(k,)) for k in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_model_travels_to_other_processes(moody: RemoteModel) -> None:
+    other: RemoteModel = pickle.loads(pickle.dumps(moody))
+    assert other(3.0)[0] == 3.0
+    assert other.name == "moody"
+    assert repr(other) == "<RemoteModel 'moody'>"
+
+
+# The end of things
+
+
+def test_ctrl_c_ends_a_program_that_waits(served: Served) -> None:
+    program = (
+        "import sys\n"
+        "from farm.client import connect\n"
+        "model = connect(sys.argv[1]).model('moody')\n"
+        "print('ready', flush=True)\n"
+        "{wait}\n"
+    )
+    for target in (str(served.folder), served.connection.url):
+        for wait in ("model(102.0)", "list(model.map([102.0] * 10))"):
+            process = subprocess.Popen(
+                [sys.executable, "-c", program.format(wait=wait), target],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(0.1)  # so that it mostly waits already; right in any case
+            process.send_signal(signal.SIGINT)
+            begun = time.monotonic()
+            _, errors = process.communicate(timeout=LIMIT_S)
+            assert errors.strip().endswith("KeyboardInterrupt")
+            assert time.monotonic() - begun < 1.5
+
+
+@pytest.mark.parametrize("over", ["native", "http"])
+def test_a_killed_farm_is_no_reason_to_hang(
+    tmp_path: Path, over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.client.client.LOST_AFTER_S", 1.0)
+    (tmp_path / "models.py").write_text(MODELS)
+    with (
+        serving(tmp_path, "models.py:Moody") as farm,
+        connect(farm.folder if over == "native" else farm.connection.url) as client,
+    ):
+        moody = client.model("moody")
+        future = moody.submit(120.0)
+        outs = moody.map([120.0] * 10)
+        wait_until(lambda: in_farm(client) == 11)
+        farm.process.kill()
+        assert isinstance(future.exception(LIMIT_S), Unavailable)
+        with pytest.raises(Unavailable):
+            next(outs)
+        with pytest.raises(Unavailable):
+            moody(1.0)
+
+
+# Other people's servers
+
+
+def test_the_official_server_serves_as_well(official: str) -> None:
+    with connect(official) as client:
+        assert client.models() == ["odd", "smooth"]
+        smooth = client.model("smooth")
+        original = Smooth()
+        point = [[1.0, 2.0, 3.0], [4.0, 5.0]]
+        expected = original(point, {})
+        out = smooth(point)
+        assert [out["out0"].tolist(), out["out1"].tolist()] == expected
+        assert smooth.info.operations == set(Operation) - {Operation.DESCRIBE}
+        sens, vec = [1.0, 2.0], [1.0, -1.0, 0.5]
+        gradient = original.gradient(0, 0, point, sens, {})
+        assert np.allclose(smooth.gradient("out0", "in0", point, sens), gradient)
+        jacobian = original.apply_jacobian(0, 0, point, vec, {})
+        assert np.allclose(smooth.apply_jacobian(0, 0, point, vec), jacobian)
+        odd = client.model("odd")
+        points = np.arange(100.0)[:, None]
+        assert np.array_equal(odd.map(points), points**2)
+        with pytest.raises(ModelFailed, match="the model server failed with status 500"):
+            odd(1.0, {"give": "raise"})
+        nonfinite = odd(1.0, {"give": "nonfinite"})
+        assert np.array_equal(nonfinite, [np.nan, np.inf, -np.inf], equal_nan=True)
+        with pytest.raises(UnsupportedFeature, match="is no farm"):
+            client.status()
+
+
+SLEEPER = """
+import sys, time, umbridge
+
+class Sleeper(umbridge.Model):
+    def __init__(self): super().__init__("sleeper")
+    def get_input_sizes(self, config): return [1]
+    def get_output_sizes(self, config): return [1]
+    def supports_evaluate(self): return True
+    def __call__(self, parameters, config):
+        print("asleep", flush=True)
+        time.sleep(parameters[0][0])
+        return parameters
+
+umbridge.serve_models([Sleeper()], int(sys.argv[1]))
+"""
+
+
+def test_a_killed_official_server_is_no_reason_to_hang() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", SLEEPER, str(port)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        wait_until(lambda: is_listening(port))
+        with connect(f"http://127.0.0.1:{port}") as client:
+            sleeper = client.model()
+            future = sleeper.submit(600.0)
+            assert process.stdout is not None
+            while process.stdout.readline() != "asleep\n":
+                assert process.poll() is None
+            process.kill()
+            assert isinstance(future.exception(LIMIT_S), Unavailable)
+
+
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+# Samplers
+
+
+def log_density(y: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    return float(-0.5 * (y**2).sum())
+
+
+def test_emcee_maps_walkers_at_once_or_by_a_pool(affine: RemoteModel) -> None:
+    start = np.random.default_rng(3).standard_normal((10, 4))
+
+    def one(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+        return log_density(affine(x))
+
+    def all_of_them(x: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[float]:
+        return [log_density(y) for y in affine.map(x)]
+
+    def local(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+        return log_density(x.reshape(2, 2).sum(axis=1))
+
+    chains = []
+    with Executor() as pool:
+        for function, how in ((local, {}), (one, {"pool": pool}), (all_of_them, {"vectorize": 1})):
+            sampler = emcee.EnsembleSampler(10, 4, function, **how)
+            sampler.random_state = np.random.RandomState(4).get_state()
+            sampler.run_mcmc(start, 20)
+            chains.append(sampler.get_chain())
+    assert np.array_equal(chains[0], chains[1])
+    assert np.array_equal(chains[0], chains[2])
