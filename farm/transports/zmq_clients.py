@@ -71,8 +71,11 @@ class ClientDoor:
             self._acquaintances += 1
             client = self._clients[routing_id] = _Client(routing_id, self._acquaintances)
             self._put(routing_id, wire.encode(Kind.WELCOME, client.acquaintance))
-        if message.kind is Kind.CALLS or message.kind is Kind.CALLS_AGAIN:
+        if message.kind is Kind.CALLS:
             self._calls(client, message)
+        elif message.kind is Kind.CALLS_AGAIN:
+            self._calls(client, message)
+            self._flush(client)
         elif message.kind is Kind.CANCEL:
             for call_id in wire.decode_ids(message):
                 task_id = client.calls.pop(call_id, None)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from subprocess import Popen
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import zmq
 
-from farm.call import Call, ModelInfo, Result, TensorInfo, WorkerInfo
+from farm.call import Call, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
+from farm.dispatcher import Dispatcher
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message, Outcome
 from farm.transports.connection import Connection
+from farm.transports.zmq import ZmqTransport
 from farm.transports.zmq_socket import dial
-from tests.loops import LIMIT_S
+from tests.loops import LIMIT_S, until
+from tests.transports import host_process
 
 CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
 ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)
@@ -83,6 +90,65 @@ class Peer:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Farm:
+    """A dispatcher with this transport, and peers and processes that are gone at the end."""
+
+    def __init__(self, *, retries: int = 3, max_queued: int = 1000, **options: Any) -> None:
+        self.transport = ZmqTransport(**options)
+        self.dispatcher = Dispatcher([self.transport], retries=retries, max_queued=max_queued)
+        self.peers: list[Peer] = []
+        self.processes: list[Popen[bytes]] = []
+
+    def peer(self, name: str) -> Peer:
+        self.peers.append(Peer(self.transport.endpoint, name))
+        return self.peers[-1]
+
+    async def worker(self, name: str = "node1/1-a", *models: ModelInfo, slots: int = 1) -> Peer:
+        peer = self.peer(name)
+        peer.join(*models, slots=slots)
+        await peer.hear(Kind.WELCOME)
+        return peer
+
+    async def process(self, name: str = "node1/1-a", **options: Any) -> Popen[bytes]:
+        process = host_process.start(self.transport.endpoint, name, **options)
+        self.processes.append(process)
+        await until(lambda: name in self.workers())
+        return process
+
+    def submit(
+        self, x: float = 2.0, model: str = "cube", config: str = "{}"
+    ) -> asyncio.Task[Result]:
+        call = Call(model, Operation.EVALUATE, (np.array([x]),), config)
+        return asyncio.create_task(self.dispatcher.submit(call))
+
+    def workers(self) -> list[str]:
+        return [row["name"] for row in self.dispatcher.snapshot()["workers"]]
+
+    def events(self, *kinds: str) -> list[str]:
+        """What was said when workers came or went."""
+        events = self.dispatcher.snapshot()["events"]
+        return [e["text"] for e in events if e["event"] in (kinds or ("lost",))]
+
+    def queued(self) -> int:
+        return sum(row["queued"] for row in self.dispatcher.snapshot()["queues"])
+
+    @classmethod
+    @asynccontextmanager
+    async def up(cls, **options: Any) -> AsyncIterator[Self]:
+        """One that runs until the end of the block."""
+        farm = cls(**options)
+        farm.dispatcher.start()
+        try:
+            yield farm
+        finally:
+            for process in farm.processes:
+                process.kill()
+                process.wait()
+            for peer in farm.peers:
+                peer.close()
+            await farm.dispatcher.close(grace_s=0.0)
 
 
 class Desk:

@@ -1,0 +1,331 @@
+"""Native clients at the dispatcher's ROUTER, played by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Hints, Operation, Result
+from farm.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    WorkerLost,
+)
+from farm.protocols import wire
+from farm.protocols.wire import Kind
+from farm.transports import zmq as transport_module
+from farm.transports import zmq_clients as module
+from farm.transports.zmq_clients import CLIENT_PREFIX
+from tests.loops import on_loop, until
+from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
+
+ME = CLIENT_PREFIX.decode() + "me"
+
+
+@asynccontextmanager
+async def up(**limits: int) -> AsyncIterator[tuple[Farm, Peer, Peer]]:
+    """A farm, a worker that has joined, and a client."""
+    async with Farm.up(**limits) as farm:
+        worker = await farm.worker("node1/1-a", CUBE, ONCE)
+        yield farm, worker, farm.peer(ME)
+
+
+def cube(x: float = 2.0, model: str = "cube") -> Call:
+    return Call(model, Operation.EVALUATE, (np.array([x]),))
+
+
+def ask(
+    client: Peer, *calls: tuple[int, Call], hints: Hints | None = None, again: bool = False
+) -> None:
+    kind = Kind.CALLS_AGAIN if again else Kind.CALLS
+    client.send(wire.encode_calls(calls, hints, kind=kind))
+
+
+async def answer(worker: Peer) -> int:
+    """Answer the calls of the next message; how many they are."""
+    calls = await worker.hear_calls()
+    worker.answer(*[(i, Result((call.inputs[0] ** 3,), 0.001)) for i, call in calls])
+    return len(calls)
+
+
+async def answers(client: Peer, worker: Peer | None = None) -> dict[int, Any]:
+    """The client's next answers, which `worker` may have to give first."""
+    if worker is not None:
+        await answer(worker)
+    return dict(wire.decode_answers(await client.hear(Kind.ANSWERS)))
+
+
+@on_loop
+async def test_calls_are_answered_by_the_clients_own_numbers() -> None:
+    async with up() as (_, worker, client):
+        ask(client, (7, cube(2.0)))
+        await client.hear(Kind.WELCOME)
+        outcome = (await answers(client, worker))[7]
+        assert value(outcome) == 8.0
+        assert outcome.worker == "node1/1-a"
+
+
+@on_loop
+async def test_answers_of_one_turn_share_a_message() -> None:
+    async with up() as (farm, worker, client):
+        other = await farm.worker("node2/2-b", CUBE, slots=8)
+        worker.say(Kind.RESIZE, 0)
+        ask(client, *[(i, cube(i)) for i in range(8)])
+        await client.hear(Kind.WELCOME)
+        calls: list[tuple[int, Call]] = []
+        while len(calls) < 8:
+            calls += await other.hear_calls()
+        other.answer(*[(i, Result((call.inputs[0],), 0.001)) for i, call in calls])
+        assert sorted(await answers(client)) == list(range(8))
+
+
+@on_loop
+async def test_call_that_cannot_be_taken_is_answered_at_once() -> None:
+    async with up(max_queued=1) as (_, worker, client):
+        ask(client, (1, cube()), (2, cube(model="beam")), (3, Call("cube", Operation.EVALUATE)))
+        await client.hear(Kind.WELCOME)
+        outcomes = await answers(client)
+        assert isinstance(outcomes[2], ModelNotFound)
+        assert isinstance(outcomes[3], InvalidInput)
+        ((task_id, _),) = await worker.hear_calls()
+        ask(client, (4, cube()), (5, cube()))
+        assert isinstance((await answers(client))[5], Overloaded)
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        assert value((await answers(client))[1]) == 8.0
+
+
+@on_loop
+async def test_call_that_cannot_be_read_is_answered() -> None:
+    async with up() as (_, worker, client):
+        client.say(Kind.CALLS, [None, [[1, "cube", "evaluate", [["<f8", [10**18], 0]]]]])
+        await client.hear(Kind.WELCOME)
+        assert isinstance((await answers(client))[1], InvalidRequest)
+        ask(client, (2, cube()))
+        assert value((await answers(client, worker))[2]) == 8.0
+
+
+@on_loop
+async def test_hints_hold_for_all_calls_of_a_message() -> None:
+    async with up() as (_, worker, client):
+        ask(client, (1, cube()))
+        await client.hear(Kind.WELCOME)
+        ((first, _),) = await worker.hear_calls()
+        ask(client, (2, cube(2.0)))
+        ask(client, (3, cube(3.0)), hints=Hints(priority=5))
+        ask(client, (4, cube(4.0)), hints=Hints(deadline_s=0.02))
+        assert isinstance((await answers(client))[4], DeadlineExceeded)
+        worker.answer((first, Result((np.array([8.0]),))))
+        order: list[float] = []
+        while len(order) < 2:
+            order += [call.inputs[0][0] for _, call in await worker.hear_calls()]
+        assert order == [3.0, 2.0]
+
+
+@on_loop
+async def test_cancelled_call_is_taken_back() -> None:
+    async with up() as (farm, worker, client):
+        ask(client, (1, cube(1.0)))
+        await client.hear(Kind.WELCOME)
+        ((first, _),) = await worker.hear_calls()
+        ask(client, (2, cube(2.0)), (3, cube(3.0)))
+        client.say(Kind.CANCEL, [2, 99])
+        worker.answer((first, Result((np.array([1.0]),))))
+        assert list(await answers(client)) == [1]
+        assert list(await answers(client, worker)) == [3]
+        assert farm.queued() == 0
+
+
+@pytest.mark.parametrize("goodbye", [True, False])
+@on_loop
+async def test_calls_of_a_client_that_is_gone_are_taken_back(goodbye: bool) -> None:
+    async with up() as (farm, worker, client):
+        ask(client, (1, cube(1.0)))
+        await client.hear(Kind.WELCOME)
+        ((first, _),) = await worker.hear_calls()
+        ask(client, *[(i, cube()) for i in range(2, 50)])
+        await until(lambda: farm.queued() == 48)
+        if goodbye:
+            client.say(Kind.LEAVE)
+        else:
+            client.close()
+        await until(lambda: farm.queued() == 0)
+        worker.answer((first, Result((np.array([1.0]),))))  # nobody is there to take it
+        other = farm.peer(CLIENT_PREFIX.decode() + "other")
+        ask(other, (1, cube()))
+        await other.hear(Kind.WELCOME)
+        assert value((await answers(other, worker))[1]) == 8.0
+
+
+# After a lost connection
+
+
+@on_loop
+async def test_client_that_was_forgotten_sees_another_number() -> None:
+    async with up() as (_, _, client):
+        client.say(Kind.PROBE)
+        first, same = [(await client.hear(Kind.WELCOME)).data for _ in range(2)]
+        assert first == same
+        client.say(Kind.LEAVE)
+        client.say(Kind.PROBE)
+        assert (await client.hear(Kind.WELCOME)).data != first
+
+
+@on_loop
+async def test_numbers_of_two_farms_do_not_meet() -> None:
+    numbers = []
+    for _ in range(2):
+        async with up() as (_, _, client):
+            client.say(Kind.PROBE)
+            numbers.append((await client.hear(Kind.WELCOME)).data)
+    assert numbers[0] != numbers[1]
+
+
+@on_loop
+async def test_call_said_again_runs_once_when_it_was_not_lost() -> None:
+    async with up() as (_, worker, client):
+        for again in (False, True, True):
+            ask(client, (1, cube()), again=again)
+        await client.hear(Kind.WELCOME)
+        assert list(await answers(client, worker)) == [1]
+        ask(client, (2, cube()))
+        assert list(await answers(client, worker)) == [2]
+
+
+@on_loop
+async def test_call_said_again_runs_anew_when_its_answer_was_lost() -> None:
+    async with up() as (_, worker, client):
+        for again in (False, True):
+            ask(client, (1, cube()), again=again)
+            assert list(await answers_after_welcome(client, worker)) == [1]
+
+
+async def answers_after_welcome(client: Peer, worker: Peer) -> dict[int, Any]:
+    await answer(worker)
+    message = await client.hear(Kind.ANSWERS, Kind.WELCOME)
+    if message.kind is Kind.WELCOME:
+        message = await client.hear(Kind.ANSWERS)
+    return dict(wire.decode_answers(message))
+
+
+@on_loop
+async def test_call_said_again_that_must_not_run_twice_is_given_up() -> None:
+    async with up() as (_, worker, client):
+        ask(client, (1, cube(model="once")))
+        await client.hear(Kind.WELCOME)
+        ask(client, (1, cube(model="once")), (2, cube(model="once")), again=True)
+        outcomes = await answers(client)
+        assert list(outcomes) == [2]  # the first is under way
+        assert isinstance(outcomes[2], WorkerLost)
+        assert "not repeatable" in outcomes[2].message
+        assert list(await answers(client, worker)) == [1]
+
+
+@on_loop
+async def test_client_whose_connection_broke_unnoticed_gets_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport_module, "PROBE_EVERY_S", 1000.0)
+    async with up() as (farm, worker, client):
+        ask(client, (1, cube()))
+        await client.hear(Kind.WELCOME)
+        client.close()
+        again = farm.peer(ME)
+        ask(again, (1, cube()), again=True)
+        assert value((await answers(again, worker))[1]) == 8.0
+
+
+@on_loop
+async def test_answers_are_kept_for_a_client_that_is_away_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_PROBES", 1000)
+    async with up() as (farm, worker, client):
+        ask(client, (1, cube(model="once")))
+        await client.hear(Kind.WELCOME)
+        client.close()
+        await until(lambda: not farm.transport._put(ME.encode(), wire.encode(Kind.PROBE)))
+        await answer(worker)
+        await until(lambda: farm.dispatcher.snapshot()["done"] == 1)
+        again = farm.peer(ME)
+        ask(again, (1, cube(model="once")), again=True)
+        assert value((await answers(again))[1]) == 8.0
+
+
+# Questions
+
+
+@on_loop
+async def test_models_and_status_are_told() -> None:
+    async with up() as (_, _, client):
+        client.say(Kind.ASK, {"id": 5, "what": "models"})
+        await client.hear(Kind.WELCOME)
+        told = (await client.hear(Kind.TELL)).data
+        assert told == {"id": 5, "models": [as_told(CUBE), as_told(ONCE)]}
+        client.say(Kind.ASK, {"id": 6, "what": "status"})
+        told = (await client.hear(Kind.TELL)).data
+        assert told["id"] == 6
+        assert told["status"]["workers"][0]["name"] == "node1/1-a"
+
+
+def as_told(model: Any) -> Any:
+    return {
+        **model.to_json(),
+        "inputs": [{"name": "x", "shape": [1], "dtype": "float64"}],
+        "outputs": [{"name": "y", "shape": [1], "dtype": "float64"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "complaint"),
+    [
+        (Kind.ASK, {"id": 1, "what": "weather"}, "ASK wants 'models' or 'status', got 'weather'"),
+        (Kind.ASK, None, "got None"),
+        (Kind.CANCEL, [[]], "malformed CANCEL"),
+        (Kind.CANCEL, "all", "malformed CANCEL"),
+        (Kind.CALLS, [None, [[None]]], "malformed CALLS"),
+        (Kind.CALLS_AGAIN, [["c", 0, "soon"], []], "malformed CALLS_AGAIN"),
+        (Kind.JOIN, None, "a client does not send JOIN"),
+    ],
+)
+@on_loop
+async def test_nonsense_is_refused_with_a_reason(kind: Kind, data: Any, complaint: str) -> None:
+    async with up() as (_, _, client):
+        client.say(kind, data)
+        await client.hear(Kind.WELCOME)
+        assert complaint in (await client.hear(Kind.REFUSED)).data
+
+
+# The end
+
+
+@on_loop
+async def test_answers_of_the_last_moment_still_leave() -> None:
+    async with up() as (farm, worker, client):
+        ask(client, (1, cube()))
+        await client.hear(Kind.WELCOME)
+        ((task_id, _),) = await worker.hear_calls()
+        closing = asyncio.create_task(farm.dispatcher.close(grace_s=20.0))
+        await asyncio.sleep(0)
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        assert value((await answers(client))[1]) == 8.0
+        await worker.hear(Kind.STOP)
+        worker.say(Kind.LEAVE)
+        await closing
+
+
+@on_loop
+async def test_clients_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "PROBE_EVERY_S", 0.01)
+    async with up() as (_, _, client):
+        client.say(Kind.PROBE)
+        for _ in range(2):
+            await client.hear(Kind.WELCOME)
+        await client.hear(Kind.PROBE)
