@@ -1,8 +1,10 @@
 """The HDF5 layout "sweep/1": what is in a sweep file, written so that every reader is content.
 
 docs/sweeps.md has the table. The structure is fixed and fully allocated at the start: while a sweep
-runs nothing but numbers changes, and the two small tables of failures and workers grow. That, with
-a flush per batch, is what keeps the file of a killed process readable.
+runs nothing but numbers in their places changes. That, with a flush per batch, is what keeps the
+file of a killed process readable. The two tables that grow, of failures and workers, have texts,
+which HDF5 keeps in a heap that a kill can leave behind its pointers (seen in one of ten kills);
+they are written when a process ends, and are in the journal until then.
 """
 
 from __future__ import annotations
@@ -49,8 +51,12 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 """What is said of the columns of one number per point."""
 
 
-def create(file: h5py.File, plan: Plan) -> None:
-    """Make the whole structure of `plan` in an empty file, allocated and filled. Raises OSError."""
+def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
+    """Make the whole structure of `plan` in an empty file, allocated and filled. Raises OSError.
+
+    gzip: compressed, for files that are complete: a chunk that changes its size while it is written
+    is lost when the writer is killed.
+    """
     file.attrs["Conventions"] = "CF-1.11"
     file.attrs["farm_layout"] = LAYOUT
     file.attrs["title"] = plan.title
@@ -61,11 +67,11 @@ def create(file: h5py.File, plan: Plan) -> None:
     param = _scale(file, "param", names)
     for name, table in (("theta", plan.theta), ("unit", plan.unit)):
         if table is not None:
-            _join(_wide(file, name, table.shape, gzip=plan.gzip), point, param)
+            _join(_wide(file, name, table.shape, gzip=gzip), point, param)
     _describe_theta(file["theta"], plan)
     entries = _entry_scales(file, plan)
     for column in plan.columns:
-        data = _wide(file, column.name, (plan.size, *column.shape), gzip=plan.gzip)
+        data = _wide(file, column.name, (plan.size, *column.shape), gzip=gzip)
         _join(data, point, *(entries[name] for name in _entries_of(column)))
         data.attrs["long_name"] = _long_name(column, plan)
     for name, (dtype, fill) in COLUMNS.items():
@@ -127,7 +133,18 @@ def read_known(file: h5py.File) -> Known:
                 traceback=failures["traceback"][k].decode(),
             )
         )
+    _complete(known)
     return known
+
+
+def _complete(known: Known) -> None:
+    """Fill in what the tables of a killed file lack, for want of the journal that has it."""
+    known.worker[known.worker >= len(known.workers)] = NO_WORKER
+    told = {row.point for row in known.failures}
+    for point in np.flatnonzero(known.status > Status.DONE).tolist():
+        if point not in told:
+            status, attempt = Status(int(known.status[point])), int(known.attempts[point])
+            known.failures.append(Row(point, status, attempt, error="lost with the journal"))
 
 
 def read_values(file: h5py.File, columns: Sequence[Column], points: Array) -> Array:
@@ -163,15 +180,21 @@ def write_outcomes(file: h5py.File, rows: Sequence[Row]) -> None:
 
 
 def write_known(file: h5py.File, known: Known) -> None:
-    """Replace all but the numbers of all points, and both small tables."""
-    append_workers(file, known.workers, at=0)
-    append_failures(file, known.failures, at=0)
+    """Replace all but the numbers of all points; the two tables are not touched."""
     for name in reversed(COLUMNS):
         file[name][:] = getattr(known, name)
 
 
-def append_failures(file: h5py.File, rows: Sequence[Row], *, at: int) -> None:
-    """Put the failed rows into /failures from row `at` on, cutting off what was there."""
+def write_tables(file: h5py.File, known: Known) -> None:
+    """Bring /failures and /workers, whose first rows are there already, to what is known."""
+    there = min(len(file["failures/row"]), len(known.failures))
+    _append_failures(file, known.failures[there:], there)
+    there = min(len(file["workers/id"]), len(known.workers))
+    _append_workers(file, known.workers[there:], there)
+    file["workers/ended"][:] = known.ended
+
+
+def _append_failures(file: h5py.File, rows: Sequence[Row], at: int) -> None:
     table = file["failures"]
     end = at + len(rows)
     columns: dict[str, list[Any]] = {
@@ -189,8 +212,7 @@ def append_failures(file: h5py.File, rows: Sequence[Row], *, at: int) -> None:
             table[name][at:end] = values
 
 
-def append_workers(file: h5py.File, workers: Sequence[Worker], *, at: int) -> None:
-    """Put workers into /workers from row `at` on, cutting off what was there."""
+def _append_workers(file: h5py.File, workers: Sequence[Worker], at: int) -> None:
     table = file["workers"]
     end = at + len(workers)
     columns: dict[str, list[Any]] = {

@@ -39,7 +39,7 @@ class Plan:
 
     theta: values (points, parameters); unit: their places in the unit cube, None for a table.
     gradients: (output, entry) pairs whose gradients are wanted with respect to every input.
-    gzip: whether the file is compressed.
+    gzip: whether the file is compressed when it is complete.
     provenance: text that says where the sweep comes from; no call depends on it.
     """
 

@@ -71,8 +71,12 @@ def recover(path: Path, beat: Beat) -> tuple[Plan, Known, Journal]:
     """
     journaled = _read_if_any(path)
     if journaled is None or _is_behind(path, journaled):
-        return _start_from_file(path, beat)
-    _mend(path, journaled, beat)
+        _start_from_file(path, beat)
+        journaled = read(journal_of(path))
+    if not path.exists() or _is_compressed(path):
+        _make_anew(path, journaled, beat)
+    else:
+        _mend(path, journaled, beat)
     journal = Journal(journal_of(path), sequence=journaled.sequence, size=journaled.end)
     return journaled.plan, journaled.known, journal
 
@@ -98,7 +102,32 @@ def rebuild(journal: Path, path: Path) -> None:
         make_file(new, journaled.plan)
         with open_file(new, "r+") as file:
             _replay(file, journal, journaled, lambda: None)
+            layout.write_tables(file, journaled.known)
             file.attrs["state"] = "snapshot"
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def compress(path: Path) -> None:
+    """Replace a closed file by a compressed one that holds the same. Raises OSError."""
+    new = path.with_name(path.name + ".new")
+    try:
+        with open_file(path, "r") as old, h5py.File(new, "w", locking="best-effort") as file:
+            plan = layout.read_plan(old)
+            layout.create(file, plan, gzip=True)
+            for column in plan.columns:
+                data, rows = old[column.name], file[column.name].chunks[0]
+                for start in range(0, plan.size, rows):
+                    file[column.name][start : start + rows] = data[start : start + rows]
+            known = layout.read_known(old)
+            layout.write_known(file, known)
+            layout.write_tables(file, known)
+            layout.write_summary(file, dict(old["summary"].attrs))
+            file["sequence"][()] = old["sequence"][()]
+            file.attrs["state"] = old.attrs["state"]
         sync(new)
         os.replace(new, path)
     except BaseException:
@@ -182,19 +211,30 @@ def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
     All is written again, not only what came after the file's sequence number: after the death of a
     machine nobody knows which pages of the file have reached the disk.
     """
-    if path.exists():
-        try:
-            with open_file(path, "r+") as file:
-                _replay(file, journal_of(path), journaled, beat)
-            return
-        except HDF5_ERRORS as error:
-            _refuse_if_in_use(path, error)
-            broken = path.with_name(path.name + ".broken")
-            os.replace(path, broken)
-            log.warning("%s did not open (%s): moved to %s and rebuilt", path, error, broken.name)
+    try:
+        with open_file(path, "r+") as file:
+            layout.read_known(file)  # a kill at the very end may have torn its tables
+            _replay(file, journal_of(path), journaled, beat)
+    except HDF5_ERRORS as error:
+        _refuse_if_in_use(path, error)
+        broken = path.with_name(path.name + ".broken")
+        os.replace(path, broken)
+        log.warning("%s did not open (%s): moved to %s and rebuilt", path, error, broken.name)
+        _make_anew(path, journaled, beat)
+
+
+def _make_anew(path: Path, journaled: Journaled, beat: Beat) -> None:
     make_file(path, journaled.plan)
     with open_file(path, "r+") as file:
         _replay(file, journal_of(path), journaled, beat)
+
+
+def _is_compressed(path: Path) -> bool:
+    try:
+        with open_file(path, "r") as file:
+            return file["theta"].compression is not None
+    except HDF5_ERRORS:
+        return False
 
 
 def _refuse_if_in_use(path: Path, error: Exception) -> None:
@@ -217,12 +257,12 @@ def _replay(file: h5py.File, journal: Path, journaled: Journaled, beat: Beat) ->
     file.flush()
 
 
-def _start_from_file(path: Path, beat: Beat) -> tuple[Plan, Known, Journal]:
-    """A new journal that holds all that a sound file holds, so that it could rebuild the file."""
+def _start_from_file(path: Path, beat: Beat) -> None:
+    """Make a new journal that holds all that a sound file holds, so that it could rebuild it."""
     new = journal_of(path).with_name(journal_of(path).name + ".new")
     new.unlink(missing_ok=True)
     try:
-        file = open_file(path, "r+")
+        file = open_file(path, "r")
     except OSError as error:
         _refuse_if_in_use(path, error)
         raise SweepError(
@@ -238,14 +278,12 @@ def _start_from_file(path: Path, beat: Beat) -> tuple[Plan, Known, Journal]:
                 journal.append(content)
                 beat()
             journal.sync()
-            file["sequence"][()] = journal.sequence
             os.replace(new, journal_of(path))
         except BaseException:
-            journal.close()
             new.unlink(missing_ok=True)
             raise
-    journal.path = journal_of(path)
-    return plan, known, journal
+        finally:
+            journal.close()
 
 
 def _contents(file: h5py.File, plan: Plan, known: Known) -> Iterator[Content]:

@@ -32,6 +32,7 @@ from farm.sweep.recover import (
     HDF5_ERRORS,
     RUNNING,
     check_space,
+    compress,
     journal_of,
     make_file,
     open_file,
@@ -73,8 +74,6 @@ class Store:
         self._worker_ids = {w.name: w.id for w in known.workers}
         self._unwritten: deque[Row | Worker] = deque()  # not in the journal yet
         self._batch: list[Row] = []  # in the journal, not in the file yet
-        self._failures_in_file = len(known.failures)
-        self._workers_in_file = len(known.workers)
         self._committed = self._synced = time.monotonic()
 
     @staticmethod
@@ -168,8 +167,7 @@ class Store:
         self._committed = time.monotonic()
         self.trouble = ""
         self._journalise()
-        news = self._batch or self._workers_in_file < len(self.known.workers)
-        if self.trouble or not news:
+        if self.trouble or not self._batch:
             return
         try:
             if self._committed - self._synced >= BATCH_S:
@@ -201,6 +199,8 @@ class Store:
             self._journal.sync()
             self._finish_file(state, summary)
             if state == COMPLETE:
+                if self.plan.gzip:
+                    compress(self.path)
                 verify(self.path)
                 self._journal.path.unlink()
         finally:
@@ -229,18 +229,10 @@ class Store:
         # Of two outcomes of one point, as after a retry, the later one counts.
         latest = {row.point: row for row in self._batch}
         rows = [latest[point] for point in sorted(latest)]
-        workers = self.known.workers[self._workers_in_file :]
-        failures = self.known.failures[self._failures_in_file :]
-        if workers:
-            layout.append_workers(self._file, workers, at=self._workers_in_file)
-        if failures:
-            layout.append_failures(self._file, failures, at=self._failures_in_file)
         layout.write_values(self._file, self._columns, rows)
         layout.write_outcomes(self._file, rows)
         self._file["sequence"][()] = self._journal.sequence
         self._file.flush()
-        self._workers_in_file += len(workers)
-        self._failures_in_file += len(failures)
         self._batch.clear()
 
     def _in_trouble(self, path: Path, error: Exception) -> None:
@@ -249,7 +241,7 @@ class Store:
 
     def _finish_file(self, state: str, summary: Mapping[str, Any]) -> None:
         try:
-            self._file["workers/ended"][:] = self.known.ended
+            layout.write_tables(self._file, self.known)
             layout.write_summary(self._file, summary)
             self._file.attrs["state"] = state
             self._file.close()

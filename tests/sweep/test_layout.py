@@ -37,8 +37,10 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "s.h5"
     with h5py.File(path, "w") as file:
         layout.create(file, PLAN)
-        layout.append_workers(file, [Worker(0, "node1/7", 1.7e9)], at=0)
-        layout.append_failures(file, [failed(5, worker=0, error="böse \0")], at=0)
+        known = Known.nothing(16)
+        known.add(Worker(0, "node1/7", 1.7e9))
+        known.add(failed(5, worker=0, error="böse \0"))
+        layout.write_tables(file, known)
         layout.write_values(file, PLAN.columns, [done(PLAN, 3, worker=0)])
         layout.write_outcomes(file, [done(PLAN, 3, worker=0), failed(5, worker=0)])
         layout.write_summary(file, {"done": 1})
@@ -207,14 +209,18 @@ def test_what_is_no_sweep_is_told(tmp_path: Path) -> None:
             layout.read_plan(file)
 
 
-def test_tables_are_cut_to_what_is_known(path: Path) -> None:
+def test_tables_grow_and_are_cut_to_what_is_known(path: Path) -> None:
     known = Known.nothing(16)
-    known.add(failed(7, error="only this"))
+    known.add(Worker(0, "node1/7", 1.7e9))
+    known.add(failed(5, worker=0))
+    known.add(failed(7, error="one more"))
     with h5py.File(path, "r+") as file:
+        layout.write_tables(file, known)
+        assert file["failures/error"][:].tolist() == ["böse \\0".encode(), b"one more"]
+        layout.write_tables(file, Known.nothing(16))
+        assert len(file["failures/error"]) == len(file["workers/name"]) == 0
         layout.write_known(file, known)
-        assert file["failures/error"][:].tolist() == [b"only this"]
-        assert len(file["workers/name"]) == 0
-        assert file["status"][:].tolist() == [0] * 7 + [2] + [0] * 8
+        assert file["status"][:].tolist() == [0] * 5 + [2, 0, 2] + [0] * 8
 
 
 @given(st.lists(st.lists(st.integers(0, 15), unique=True, min_size=1), max_size=4))
@@ -250,9 +256,9 @@ def test_many_scattered_rows_land_in_their_places(tmp_path: Path) -> None:
 
 
 def test_compressed_files_hold_the_same(tmp_path: Path) -> None:
-    plan = plan_of("random:2000", gzip=True)
+    plan = plan_of("random:2000")
     with h5py.File(tmp_path / "s.h5", "w") as file:
-        layout.create(file, plan)
+        layout.create(file, plan, gzip=True)
         assert file["out_0"].compression == "gzip"
         layout.write_values(file, plan.columns, [done(plan, 1234)])
         assert file["out_1"][1234].tolist() == [values_of(plan, 1234)[4]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from farm.sweep import recover as recover_module
 from farm.sweep.errors import SweepError
-from farm.sweep.journal import Journal, Status, Worker, read_journal
+from farm.sweep.journal import NO_WORKER, Journal, Status, Worker, read_journal
 from farm.sweep.recover import (
     check_space,
     journal_of,
@@ -141,6 +141,9 @@ def test_without_a_journal_the_file_is_believed(
     journal_of(path).unlink()
     check(path)
     assert "its journal is gone" in caplog.text
+    with h5py.File(path) as file:
+        assert file["failures/error"][:].tolist() == [b"lost with the journal"]
+        assert np.all(file["worker"][:] == NO_WORKER)
 
 
 def test_a_closed_file_that_knows_more_than_its_journal_is_believed(path: Path) -> None:
@@ -207,8 +210,8 @@ def test_rebuilding_needs_nothing_but_the_journal(path: Path) -> None:
     with h5py.File(path) as file, h5py.File(target) as copy:
         for name in ("theta", "unit", "out_0", "out_1", "status", "t_start", "worker", "sequence"):
             assert np.array_equal(file[name][()], copy[name][()], equal_nan=True), name
-        assert file["failures/error"][:].tolist() == copy["failures/error"][:].tolist()
-        assert file["workers/name"][:].tolist() == copy["workers/name"][:].tolist()
+        assert copy["failures/error"][:].tolist() == [b"ModelFailed: boom"]
+        assert copy["workers/name"][:].tolist() == [b"node/1"]
         assert copy.attrs["state"] == "snapshot"
 
 

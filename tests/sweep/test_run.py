@@ -208,11 +208,11 @@ def test_gradients_land_beside_the_outputs(path: Path, farms: Callable[..., Farm
     plan = beam_plan("random:10", gradients=["u[1]", "u[3]", "mass"])
     run(Store.create(path, plan), farms())
     check(path, plan)
-    nan = [np.nan] * 3
     with h5py.File(path) as file:
-        by_e = file["grad_0_0"][7]
-        assert np.array_equal(by_e, [nan, [0, 1, 0], nan, [0, 0, 0]], equal_nan=True)
-        assert np.array_equal(file["grad_0_1"][7], [[np.nan], [0], [np.nan], [1]], equal_nan=True)
+        by_e, by_load = file["grad_0_0"][7], file["grad_0_1"][7]
+        assert by_e[[1, 3]].tolist() == [[0, 1, 0], [0, 0, 0]]
+        assert by_load[[1, 3]].tolist() == [[0], [1]]
+        assert np.all(np.isnan(by_e[[0, 2]]) & np.isnan(by_load[[0, 2]]))
         assert file["grad_1_1"][:].ravel().tolist() == [2.0] * 10
 
 

@@ -311,3 +311,31 @@ def test_a_sweep_grows(path: Path, state: str) -> None:
     with h5py.File(path) as file:
         assert file["out_0"][17].tolist() == values_of(plan, 17)[:4].tolist()
         assert np.array_equal(file["theta"][:8], plan.theta)
+
+
+def test_a_compressed_sweep_is_compressed_when_it_is_complete(path: Path) -> None:
+    plan = plan_of("random:2000", gzip=True)
+    store = Store.create(path, plan)
+    fill(store, range(1000))
+    store.close("interrupted", {})
+    with h5py.File(path) as file:
+        assert file["out_0"].compression is None
+    store = Store.resume(path)
+    fill(store, range(1000, 2000))
+    large = path.stat().st_size  # theta is random and hardly shrinks
+    store.close(COMPLETE, {"done": 1})
+    assert path.stat().st_size < large
+    with h5py.File(path) as file:
+        assert file["out_0"].compression == "gzip"
+        assert file["out_0"][1234].tolist() == values_of(plan, 1234)[:4].tolist()
+        assert file["failures/point"][:3].tolist() == [5, 12, 19]
+        assert file["summary"].attrs["done"] == 1
+        assert file.attrs["state"] == COMPLETE
+    store = Store.resume(path)
+    assert store._file["out_0"].compression is None
+    store.add(done(plan, 5, attempt=2))
+    store.close(COMPLETE, {})
+    with h5py.File(path) as file:
+        assert file["out_0"].compression == "gzip"
+        assert file["out_0"][5].tolist() == values_of(plan, 5)[:4].tolist()
+        assert int(np.count_nonzero(file["status"][:] == Status.DONE)) == 1715

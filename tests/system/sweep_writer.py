@@ -1,0 +1,83 @@
+"""A sweep in a process of its own, to be killed: run by tests, which start it with `write`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+import farm
+from farm.call import Array
+from farm.sweep.errors import SweepError
+from farm.sweep.parameters import Uniform
+from farm.sweep.plan import Plan
+from farm.sweep.points import parse_design
+from farm.sweep.prepare import Request, make_plan
+from farm.sweep.run import Rules, Run, Stop
+from farm.sweep.store import Store
+from farm.sweep.threads import Threads
+
+POINTS = 8000
+SIZE = 50
+
+
+def outputs_of(theta: Array) -> Array:
+    """What the model gives for a row of parameters: numbers that no other row has."""
+    numbers: Array = theta[0] + np.arange(SIZE) * theta[1]
+    return numbers
+
+
+def fails(theta: Array) -> bool:
+    """Whether the model fails there: for a tenth of the points."""
+    return bool(theta[0] > 0.9)
+
+
+class Logged(farm.Model):
+    """Writes each evaluation down before it begins, so that a second one shows."""
+
+    inputs = {"x": 2}
+    outputs = {"y": SIZE}
+
+    def __init__(self, log: Path) -> None:
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Array:
+        os.write(self._log, inputs["x"].tobytes())
+        if fails(inputs["x"]):
+            raise ValueError("x is too large")
+        return outputs_of(inputs["x"])
+
+
+def evaluations(log: Path) -> Array:
+    """The parameters of all evaluations in a log, shape (evaluations, 2)."""
+    content = log.read_bytes() if log.exists() else b""
+    whole = len(content) // 16 * 16
+    rows: Array = np.frombuffer(content[:whole]).reshape(-1, 2)
+    return rows
+
+
+def plan(model: Logged, *, design: str, gzip: bool) -> Plan:
+    """The sweep's plan: the same points every time."""
+    threads = Threads({"logged": model})
+    request = Request(parse_design(design), 7, {"x": Uniform(0, 1)}, gzip=gzip)
+    made = make_plan(request, lambda config: threads.describe("logged"))
+    threads.close()
+    return made
+
+
+def write(path: Path, log: Path, design: str, gzip: bool) -> None:
+    """Begin the sweep, or go on with it."""
+    model = Logged(log)
+    threads = Threads({"logged": model}, workers=2)
+    if path.exists() or path.with_name(path.name + ".journal").exists():
+        try:
+            store = Store.resume(path)
+        except SweepError as error:
+            if "no plan" not in str(error):
+                raise
+            store = Store.create(path, plan(model, design=design, gzip=gzip))
+    else:
+        store = Store.create(path, plan(model, design=design, gzip=gzip))
+    Run(store, threads, rules=Rules(), stop=Stop()).go()
+    threads.close()
