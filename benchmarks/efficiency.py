@@ -18,9 +18,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from machine import versions
 
 import farm
+from machine import versions
 
 CALLS_PER_WORKER = 40
 RUN_TIMES_S = (0.001, 0.005, 0.05)

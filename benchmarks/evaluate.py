@@ -21,15 +21,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import umbridge
-from round_trip import bare_broker, broker_load
 
 import farm
 from farm.transports.connection import read_connection
 from http_load import Load, run_load
 from machine import versions
+from round_trip import bare_broker, broker_load
 
 CALLERS = (1, 16, 64)
 BODY = b'{"name": "forward", "input": [[1.0, 2.0, 3.0, 4.0]], "config": {}}'
@@ -91,7 +92,7 @@ def answers(address: tuple[str, int]) -> bool:
     return False
 
 
-def keep_in_flight(submit: Callable[[], Future[object]], callers: int, seconds: float) -> Load:
+def keep_in_flight(submit: Callable[[], Future[Any]], callers: int, seconds: float) -> Load:
     """`callers` calls in flight for `seconds`, each followed by another."""
     load = Load()
     start = time.perf_counter()
