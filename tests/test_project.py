@@ -111,7 +111,7 @@ def test_tests_mirror_the_package() -> None:
     missing = []
     for path in FARM:
         inside = path.relative_to(ROOT / "farm")
-        name = "test_" + (inside.parent.name if inside.stem == "__init__" else inside.stem)
+        name = "test_" + (path.parent.name if path.stem == "__init__" else path.stem)
         test = ROOT / "tests" / inside.parent / f"{name}.py"
         if name_of(path) in WITHOUT_TEST_FILE:
             assert not test.exists(), f"{name_of(test)} exists: take it off the list"
