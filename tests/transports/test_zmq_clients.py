@@ -78,6 +78,7 @@ async def test_answers_of_one_turn_share_a_message() -> None:
     async with up() as (farm, worker, client):
         other = await farm.worker("node2/2-b", CUBE, slots=8)
         worker.say(Kind.RESIZE, 0)
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
         ask(client, *[(i, cube(i)) for i in range(8)])
         await client.hear(Kind.WELCOME)
         calls: list[tuple[int, Call]] = []

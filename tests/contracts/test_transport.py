@@ -1,0 +1,307 @@
+"""What every transport does: one suite over all of them, with models that run in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+import uvloop
+
+import farm
+from farm.call import Call, Derivative, Operation, Result, WorkerInfo, canonical_config
+from farm.dispatcher import Dispatcher
+from farm.errors import InvalidInput, InvalidOutput, ModelFailed
+from farm.model import Config, Inputs, Model, Tensors
+from farm.transports.connection import Connection
+from farm.transports.local import LocalTransport
+from farm.transports.zmq import ZmqTransport
+from farm.transports.zmq_worker import WorkerHost
+from farm.worker.run import Runner
+from tests.loops import LIMIT_S, on_loop, until
+
+
+class Power(Model):
+    """x**3 with its gradient; `n` of the config is its size."""
+
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        return {"x": config.get("n", 1)}, {"y": config.get("n", 1)}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return inputs["x"] ** 3
+
+    def gradient(self, out: int, in_: int, inputs: Inputs, sens: Any, config: Config) -> Any:
+        return 3.0 * inputs["x"] ** 2 * sens
+
+
+class Batched(Power):
+    """The same for many rows at once; tells how many."""
+
+    max_batch = 64
+    largest = 0
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        self.largest = max(self.largest, len(inputs["x"]))
+        return inputs["x"] ** 3
+
+
+class Gate(Power):
+    """Keeps calls with an x that is not positive waiting until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.waiting = 0
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        if inputs["x"][0] <= 0.0:
+            self.waiting += 1
+            assert self.open.wait(LIMIT_S)
+        return inputs["x"] ** 3
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def fail(x: Any) -> Any:
+    raise ValueError(f"diverged at {x[0]}")
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 2})
+def short(x: Any) -> Any:
+    return x
+
+
+class Start(Protocol):
+    """Starts `workers` workers with `models`; the transport that carries to them."""
+
+    def __call__(self, models: Mapping[str, Model], workers: int) -> Any: ...
+
+
+@asynccontextmanager
+async def local(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispatcher]:
+    dispatcher = Dispatcher([LocalTransport(models, workers=workers)])
+    dispatcher.start()
+    yield dispatcher
+    await dispatcher.close(grace_s=LIMIT_S)
+
+
+@asynccontextmanager
+async def zmq(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispatcher]:
+    transport = ZmqTransport()
+    dispatcher = Dispatcher([transport])
+    dispatcher.start()
+    threads = []
+    for i in range(workers):
+        runner = Runner(models)
+        info = WorkerInfo(f"{socket.gethostname()}/{i}", runner.models())
+        host = WorkerHost(runner, Connection(transport.endpoint), info)
+        threads.append(threading.Thread(target=host.run))
+        threads[-1].start()
+    await dispatcher.wait_for_workers(workers, timeout_s=LIMIT_S)
+    yield dispatcher
+    await dispatcher.close(grace_s=LIMIT_S)
+    for thread in threads:
+        await asyncio.to_thread(thread.join, LIMIT_S)
+        assert not thread.is_alive()
+
+
+Contract = Callable[[Start], Coroutine[Any, Any, None]]
+
+
+def contract(test: Contract) -> Callable[[Start, bool], None]:
+    """Decorator: run the test on every transport, and with both event loops."""
+
+    @pytest.mark.parametrize("fast_loop", [False, True], ids=["asyncio", "uvloop"])
+    @pytest.mark.parametrize("start", [local, zmq], ids=["local", "zmq"])
+    def run(start: Start, fast_loop: bool) -> None:
+        if fast_loop:
+            uvloop.run(asyncio.wait_for(test(start), 2 * LIMIT_S))
+        else:
+            on_loop(test)(start)
+
+    functools.update_wrapper(run, test, assigned=("__name__", "__doc__", "__module__"))
+    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look at its arguments
+    return run
+
+
+def cube(x: float, model: str = "power", config: str = "{}") -> Call:
+    return Call(model, Operation.EVALUATE, (np.array([x]),), config)
+
+
+def snapshot(dispatcher: Dispatcher, what: str) -> int:
+    return sum(row[what] for row in dispatcher.snapshot()["queues"])
+
+
+@contract
+async def test_answers(start: Start) -> None:
+    async with start({"power": Power()}, 1) as dispatcher:
+        result = await dispatcher.submit(cube(2.0))
+        assert result.outputs[0].tolist() == [8.0]
+        (worker,) = dispatcher.snapshot()["workers"]
+        assert result.worker == worker["name"]
+        assert result.worker.startswith(socket.gethostname() + "/")
+        assert 0.0 <= result.run_time_s < LIMIT_S
+
+
+@contract
+async def test_derivatives_and_configs(start: Start) -> None:
+    async with start({"power": Power()}, 1) as dispatcher:
+        config = canonical_config({"n": 3})
+        x, sens = np.arange(3.0), np.ones(3)
+        gradient = Derivative(0, 0, sens=sens)
+        call = Call("power", Operation.GRADIENT, (x,), config, gradient)
+        assert (await dispatcher.submit(call)).outputs[0].tolist() == [0.0, 3.0, 12.0]
+        info = await dispatcher.describe("power", config)
+        assert info.inputs[0].shape == (3,)
+
+
+@contract
+async def test_errors(start: Start) -> None:
+    async with start({"fail": fail, "short": short, "power": Power()}, 1) as dispatcher:
+        with pytest.raises(ModelFailed, match=r"ValueError: diverged at 7\.0") as caught:
+            await dispatcher.submit(cube(7.0, "fail"))
+        assert "Traceback" in caught.value.detail
+        with pytest.raises(InvalidOutput, match=r"expected \(2,\)"):
+            await dispatcher.submit(cube(7.0, "short"))
+        with pytest.raises(InvalidInput):
+            await dispatcher.submit(cube(7.0, config='{"n":2}'))
+        assert (await dispatcher.submit(cube(2.0))).outputs[0][0] == 8.0
+
+
+@contract
+async def test_many_calls_each_get_their_own_answer(start: Start) -> None:
+    models = {"power": Power(), "batched": Batched(), "fail": fail}
+    async with start(models, 2) as dispatcher:
+        names = list(models)
+        calls = [cube(float(i), names[i % 3]) for i in range(2000)]
+        outcomes = await asyncio.gather(
+            *[dispatcher.submit(call) for call in calls], return_exceptions=True
+        )
+        for i, outcome in enumerate(outcomes):
+            if i % 3 == 2:
+                assert isinstance(outcome, ModelFailed)
+                assert outcome.message.endswith(f"diverged at {float(i)}")
+            else:
+                assert isinstance(outcome, Result)
+                assert outcome.outputs[0].tolist() == [float(i) ** 3]
+        assert models["batched"].largest > 1  # type: ignore[attr-defined]
+        assert snapshot(dispatcher, "done") + snapshot(dispatcher, "failed") == 2000
+
+
+@contract
+async def test_large_arrays_both_ways(start: Start) -> None:
+    config = canonical_config({"n": 1_000_000})
+    async with start({"power": Power()}, 1) as dispatcher:
+        arrays = [np.full(1_000_000, float(i)) for i in range(4)]
+        calls = [Call("power", Operation.EVALUATE, (x,), config) for x in arrays]
+        results = await asyncio.gather(*[dispatcher.submit(call) for call in calls])
+        for i, result in enumerate(results):
+            assert result.outputs[0].shape == (1_000_000,)
+            assert (result.outputs[0] == float(i) ** 3).all()
+            result.outputs[0][0] = -1.0  # its owner may write to it
+        assert [x[0] for x in arrays] == [0.0, 1.0, 2.0, 3.0]
+
+
+@contract
+async def test_empty_arrays(start: Start) -> None:
+    async with start({"power": Power()}, 1) as dispatcher:
+        call = Call("power", Operation.EVALUATE, (np.zeros(0),), '{"n":0}')
+        assert (await dispatcher.submit(call)).outputs[0].shape == (0,)
+
+
+@contract
+async def test_calls_are_taken_back_from_a_busy_worker(start: Start) -> None:
+    gate = Gate()
+    async with start({"power": gate}, 1) as dispatcher:
+        for _ in range(20):  # so quick that some are sent ahead
+            await dispatcher.submit(cube(1.0))
+        blocked = asyncio.create_task(dispatcher.submit(cube(0.0)))
+        behind = [asyncio.create_task(dispatcher.submit(cube(2.0))) for _ in range(5)]
+        await until(lambda: gate.waiting and snapshot(dispatcher, "in_flight") > 1)
+        more = LocalTransport({"power": Power()})
+        more.start(dispatcher)
+        assert [(await task).outputs[0][0] for task in behind] == [8.0] * 5
+        assert not blocked.done()
+        gate.open.set()
+        await blocked
+        more.stop_workers()
+
+
+@contract
+async def test_describes_while_every_worker_is_busy(start: Start) -> None:
+    gate = Gate()
+    async with start({"power": gate}, 2) as dispatcher:
+        blocked = [asyncio.create_task(dispatcher.submit(cube(0.0))) for _ in range(2)]
+        await until(lambda: gate.waiting == 2)
+        infos = [await dispatcher.describe("power", f'{{"n":{n}}}') for n in range(2, 12)]
+        assert [info.inputs[0].shape for info in infos] == [(n,) for n in range(2, 12)]
+        assert not any(task.done() for task in blocked)
+        gate.open.set()
+        await asyncio.gather(*blocked)
+
+
+@contract
+async def test_cancelled_calls_do_not_run(start: Start) -> None:
+    gate = Gate()
+    async with start({"power": gate}, 1) as dispatcher:
+        running = asyncio.create_task(dispatcher.submit(cube(0.0)))
+        await until(lambda: gate.waiting == 1)
+        waiting = [asyncio.create_task(dispatcher.submit(cube(0.0))) for _ in range(20)]
+        await until(lambda: snapshot(dispatcher, "queued") == 20)
+        for task in (running, *waiting):
+            task.cancel()
+        await asyncio.gather(running, *waiting, return_exceptions=True)
+        gate.open.set()
+        assert (await dispatcher.submit(cube(2.0))).outputs[0][0] == 8.0
+        assert gate.waiting == 1
+
+
+@contract
+async def test_close_lets_running_calls_finish(start: Start) -> None:
+    gate = Gate()
+    async with start({"power": gate}, 2) as dispatcher:
+        tasks = [asyncio.create_task(dispatcher.submit(cube(0.0))) for _ in range(2)]
+        await until(lambda: gate.waiting == 2)
+        closing = asyncio.create_task(dispatcher.close(grace_s=LIMIT_S))
+        await asyncio.sleep(0)
+        gate.open.set()
+        assert [(await task).outputs[0][0] for task in tasks] == [0.0, 0.0]
+        await closing
+        assert dispatcher.snapshot()["workers"] == []
+
+
+@contract
+async def test_stopped_workers_hand_back_what_has_not_begun(start: Start) -> None:
+    gate = Gate()
+    async with start({"power": gate}, 1) as dispatcher:
+        for _ in range(20):
+            await dispatcher.submit(cube(1.0))
+        blocked = asyncio.create_task(dispatcher.submit(cube(0.0)))
+        behind = [asyncio.create_task(dispatcher.submit(cube(2.0))) for _ in range(5)]
+        await until(lambda: gate.waiting and snapshot(dispatcher, "in_flight") > 1)
+        (transport,) = dispatcher._transports
+        transport.stop_workers()
+        gate.open.set()
+        assert (await blocked).outputs[0][0] == 0.0
+        await until(lambda: not dispatcher.snapshot()["workers"])
+        more = LocalTransport({"power": Power()})
+        more.start(dispatcher)
+        assert [(await task).outputs[0][0] for task in behind] == [8.0] * 5
+        assert [e["event"] for e in dispatcher.snapshot()["events"]] == ["joined", "left", "joined"]
+        more.stop_workers()
+
+
+@contract
+async def test_alone_calls_one_after_another(start: Start) -> None:
+    """A lost wake-up anywhere would let one of these wait."""
+    async with start({"power": Power()}, 1) as dispatcher:
+        for i in range(1000):
+            result = await asyncio.wait_for(dispatcher.submit(cube(float(i))), LIMIT_S)
+            assert result.outputs[0][0] == float(i) ** 3

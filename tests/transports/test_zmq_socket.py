@@ -1,0 +1,73 @@
+"""Dialing and receiving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from farm.protocols.wire import Buffer
+from farm.transports.connection import Connection
+from farm.transports.zmq_socket import dial, receive, set_heartbeat
+from tests.loops import wait_until
+
+Pair = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A ROUTER and a DEALER that has dialed in as `me` and said so."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    dealer = dial(context, Connection(f"tcp://127.0.0.1:{port}"), "me", heartbeat_s=3.0)
+    dealer.send(b"here")
+    assert router.recv_multipart() == [b"me", b"here"]
+    yield router, dealer
+    context.destroy(linger=0)
+
+
+def received(socket: zmq.Socket[bytes], small: int) -> list[Buffer]:
+    found: list[list[Buffer]] = []
+
+    def arrived() -> bool:
+        frames = receive(socket, small=small)
+        if frames is not None:
+            found.append(frames)
+        return frames is not None
+
+    wait_until(arrived)
+    return found[0]
+
+
+def test_large_frames_are_not_copied_and_may_be_written_to(pair: Pair) -> None:
+    router, dealer = pair
+    router.send_multipart([b"me", b"head", b"one", b"two"])
+    head, *large = received(dealer, small=1)
+    assert type(head) is bytes
+    assert [bytes(frame) for frame in (head, *large)] == [b"head", b"one", b"two"]
+    assert all(isinstance(frame, memoryview) and not frame.readonly for frame in large)
+    dealer.send_multipart([b"head", b"one"])
+    frames = received(router, small=2)
+    assert [type(frame) for frame in frames] == [bytes, bytes, memoryview]
+
+
+def test_nothing_there(pair: Pair) -> None:
+    assert receive(pair[1]) is None
+
+
+def test_hosts_are_watched_by_heartbeats(pair: Pair) -> None:
+    _, dealer = pair
+    assert dealer.get(zmq.HEARTBEAT_TIMEOUT) == 3000
+    assert dealer.get(zmq.HEARTBEAT_IVL) == 1000
+    assert dealer.get(zmq.HEARTBEAT_TTL) == 3000
+    set_heartbeat(dealer, 0.0001)  # never off, which 0 would mean
+    assert dealer.get(zmq.HEARTBEAT_IVL) == 1
+    assert dealer.get(zmq.HEARTBEAT_TIMEOUT) == 1
+
+
+def test_endpoint_may_be_of_the_sixth_version() -> None:
+    with zmq.Context() as context, dial(context, Connection("tcp://[::1]:1"), "me") as dealer:
+        assert dealer.get(zmq.IPV6) == 1
+        dealer.set(zmq.LINGER, 0)
