@@ -24,7 +24,9 @@ from farm.call import Call, Hints, ModelInfo, Operation, TensorInfo
 from farm.errors import (
     Cancelled,
     FarmError,
+    InvalidOutput,
     InvalidRequest,
+    ModelFailed,
     Unavailable,
     UnsupportedFeature,
 )
@@ -109,12 +111,20 @@ class HttpLine:
             raise decode_error(status, headers, body)
         self.is_farm = status == 200
         if not self.is_farm:
-            self.names()
+            self._check_language()
         most = connections or (CONNECTIONS_TO_FARM if self.is_farm else CONNECTIONS_TO_OTHERS)
         self._crew = Crew(most, "farm client")
         self._dismiss = weakref.finalize(self, self._crew.dismiss)
 
     # Questions
+
+    def _check_language(self) -> None:
+        try:
+            self.names()
+        except (InvalidOutput, InvalidRequest, ModelFailed) as error:
+            raise InvalidRequest(
+                f"{self._address.url} is neither a farm nor a UM-Bridge server: {error.message}"
+            ) from None
 
     def names(self) -> list[str]:
         """The models that are served. Raises FarmError."""
@@ -213,15 +223,8 @@ class HttpLine:
         size = 0
         for task in tasks:
             call = task[1]
-            alike = request and (
-                call.operation is Operation.EVALUATE
-                and call.operation is request[0][1].operation
-                and call.model == request[0][1].model
-                and call.config == request[0][1].config
-            )
-            if request and not (
-                alike and len(request) < POINTS_A_REQUEST and size < BYTES_A_REQUEST
-            ):
+            full = len(request) >= POINTS_A_REQUEST or size >= BYTES_A_REQUEST
+            if request and (full or not _alike(call, request[0][1])):
                 yield request
                 request, size = [], 0
             request.append(task)
@@ -301,6 +304,16 @@ class HttpLine:
                 receivers.add(waiting.receiver)
         for receiver in receivers:
             receiver.flush()
+
+
+def _alike(call: Call, other: Call) -> bool:
+    """Whether two calls may be points of one request."""
+    return (
+        call.operation is other.operation is Operation.EVALUATE
+        and call.rows is other.rows is None
+        and call.model == other.model
+        and call.config == other.config
+    )
 
 
 def _outcome(line: bytes, tasks: Sequence[Task]) -> tuple[int, Outcome]:

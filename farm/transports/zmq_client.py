@@ -156,6 +156,7 @@ class _End:
         self._closed = False
         # The thread's own.
         self._number: int | None = None
+        self._connected = False
         self._broken = False
         self._heard_at = self._idle_at = self._probed_at = time.monotonic()
         self._somebody_waited = False
@@ -231,7 +232,7 @@ class _End:
         self._fail_all(failure)
         self._socket.disable_monitor()
         self._monitor.close()
-        self._socket.close()
+        self._socket.close(None if self._connected else 0)  # else it would wait to say goodbye
         self._context.term()
         self._wake_read.close()
         self._wake_write.close()
@@ -305,6 +306,7 @@ class _End:
     def _read(self) -> None:
         while (frames := receive(self._socket)) is not None:
             self._heard_at = time.monotonic()
+            self._connected = True
             try:
                 self._received(wire.decode(frames))
             except InvalidRequest as error:
@@ -351,7 +353,8 @@ class _End:
 
     def _look_at_connection(self) -> None:
         event = recv_monitor_message(self._monitor)["event"]
-        if event == zmq.Event.DISCONNECTED:
+        self._connected = event == zmq.Event.HANDSHAKE_SUCCEEDED
+        if not self._connected:
             self._broken = True
         elif self._broken:
             self._broken = False

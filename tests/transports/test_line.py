@@ -70,12 +70,11 @@ def test_cancelling_takes_the_call_back(line: HandLine) -> None:
 
 def test_who_waits_hears_of_a_cancelled_call(line: HandLine) -> None:
     future = send(line)
-    done = threading.Event()
-    waiter = threading.Thread(target=lambda: (wait([future]), done.set()))
+    waiter = threading.Thread(target=wait, args=([future],))
     waiter.start()
     future.cancel()
-    assert done.wait(LIMIT_S)
-    waiter.join()
+    waiter.join(LIMIT_S)
+    assert not waiter.is_alive()
 
 
 def test_an_answered_call_cannot_be_cancelled(line: HandLine) -> None:

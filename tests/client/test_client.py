@@ -1,0 +1,190 @@
+"""`connect` finds what it is given, or says why not; and what a client can say of its farm."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Hints, Operation
+from farm.client import Client, connect
+from farm.errors import Cancelled, InvalidRequest, ModelNotFound, Unavailable
+from farm.transports.connection import Connection, write_connection
+from farm.transports.http_client import HttpLine
+from farm.transports.zmq_client import ZmqLine
+from tests.loops import LIMIT_S
+from tests.running_farm import Farm
+from tests.serving import Served
+
+MODELS = ["affine", "long", "moody", "once", "two"]
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder without a farm, and an environment that names none."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("FARM_CONNECTION", "FARM_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("of", [str, Path])
+def test_a_folder_or_its_file_is_the_native_wire(served: Served, of: type) -> None:
+    for target in (served.folder, served.folder / "farm.json"):
+        with connect(of(target)) as client:
+            assert isinstance(client.line, ZmqLine)
+            assert client.models() == MODELS
+
+
+def test_a_url_is_http(served: Served) -> None:
+    for url in (served.connection.url, served.connection.url + "/"):
+        with connect(url) as client:
+            assert isinstance(client.line, HttpLine)
+            assert client.line.is_farm
+            assert client.models() == MODELS
+
+
+def test_the_environment_names_a_farm(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARM_URL", served.connection.url)
+    with connect() as client:
+        assert isinstance(client.line, HttpLine)
+    monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
+    with connect() as client:
+        assert isinstance(client.line, ZmqLine)
+
+
+def test_without_a_name_the_folder_here_is_taken(
+    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "farm-run").symlink_to(served.folder)
+    with connect() as client:
+        assert client.models() == MODELS
+
+
+def test_no_farm_at_all_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"which farm\? Give connect a URL, a connection file"):
+        connect()
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"no connection file .*/none/?\S*; is the farm running"):
+        connect(tmp_path / "none")
+
+
+def test_a_farm_that_has_ended_is_said_soon(tmp_path: Path) -> None:
+    file = tmp_path / "farm.json"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    ended = Connection(endpoint, host=socket.gethostname(), pid=2**22 + 1)
+    write_connection(file, ended)
+    with pytest.raises(Unavailable, match=r"\(process 4194305 on this host\) has ended"):
+        connect(file)
+
+
+def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
+    """In a container the farm's process has another number."""
+    farm = Farm(tmp_path)
+    try:
+        told = Connection(farm._transport.endpoint, host=socket.gethostname(), pid=2**22 + 1)
+        write_connection(farm.connect, replace(told))
+        with connect(farm.connect) as client:
+            assert client.models() == []
+            with pytest.raises(ModelNotFound, match="none; no worker has joined yet"):
+                client.model("any")
+    finally:
+        farm.close()
+
+
+@pytest.mark.parametrize("url", ["http://", "http:///x", "ftp://host"])
+def test_what_is_no_address_is_said(url: str) -> None:
+    with pytest.raises(Unavailable, match=r"no connection file|not the address of a server"):
+        connect(url)
+
+
+def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.transports.http_exchange.CONNECT_PAUSES_S", (0.01,))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=f"{url} does not answer: Connection refused"):
+            connect(url)
+
+
+class OtherServer(BaseHTTPRequestHandler):
+    """Speaks another language, whatever it is asked."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/Info" else 404)
+        self.end_headers()
+        self.wfile.write(b"<html>")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+def test_another_kind_of_server_is_said() -> None:
+    server = HTTPServer(("127.0.0.1", 0), OtherServer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(InvalidRequest, match="neither a farm nor a UM-Bridge server"):
+            connect(f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_calls_of_ones_own_making_are_submitted(client: Client) -> None:
+    call = Call("two", Operation.EVALUATE, (np.array([1.0, 2.0]), np.array([3])))
+    result = client.submit(call).result(LIMIT_S)
+    assert [y.tolist() for y in result.outputs] == [[9.0], [1.0, 2.0]]
+    assert "/" in result.worker
+    assert client.submit(call, Hints("me", 1, 30.0)).result(LIMIT_S).run_time_s >= 0.0
+
+
+def test_a_farm_describes_its_models(client: Client) -> None:
+    info = client.describe("two", {"n": 5})
+    assert [(t.name, t.shape, t.dtype) for t in info.inputs] == [
+        ("a", (5,), "float64"),
+        ("k", (1,), "int64"),
+    ]
+    assert info.description == "Two inputs, two outputs; sizes by config." or not info.description
+    with pytest.raises(ModelNotFound):
+        client.describe("nope")
+
+
+def test_a_farm_says_how_it_is(client: Client) -> None:
+    status = client.status()
+    assert status["models"] == MODELS
+    assert {row["pid"] for row in status["workers"]}.isdisjoint({0, os.getpid()})
+
+
+def test_the_name_of_a_client_reaches_the_farm(served: Served) -> None:
+    """It is the farm that shares out by it; here it has to be no obstacle."""
+    for target in (served.folder, served.connection.url):
+        with connect(target, client="chain 3", priority=-1) as client:
+            assert client.model("moody")(2.0)[0] == 2.0
+
+
+def test_a_closed_client_says_so(client: Client) -> None:
+    moody = client.model("moody")
+    moody(1.0)
+    future = moody.submit(101.0)
+    client.close()
+    assert isinstance(future.exception(LIMIT_S), Cancelled)
+    with pytest.raises(Unavailable, match="is closed"):
+        moody(1.0)
+    client.close()
+
+
+def test_a_client_travels_to_other_processes(client: Client) -> None:
+    with pickle.loads(pickle.dumps(client)) as other:
+        assert other.models() == client.models()

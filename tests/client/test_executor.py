@@ -1,0 +1,108 @@
+"""The standard executor over remote models and over functions that call them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from farm.client import Client, Executor, RemoteModel
+from farm.errors import ModelFailed
+from tests.loops import LIMIT_S, wait_until
+
+
+@pytest.fixture
+def moody(client: Client) -> RemoteModel:
+    return client.model("moody")
+
+
+@pytest.fixture
+def pool() -> Iterator[Executor]:
+    with Executor(8) as pool:
+        yield pool
+
+
+def test_a_remote_model_is_a_function(pool: Executor, moody: RemoteModel) -> None:
+    assert isinstance(pool, concurrent.futures.Executor)
+    future = pool.submit(moody, 3.0)
+    assert future.result(LIMIT_S)[0] == 3.0
+    assert [y[0] for y in pool.map(moody, [1.0, 2.0])] == [1.0, 2.0]
+    assert isinstance(pool.submit(moody, -1.0).exception(LIMIT_S), ModelFailed)
+
+
+def test_its_config_goes_along(pool: Executor, client: Client) -> None:
+    affine = client.model("affine")
+    future = pool.submit(affine, np.zeros(4), config={"add": 1.0})
+    assert future.result(LIMIT_S).tolist() == [1.0, 1.0]
+
+
+def test_functions_run_beside_each_other(pool: Executor, moody: RemoteModel) -> None:
+    def work(x: float) -> float:
+        return 2.0 * float(moody(x)[0])
+
+    assert list(pool.map(work, [3.0, 2.0, 1.0])) == [6.0, 4.0, 2.0]
+    assert list(pool.map(pow, [2, 3], [3, 2])) == [8, 9]
+    meeting = threading.Barrier(8)
+    assert sorted(pool.map(lambda _: meeting.wait(LIMIT_S), range(8))) == list(range(8))
+
+
+def test_errors_are_raised_at_their_place(pool: Executor) -> None:
+    def invert(x: float) -> float:
+        return 1.0 / x
+
+    results = pool.map(invert, [1.0, 0.0])
+    assert next(results) == 1.0
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_the_end_waits_for_what_runs(moody: RemoteModel) -> None:
+    done = []
+
+    def work(k: int) -> None:
+        time.sleep(0.05)
+        done.append(k)
+
+    with Executor(2) as pool:
+        for k in range(4):
+            pool.submit(work, k)
+        future = pool.submit(moody, 100.2)
+    assert sorted(done) == [0, 1, 2, 3]
+    assert future.done()
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(moody, 1.0)
+
+
+def test_an_exception_does_not_wait(client: Client, moody: RemoteModel) -> None:
+    running = threading.Event()
+    never = threading.Event()
+
+    def block() -> None:
+        running.set()
+        never.wait(LIMIT_S)
+
+    def leave_early() -> None:
+        with Executor(1) as pool:
+            futures.append(pool.submit(block))
+            futures.append(pool.submit(moody, 101.0))
+            futures.append(pool.submit(print, "never"))
+            assert running.wait(LIMIT_S)
+            raise KeyboardInterrupt
+
+    futures: list[concurrent.futures.Future[object]] = []
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        leave_early()
+    assert time.monotonic() - begun < LIMIT_S / 2
+    never.set()
+    assert [f.cancelled() for f in futures] == [False, True, True]
+
+
+def test_threads_end_with_it() -> None:
+    with Executor(3) as pool:
+        list(pool.map(abs, range(10)))
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "farm executor"])

@@ -1,0 +1,187 @@
+"""Users' values to calls and back: what fits, what is copied, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from farm.call import ModelInfo, Operation, Result, TensorInfo
+from farm.client.values import Values
+from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
+
+OPERATIONS = frozenset(Operation) - {Operation.DESCRIBE}
+ONE = ModelInfo("one", (TensorInfo("x", (2, 3)),), (TensorInfo("y", (2,)),), OPERATIONS)
+SCALAR = ModelInfo("scalar", (TensorInfo("x", ()),), (TensorInfo("y", ()),))
+TWO = ModelInfo(
+    "two",
+    (TensorInfo("a", (2,)), TensorInfo("n", (1,), "int64")),
+    (TensorInfo("u", (2,)), TensorInfo("v", (1,), "float32")),
+    OPERATIONS,
+)
+NONE = ModelInfo("none", (), (TensorInfo("y", (1,)),))
+CONFIG = '{"k":1}'
+
+
+def given_to(info: ModelInfo, point: Any) -> list[Any]:
+    call = Values(info, CONFIG).call(point)
+    assert (call.model, call.operation, call.config) == (info.name, Operation.EVALUATE, CONFIG)
+    for array, tensor in zip(call.inputs, info.inputs, strict=True):
+        assert array.dtype == tensor.dtype
+        assert array.shape == tensor.shape
+        assert array.flags.c_contiguous
+    return [array.tolist() for array in call.inputs]
+
+
+@given(arrays.arrays(np.float64, (2, 3)))
+def test_every_form_of_a_point_is_the_same_point(x: np.ndarray[Any, Any]) -> None:
+    expected = np.array([x])
+    for point in (x, x.T.copy().T, x.reshape(-1), x.tolist(), (x,), [x.tolist()], {"x": x}):
+        got = np.array(given_to(ONE, point))
+        assert np.array_equal(got, expected, equal_nan=True)
+
+
+def test_numbers_and_lists_of_one_are_vectors_of_one() -> None:
+    info = ModelInfo("m", (TensorInfo("x", (1,)),), ())
+    for point in (2, 2.0, [2.0], [[2.0]], np.float32(2), np.array([2.0]), {"x": 2.0}):
+        assert given_to(info, point) == [[2.0]]
+    for point in (2.0, [2.0], np.array(2.0)):
+        assert given_to(SCALAR, point) == [2.0]
+
+
+def test_several_inputs_come_in_order_or_by_name() -> None:
+    for point in ([[1, 2], 3], ((1.0, 2.0), [3]), {"n": np.int32(3), "a": [1, 2]}):
+        assert given_to(TWO, point) == [[1.0, 2.0], [3]]
+    assert given_to(NONE, []) == given_to(NONE, {}) == []
+
+
+def test_arrays_are_copied() -> None:
+    x = np.zeros((2, 3))
+    call = Values(ONE, CONFIG).call(x)
+    calls = Values(ONE, CONFIG).table(x[None])
+    x[:] = 1.0
+    assert not call.inputs[0].any()
+    assert not next(calls).inputs[0].any()
+
+
+@pytest.mark.parametrize(
+    ("info", "point", "text"),
+    [
+        (ONE, np.ones((3, 2)), r"input 'x' has shape \(3, 2\), model 'one' expects \(2, 3\)"),
+        (ONE, np.ones(5), r"has shape \(5,\), model 'one' expects \(2, 3\)"),
+        (ONE, [[1, 2], [3]], "input 'x' is not an array of numbers"),
+        (ONE, None, "input 'x' is object"),
+        (ONE, ["1"] * 6, "input 'x' is <U1, expected numbers of type float64"),
+        (ONE, {"y": 1}, r"the point has 'y'; model 'one' has x \(2, 3\)"),
+        (TWO, [[1.0, 2.0]], r"a list of 1; model 'two' has 2 inputs, a \(2,\), n \(1,\): give a"),
+        (TWO, 1.0, "the point is a float; model 'two' has 2 inputs"),
+        (TWO, {"a": [1, 2], "n": 0.5}, "input 'n' is float64, expected numbers of type int64"),
+        (TWO, {"a": [1, 2]}, r"the point has 'a'; model 'two' has a \(2,\), n \(1,\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(info: ModelInfo, point: object, text: str) -> None:
+    with pytest.raises(InvalidInput, match=text):
+        Values(info, CONFIG).call(point)
+
+
+def test_tables_become_a_call_a_row() -> None:
+    table = np.arange(12.0).reshape(2, 6)
+    for points in (table, table.reshape(2, 2, 3), table.astype(np.float32)):
+        calls = list(Values(ONE, CONFIG).table(points))
+        rows = np.array([call.inputs[0] for call in calls])
+        assert np.array_equal(rows, table.reshape(2, 2, 3))
+
+
+def test_a_model_that_does_not_evaluate_says_so() -> None:
+    info = ModelInfo("g", ONE.inputs, ONE.outputs, frozenset({Operation.GRADIENT}))
+    with pytest.raises(UnsupportedFeature, match="does not offer evaluate; it offers gradient"):
+        Values(info, CONFIG).call(np.ones((2, 3)))
+    with pytest.raises(UnsupportedFeature, match="does not offer evaluate"):
+        Values(info, CONFIG).table(np.ones((1, 2, 3)))
+
+
+def test_outputs_are_private_arrays_in_their_declared_form() -> None:
+    came = np.array([1.0, 2.0])
+    out = Values(ONE, CONFIG).output(Result((came,)))
+    came[:] = 0.0
+    assert out.tolist() == [1.0, 2.0]
+    both = Values(TWO, CONFIG).output(Result((np.ones(2), np.array(2.0))))
+    assert {name: (y.dtype, y.shape) for name, y in both.items()} == {
+        "u": (np.float64, (2,)),
+        "v": (np.float32, (1,)),
+    }
+    assert Values(SCALAR, CONFIG).output(Result((np.array([3.0]),))).shape == ()
+
+
+def test_outputs_fill_their_row() -> None:
+    values = Values(ONE, CONFIG)
+    room = values.room(2)
+    values.put_output(Result((np.array([1.0, 2.0]),)), room[0])
+    values.put_output(Result((np.array([[3.0], [4.0]]),)), room[1])
+    assert room.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    with pytest.raises(InvalidOutput):
+        values.put_output(Result((np.ones(1),)), room[0])
+
+
+@pytest.mark.parametrize("outputs", [(), (np.ones(3),), (np.ones(2), np.ones(2))])
+def test_answers_that_do_not_fit_are_refused(outputs: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidOutput, match="model 'one' declares"):
+        Values(ONE, CONFIG).output(Result(outputs))
+
+
+def test_derivatives_take_names_or_positions() -> None:
+    values = Values(TWO, CONFIG)
+    point = {"a": [1, 2], "n": 3}
+    call = values.derivative(
+        Operation.APPLY_HESSIAN, point, "v", "n", "a", sens=[1.0], vec=[[1.0], [2.0]]
+    )
+    wrt = call.derivative
+    assert wrt is not None
+    assert (wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2) == (1, 1, 0)
+    assert wrt.vec is not None
+    assert wrt.vec.tolist() == [1.0, 2.0]
+    call = values.derivative(Operation.GRADIENT, point, 0, 0, sens=[1, 2])
+    assert call.derivative is not None
+    assert type(call.derivative.out_wrt) is int
+
+
+@pytest.mark.parametrize(
+    ("out_wrt", "in_wrt", "sens", "text"),
+    [
+        ("w", 0, [1.0, 2.0], r"'w' is no output; the outputs are u \(2,\), v \(1,\)"),
+        (2, 0, [1.0], "outWrt is 2, but model 'two' has 2 output vectors"),
+        (0, -1, [1.0, 1.0], "inWrt is -1"),
+        (0, 0, [1.0], "sens has length 1, expected 2 numbers"),
+        (0, 0, ["a", "b"], "sens is <U1"),
+    ],
+)
+def test_derivatives_that_cannot_be_are_refused(
+    out_wrt: Any, in_wrt: Any, sens: Any, text: str
+) -> None:
+    with pytest.raises(InvalidInput, match=text):
+        Values(TWO, CONFIG).derivative(Operation.GRADIENT, [[1, 2], 3], out_wrt, in_wrt, sens=sens)
+
+
+def test_derivative_outputs_have_the_shape_of_what_they_are_for() -> None:
+    values = Values(ONE, CONFIG)
+    x = np.ones((2, 3))
+    gradient = values.derivative(Operation.GRADIENT, x, 0, 0, sens=[1, 2])
+    assert values.derivative_output(gradient, Result((np.ones(6),))).shape == (2, 3)
+    jacobian = values.derivative(Operation.APPLY_JACOBIAN, x, 0, 0, vec=np.ones(6))
+    assert values.derivative_output(jacobian, Result((np.ones(2),))).shape == (2,)
+    with pytest.raises(InvalidOutput, match=r"vectors of lengths \[2\], expected one of 6"):
+        values.derivative_output(gradient, Result((np.ones(2),)))
+
+
+def test_the_bytes_of_an_evaluation_are_known() -> None:
+    assert Values(ONE, CONFIG).nbytes == 8 * 6 + 8 * 2
+    assert Values(TWO, CONFIG).nbytes == 16 + 8 + 16 + 4
+
+
+@given(st.integers(0, 5))
+def test_room_is_for_every_point(count: int) -> None:
+    assert Values(ONE, CONFIG).room(count).shape == (count, 2)
