@@ -139,7 +139,7 @@ def gantt(shown: Shown) -> str:
         axes.broken_barh([tuple(bar) for bar in merged], (k - 0.4, 0.8), color=BLUE)
     axes.set_yticks(range(len(workers)), [_worker_name(known, int(w)) for w in workers])
     axes.tick_params(axis="y", labelsize=7, length=0)
-    axes.set_ylim(len(workers) - 0.5, -0.5)
+    axes.set_ylim(max(len(workers), 1) - 0.5, -0.5)
     axes.set_xlabel(f"time ({unit})")
     return _svg(figure)
 

@@ -338,4 +338,4 @@ def test_a_compressed_sweep_is_compressed_when_it_is_complete(path: Path) -> Non
     with h5py.File(path) as file:
         assert file["out_0"].compression == "gzip"
         assert file["out_0"][5].tolist() == values_of(plan, 5)[:4].tolist()
-        assert int(np.count_nonzero(file["status"][:] == Status.DONE)) == 1715
+        assert int(np.count_nonzero(file["status"][:] == Status.DONE)) == 1716
