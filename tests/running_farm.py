@@ -31,8 +31,9 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
 class Farm:
     """A running dispatcher; `connect` is its connection file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, heartbeat_s: float = 5.0) -> None:
         self.connect = folder / "farm.json"
+        self._heartbeat_s = heartbeat_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -40,7 +41,7 @@ class Farm:
         write_connection(self.connect, Connection(endpoint=self._transport.endpoint))
 
     async def _start(self) -> None:
-        self._transport = ZmqTransport()
+        self._transport = ZmqTransport(heartbeat_s=self._heartbeat_s)
         self.dispatcher = Dispatcher([self._transport])
         self.dispatcher.start()
 

@@ -1,0 +1,266 @@
+"""What a farm must stand up to: processes that are killed, frozen, crash, hang and eat memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from farm.call import Result
+from farm.errors import InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.provision.local import Workers, WorkerSettings
+from tests.running_farm import LIMIT_S, Farm
+
+MODELS = '''
+import ctypes, os, signal, time
+import numpy as np
+import farm
+
+ONE = dict(inputs={"x": 1}, outputs={"y": 1})
+
+@farm.model(**ONE)
+def cube(x):
+    return x**3
+
+@farm.model(**ONE)
+def slow_cube(x):
+    time.sleep(0.001)
+    return x**3
+
+@farm.model(**ONE)
+def sleep(x):
+    time.sleep(x[0])
+    return x
+
+@farm.model(**ONE)
+def hold(x):
+    """Holds the interpreter for x seconds, as C code does that does not let go of it."""
+    ctypes.PyDLL(None).usleep(int(x[0] * 1e6))
+    return x
+
+@farm.model(**ONE)
+def crash(x):
+    ctypes.string_at(0)
+
+@farm.model(**ONE)
+def eat(x):
+    """Takes memory until it is killed, as the kernel does it when there is none left."""
+    taken = []
+    while sum(len(block) for block in taken) < 2e8:
+        taken.append(bytearray(10_000_000))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@farm.model(**ONE)
+def odd(x):
+    """Answers in the odd way that x says."""
+    if x[0] == 4:
+        raise RuntimeError("no convergence")
+    return [np.zeros(3), ["text"], 1j, np.nan][int(x[0])]
+'''
+
+NAMES = ("cube", "slow_cube", "sleep", "hold", "crash", "eat", "odd")
+
+Start = Callable[..., Workers]
+
+
+@pytest.fixture
+def heartbeat_s() -> float:
+    """Silence after which a host is taken for dead."""
+    return 5.0
+
+
+@pytest.fixture
+def farm(tmp_path: Path, heartbeat_s: float) -> Iterator[Farm]:
+    running = Farm(tmp_path, heartbeat_s=heartbeat_s)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def start(farm: Farm, tmp_path: Path) -> Iterator[Start]:
+    """Start worker processes under a supervisor, and wait until they serve."""
+    path = tmp_path / "models.py"
+    path.write_text(MODELS)
+    started: list[Workers] = []
+
+    def start(count: int, **settings: Any) -> Workers:
+        again = {"first_s": 0.01, "longest_s": 0.05, **settings}
+        workers = Workers(
+            WorkerSettings(
+                [f"{path}:{name}" for name in NAMES],
+                count,
+                farm.connect,
+                tmp_path / "logs",
+                **again,
+            )
+        )
+        workers.start()
+        started.append(workers)
+        workers.ready.result(2 * LIMIT_S)
+        farm.wait_for_workers(count)
+        return workers
+
+    yield start
+    for workers in started:
+        workers.stop(0.0)
+
+
+def value(future: Future[Result], limit_s: float = 3 * LIMIT_S) -> float:
+    return float(future.result(limit_s).outputs[0][0])
+
+
+def kill_at_random(workers: Workers, until: threading.Event, chance: random.Random) -> int:
+    """Kill workers now and then; how many."""
+    killed = 0
+    while not until.wait(chance.uniform(0.1, 0.6)):
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(chance.choice(workers.pids()), signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+def survive_kills(farm: Farm, workers: Workers, *, rounds: int, calls: int) -> None:
+    """Every one of `calls` calls a round is answered once and rightly while workers are killed."""
+    chance = random.Random(4711)
+    killed = 0
+    for done in range(rounds):
+        over = threading.Event()
+        kills: list[int] = []
+        killer = threading.Thread(
+            target=lambda o=over, k=kills: k.append(kill_at_random(workers, o, chance))
+        )
+        killer.start()
+        try:
+            futures = [farm.submit("slow_cube", i) for i in range(calls)]
+            assert [value(future) for future in futures] == [float(i) ** 3 for i in range(calls)]
+        finally:
+            over.set()
+            killer.join()
+        killed += kills[0]
+        state = farm.snapshot()
+        assert (state["done"], state["failed"]) == ((done + 1) * calls, 0)
+        assert all(row["queued"] == row["in_flight"] == 0 for row in state["queues"])
+    assert killed >= rounds
+
+
+def test_workers_killed_at_random(farm: Farm, start: Start) -> None:
+    survive_kills(farm, start(3), rounds=3, calls=2000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_workers_killed_at_random_for_long(farm: Farm, start: Start) -> None:
+    survive_kills(farm, start(3), rounds=50, calls=2000)
+
+
+def test_a_thousand_queued_calls_and_two_workers(farm: Farm, start: Start) -> None:
+    start(2)
+    futures = [farm.submit("slow_cube", i) for i in range(1000)]
+    results = [future.result(3 * LIMIT_S) for future in futures]
+    assert [r.outputs[0][0] for r in results] == [float(i) ** 3 for i in range(1000)]
+    shares = [sum(r.worker == name for r in results) for name in farm.wait_for_workers(2)]
+    assert sum(shares) == 1000
+    assert min(shares) > 300  # both worked, about alike
+
+
+@pytest.mark.parametrize("heartbeat_s", [1.0])
+def test_frozen_worker_is_given_up_and_comes_back(farm: Farm, start: Start) -> None:
+    workers = start(2)
+    frozen = random.Random(1).choice(workers.pids())
+    futures = [farm.submit("slow_cube", i) for i in range(500)]
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        assert [value(future) for future in futures] == [float(i) ** 3 for i in range(500)]
+        farm.wait_for_workers(1)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    farm.wait_for_workers(2)
+    futures = [farm.submit("slow_cube", i) for i in range(500)]
+    results = [future.result(3 * LIMIT_S) for future in futures]
+    assert len({result.worker for result in results}) == 2
+    assert farm.snapshot()["done"] == 1000
+    assert frozen in workers.pids()
+
+
+def test_segmentation_fault_is_named_and_costs_no_other_call(farm: Farm, start: Start) -> None:
+    start(2)
+    crash = farm.submit("crash", 1)
+    futures = [farm.submit("slow_cube", i) for i in range(500)]
+    with pytest.raises(WorkerLost, match=r"lost 4 times.*SIGSEGV.*SIGSEGV"):
+        value(crash)
+    assert [value(future) for future in futures] == [float(i) ** 3 for i in range(500)]
+    farm.wait_for_workers(2)
+
+
+def test_model_that_holds_the_interpreter_is_not_taken_for_dead(farm: Farm, start: Start) -> None:
+    start(1)
+    assert farm.call("hold", 6.0) == 6.0  # longer than a dead host would be given
+    assert farm.losses() == []
+
+
+def test_hanging_call_is_ended_by_the_time_limit(farm: Farm, start: Start) -> None:
+    start(1, time_limit_s=0.5)
+    began = time.monotonic()
+    with pytest.raises(TimeLimitExceeded, match=r"time limit of 0\.5 s"):
+        value(farm.submit("sleep", 1000))
+    assert time.monotonic() - began < 5.0
+    assert farm.call("cube", 3) == 27.0
+
+
+def test_memory_eater_is_given_up(farm: Farm, start: Start) -> None:
+    start(1)
+    with pytest.raises(WorkerLost, match=r"lost 4 times.*SIGKILL|out of memory"):
+        value(farm.submit("eat", 1))
+    assert farm.call("cube", 3) == 27.0
+
+
+def test_odd_answers(farm: Farm, start: Start) -> None:
+    start(1)
+    for i, complaint in enumerate([r"shape \(3,\), expected \(1,\)", "<U4", "complex128"]):
+        with pytest.raises(InvalidOutput, match=complaint):
+            farm.call("odd", i)
+    assert np.isnan(farm.call("odd", 3))
+    with pytest.raises(ModelFailed, match="RuntimeError: no convergence"):
+        farm.call("odd", 4)
+    assert farm.losses() == []
+
+
+def stay_flat(farm: Farm, workers: Workers, *, calls: int, most_mib: float) -> None:
+    """After a start, `calls` calls do not grow this process or the worker by more than that."""
+    processes = [psutil.Process(), *map(psutil.Process, workers.pids())]
+
+    def run(count: int) -> list[float]:
+        for first in range(0, count, 500):
+            futures = [farm.submit("cube", i) for i in range(first, first + 500)]
+            for i, future in enumerate(futures, first):
+                assert value(future) == float(i) ** 3
+        gc.collect()
+        return [process.memory_info().rss / 2**20 for process in processes]
+
+    before = run(5000)
+    after = run(calls)
+    grown = [b - a for a, b in zip(before, after, strict=True)]
+    assert max(grown) < most_mib, f"grown by {grown} MiB over {calls} calls"
+
+
+def test_memory_stays_flat(farm: Farm, start: Start) -> None:
+    # One task or call kept for each would be 20 MiB and more.
+    stay_flat(farm, start(1), calls=20_000, most_mib=4.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_memory_stays_flat_for_long(farm: Farm, start: Start) -> None:
+    stay_flat(farm, start(1), calls=200_000, most_mib=8.0)
