@@ -51,6 +51,7 @@ class ModelWorker:
     inbox: list[Task] = field(default_factory=list)
     lots: dict[TaskId, Lot | None] = field(default_factory=dict)
     questions: list[list[TaskId]] = field(default_factory=list)
+    asked: bool = False
 
     def begun(self) -> set[TaskId]:
         """Tasks of the first lots, as many as it has slots, and all that need none."""
@@ -115,7 +116,7 @@ class Histories(RuleBasedStateMachine):
     ) -> None:
         for _ in range(count):
             if self.scheduler._queued >= 39:
-                return
+                break
             task = self.scheduler.submit(
                 call(name, operation),
                 client=client,
@@ -190,6 +191,7 @@ class Histories(RuleBasedStateMachine):
         worker = self._draw(data)
         worker.slots = slots
         worker.most_slots = max(worker.most_slots, slots)
+        worker.asked = False  # the question may have been lost with its connection
         self.scheduler.worker_resized(worker.name, slots)
         self.settled = False
 
@@ -231,6 +233,7 @@ class Histories(RuleBasedStateMachine):
         there = {task.id for task in worker.inbox} - worker.begun()
         back = [task for task in worker.questions.pop(0) if task in there][keep:]
         worker.remove(set(back))
+        worker.asked = False
         self.scheduler.taken_back(worker.name, back, now=self.now)
         self.settled = False
 
@@ -240,6 +243,7 @@ class Histories(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.inbox]))
         back = {task.id for task in worker.inbox} - worker.begun()
         worker.remove(back)
+        worker.asked = False
         self.scheduler.taken_back(worker.name, back, now=self.now)
         self.settled = False
 
@@ -274,7 +278,8 @@ class Histories(RuleBasedStateMachine):
                     self._sent(action)
                 else:
                     worker = self.workers[action.worker]
-                    assert not worker.questions, "one question at a time"
+                    assert not worker.asked, "one question at a time"
+                    worker.asked = True
                     if worker.slots == worker.most_slots:
                         assert not worker.begun() & set(action.tasks), "it has begun these"
                     worker.questions.append(action.tasks)
@@ -362,6 +367,7 @@ class Histories(RuleBasedStateMachine):
                     worker.remove(set(back))
                     self.scheduler.taken_back(worker.name, back, now=self.now)
                 worker.questions.clear()
+                worker.asked = False
                 for task in sorted(worker.begun()):
                     worker.remove({task})
                     self.scheduler.finished(worker.name, task, result(0.1), now=self.now)
