@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -258,6 +260,16 @@ def test_answer_that_cannot_be_sent_becomes_an_error() -> None:
     assert isinstance(answers[1], InvalidOutput)
     assert "object" in answers[1].message
     assert isinstance(answers[2], Result)
+
+
+# The document
+
+
+def test_document_lists_every_kind() -> None:
+    text = (Path(__file__).parent.parent.parent / "docs" / "messages.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", text, re.MULTILINE)
+    assert rows == [(str(kind.value), kind.name) for kind in Kind]
+    assert f"version {wire.VERSION}" in text.splitlines()[0]
 
 
 # Whatever arrives
