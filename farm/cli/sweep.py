@@ -21,11 +21,12 @@ from farm.client import Client
 from farm.errors import FarmError
 from farm.sweep.display import Display, line
 from farm.sweep.errors import SweepError
+from farm.sweep.flight import Flight
 from farm.sweep.journal import Status
 from farm.sweep.parameters import parse_parameter
 from farm.sweep.points import parse_design
 from farm.sweep.prepare import Request, longer_plan, make_plan
-from farm.sweep.probe import Probe, probe
+from farm.sweep.probe import probe
 from farm.sweep.progress import Progress, duration
 from farm.sweep.provenance import command_line, provenance
 from farm.sweep.read import known_of
@@ -70,6 +71,10 @@ class _Group(click.Group):
             if error.detail:
                 click.echo(error.detail.rstrip(), err=True)
             raise click.ClickException(str(error)) from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(
@@ -83,6 +88,23 @@ def sweep() -> None:
     Without a verb, as in `farm sweep model.py --param ...`, it runs: see `farm sweep run --help`
     for all options.
     """
+
+
+def _limit(
+    ctx: click.Context, parameter: click.Parameter, text: str | None
+) -> Callable[[int], int] | None:
+    """From `10` or `5%` to how many that is of a number of points."""
+    if text is None:
+        return None
+    number = text.removesuffix("%")
+    try:
+        if number == text:
+            limit = int(text)
+            return lambda size: limit
+        share = float(number) / 100
+        return lambda size: int(share * size)
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: expected 10 or 5%") from None
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,6 +121,7 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--max-failures",
             metavar="N|P%",
+            callback=_limit,
             help="Give no more points once more than N, or P percent of all, have failed.",
         ),
     ):
@@ -190,9 +213,9 @@ def run(
         for note in request.design.notes:
             click.echo(f"note: {note}", err=True)
         click.echo(f"{plan.size} points of {name}, seed {seed}, into {out}", err=True)
-        first = None if no_probe else probe(plan, farm.client)
+        flights = [] if no_probe else probe(plan, farm.client)
         store = Store.create(out, plan)
-        return _session(store, farm, rules, first=first)
+        return _session(store, farm, rules, flights=flights)
 
 
 @sweep.command()
@@ -298,7 +321,7 @@ def _session(
     farm: OpenFarm,
     rules: dict[str, Any],
     *,
-    first: Probe | None = None,
+    flights: Sequence[Flight] = (),
     retry_failed: bool = False,
 ) -> int:
     """Run what is open of a sweep and say how it ended."""
@@ -317,13 +340,12 @@ def _session(
             display.show(progress)
 
         try:
-            if first is not None:
-                first.put(store)
             session = Run(
                 store,
                 farm.client,
                 rules=_rules(rules, store, farm.start),
                 stop=stop,
+                flights=flights,
                 watch=watch,
                 reconnect=farm.reconnect,
             )
@@ -342,26 +364,14 @@ def _session(
 
 
 def _rules(options: dict[str, Any], store: Store, start: int) -> Rules:
-    plan, hours = store.plan, options["max_hours"]
+    plan, hours, limit = store.plan, options["max_hours"], options["max_failures"]
     return Rules(
-        max_failures=_max_failures(options["max_failures"], plan.size),
+        max_failures=None if limit is None else limit(plan.size),
         max_s=None if hours is None else 3600 * hours,
         in_flight=options["in_flight"],
         start=start,
         hints=Hints(client=f"sweep-{plan.run_id[:8]}", priority=options["priority"]),
     )
-
-
-def _max_failures(text: str | None, size: int) -> int | None:
-    if text is None:
-        return None
-    number = text.removesuffix("%")
-    try:
-        if number != text:
-            return int(size * float(number) / 100)
-        return int(number)
-    except ValueError:
-        raise click.UsageError(f"--max-failures {text!r}: expected 10 or 5%") from None
 
 
 def _the_model(client: Client, name: str | None) -> str:

@@ -17,6 +17,7 @@ from farm.call import Array, ModelInfo
 from farm.model import Model
 from farm.sweep.display import Display
 from farm.sweep.errors import SweepError
+from farm.sweep.flight import Evaluator, Flight
 from farm.sweep.journal import Row, Status
 from farm.sweep.parameters import as_distribution
 from farm.sweep.plan import Plan
@@ -26,7 +27,7 @@ from farm.sweep.probe import probe as probe_first
 from farm.sweep.progress import Progress
 from farm.sweep.provenance import command_line, provenance
 from farm.sweep.read import failures_of, load_xarray
-from farm.sweep.run import Evaluator, Rules, Run, Stop
+from farm.sweep.run import Rules, Run, Stop
 from farm.sweep.store import Store
 from farm.sweep.threads import Threads
 from farm.worker.load import load_models
@@ -68,11 +69,12 @@ class Sweep:
         evaluator: Evaluator,
         rules: Rules,
         *,
+        flights: Sequence[Flight],
         owned: Threads | None,
         show: bool,
         stream: bool,
     ) -> None:
-        """Begin. owned: what to close at the end; the rest as for `sweep`."""
+        """Begin. flights: points in the farm already; owned: what to close at the end."""
         self.path = store.path
         self._plan = store.plan
         self._stop = Stop()
@@ -83,7 +85,13 @@ class Sweep:
         self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._run = Run(
-            store, evaluator, rules=rules, stop=self._stop, watch=self._watch, on_row=self._take
+            store,
+            evaluator,
+            rules=rules,
+            stop=self._stop,
+            flights=flights,
+            watch=self._watch,
+            on_row=self._take,
         )
         self._last = self._run.now()
         self._thread = threading.Thread(target=self._go, name="sweep")
@@ -228,7 +236,7 @@ def sweep(
             provenance=provenance(command_line(), notes=notes),
         )
         plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
-        first = probe_first(plan, evaluator) if probe and store is None else None
+        flights = probe_first(plan, evaluator) if probe and store is None else []
         if store is None:
             store = Store.create(path, plan)
         elif store.plan.theta_hash != plan.theta_hash or store.plan.info != plan.info:
@@ -238,9 +246,9 @@ def sweep(
             max_s=None if max_hours is None else 3600 * max_hours,
             in_flight=in_flight,
         )
-        begun = Sweep(store, evaluator, rules, owned=owned, show=show, stream=stream)
-        if first is not None:
-            begun._take(first.put(store))
+        begun = Sweep(
+            store, evaluator, rules, flights=flights, owned=owned, show=show, stream=stream
+        )
     except BaseException:
         if store is not None:
             store.abandon()

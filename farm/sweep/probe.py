@@ -1,57 +1,51 @@
-"""One evaluation before a sweep begins, so that a mistake costs one point and not a thousand."""
+"""A look before a sweep begins, so that a mistake costs a point or three and not a thousand."""
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from concurrent.futures import CancelledError, wait
 
-from farm.call import NO_HINTS, Hints, Result
-from farm.errors import FarmError, InvalidOutput
+from farm.call import NO_HINTS, Hints
+from farm.errors import FarmError, Overloaded, Unavailable
 from farm.sweep.errors import SweepError
-from farm.sweep.journal import Row
+from farm.sweep.flight import Evaluator, Flight, numbers_of, send
 from farm.sweep.plan import Plan
-from farm.sweep.run import Evaluator, numbers_of, row_of
-from farm.sweep.store import Store
+
+TRIES = 3
+"""A point may fail in its own right; that the first three do means that all do."""
+
+PATIENCE_S = 10.0
+"""Mistakes show soon. A model that runs longer than this must not keep other workers waiting."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Probe:
-    """The first point of a sweep, evaluated; its outcome is as good as any other."""
+def probe(
+    plan: Plan, evaluator: Evaluator, hints: Hints = NO_HINTS, *, patience_s: float = PATIENCE_S
+) -> list[Flight]:
+    """The first points, given to the farm: until one is answered well, or takes longer to answer.
 
-    point: int
-    results: list[Result]
-    given: float
-    answered: float
-
-    def put(self, store: Store) -> Row:
-        """Store the outcome, and give it."""
-        row = row_of(
-            store.plan,
-            self.point,
-            self.results,
-            None,
-            attempt=1,
-            worker=store.worker_id(self.results[0].worker),
-            given=self.given,
-            answered=self.answered,
-        )
-        store.add(row)
-        return row
-
-
-def probe(plan: Plan, evaluator: Evaluator, hints: Hints = NO_HINTS) -> Probe:
-    """Evaluate the first point and check its sizes. Raises SweepError when that fails."""
-    point = int(plan.order()[0])
-    given = time.time()
-    try:
-        futures = [evaluator.submit(call, hints) for call in plan.calls(point)]
-        results = [future.result() for future in futures]
-        numbers_of(plan, results)
-    except (FarmError, InvalidOutput, CancelledError) as error:
-        raise SweepError(
-            f"point {point}, tried before the sweep begins, failed: {type(error).__name__}: "
-            f"{error} (--no-probe begins all the same)",
-            detail=getattr(error, "detail", ""),
-        ) from error
-    return Probe(point, results, given, time.time())
+    They are part of the sweep, which goes on with them. Raises SweepError when they all fail, and
+    FarmError when the farm takes nothing.
+    """
+    flights: list[Flight] = []
+    failure: Exception | None = None
+    until = time.monotonic() + patience_s
+    for point in plan.order()[:TRIES].tolist():
+        flight = send(evaluator, plan, point, hints)
+        flights.append(flight)
+        if wait(flight.futures, max(0.0, until - time.monotonic())).not_done:
+            return flights
+        try:
+            numbers_of(plan, [future.result() for future in flight.futures])
+        except (Overloaded, Unavailable):
+            for each in flights:
+                each.cancel()
+            raise
+        except (FarmError, CancelledError) as error:
+            failure = error
+        else:
+            return flights
+    raise SweepError(
+        f"a try of the first {len(flights)} points failed, the last with "
+        f"{type(failure).__name__}: {failure} (--no-probe begins all the same)",
+        detail=getattr(failure, "detail", ""),
+    ) from failure

@@ -11,26 +11,14 @@ import queue
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
 
-import numpy as np
-
-from farm.call import NO_HINTS, Array, Call, Hints, ModelInfo, Result
-from farm.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    FarmError,
-    InvalidOutput,
-    ModelNotFound,
-    Overloaded,
-    TimeLimitExceeded,
-    Unavailable,
-)
+from farm.call import NO_HINTS, Array, Hints
+from farm.errors import FarmError, ModelNotFound, Overloaded, Unavailable
+from farm.sweep.flight import Evaluator, Flight, row_of, send
 from farm.sweep.journal import Row, Status
-from farm.sweep.plan import Plan
 from farm.sweep.progress import Meter, Progress, status_of, write_status
 from farm.sweep.recover import RUNNING
 from farm.sweep.store import COMPLETE, Store
@@ -43,24 +31,6 @@ TICK_S = 0.2
 STATUS_S = 1.0
 AT_ONCE = 1024
 """Answers taken in before the next points are given."""
-
-STATUS_OF: Mapping[type[BaseException], Status] = {
-    Cancelled: Status.CANCELLED,
-    CancelledError: Status.CANCELLED,
-    TimeLimitExceeded: Status.TIMEOUT,
-    DeadlineExceeded: Status.TIMEOUT,
-}
-"""What errors make of a point; all others make it failed."""
-
-
-class Evaluator(Protocol):
-    """What a sweep needs of a farm; `farm.client.Client` is one."""
-
-    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
-        """The model's tensors for a config. Raises FarmError."""
-
-    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
-        """The result to come, or a FarmError; `cancel()` takes the call back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +70,10 @@ class Stop:
         self.asked = self.at_once = True
 
 
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """A point in the farm: its calls and what has come back."""
-
-    point: int
-    given: float = field(default_factory=time.time)  # Unix time
-    futures: list[Future[Result]] = field(default_factory=list)
-    results: dict[int, Result] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Answer:
-    """What came back of call `k` of a point, and the Unix time."""
-
-    flight: _Flight
-    k: int
-    future: Future[Result]
-    at: float
-
-
 class Run:
     """One session of a sweep, on the thread that calls `go`.
 
+    flights: points that are in the farm already, as by a probe.
     watch: called about every second; on_row: called with every outcome, once it is stored.
     reconnect: gives an evaluator in place of one that cannot reach the farm. Raises FarmError.
     """
@@ -134,6 +85,7 @@ class Run:
         *,
         rules: Rules,
         stop: Stop,
+        flights: Sequence[Flight] = (),
         watch: Callable[[Progress], None] = lambda progress: None,
         on_row: Callable[[Row], None] = lambda row: None,
         reconnect: Callable[[], Evaluator] | None = None,
@@ -149,8 +101,10 @@ class Run:
         start = {} if rules.start is None else {"start": rules.start}
         self._window = Window(rules.in_flight, **start)
         self._meter = Meter(store.known, title=store.plan.title, run_id=store.plan.run_id)
-        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-        self._flights: dict[int, _Flight] = {}
+        self._answers: queue.SimpleQueue[tuple[Flight, int]] = queue.SimpleQueue()
+        self._flights: dict[int, Flight] = {}
+        for flight in flights:
+            self._adopt(flight)
         self._todo: deque[int] = deque()
         self._ending = ""
         self._failures = 0
@@ -165,7 +119,8 @@ class Run:
         retry_failed: also the points that failed before. Raises SweepError when the files cannot
         be finished, LockLost, OSError.
         """
-        self._todo.extend(pending_points(self._store, retry_failed=retry_failed).tolist())
+        points = pending_points(self._store, retry_failed=retry_failed).tolist()
+        self._todo.extend(point for point in points if point not in self._flights)
         try:
             while self._goes_on():
                 self._give()
@@ -216,16 +171,19 @@ class Run:
             return
         for _ in range(min(room, len(self._todo))):
             point = self._todo.popleft()
-            flight = self._flights[point] = _Flight(point)
             try:
-                for k, call in enumerate(self._plan.calls(point)):
-                    future = self._evaluator.submit(call, self._rules.hints)
-                    flight.futures.append(future)
-                    future.add_done_callback(self._receiver(flight, k))
+                flight = send(self._evaluator, self._plan, point, self._rules.hints)
             except FarmError as error:
-                self._settle(flight, error, time.time())
-                if self._window.size(now) == 0:
+                self._settle(Flight(point), error, time.time())
+                if self._window.size(time.monotonic()) == 0:
                     return
+            else:
+                self._adopt(flight)
+
+    def _adopt(self, flight: Flight) -> None:
+        self._flights[flight.point] = flight
+        # Called on a thread of the client; the work is done on ours.
+        flight.when_landed(lambda flight, k: self._answers.put((flight, k)))
 
     def _found_again(self, now: float) -> bool:
         """Whether there is an evaluator to try again with."""
@@ -240,10 +198,6 @@ class Run:
 
     # Taking
 
-    def _receiver(self, flight: _Flight, k: int) -> Callable[[Future[Result]], None]:
-        # Called on a thread of the client: the time is taken there, the work is done here.
-        return lambda done: self._answers.put(_Answer(flight, k, done, time.time()))
-
     def _take(self) -> None:
         try:
             self._answered(self._answers.get(timeout=TICK_S))
@@ -252,36 +206,44 @@ class Run:
         except queue.Empty:
             pass
 
-    def _answered(self, answer: _Answer) -> None:
-        flight, at = answer.flight, answer.at
+    def _answered(self, answer: tuple[Flight, int]) -> None:
+        flight, k = answer
         if self._flights.get(flight.point) is not flight:
             return  # settled by another of its calls, or taken back
+        at = flight.landed.get(k, time.time())
         try:
-            flight.results[answer.k] = answer.future.result()
+            flight.futures[k].result()
         except (FarmError, CancelledError) as error:
             self._settle(flight, error, at)
-            return
         except Exception as error:  # a client's own fault, which must not stop a sweep of days
             detail = "".join(traceback.format_exception(error))
-            self._settle(flight, FarmError(f"{type(error).__name__}: {error}", detail=detail), at)
-            return
-        if len(flight.results) == len(flight.futures):
-            self._settle(flight, None, at)
+            known = FarmError(f"{type(error).__name__}: {error}", detail=detail)
+            self._settle(flight, known, at)
+        else:
+            if len(flight.results()) == len(flight.futures):
+                self._settle(flight, None, at)
 
-    def _settle(self, flight: _Flight, error: BaseException | None, at: float) -> None:
+    def _settle(self, flight: Flight, error: BaseException | None, at: float) -> None:
         """A point is finished, or goes back to be given again when it is not at fault."""
-        del self._flights[flight.point]
-        for future in flight.futures:
-            future.cancel()
-        now = time.monotonic()
+        self._flights.pop(flight.point, None)
+        flight.cancel()
         if isinstance(error, Overloaded | Unavailable | ModelNotFound):
             self._todo.appendleft(flight.point)
-            self._wait_for_farm(error, now)
+            self._wait_for_farm(error, time.monotonic())
             return
-        row = self._row(flight, error, at)
+        results = flight.results()
+        worker = results[0].worker if results else ""
+        attempt = int(self._store.known.attempts[flight.point]) + 1
+        row = row_of(
+            self._plan,
+            flight,
+            error,
+            attempt=attempt,
+            worker=self._store.worker_id(worker),
+            answered=at,
+        )
         if row.status is not Status.CANCELLED:
-            worker = flight.results[0].worker if flight.results.get(0) else ""
-            self._window.answered(worker, now)
+            self._window.answered(worker, time.monotonic())
             self._lost_since, self._message = None, ""
         self._store.add(row)
         self._on_row(row)
@@ -290,21 +252,6 @@ class Run:
             limit = self._rules.max_failures
             if limit is not None and self._failures > limit:
                 self._end("too many failures")
-
-    def _row(self, flight: _Flight, error: BaseException | None, at: float) -> Row:
-        results = [flight.results[k] for k in sorted(flight.results)]
-        attempt = int(self._store.known.attempts[flight.point]) + 1
-        worker = self._store.worker_id(results[0].worker) if results else self._store.worker_id("")
-        return row_of(
-            self._plan,
-            flight.point,
-            results,
-            error,
-            attempt=attempt,
-            worker=worker,
-            given=flight.given,
-            answered=at,
-        )
 
     def _wait_for_farm(self, error: BaseException, now: float) -> None:
         if isinstance(error, Overloaded):
@@ -322,9 +269,7 @@ class Run:
     def _take_back(self, keep: int) -> None:
         """Take back all points in flight but the `keep` oldest; they are pending again."""
         for point in list(self._flights)[keep:]:
-            flight = self._flights.pop(point)
-            for future in flight.futures:
-                future.cancel()
+            self._flights.pop(point).cancel()
             self._todo.appendleft(point)
 
     # Telling and ending
@@ -364,78 +309,3 @@ def pending_points(store: Store, *, retry_failed: bool) -> Array:
         wanted |= status > Status.DONE
     points: Array = order[wanted]
     return points
-
-
-def row_of(
-    plan: Plan,
-    point: int,
-    results: list[Result],
-    error: BaseException | None,
-    *,
-    attempt: int,
-    worker: int,
-    given: float,
-    answered: float,
-) -> Row:
-    """The outcome of a point from the results of its calls, in their order, or their error.
-
-    given, answered: Unix times.
-    """
-    values: Array | None = None
-    if error is None:
-        try:
-            values = numbers_of(plan, results)
-        except InvalidOutput as misfit:
-            error = misfit
-    unknown = float("nan")
-    t_run = sum(result.run_time_s for result in results) if results else unknown
-    return Row(
-        point=point,
-        status=Status.DONE if error is None else STATUS_OF.get(type(error), Status.FAILED),
-        attempt=attempt,
-        worker=worker,
-        # From its end: a call may also wait where it runs, behind others of the same message.
-        t_start=answered - (t_run if results else 0.0),
-        t_run=t_run,
-        t_queue=results[0].queue_time_s if results else unknown,
-        t_total=answered - given,
-        values=values,
-        error="" if error is None else f"{type(error).__name__}: {error}",
-        traceback=getattr(error, "detail", ""),
-    )
-
-
-def numbers_of(plan: Plan, results: list[Result]) -> Array:
-    """The numbers of a finished point in the order of the plan's columns.
-
-    Gradients that were not asked for are NaN. Raises InvalidOutput when sizes are not those of the
-    plan, which happens when they depend on a config that varies.
-    """
-    evaluated, *gradients = results
-    if len(evaluated.outputs) != len(plan.info.outputs):
-        raise InvalidOutput(
-            f"{len(evaluated.outputs)} outputs, the sweep's file has {len(plan.info.outputs)}"
-        )
-    parts: dict[str, Array] = {}
-    for i, tensor in enumerate(plan.info.outputs):
-        array = np.asarray(evaluated.outputs[i], dtype=np.float64).ravel()
-        parts[f"out_{i}"] = _sized(array, tensor.size, f"output {tensor.name!r}")
-    for derivative, result in zip(plan.derivatives, gradients, strict=True):
-        i, j = derivative.out_wrt, derivative.in_wrt
-        rows, size = plan.info.outputs[i].size, plan.info.inputs[j].size
-        block = parts.setdefault(f"grad_{i}_{j}", np.full((rows, size), np.nan))
-        assert derivative.sens is not None
-        array = np.asarray(result.outputs[0], dtype=np.float64).ravel()
-        what = f"gradient by {plan.info.inputs[j].name!r}"
-        block[int(np.argmax(derivative.sens))] = _sized(array, size, what)
-    pieces = [parts[column.name].ravel() for column in plan.columns]
-    return np.concatenate(pieces) if pieces else np.empty(0)
-
-
-def _sized(array: Array, size: int, what: str) -> Array:
-    if array.size != size:
-        raise InvalidOutput(
-            f"{what} has {array.size} entries, the sweep's file has {size} for each point: "
-            "sweep configs with other sizes into files of their own"
-        )
-    return array

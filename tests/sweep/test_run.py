@@ -36,7 +36,7 @@ from farm.sweep.journal import Row, Status
 from farm.sweep.plan import Plan
 from farm.sweep.progress import Progress, read_status, status_of
 from farm.sweep.recover import journal_of
-from farm.sweep.run import Rules, Run, Stop, numbers_of, pending_points
+from farm.sweep.run import Rules, Run, Stop, pending_points
 from farm.sweep.store import COMPLETE, Store, lock_of
 from farm.sweep.threads import Threads
 from tests.sweep.samples import done, failed, plan_of
@@ -568,16 +568,6 @@ def test_pending_points_are_those_without_outcome(path: Path) -> None:
     assert pending_points(store, retry_failed=False).tolist() == [0, 1, 2, 5, 6, 7, 8, 9]
     assert pending_points(store, retry_failed=True).tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     store.abandon()
-
-
-def test_outputs_of_other_sizes_are_refused() -> None:
-    plan = plan_of("random:2")
-    right = (np.zeros(4), np.zeros(1))
-    assert len(numbers_of(plan, [Result(right)])) == 5
-    with pytest.raises(InvalidOutput, match="'u' has 3 entries, the sweep's file has 4"):
-        numbers_of(plan, [Result((np.zeros(3), np.zeros(1)))])
-    with pytest.raises(InvalidOutput, match="1 outputs, the sweep's file has 2"):
-        numbers_of(plan, [Result((np.zeros(4),))])
 
 
 def test_a_point_whose_outputs_do_not_fit_fails(path: Path) -> None:

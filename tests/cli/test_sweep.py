@@ -1,0 +1,256 @@
+"""`farm sweep`: from a model to a file, to its continuation; exit statuses; mistakes in a line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from farm.cli import run
+from farm.sweep.recover import journal_of
+from tests.serving import BEAM, Served, serving
+
+PARAMS = "--param E=1:2 --param load=log:1:10"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "beam.py").write_text(BEAM)
+    with serving(folder, "beam.py", "--workers", "2") as farm:
+        yield farm
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def sweep(capsys: pytest.CaptureFixture[str], words: str, *more: str) -> tuple[int, str, str]:
+    status = run(["sweep", *shlex.split(words), *more])
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("by", ["folder", "url", "file"])
+def test_a_running_farm_is_swept(
+    capsys: pytest.CaptureFixture[str], served: Served, tmp_path: Path, by: str
+) -> None:
+    target = {
+        "folder": f"--to {served.folder}",
+        "url": f"--url {served.connection.url}",
+        "file": f"--connect {served.folder}/farm.json",
+    }[by]
+    words = f"{target} --model beam {PARAMS} --design sobol:16 --seed 7 -o s.h5 --notes first"
+    status, out, err = sweep(capsys, words)
+    assert (status, out) == (0, "")
+    assert "16 points of beam, seed 7, into s.h5" in err
+    assert "beam sobol:16: 16/16 points (100%)" in err
+    with h5py.File("s.h5") as file:
+        theta = file["theta"][:]
+        assert np.array_equal(file["out_0"][:], theta[:, 3:] / theta[:, :3])
+        assert file["provenance"].attrs["notes"] == "first"
+        assert file["provenance"].attrs["seed"] == "7"
+        assert all("/" in name.decode() for name in file["workers/name"])
+    assert not journal_of(Path("s.h5")).exists()
+
+
+def test_the_same_seed_gives_the_same_points_everywhere(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    words = f"--to {served.folder} {PARAMS} --design lhs:8 --seed 3 -o"
+    for name in ("a.h5", "b.h5"):
+        assert sweep(capsys, f"{words} {name}")[0] == 0
+    with h5py.File("a.h5") as a, h5py.File("b.h5") as b:
+        assert a["theta"][:].tobytes() == b["theta"][:].tobytes()
+        assert a["provenance"].attrs["theta_sha256"] == b["provenance"].attrs["theta_sha256"]
+
+
+def test_a_model_is_served_for_the_length_of_the_sweep(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    status, _, err = sweep(
+        capsys,
+        f"beam.py:Beam -n 2 {PARAMS} --fix sleep=0.001 --design grid:2 --gradient bent[1] -o s.h5",
+    )
+    assert status == 0, err
+    with h5py.File("s.h5") as file:
+        theta = file["theta"][:]
+        assert np.array_equal(file["out_0"][:], theta[:, 3:] / theta[:, :3])
+        expected = -theta[:, 3] / theta[:, 1] ** 2
+        assert file["grad_0_0"][:, 1, 1] == pytest.approx(expected)
+        assert json.loads(file["provenance"].attrs["config"]) == {"sleep": 0.001}
+    assert sorted(p.name for p in tmp_path.iterdir() if "pycache" not in p.name) == [
+        "beam.py",
+        "s.h5",
+        "s.h5.status.json",
+    ]
+
+
+def test_failures_give_status_1_and_can_be_retried(
+    capsys: pytest.CaptureFixture[str], served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "points.csv").write_text("E[0],E[1],E[2],load,raise\n1,2,4,8,1\n1,2,4,9,0\n")
+    words = f"--to {served.folder} --design file:points.csv -o s.h5 --no-probe"
+    status, _, err = sweep(capsys, words)
+    assert status == 1
+    assert "farm sweep failures s.h5" in err
+    assert sweep(capsys, "--resume s.h5")[0] == 1
+    status, _, err = sweep(capsys, "--resume s.h5 --retry-failed")
+    assert status == 1
+    with h5py.File("s.h5") as file:
+        assert file["attempts"][:].tolist() == [2, 2]
+        assert len(file["failures/row"]) == 4
+
+
+def test_limits_end_it_and_it_goes_on(capsys: pytest.CaptureFixture[str], served: Served) -> None:
+    words = f"--to {served.folder} {PARAMS} --param raise=choice:1 --no-probe"
+    words += " --design random:50 --in-flight 1 -o s.h5"
+    status, _, err = sweep(capsys, f"{words} --max-failures 10%")
+    assert status == 3
+    assert "too many failures; go on with: farm sweep --resume s.h5" in err
+    with h5py.File("s.h5") as file:
+        assert np.count_nonzero(file["status"][:]) == 6
+    status, _, _ = sweep(capsys, "--resume s.h5")
+    assert status == 1
+    with h5py.File("s.h5") as file:
+        assert np.count_nonzero(file["status"][:]) == 50
+
+
+def test_a_sequence_is_extended(capsys: pytest.CaptureFixture[str], served: Served) -> None:
+    assert sweep(capsys, f"--to {served.folder} {PARAMS} --design halton:5 -o s.h5")[0] == 0
+    with h5py.File("s.h5") as file:
+        before = file["theta"][:], file["out_0"][:]
+    assert sweep(capsys, "extend s.h5 --points 12")[0] == 0
+    with h5py.File("s.h5") as file:
+        theta, outputs = file["theta"][:], file["out_0"][:]
+    assert len(theta) == 12
+    assert np.array_equal(theta[:5], before[0])
+    assert np.array_equal(outputs[:5], before[1])
+    assert np.array_equal(outputs, theta[:, 3:] / theta[:, :3])
+    status, _, err = sweep(capsys, "extend s.h5 --points 10")
+    assert status == 2
+    assert "expected more" in err
+    assert not Path("s.h5.lock").exists()
+
+
+def test_a_point_is_run_again_in_the_foreground(
+    capsys: pytest.CaptureFixture[str], served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "points.csv").write_text("E[0],E[1],E[2],load,raise\n1,2,4,8,1\n")
+    sweep(capsys, f"--to {served.folder} --design file:points.csv -o s.h5 --no-probe")
+    before = Path("s.h5").read_bytes()
+    status, out, err = sweep(capsys, "rerun s.h5 --point 0")
+    assert status == 1
+    assert out.splitlines() == [
+        "E = [1. 2. 4.]",
+        "load = [8.]",
+        'config = {"raise":1}',
+        "so far: failed",
+    ]
+    assert "Traceback" in err
+    assert "ModelFailed" in err
+    assert Path("s.h5").read_bytes() == before
+    sweep(capsys, f"--to {served.folder} {PARAMS} --design random:3 -o t.h5")
+    status, out, _ = sweep(capsys, "rerun t.h5 --point 2")
+    assert status == 0
+    assert "so far: done" in out
+    assert "bent = [" in out
+    assert sweep(capsys, "rerun t.h5 --point 3")[0] == 2
+
+
+def test_a_sobol_sweep_that_is_no_power_of_two_says_so(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    _, _, err = sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:5 -o s.h5")
+    assert "note: sobol:5 is not a power of 2" in err
+
+
+def test_every_point_gets_its_seed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "noise.py").write_text(
+        "import farm\n"
+        "@farm.model(inputs={'a': 1}, outputs={'b': 1})\n"
+        "def noise(a, config): return [float(config['seed'])]\n"
+    )
+    words = "noise.py --param a=0:1 --design random:4 --seed 7 --seed-key seed -o s.h5 -n 1"
+    assert sweep(capsys, words)[0] == 0
+    with h5py.File("s.h5") as file:
+        assert file["out_0"][:2].ravel().tolist() == [1201125462, 3618983171]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (f"{PARAMS} --design sobol:4", "-o sweep.h5"),
+        (f"{PARAMS} -o s.h5", "--design sobol:256"),
+        (f"{PARAMS} --design best:4 -o s.h5", "design 'best:4' is not known"),
+        ("--param E=1:2 --design sobol:4 -o s.h5", "no value for load"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --model plate", "no model 'plate'; there are: beam"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --config 3", "no JSON object"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --config {{", "is no JSON"),
+        (f"{PARAMS} --param E=1:3 --design sobol:4 -o s.h5", "--param E is given twice"),
+        (f"{PARAMS} --fix mesh --design sobol:4 -o s.h5", "expected NAME=VALUE"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --max-failures x", "expected 10 or 5%"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --gradient v", "no such output"),
+        (f"{PARAMS} --design sobol:4 -o no/s.h5", "No such file"),
+        (f"{PARAMS} --fix raise=nothing --design sobol:4 -o s.h5", "first 3 points failed"),
+        ("model.py --to x --design sobol:4 -o s.h5 --param a=0:1", "not both"),
+        ("--resume s.h5", "does not exist"),
+        ("--resume s.h5 --design sobol:4", "as it was planned"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --retry-failed", "--resume FILE"),
+        ("missing.py --param a=0:1 --design sobol:4 -o s.h5", "missing.py"),
+        ("status s.h5", "does not exist"),
+        ("rerun s.h5 --point 1", "does not exist"),
+        ("extend s.h5 --points 4", "does not exist"),
+        ("--nonsense", "nonsense"),
+    ],
+)
+def test_a_mistake_is_a_line_and_status_2(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    served: Served,
+    tmp_path: Path,
+    words: str,
+    complaint: str,
+) -> None:
+    monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
+    status, out, err = sweep(capsys, words)
+    assert status == 2
+    last = err.splitlines()[-1]
+    assert last.startswith("farm: error: ")
+    assert complaint in last
+    assert out == ""
+    assert [p.name for p in tmp_path.iterdir() if p.suffix != ".run"] == []
+
+
+def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], served: Served) -> None:
+    Path("s.h5").write_text("precious")
+    status, _, err = sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5")
+    assert status == 2
+    assert "s.h5 exists" in err
+    assert Path("s.h5").read_text() == "precious"
+
+
+def test_no_farm_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = sweep(capsys, f"{PARAMS} --design sobol:4 -o s.h5 --to http://127.0.0.1:9")
+    assert status == 2
+    assert err.startswith("farm: error: ")
+
+
+@pytest.mark.parametrize("words", ["--help", "run --help", "-h"])
+def test_help_has_examples(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    status, out, _ = sweep(capsys, words)
+    assert status == 0
+    assert "farm sweep --resume sweep.h5" in out
+    assert "--design sobol:256" in out
+
+
+def test_without_anything_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = sweep(capsys, "")
+    assert status == 2
+    assert "Usage: farm sweep" in out + err

@@ -1,0 +1,81 @@
+"""The farm behind a sweep: a running one, one of its own, found again when it starts anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import pytest
+
+from farm.cli.sweep_farm import Target, open_farm
+from farm.errors import Unavailable
+from farm.sweep.window import START
+from tests.serving import BEAM, serving
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "beam.py").write_text(BEAM)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "target",
+    [Target(), Target(to="http://x"), Target(("a.py", "b.py"), None, 4, 2.5)],
+)
+def test_a_target_reads_back(target: Target) -> None:
+    assert Target.from_json(target.to_json()) == target
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"models": 1}', '{"models": [], "x": 1}'])
+def test_what_is_no_target_is_no_farm_in_particular(text: str) -> None:
+    assert Target.from_json(text) == Target()
+
+
+def test_what_is_said_now_wins() -> None:
+    kept = Target(to="http://old")
+    assert Target().or_else(kept) == kept
+    assert Target(to="http://new").or_else(kept).to == "http://new"
+    assert Target(models=("a.py",)).or_else(kept).models == ("a.py",)
+
+
+def test_models_are_served_while_the_block_lasts(folder: Path) -> None:
+    out = folder / "s.h5"
+    with open_farm(Target((str(folder / "beam.py"),), workers=1), out) as farm:
+        assert farm.client.models() == ["beam"]
+        assert (folder / "s.h5.run" / "farm.json").exists()
+        assert farm.start == START
+    assert sorted(os.listdir(folder)) == ["beam.py"] or "s.h5.run" not in os.listdir(folder)
+
+
+def test_what_models_said_stays_when_they_cannot_be_loaded(folder: Path) -> None:
+    (folder / "bad.py").write_text("import no_such_module_anywhere\n")
+    target = Target((str(folder / "bad.py"),), workers=1)
+    with (
+        pytest.raises(click.ClickException, match="no_such_module_anywhere"),
+        open_farm(target, folder / "s.h5"),
+    ):
+        pass
+
+
+def test_a_running_farm_gets_enough_for_its_workers(folder: Path) -> None:
+    with (
+        serving(folder, "beam.py", "--workers", "2") as served,
+        open_farm(Target(to=str(served.folder)), folder / "s.h5") as farm,
+    ):
+        assert farm.start == START
+        assert farm.reconnect is not None
+        again = farm.reconnect()
+        assert again.models() == ["beam"]
+
+
+def test_a_farm_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable), open_farm(Target(to=str(tmp_path)), tmp_path / "s.h5"):
+        pass
+
+
+def test_a_model_and_a_farm_are_too_much(tmp_path: Path) -> None:
+    target = Target(("a.py",), to="http://x")
+    with pytest.raises(click.UsageError, match="not both"), open_farm(target, tmp_path / "s"):
+        pass

@@ -1,0 +1,149 @@
+"""The verbs that look at a sweep: what they print, and their exit statuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+import time
+from pathlib import Path
+
+import h5py
+import pytest
+import xarray as xr
+
+from farm.cli import run
+from farm.cli.sweep_read import describe
+from farm.sweep.progress import Meter, Progress, status_of, write_status
+from farm.sweep.read import SILENT
+from farm.sweep.recover import RUNNING
+from farm.sweep.store import COMPLETE, Store
+from tests.sweep.samples import done, failed, plan_of
+
+PLAN = plan_of("random:6", title="beam study")
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "s.h5"
+
+
+def made(path: Path, state: str = COMPLETE, *, failures: bool = True) -> None:
+    """A sweep with its status file, as a process leaves it."""
+    store = Store.create(path, PLAN)
+    worker = store.worker_id("node1/1")
+    for point in range(6 if state == COMPLETE else 4):
+        bad = failures and point == 3
+        store.add(failed(point, worker=worker) if bad else done(PLAN, point, worker=worker))
+    meter = Meter(store.known, title=PLAN.title, run_id=PLAN.run_id)
+    store.close(state, {})
+    write_status(status_of(path), meter.now(state))
+
+
+def sweep(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
+    status = run(["sweep", *shlex.split(words)])
+    return status, *capsys.readouterr()
+
+
+def test_status_in_words(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    made(path)
+    status, out, _ = sweep(capsys, "status s.h5")
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0] == "beam study: complete"
+    assert lines[1] == "6 points: 5 done, 1 failed"
+    assert lines[2] == "run time: mean 500 ms, p50 500 ms, p95 500 ms"
+    assert any(line.split()[:3] == ["node1", "5", "1"] for line in lines)
+
+
+def test_status_as_json(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    made(path)
+    _, out, _ = sweep(capsys, "status s.h5 --json")
+    data = json.loads(out)
+    assert (data["state"], data["total"], data["done"], data["failed"]) == (COMPLETE, 6, 5, 1)
+
+
+def test_status_of_a_process_that_is_silent() -> None:
+    progress = Progress(SILENT, "t", 6, done=2, time=time.time() - 65, host="node", pid=7)
+    text = describe(progress)
+    assert "its process 7 on node has said nothing for 1 min 5 s" in text
+    assert "farm sweep --resume" in text
+
+
+def test_status_of_a_running_sweep_tells_rate_and_message() -> None:
+    text = describe(
+        Progress(RUNNING, "t", 6, pending=4, rate_per_s=2.0, eta_s=2.0, message="disk is full")
+    )
+    assert "2/s, 2 s left" in text
+    assert text.endswith("disk is full")
+
+
+@pytest.mark.parametrize(
+    ("state", "failures", "expected"),
+    [(COMPLETE, False, 0), (COMPLETE, True, 1), ("interrupted", False, 3)],
+)
+def test_watch_tells_how_it_ended(
+    capsys: pytest.CaptureFixture[str], path: Path, state: str, failures: bool, expected: int
+) -> None:
+    made(path, state, failures=failures)
+    status, _, err = sweep(capsys, "watch s.h5")
+    assert status == expected
+    assert f"beam study: {state}" in err
+
+
+def test_watch_gives_up(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    made(path, "interrupted")
+    write_status(status_of(path), Progress(RUNNING, "t", 6, time=time.time()))
+    status, _, err = sweep(capsys, "watch s.h5 --timeout 0")
+    assert status == 2
+    assert "still running" in err
+
+
+def test_failures_in_words_and_as_csv(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    made(path)
+    _, out, _ = sweep(capsys, "failures s.h5")
+    assert out.startswith("3\tattempt 1 on node1/1\tModelFailed: boom\t(E[0]=")
+    _, out, _ = sweep(capsys, "failures s.h5 --csv")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (row["point"], row["traceback"]) == ("3", "line 1")
+    assert float(row["load"]) == PLAN.theta[3, 3]
+
+
+def test_no_failures_is_said(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    made(path, failures=False)
+    assert sweep(capsys, "failures s.h5")[1] == "no point failed\n"
+    assert sweep(capsys, "failures s.h5 --csv")[1].startswith("point,attempt,status,error")
+
+
+def test_export(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    made(path)
+    status, out, _ = sweep(capsys, "export s.h5 --csv -")
+    assert status == 0
+    assert len(out.splitlines()) == 7
+    assert sweep(capsys, "export s.h5 --csv out.csv --netcdf out.nc")[0] == 0
+    assert Path("out.csv").read_text() == out
+    with xr.open_dataset("out.nc") as data:
+        assert data.sizes["point"] == 6
+    assert "exists" in sweep(capsys, "export s.h5 --csv out.csv")[2]
+    status, _, err = sweep(capsys, "export s.h5")
+    assert status == 2
+    assert "--csv out.csv" in err
+
+
+def test_plot(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    made(path)
+    assert sweep(capsys, "plot s.h5")[1] == "s.html\n"
+    assert Path("s.html").read_text().startswith("<!doctype html>")
+    assert sweep(capsys, "plot s.h5 -o r.html --output mass")[1] == "r.html\n"
+    assert sweep(capsys, "plot s.h5 --output nothing")[0] == 2
+
+
+def test_snapshot(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    store = Store.create(path, PLAN)
+    store.add(done(PLAN, 2))
+    assert sweep(capsys, "snapshot s.h5 -o copy.h5")[1] == "copy.h5\n"
+    store.abandon()
+    with h5py.File("copy.h5") as file:
+        assert file["status"][:].tolist() == [0, 0, 1, 0, 0, 0]

@@ -1,0 +1,228 @@
+"""`farm.sweep(...)`: points as they finish, progress, failures, xarray, resuming, stopping."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import farm
+from farm.sweep import api
+from farm.sweep.errors import SweepError
+from farm.sweep.recover import journal_of
+from farm.sweep.store import COMPLETE, Store
+from farm.sweep.threads import Threads
+
+
+class Beam(farm.Model):
+    inputs = {"k": 1, "x": 2}
+    outputs = {"y": 1, "field": (2, 2)}
+    gate: threading.Event | None = None
+    calls = 0
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+        self.calls += 1
+        if self.gate is not None and self.calls > 5:
+            self.gate.wait(20)
+        if inputs["k"][0] > 0.75:
+            raise ValueError("k is too large")
+        return {"y": inputs["k"] * 2, "field": np.outer(inputs["x"], inputs["x"])}
+
+    def gradient(
+        self,
+        out_wrt: int,
+        in_wrt: int,
+        inputs: farm.Inputs,
+        sens: np.ndarray,
+        config: farm.Config,
+    ) -> np.ndarray:
+        return 2 * sens if in_wrt == 0 else np.zeros(2)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "s.h5"
+
+
+PARAMETERS = {"k": (0, 1), "x": farm.log(1, 10)}
+
+
+def test_points_come_as_they_finish(out: Path) -> None:
+    sweep = farm.sweep(Beam, PARAMETERS, n=32, seed=7, out=out, show=False)
+    points = list(sweep.as_completed())
+    assert sorted(point.index for point in points) == list(range(32))
+    for point in points:
+        assert set(point.parameters) == {"k", "x[0]", "x[1]"}
+        if point.parameters["k"] > 0.75:
+            assert not point.ok
+            assert (point.status, point.outputs) == ("failed", {})
+            assert "k is too large" in point.error
+        else:
+            assert point.ok
+            assert point.outputs["y"].tolist() == [2 * point.parameters["k"]]
+            assert point.outputs["field"].shape == (2, 2)
+            assert point.run_time_s > 0
+    assert sweep.progress.state == COMPLETE
+    assert sweep.progress.failed == len(sweep.failures) == 8
+    assert list(sweep.as_completed()) == []
+    assert "32/32 points, 8 failed, complete" in repr(sweep)
+
+
+def test_xarray_and_gradients(out: Path) -> None:
+    sweep = farm.sweep(
+        Beam,
+        {"k": [0.1, 0.2, 0.3]},
+        design="grid",
+        fix={"x": 3},
+        gradient=["y"],
+        out=out,
+        show=False,
+    )
+    gradients = [point.gradients["y", "k"].tolist() for point in sweep.as_completed()]
+    assert gradients == [[[2.0]]] * 3
+    data = sweep.to_xarray()
+    assert data.field.shape == (3, 2, 2)
+    assert data.k.values.tolist() == [0.1, 0.2, 0.3]
+
+
+def test_a_function_or_an_object_is_a_model_too(out: Path) -> None:
+    @farm.model(inputs={"a": 1}, outputs={"b": 1})
+    def square(a: np.ndarray) -> np.ndarray:
+        return np.asarray(a**2)
+
+    with farm.sweep(square, {"a": (0, 2)}, design="random:5", out=out, show=False) as sweep:
+        pass
+    assert sweep.progress.done == 5
+    assert sweep.to_xarray().b.values == pytest.approx(sweep.to_xarray().a.values ** 2)
+
+
+def test_a_model_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import farm\n@farm.model(inputs={'a': 1}, outputs={'b': 1})\ndef f(a): return a\n"
+    )
+    name = str(tmp_path / "model.py")
+    sweep = farm.sweep(name, {"a": (0, 1)}, design="lhs", n=4, out=tmp_path / "s.h5", show=False)
+    assert sweep.wait().done == 4
+
+
+def test_a_farm_that_somebody_else_has(out: Path) -> None:
+    threads = Threads({"beam": Beam()}, workers=2)
+    farm.sweep("beam", PARAMETERS, n=8, out=out, on=threads, show=False).wait()
+    threads.describe("beam")  # still open
+    threads.close()
+    with pytest.raises(SweepError, match="with on="):
+        farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), on=threads)
+
+
+def test_it_continues_what_is_there(out: Path) -> None:
+    first = farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=out, show=False)
+    first.wait()
+    with pytest.raises(SweepError, match="exists"):
+        farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=out)
+    model = Beam()
+    again = farm.sweep(model, PARAMETERS, n=16, out=out, resume=True, show=False)
+    assert again.wait().done == first.progress.done
+    assert model.calls == 0
+    with pytest.raises(SweepError, match="other points"):
+        farm.sweep(Beam, PARAMETERS, n=32, out=out, resume=True)
+
+
+def test_it_stops_and_goes_on(out: Path) -> None:
+    model = Beam()
+    model.gate = threading.Event()
+    sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=out, workers=2, show=False)
+    until = time.monotonic() + 20
+    while sweep.progress.finished < 5 and time.monotonic() < until:
+        time.sleep(0.01)
+    threading.Timer(0.3, model.gate.set).start()  # what runs may end, the rest does not begin
+    sweep.stop()
+    assert sweep.progress.state == "interrupted"
+    assert sweep.progress.pending > 50
+    assert journal_of(out).exists()
+    assert farm.sweep(Beam, PARAMETERS, n=64, out=out, resume=True, show=False).wait().pending == 0
+
+
+def test_what_ends_a_sweep_is_raised_where_it_is_awaited(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **kwargs: object) -> None:
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(Store, "close", fails)
+    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=out, show=False)
+    with pytest.raises(OSError, match="on fire"):
+        list(sweep.as_completed())
+    with pytest.raises(OSError, match="on fire"):
+        sweep.wait()
+
+
+def test_an_error_in_the_block_stops_it(out: Path) -> None:
+    model = Beam()
+    model.gate = threading.Event()
+    threading.Timer(0.5, model.gate.set).start()
+    with (
+        pytest.raises(ZeroDivisionError),
+        farm.sweep(model, PARAMETERS, n=64, out=out, workers=1, show=False) as sweep,
+    ):
+        raise ZeroDivisionError
+    assert sweep.progress.state == "interrupted"
+
+
+def test_mistakes_leave_nothing_behind(out: Path) -> None:
+    mistakes: tuple[dict[str, Any], ...] = (
+        {"parameters": {"k": (1, 0)}},
+        {"parameters": {"k": (0, 1)}},
+        {"parameters": PARAMETERS, "n": None},
+        {"parameters": PARAMETERS, "n": 4, "gradient": ["z"]},
+        {"parameters": {**PARAMETERS, "k": (0.8, 0.9)}, "n": 4},  # the probe fails
+    )
+    for wrong in mistakes:
+        with pytest.raises(SweepError):
+            farm.sweep(Beam, **{"n": 4, **wrong}, out=out, show=False)
+        assert list(out.parent.iterdir()) == []
+
+
+def test_without_a_probe_a_sweep_of_failures_runs(out: Path) -> None:
+    sweep = farm.sweep(Beam, {**PARAMETERS, "k": (0.8, 0.9)}, n=4, out=out, probe=False, show=False)
+    assert sweep.wait().failed == 4
+
+
+def test_without_a_stream_outputs_are_in_the_file_only(out: Path) -> None:
+    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=out, stream=False, show=False)
+    assert list(sweep.as_completed()) == []
+    with h5py.File(out) as file:
+        assert np.count_nonzero(file["status"][:]) == 4
+
+
+def test_limits_are_passed_on(out: Path) -> None:
+    sweep = farm.sweep(
+        Beam,
+        {**PARAMETERS, "k": (0.8, 0.9)},
+        n=64,
+        out=out,
+        probe=False,
+        show=False,
+        in_flight=1,
+        max_failures=3,
+    )
+    assert sweep.wait().state == "too many failures"
+
+
+def test_it_shows_a_bar_unless_told_otherwise(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    farm.sweep(Beam, PARAMETERS, n=8, out=out).wait()
+    assert "8/8" in capsys.readouterr().err
+    farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), show=False).wait()
+    assert capsys.readouterr().err == ""
+
+
+def test_it_is_the_public_function() -> None:
+    assert farm.sweep.__doc__
+    assert farm.Sweep is api.Sweep
