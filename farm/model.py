@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,10 @@ Tensors = Mapping[str, Shape]
 
 class Inputs(dict[str, Array]):
     """The arrays of one call by name, `inputs["E"]`, or by position, `inputs[0]`."""
+
+    if TYPE_CHECKING:  # the dictionary's own does it, with __missing__
+
+        def __getitem__(self, key: str | int) -> Array: ...
 
     def __missing__(self, key: object) -> Array:
         if isinstance(key, int):

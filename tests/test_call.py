@@ -1,0 +1,107 @@
+"""Values travel unchanged: JSON and back, bad JSON refused, one text for equal configs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.call import Call, ModelInfo, Operation, TensorInfo, WorkerInfo, canonical_config
+
+INFO = ModelInfo(
+    name="beam",
+    inputs=(TensorInfo("E", (3,)), TensorInfo("load", (), "float32")),
+    outputs=(TensorInfo("w", (4, 2)),),
+    operations=frozenset({Operation.EVALUATE, Operation.GRADIENT}),
+    max_batch=64,
+    repeatable=False,
+    description="bends",
+)
+WORKER = WorkerInfo("n1/7-ab", (INFO,), slots=2, host="n1", pid=7, ends_at=1.5, labels={"a": "b"})
+
+
+def through_json(data: Any) -> Any:
+    return json.loads(json.dumps(data))
+
+
+def test_infos_come_back_from_json_as_they_were() -> None:
+    assert ModelInfo.from_json(through_json(INFO.to_json())) == INFO
+    assert WorkerInfo.from_json(through_json(WORKER.to_json())) == WORKER
+
+
+def test_what_may_be_left_out() -> None:
+    data = {"name": "w", "models": [], "slots": 1}
+    assert WorkerInfo.from_json(data) == WorkerInfo("w", ())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 7},
+        {"inputs": [{"name": "E", "shape": [-1], "dtype": "float64"}]},
+        {"inputs": [{"name": "E", "shape": [True], "dtype": "float64"}]},
+        {"inputs": [{"name": "E", "shape": [3], "dtype": "object"}]},
+        {"inputs": [{"name": "E", "shape": [3], "dtype": "no such"}]},
+        {"inputs": [{"shape": [3], "dtype": "float64"}]},
+        {"outputs": None},
+        {"operations": ["guess"]},
+        {"max_batch": 0},
+        {"max_batch": 1.5},
+    ],
+)
+def test_an_info_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        ModelInfo.from_json(INFO.to_json() | change)
+
+
+@pytest.mark.parametrize("change", [{"slots": 0}, {"pid": -1}, {"labels": {"a": 1}}, {"name": b""}])
+def test_a_worker_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        WorkerInfo.from_json(WORKER.to_json() | change)
+
+
+def test_values_cannot_be_changed() -> None:
+    call = Call("beam", Operation.EVALUATE)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        call.model = "other"  # type: ignore[misc]  # that it fails is the test
+
+
+def test_size_of_a_tensor() -> None:
+    assert [t.size for t in (*INFO.inputs, *INFO.outputs)] == [3, 1, 8]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_equal_configs_have_one_text(config: dict[str, Any]) -> None:
+    text = canonical_config(config)
+    shuffled = dict(reversed(config.items()))
+    assert canonical_config(shuffled) == text
+    assert json.loads(text) == config
+    assert canonical_config(json.loads(text)) == text
+
+
+@pytest.mark.parametrize("config", [None, {}])
+def test_the_empty_config(config: Any) -> None:
+    assert canonical_config(config) == "{}"
+
+
+def test_numbers_of_numpy_count_as_numbers() -> None:
+    config = {"n": np.int64(3), "x": np.float32(0.5), "v": np.arange(2)}
+    assert canonical_config(config) == '{"n":3,"v":[0,1],"x":0.5}'
+
+
+@pytest.mark.parametrize("config", [[], "", 0, [1], "{}", {"a": object()}, {"a": {1, 2}}])
+def test_a_config_that_is_no_json_object(config: Any) -> None:
+    with pytest.raises(TypeError, match="config"):
+        canonical_config(config)

@@ -1,0 +1,40 @@
+"""Errors keep class, message and detail over wires and between processes."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from farm import errors
+from farm.errors import FarmError, ModelFailed, error_named
+
+CLASSES = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and issubclass(value, FarmError) and value is not FarmError
+]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_is_the_same_after_a_journey(kind: type[FarmError]) -> None:
+    error = kind("what happened", detail="where")
+    for other in (
+        error_named(kind.__name__, error.message, error.detail),
+        pickle.loads(pickle.dumps(error)),
+    ):
+        assert type(other) is kind
+        assert (other.message, other.detail, str(other)) == ("what happened", "where", str(error))
+
+
+def test_an_unknown_name_is_the_models_fault_and_said() -> None:
+    error = error_named("SpilledCoffee", "on the desk", "trace")
+    assert type(error) is ModelFailed
+    assert (error.message, error.detail) == ("SpilledCoffee: on the desk", "trace")
+
+
+def test_the_tree_at_the_top_of_the_module_is_complete() -> None:
+    assert CLASSES
+    shown = inspect.getdoc(errors) or ""
+    assert [kind.__name__ for kind in CLASSES if f"─ {kind.__name__} " not in shown] == []

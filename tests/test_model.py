@@ -1,0 +1,289 @@
+"""Models say what they are, and calls and answers are held against that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import farm
+from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo
+from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
+from farm.model import check_call, check_outputs, info_of, inputs_for, operations_of
+
+EVALUATE = Operation.EVALUATE
+EVERYTHING = frozenset(set(Operation) - {Operation.DESCRIBE})
+INFO = ModelInfo(
+    "plate",
+    inputs=(TensorInfo("x", (2, 3)), TensorInfo("n", (2,), "int64")),
+    outputs=(TensorInfo("y", (4,)), TensorInfo("z", (1,))),
+    operations=EVERYTHING,
+    max_batch=8,
+)
+X, N = np.arange(6.0), np.array([1, 2])
+
+
+def call(*inputs: Any, rows: int | None = None, **derivative: Any) -> Call:
+    wrt = Derivative(**derivative) if derivative else None
+    return Call("plate", EVALUATE, tuple(np.asarray(x) for x in inputs), derivative=wrt, rows=rows)
+
+
+# What a model is
+
+
+class Plate(farm.Model):
+    """A plate."""
+
+    inputs = {"x": (2, 3), "n": TensorInfo("", (2,), "int64")}
+    outputs = {"y": 4}
+    max_batch = 8
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Any:
+        return inputs["x"].sum() * np.ones(4)
+
+    def gradient(self, *arguments: Any) -> Any:
+        return np.zeros(6)
+
+
+def test_info_of_a_class() -> None:
+    info = info_of(Plate(), {})
+    assert info.name == "Plate"
+    assert info.inputs == INFO.inputs
+    assert info.outputs == (TensorInfo("y", (4,)),)
+    assert info.operations == {EVALUATE, Operation.GRADIENT}
+    assert (info.max_batch, info.repeatable) == (8, True)
+    assert info_of(Plate(), {}, name="other").name == "other"
+
+
+def test_a_model_offers_what_it_defines_or_says() -> None:
+    class Said(Plate):
+        operations = frozenset({EVALUATE})
+
+    assert operations_of(farm.Model()) == frozenset()
+    assert operations_of(Said()) == {EVALUATE}
+
+
+def test_sizes_may_depend_on_the_config() -> None:
+    class Meshed(Plate):
+        def describe(self, config: farm.Config) -> Any:
+            return {"x": config.get("mesh", 1)}, {"y": 1}
+
+    assert info_of(Meshed(), {"mesh": 5}).inputs == (TensorInfo("x", (5,)),)
+
+
+@pytest.mark.parametrize(
+    ("described", "complaint"),
+    [
+        (7, "expected a pair"),
+        (({"x": 1},), "expected a pair"),
+        (([("x", 1)], {}), "expected a dict"),
+        (({"x": -1}, {}), "whole numbers"),
+        (({"x": "three"}, {}), "whole numbers"),
+        (({"x": (2, None)}, {}), "whole numbers"),
+    ],
+)
+def test_a_description_that_makes_no_sense(described: Any, complaint: str) -> None:
+    class Odd(Plate):
+        def describe(self, config: farm.Config) -> Any:
+            return described
+
+    with pytest.raises(InvalidOutput, match=complaint):
+        info_of(Odd(), {})
+
+
+def test_a_function_takes_its_inputs_by_name_and_the_config_if_it_asks() -> None:
+    @farm.model(inputs={"x": 2, "y": 1}, outputs={"z": 2}, max_batch=4)
+    def shifted(y: Any, x: Any, config: Any) -> Any:
+        """Moves."""
+        return x + y * config.get("times", 1)
+
+    info = info_of(shifted, {})
+    assert (info.name, info.description, info.max_batch) == ("shifted", "Moves.", 4)
+    inputs = farm.Inputs(x=np.array([1.0, 2.0]), y=np.array([10.0]))
+    np.testing.assert_array_equal(shifted.evaluate(inputs, {"times": 2}), [21.0, 22.0])
+    assert shifted(1, 2, {}) == 3, "the decorated function can be called as before"
+
+
+@pytest.mark.parametrize("inputs", [{"x": 1}, {"x": 1, "y": 1, "z": 1}, {"x": 1, "other": 1}])
+def test_a_function_whose_arguments_are_not_its_inputs(inputs: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match="name its arguments after the inputs"):
+        farm.model(inputs=inputs, outputs={"z": 1})(lambda x, y: x)
+
+
+def test_inputs_by_name_and_by_position() -> None:
+    inputs: Any = farm.Inputs(a=X, b=N)
+    assert inputs["b"] is N
+    assert inputs[1] is N
+    with pytest.raises(KeyError, match="'c' is not an input"):
+        inputs["c"]
+
+
+# Calls against models
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        call(X, N),
+        call(X.reshape(2, 3), N),
+        call(np.arange(6), N),  # whole numbers are numbers
+        call(X.astype("float32"), N),
+        call(np.zeros((5, 6)), np.zeros((5, 2), int), rows=5),
+        call(np.zeros((5, 2, 3)), np.zeros((5, 2), int), rows=5),
+    ],
+)
+def test_a_call_that_fits(right: Call) -> None:
+    check_call(right, INFO)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (call(X), "expects 2 input vectors, got 1"),
+        (call(X, N, N), "expects 2 input vectors, got 3"),
+        (call(X[:5], N), r"input 0 \('x'\) has length 5, .* expects 6"),
+        (call(X, np.array([], int)), r"input 1 \('n'\) has length 0, .* expects 2"),
+        (call(X.reshape(3, 2), N), r"shape \(3, 2\), .* expects \(2, 3\)"),
+        (call(np.zeros((4, 6)), np.zeros((5, 2), int), rows=5), r"expects \(5, 2, 3\)"),
+        (call(np.zeros(30), np.zeros((5, 2), int), rows=5), r"expects \(5, 2, 3\)"),
+        (call(X, N + 0.5), "is float64, .* expects int64"),
+        (call(X.astype(complex), N), "is complex128, .* expects float64"),
+        (call(X.astype(str), N), "expects float64"),
+        (call(X.astype(object), N), "is object, .* expects float64"),
+    ],
+)
+def test_a_call_that_does_not_fit(wrong: Call, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        check_call(wrong, INFO)
+
+
+def derivative(operation: Operation, **wrt: Any) -> Call:
+    return Call("plate", operation, (X, N), derivative=Derivative(**wrt))
+
+
+GRADIENT, JACOBIAN, HESSIAN = (
+    Operation.GRADIENT,
+    Operation.APPLY_JACOBIAN,
+    Operation.APPLY_HESSIAN,
+)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        derivative(GRADIENT, out_wrt=0, in_wrt=1, sens=np.zeros(4)),
+        derivative(JACOBIAN, out_wrt=1, in_wrt=0, vec=np.zeros(6)),
+        derivative(HESSIAN, out_wrt=1, in_wrt=0, in_wrt2=1, sens=np.zeros(1), vec=np.zeros(2)),
+    ],
+)
+def test_a_derivative_that_fits(right: Call) -> None:
+    check_call(right, INFO)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (derivative(GRADIENT, out_wrt=2, in_wrt=0, sens=np.zeros(1)), "outWrt is 2, .* 0 to 1"),
+        (derivative(GRADIENT, out_wrt=-1, in_wrt=0, sens=np.zeros(1)), "outWrt is -1"),
+        (derivative(GRADIENT, out_wrt=0, in_wrt=2, sens=np.zeros(4)), "inWrt is 2"),
+        (derivative(GRADIENT, out_wrt=0, in_wrt=0, sens=np.zeros(1)), "sens has length 1, .* 4"),
+        (derivative(GRADIENT, out_wrt=0, in_wrt=0), "sens has length 0"),
+        (derivative(JACOBIAN, out_wrt=0, in_wrt=1, vec=np.zeros(6)), "vec has length 6, .* 2"),
+        (
+            derivative(HESSIAN, out_wrt=0, in_wrt=2, sens=np.zeros(4), vec=np.zeros(6)),
+            "inWrt1 is 2",
+        ),
+        (
+            derivative(HESSIAN, out_wrt=0, in_wrt=0, in_wrt2=2, sens=np.zeros(4), vec=X),
+            "inWrt2 is 2",
+        ),
+        (
+            derivative(HESSIAN, out_wrt=0, in_wrt=0, in_wrt2=1, sens=np.zeros(4), vec=X),
+            "vec has length 6, expected 2",
+        ),
+        (Call("plate", GRADIENT, (X, N)), "needs its indices"),
+    ],
+)
+def test_a_derivative_that_does_not_fit(wrong: Call, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        check_call(wrong, INFO)
+
+
+def test_an_operation_that_is_not_offered_comes_before_all_other_mistakes() -> None:
+    with pytest.raises(UnsupportedFeature, match="does not offer gradient; it offers evaluate"):
+        check_call(Call("Plate", GRADIENT), ModelInfo("Plate", (), ()))
+
+
+def test_what_the_model_gets_is_its_own() -> None:
+    inputs = inputs_for(call(X.astype("float32"), N), INFO)
+    assert (inputs["x"].shape, inputs["x"].dtype) == ((2, 3), np.float64)
+    inputs["n"][:] = 7
+    assert N.tolist() == [1, 2]
+    assert inputs_for(call(np.zeros((5, 6)), np.zeros((5, 2), int), rows=5), INFO)["x"].shape == (
+        5,
+        2,
+        3,
+    )
+
+
+# Answers against models
+
+
+Y, Z = np.arange(4.0), np.array([9.0])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"z": Z, "y": Y}, [Y, Z], (Y, Z), (Y.tolist(), [9.0]), (Y, 9.0), (Y.astype(int), Z)],
+)
+def test_an_answer_by_name_or_in_order(value: Any) -> None:
+    y, z = check_outputs(value, INFO)
+    assert (y.tolist(), z.tolist()) == ([0.0, 1.0, 2.0, 3.0], [9.0])
+    assert y.dtype == z.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (None, "gave a NoneType, declares 2 outputs"),
+        (Y, "gave a ndarray of 4"),
+        ([Y], "gave a list of 1"),
+        ({"y": Y}, "gave outputs .'y'., declares"),
+        ({"y": Y, "z": Z, "w": Z}, "declares"),
+        ([Y[:3], Z], r"output 'y' .* has shape \(3,\), expected \(4,\)"),
+        ([Y.reshape(2, 2), Z], r"has shape \(2, 2\), expected \(4,\)"),
+        ([Y.astype(complex), Z], "is complex128"),
+        ([["a"] * 4, Z], "expected numbers"),
+        ([[[1], [2, 3]], Z], "is not an array"),
+        ([[None] * 4, Z], "is object"),
+    ],
+)
+def test_an_answer_that_does_not_fit(value: Any, complaint: str) -> None:
+    with pytest.raises(InvalidOutput, match=complaint):
+        check_outputs(value, INFO)
+
+
+ONE = ModelInfo("one", (), (TensorInfo("y", (3,)),))
+SCALAR = ModelInfo("scalar", (), (TensorInfo("y", (1,)),))
+
+
+@pytest.mark.parametrize("value", [[1, 2, 3], [[1, 2, 3]], np.array([1, 2, 3]), {"y": (1, 2, 3)}])
+def test_a_single_output_may_stand_alone(value: Any) -> None:
+    assert check_outputs(value, ONE)[0].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("value", [3, 3.0, [3.0], [[3.0]], np.float64(3), np.array([[3.0]])[0]])
+def test_a_single_number(value: Any) -> None:
+    assert check_outputs(value, SCALAR)[0].tolist() == [3.0]
+
+
+def test_rows_have_a_leading_axis() -> None:
+    (y,) = check_outputs(np.zeros((5, 3)), ONE, rows=5)
+    assert y.shape == (5, 3)
+    with pytest.raises(InvalidOutput, match=r"shape \(4, 3\), expected \(5, 3\)"):
+        check_outputs(np.zeros((4, 3)), ONE, rows=5)
+
+
+def test_nan_is_an_answer() -> None:
+    assert np.isnan(check_outputs([np.nan, 1.0, 2.0], ONE)[0][0])
