@@ -146,6 +146,7 @@ def test_a_call_that_fits(right: Call) -> None:
         (call(X, np.array([], int)), r"input 1 \('n'\) has length 0, .* expects 2"),
         (call(X.reshape(3, 2), N), r"shape \(3, 2\), .* expects \(2, 3\)"),
         (call(np.zeros((4, 6)), np.zeros((5, 2), int), rows=5), r"expects \(5, 2, 3\)"),
+        (call(np.zeros((6, 5)), np.zeros((5, 2), int), rows=5), r"expects \(5, 2, 3\)"),
         (call(np.zeros(30), np.zeros((5, 2), int), rows=5), r"expects \(5, 2, 3\)"),
         (call(X, N + 0.5), "is float64, .* expects int64"),
         (call(X.astype(complex), N), "is complex128, .* expects float64"),
