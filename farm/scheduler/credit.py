@@ -12,6 +12,12 @@ from farm.scheduler.state import Lot, Task, Worker
 UNKNOWN_CHARGE_S = 1e-6
 """What a client is charged for a call of unknown length, so that clients take turns at once."""
 
+IDLE_SHARE = 0.25
+"""A call had to wait for no other when its worker idled for this much of what sending it took.
+
+So that is a round trip. Less is what a worker needs between two calls, which no prefetching mends.
+"""
+
 
 def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
     """Let `worker` hold tasks of one queue, as one lot; `depth` says how many may wait with it."""
@@ -82,8 +88,9 @@ def charge_run(task: Task, worker: Worker, result: Result, now: float) -> None:
     lot = task.lot
     run_time_s = result.run_time_s
     task.charged_s -= run_time_s if lot is None else run_time_s * task.rows / lot.rows
-    if task.alone and len(worker.held) == 1:
-        times.add_round_trip(now - task.sent_at - run_time_s)
+    gap_s = now - task.sent_at - run_time_s
+    if (task.alone and len(worker.held) == 1) or result.idle_s > IDLE_SHARE * gap_s:
+        times.add_round_trip(gap_s)
     if lot is None:
         times.add(run_time_s)
     elif not lot.timed:  # the calls of a batch all tell of one run

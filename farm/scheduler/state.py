@@ -25,6 +25,10 @@ LONG_RUN_ROUND_TRIPS = 20
 """A call longer than this many round trips gains nothing from prefetching (simulated)."""
 
 
+SPARE = 4 / 3
+"""Where several wait, so many times what the known round trip needs: it may be a quarter longer."""
+
+
 class Task:
     """The record of one Call from submission to reply."""
 
@@ -198,7 +202,8 @@ class RunTimes:
         elif mean * MAX_PREFETCH <= self.round_trip_s:
             self.prefetch = MAX_PREFETCH
         else:
-            self.prefetch = math.ceil(self.round_trip_s / mean)
+            lots = self.round_trip_s / mean
+            self.prefetch = min(MAX_PREFETCH, math.ceil(lots if lots < 3 else SPARE * lots))
 
     def add_round_trip(self, seconds: float) -> None:
         """Take note of one measured round trip: time from sending to answer, less the run.

@@ -50,8 +50,8 @@ def call(
     return Call(name, operation, (np.ones(shape, dtype),), config, derivative, rows)
 
 
-def result(run_time_s: float = 1.0) -> Result:
-    return Result((np.zeros(1),), run_time_s)
+def result(run_time_s: float = 1.0, *, idle_s: float = -1.0) -> Result:
+    return Result((np.zeros(1),), run_time_s, idle_s=idle_s)
 
 
 def sent(worker: str, *tasks: TaskId) -> Expected:
@@ -152,7 +152,7 @@ class Recorder:
     def resize(self, name: str, slots: int) -> None:
         self.scheduler.worker_resized(WorkerId(name), slots)
 
-    def finish(self, name: str, task: TaskId, outcome: FarmError | float = 1.0) -> None:
+    def finish(self, name: str, task: TaskId, outcome: FarmError | Result | float = 1.0) -> None:
         answer = result(outcome) if isinstance(outcome, float) else outcome
         self.scheduler.finished(WorkerId(name), task, answer, now=self.now)
 

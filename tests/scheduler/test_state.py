@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from farm.call import Operation
 from farm.scheduler.state import LONG_RUN_ROUND_TRIPS, MAX_PREFETCH, RunTimes, needs_no_slot
-from tests.scheduler.recorder import SHORT_S, Recorder, call, model, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, result, sent
 
 
 def times(*seconds: float, round_trip_s: float = 1e-3) -> RunTimes:
@@ -76,14 +76,19 @@ def test_p95_is_of_now_while_few_runs_are_known() -> None:
         (LONG_RUN_ROUND_TRIPS * 1e-3 * 0.99, 1),
         (1.1e-3, 1),
         (0.9e-3, 2),
-        (1.05e-5, 96),
-        (1e-3 / MAX_PREFETCH * 1.001, MAX_PREFETCH),
+        (0.34e-3, 3),
+        (0.33e-3, 5),
+        (1e-5, 134),
+        (1e-3 / MAX_PREFETCH * 1.1, MAX_PREFETCH),
         (1e-9, MAX_PREFETCH),
         (0.0, MAX_PREFETCH),
     ],
 )
 def test_prefetch_fills_a_round_trip(run_time_s: float, prefetch: int) -> None:
-    """1 + ceil(round trip / run time) calls keep a worker busy; long runs need none (simulated)."""
+    """1 + ceil(round trip / run time) calls keep a worker busy; long runs need none (simulated).
+
+    Where that is several it is a third more.
+    """
     assert times(run_time_s).prefetch == prefetch
 
 
@@ -124,6 +129,21 @@ def test_round_trip_is_that_of_calls_that_found_their_worker_free(farm: Recorder
     farm.expect(sent("w", task))
     farm.after(0.5).finish("w", task, SHORT_S)
     assert farm.run_times().round_trip_s > known_s
+    farm.forget_actions()
+
+
+def test_round_trip_is_that_of_calls_that_ended_their_workers_idling(farm: Recorder) -> None:
+    """Else a round trip longer than was thought would never be noticed while calls queue up."""
+    farm.learn(SHORT_S)
+    known_s = farm.run_times().round_trip_s
+    farm.join("w")
+    tasks = farm.submit_many(4)
+    farm.expect(sent("w", *tasks[:2]))
+    farm.after(4 * known_s + SHORT_S)
+    farm.finish("w", tasks[0], result(SHORT_S, idle_s=0.9 * known_s))  # it has that between calls
+    assert farm.run_times().round_trip_s == known_s
+    farm.finish("w", tasks[1], result(SHORT_S, idle_s=1.1 * known_s))
+    assert farm.run_times().round_trip_s == pytest.approx(1.2 * known_s)
     farm.forget_actions()
 
 

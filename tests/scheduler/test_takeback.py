@@ -18,7 +18,7 @@ from tests.scheduler.recorder import (
     sent,
 )
 
-TINY_S = ROUND_TRIP_S / 7.5
+TINY_S = ROUND_TRIP_S / 5.9
 """A run time for which eight calls wait at a worker."""
 
 

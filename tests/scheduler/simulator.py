@@ -1,0 +1,156 @@
+"""A farm in made-up time: the real scheduler, workers that run for given times, slow messages."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from farm.call import Result
+from farm.scheduler.actions import Reply, Send
+from farm.scheduler.core import Scheduler
+from farm.scheduler.state import RunTimes, TaskId, WorkerId
+from tests.scheduler.recorder import call, model, result
+
+CALL = call()
+
+
+class SimulatedWorker:
+    """Runs what it is sent, in that order, one at a time."""
+
+    def __init__(self, name: WorkerId, *, gives_back: bool) -> None:
+        self.name = name
+        self.gives_back = gives_back
+        self.waiting: OrderedDict[TaskId, None] = OrderedDict()
+        self.running: TaskId | None = None
+        self.idle_since = 0.0
+
+
+class Simulation:
+    """`workers` workers of one model; a message takes `one_way_s`, a call what its caller says.
+
+    Callers are told of each answer as it arrives and may submit more from there.
+    """
+
+    def __init__(self, *, workers: int, one_way_s: float, gives_back: bool = True) -> None:
+        self.scheduler = Scheduler()
+        self.now = 0.0
+        self.one_way_s = one_way_s
+        self.work_s = 0.0
+        self.last_end = 0.0
+        self.replies: list[Reply] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._run_time_s: dict[TaskId, float] = {}
+        self._told: dict[TaskId, Callable[[Reply], None]] = {}
+        self._timer_at: float | None = None
+        self._workers: dict[WorkerId, SimulatedWorker] = {}
+        for i in range(workers):
+            name = WorkerId(f"w{i}")
+            self._workers[name] = SimulatedWorker(name, gives_back=gives_back)
+            self.scheduler.worker_joined(name, [model()], now=0.0)
+
+    def submit(
+        self,
+        run_time_s: float,
+        *,
+        client: str = "",
+        told: Callable[[Reply], None] = lambda reply: None,
+    ) -> None:
+        task = self.scheduler.submit(CALL, client=client, now=self.now)
+        self._run_time_s[task] = run_time_s
+        self._told[task] = told
+
+    def run(self) -> None:
+        """Until nothing happens any more; then every call must be answered."""
+        self._act()
+        while self._events:
+            self.now, _, happen = heapq.heappop(self._events)
+            happen()
+        assert len(self.scheduler) == 0
+        self.scheduler.check()
+
+    def _at(self, time: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), happen))
+
+    def _act(self) -> None:
+        while actions := self.scheduler.actions(self.now):
+            for action in actions:
+                if isinstance(action, Reply):
+                    self.replies.append(action)
+                    self._told.pop(action.task.id)(action)
+                    continue
+                worker = self._workers[action.worker]
+                arrival = self.now + self.one_way_s
+                if isinstance(action, Send):
+                    ids = [task.id for task in action.tasks]
+                    self._at(arrival, partial(self._arrive, worker, ids))
+                else:
+                    self._at(arrival, partial(self._give_back, worker, action.tasks))
+        at = self.scheduler.wakeup()
+        if at is not None and at != self._timer_at:
+            self._timer_at = at
+            self._at(max(at, self.now), self._act)
+
+    # At a worker
+
+    def _arrive(self, worker: SimulatedWorker, ids: list[TaskId]) -> None:
+        worker.waiting.update(dict.fromkeys(ids))
+        if worker.running is None:
+            self._begin_next(worker)
+
+    def _begin_next(self, worker: SimulatedWorker) -> None:
+        worker.running = None
+        if worker.waiting:
+            task, _ = worker.waiting.popitem(last=False)
+            worker.running = task
+            run_time_s = self._run_time_s[task]
+            self.work_s += run_time_s
+            answer = result(run_time_s, idle_s=self.now - worker.idle_since)
+            self._at(self.now + run_time_s, partial(self._end, worker, task, answer))
+
+    def _end(self, worker: SimulatedWorker, task: TaskId, outcome: Result) -> None:
+        self.last_end = worker.idle_since = self.now
+
+        def answer() -> None:
+            self.scheduler.finished(worker.name, task, outcome, now=self.now)
+            self._act()
+
+        self._at(self.now + self.one_way_s, answer)
+        self._begin_next(worker)
+
+    def _give_back(self, worker: SimulatedWorker, asked: list[TaskId]) -> None:
+        back = [t for t in asked if t in worker.waiting] if worker.gives_back else []
+        for task in back:
+            del worker.waiting[task]
+
+        def answer() -> None:
+            self.scheduler.taken_back(worker.name, back, now=self.now)
+            self._act()
+
+        self._at(self.now + self.one_way_s, answer)
+
+
+def fixed_prefetch(patch: pytest.MonkeyPatch, waiting: int) -> None:
+    """Have `waiting` calls wait at every worker, whatever their run times."""
+    learn, begin = RunTimes.add, RunTimes.__init__
+
+    def add(self: RunTimes, seconds: float) -> None:
+        learn(self, seconds)
+        self.prefetch = waiting
+
+    def init(self: RunTimes) -> None:
+        begin(self)
+        self.prefetch = waiting
+
+    patch.setattr(RunTimes, "add", add)
+    patch.setattr(RunTimes, "__init__", init)
+
+
+def seeds(count: int) -> Iterator[int]:
+    """The seeds of every simulation here: recorded, so that a number can be looked into."""
+    yield from range(1000, 1000 + count)
