@@ -245,8 +245,9 @@ class Scheduler:
                     self._to_ask[worker] = None
             if release(task, worker):
                 self._to_fill[worker.pool] = None
-                if task.queue.size:  # what it tells of run times may let others fit elsewhere
-                    self._look_at(task.queue)
+                if task.queue.size:  # by the run times known now they may fit before an end
+                    ending = [pool for pool in task.queue.model.pools if pool.is_ending]
+                    self._to_fill.update(dict.fromkeys(ending))
             worker.done += 1
             worker.last_answer_at = now
             self._forget(task)
@@ -324,19 +325,22 @@ class Scheduler:
 
         What has not changed since the last time has no room, or must not be given any.
         """
-        queues: dict[Queue, None] = {}
+        waiting: dict[Queue, None] = {}
         for pool in pools:
             for model in pool.queues:
-                queues.update(model.waiting)
+                waiting.update(model.waiting)
+        queues = list(waiting)
         sends: dict[WorkerId, Send] = {}
         limits: dict[Pool, int] = {}
+        if len(queues) > 1:
+            queues.sort(key=Queue.turn, reverse=True)
         while queues:
-            queue = next(iter(queues)) if len(queues) == 1 else min(queues, key=Queue.turn)
+            queue = queues[-1]
             head = queue.head()
             depth = depth_for(head)
             worker = worker_for(queue, depth, pools, limits, now)
             if worker is None:
-                del queues[queue]
+                queues.pop()
                 if queues:
                     leave_room(queue, depth, pools, limits, now)
                 continue
@@ -352,7 +356,9 @@ class Scheduler:
             else:
                 send.tasks.extend(batch)
             if not queue.size:
-                del queues[queue]
+                queues.pop()
+            if len(queues) > 1:
+                queues.sort(key=Queue.turn, reverse=True)
         return sends.values()
 
     # Leaving the queue, coming back, ending

@@ -68,6 +68,7 @@ class Pool:
         self.size = 0
         self.behind = 0
         self.recheck_at: float | None = None
+        self.is_ending = False  # some worker has an end
         self._lifetimes: list[float] = []  # of its workers when they joined, ascending
         self._shelves = [_Shelf() for _ in range(ANY_LEVEL + 1)]
         self._occupied = 0  # bit i: shelf i is not empty
@@ -76,6 +77,7 @@ class Pool:
         """Take in a worker that holds nothing."""
         self.size += 1
         insort(self._lifetimes, worker.lifetime_s)
+        self.is_ending = self._lifetimes[0] < NO_END
         worker.level = 0 if worker.slots else ANY_LEVEL
         self._put(worker)
 
@@ -84,6 +86,7 @@ class Pool:
         self.size -= 1
         self.behind -= worker.behind
         del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
+        self.is_ending = self.size > 0 and self._lifetimes[0] < NO_END
         self._take(worker)
 
     def moved(self, worker: Worker) -> None:
@@ -146,10 +149,11 @@ class Pool:
     def _needed_until(self, queue: Queue, now: float) -> float:
         # The call must likely end before the worker does, as long as there are workers that could
         # offer so much when they were new; else no worker would ever be given it.
-        if self._lifetimes[0] == NO_END:
+        if not self.is_ending:
             return now
         needed_s = FITS_FACTOR * queue.run_times.p95()
-        return now + max(0.0, min(needed_s, LONGEST_SHARE * self._lifetimes[-1]))
+        longest_s = max([pool._lifetimes[-1] for pool in queue.model.pools])
+        return now + max(0.0, min(needed_s, LONGEST_SHARE * longest_s))
 
 
 def wanted_level(worker: Worker) -> int:

@@ -254,26 +254,32 @@ def test_call_that_fits_nowhere_holds_up_no_other(farm: Recorder) -> None:
 
 
 def test_run_times_of_other_workers_let_a_call_fit(farm: Recorder) -> None:
-    farm.learn(90.0, count=1)
-    start = farm.now
-    farm.join("w", ends_at=start + 100.0)
-    farm.join("long", ends_at=start + 10_000.0)
-    tasks = farm.submit_many(3)
+    """As soon as its class no longer looks too long, without any word of the worker it fits on."""
+    farm.learn(90.0, count=2)
+    farm.learn(1.0, count=34)
+    farm.join("long", "m", ends_at=farm.now + 10_000.0)
+    farm.join("short", "m", "n", ends_at=farm.now + 100.0)
+    tasks = farm.submit_many(9)
     farm.expect(sent("long", tasks[0]))
-    for task in tasks[:2]:  # until the class no longer looks so long
-        farm.after(1.0).finish("long", task, 1.0)
-        if task == tasks[0]:
-            farm.expect(replied(task, 1.0, "long"), sent("long", tasks[1]))
-    for i in range(20):
-        more = farm.submit()
-        actions = farm.scheduler.actions(farm.now)
-        for action in actions:
-            if getattr(action, "worker", "") == "w":
-                assert i > 10
-                return
-            for sent_task in getattr(action, "tasks", []):
-                farm.finish("long", sent_task.id, 1.0)
-        assert more
+    for answers in range(1, 9):
+        farm.finish("long", tasks[answers - 1], 1.0)
+        if len(farm.scheduler.actions(farm.now)) == 3:
+            break
+    # Of 40 runs the two longest are the last twentieth; the p95 may be that of some runs ago.
+    assert 4 <= answers <= 6
+    assert list(farm.worker("short").held) == [tasks[answers]]
+
+
+def test_pool_knows_whether_some_worker_ends(farm: Recorder) -> None:
+    farm.join("a")
+    assert not farm.pool().is_ending
+    farm.join("b", ends_at=100.0)
+    assert farm.pool().is_ending
+    farm.leave("a", drained=True)
+    assert farm.pool().is_ending
+    farm.join("c")
+    farm.leave("b", drained=True)
+    assert not farm.pool().is_ending
 
 
 def test_waiting_tasks_are_sent_when_a_long_lived_worker_joins_in(farm: Recorder) -> None:
