@@ -58,7 +58,7 @@ class Display:
         if progress.message != self._message:
             self._message = progress.message
             self.say(progress.message or "the sweep goes on")
-        if not self._told_cost and progress.expected_work_s is not None and progress.pending:
+        if not self._told_cost and progress.expected_work_s is not None and progress.eta_s:
             self._told_cost = True
             self.say(cost(progress))
         if not self._live and self._clock() - self._line_at >= LINE_EVERY_S:

@@ -127,9 +127,9 @@ class Run:
                 self._take()
                 self._store.commit_if_due()
                 self._tell_if_due()
-            self._take_back(0)
+            self._leave()
         except BaseException:
-            self._take_back(0)
+            self._leave()
             self._store.abandon()
             raise
         return self._finish()
@@ -156,7 +156,7 @@ class Run:
         """Give no more points, and take back those that wait in the farm."""
         if not self._ending:
             self._ending = why
-            # The oldest in flight, as many as there are workers, are those that run.
+            # The oldest without an answer, as many as there are workers, are those that run.
             if self._window.workers:
                 self._take_back(self._window.workers)
 
@@ -267,10 +267,17 @@ class Run:
             self._end("farm lost")
 
     def _take_back(self, keep: int) -> None:
-        """Take back all points in flight but the `keep` oldest; they are pending again."""
-        for point in list(self._flights)[keep:]:
+        """Take back the points that have no answer, but the `keep` oldest; they are pending."""
+        waiting = [point for point, flight in self._flights.items() if not flight.landed]
+        for point in reversed(waiting[keep:]):
             self._flights.pop(point).cancel()
             self._todo.appendleft(point)
+
+    def _leave(self) -> None:
+        for point, flight in self._flights.items():
+            flight.cancel()
+            self._todo.append(point)
+        self._flights.clear()
 
     # Telling and ending
 

@@ -65,7 +65,7 @@ class Store:
         self.path = path
         self.plan = plan
         self.known = known
-        self.trouble = ""
+        self.trouble = self._last_trouble = ""
         self._columns = plan.columns
         self._row_size = plan.row_size
         self._file = file
@@ -237,7 +237,9 @@ class Store:
 
     def _in_trouble(self, path: Path, error: Exception) -> None:
         self.trouble = f"{path} cannot be written: {error}"
-        log.error("%s; %d outcomes wait in memory", self.trouble, len(self._unwritten))
+        if self.trouble != self._last_trouble:
+            self._last_trouble = self.trouble
+            log.error("%s; %d outcomes wait in memory", self.trouble, len(self._unwritten))
 
     def _finish_file(self, state: str, summary: Mapping[str, Any]) -> None:
         try:

@@ -68,7 +68,8 @@ def test_the_cost_is_told_once_and_not_when_all_is_done() -> None:
         "(times the cores of a worker); expected end in 30 s"
     ]
     display, text, _ = shown(terminal=False)
-    display.show(at(100, expected_work_s=3600.0))
+    display.show(at(100, expected_work_s=3600.0, eta_s=0.0))
+    display.show(at(50, expected_work_s=3600.0, eta_s=None))
     assert text.getvalue() == ""
 
 
