@@ -24,7 +24,7 @@ from farm.scheduler.batching import batch_key, take_batch
 from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
 from farm.scheduler.deadlines import Deadlines
 from farm.scheduler.invariants import check
-from farm.scheduler.placement import NO_END, Pool, depth_for, leave_room, worker_for
+from farm.scheduler.placement import NO_END, Pool, depth_for, has_room, leave_room, worker_for
 from farm.scheduler.queues import Clients, ModelQueues, Queue
 from farm.scheduler.snapshot import snapshot
 from farm.scheduler.state import Task, TaskId, Worker, WorkerId
@@ -246,8 +246,9 @@ class Scheduler:
             if release(task, worker):
                 self._to_fill[worker.pool] = None
                 if task.queue.size:  # by the run times known now they may fit before an end
-                    ending = [pool for pool in task.queue.model.pools if pool.is_ending]
-                    self._to_fill.update(dict.fromkeys(ending))
+                    for pool in task.queue.model.pools:
+                        if pool.is_ending:
+                            self._to_fill[pool] = None
             worker.done += 1
             worker.last_answer_at = now
             self._forget(task)
@@ -301,7 +302,8 @@ class Scheduler:
             self._replies = []
         if self._to_fill:
             pools, self._to_fill = self._to_fill, {}
-            out += self._fill(pools, now)
+            if self._queued:
+                out += self._fill(pools, now)
             crowded = [pool for pool in self._pools.values() if pool.behind]
             if crowded:
                 asks = [for_idle(pool, crowded, now) for pool in pools]
@@ -336,6 +338,9 @@ class Scheduler:
             queues.sort(key=Queue.turn, reverse=True)
         while queues:
             queue = queues[-1]
+            if not (queue.needs_no_slot or has_room(queue, pools)):
+                queues.pop()
+                continue
             head = queue.head()
             depth = depth_for(head)
             worker = worker_for(queue, depth, pools, limits, now)
@@ -345,8 +350,7 @@ class Scheduler:
                     leave_room(queue, depth, pools, limits, now)
                 continue
             batch = take_batch(queue, head)
-            for task in batch:
-                self._count_out(task)
+            self._queued -= len(batch)
             place(batch, worker, depth, now)
             self._placed += 1
             queue.model.served_at = self._placed
@@ -369,7 +373,6 @@ class Scheduler:
             self._look_at(queue)
         queue.add(task, again=again)
         self._queued += 1
-        task.account.client.queued += 1
 
     def _look_at(self, queue: Queue) -> None:
         for pool in queue.model.pools:
@@ -385,11 +388,7 @@ class Scheduler:
 
     def _dequeue(self, task: Task) -> None:
         task.queue.remove(task)
-        self._count_out(task)
-
-    def _count_out(self, task: Task) -> None:
         self._queued -= 1
-        task.account.client.queued -= 1
 
     def _forget(self, task: Task) -> None:
         del self._tasks[task.id]

@@ -12,6 +12,8 @@ from farm.scheduler.state import MAX_PREFETCH, Task, Worker, WorkerId
 FULL = MAX_PREFETCH + 1
 """Level of a worker that takes no more calls; below it the level is lots per slot."""
 
+_OPEN_LEVELS = (1 << FULL) - 1
+
 ANY_LEVEL = FULL + 1
 """Depth for what needs no slot: every worker takes it but those that offer no slot at all."""
 
@@ -71,7 +73,7 @@ class Pool:
         self.is_ending = False  # some worker has an end
         self._lifetimes: list[float] = []  # of its workers when they joined, ascending
         self._shelves = [_Shelf() for _ in range(ANY_LEVEL + 1)]
-        self._occupied = 0  # bit i: shelf i is not empty
+        self.occupied = 0  # bit i: shelf i is not empty
 
     def add(self, worker: Worker) -> None:
         """Take in a worker that holds nothing."""
@@ -104,7 +106,7 @@ class Pool:
 
     def has_idle(self) -> bool:
         """Whether some worker has a free slot."""
-        return self._occupied & 1 == 1
+        return self.occupied & 1 == 1
 
     def _put(self, worker: Worker) -> None:
         shelf = self._shelves[worker.level]
@@ -114,7 +116,7 @@ class Pool:
             insort(shelf.ends, worker.ends_at)
         alike[worker.id] = worker
         if not shelf.size:
-            self._occupied |= 1 << worker.level
+            self.occupied |= 1 << worker.level
         shelf.size += 1
 
     def _take(self, worker: Worker) -> None:
@@ -122,11 +124,11 @@ class Pool:
         del shelf.by_end[worker.ends_at][worker.id]
         shelf.size -= 1
         if not shelf.size:
-            self._occupied ^= 1 << worker.level
+            self.occupied ^= 1 << worker.level
 
     def least_loaded(self, depth: int, queue: Queue, now: float) -> Worker | None:
         """A worker of the lowest level below `depth` that may be given a call of `queue` now."""
-        levels = self._occupied & ((1 << depth) - 1)
+        levels = self.occupied & ((1 << depth) - 1)
         if not levels:
             return None
         needed_until = self._needed_until(queue, now)
@@ -140,7 +142,7 @@ class Pool:
 
     def fullest_first(self) -> Iterator[Worker]:
         """The workers from the highest level down."""
-        levels = self._occupied
+        levels = self.occupied
         while levels:
             highest = levels.bit_length() - 1
             yield from self._shelves[highest]
@@ -175,6 +177,14 @@ def depth_for(head: Task) -> int:
     if head.lost_on or not queue.repeatable:
         return 1
     return 1 + queue.run_times.prefetch
+
+
+def has_room(queue: Queue, pools: Collection[Pool]) -> bool:
+    """Whether some worker of `pools` takes calls of `queue` at all: quicker than to look for it."""
+    for pool in queue.model.pools:  # noqa: SIM110  (a generator costs more than the look)
+        if pool in pools and pool.occupied & _OPEN_LEVELS:
+            return True
+    return False
 
 
 def worker_for(

@@ -218,6 +218,7 @@ class Queue:
         if not self.size:
             self.model.waiting[self] = None
         self.size += 1
+        task.account.client.queued += 1
 
     def remove(self, task: Task) -> None:
         """Take a waiting task out."""
@@ -234,6 +235,7 @@ class Queue:
             del tasks[task.id]
             if not tasks:
                 del self._by_batch_key[task.batch_key]
+        task.account.client.queued -= 1
         self.size -= 1
         if not self.size:
             del self.model.waiting[self]
