@@ -4,15 +4,17 @@ A message is a list of frames. Frame 0 is an 8-byte head (version, kind, length 
 JSON, padding to 8 bytes, and the bytes of small arrays. Large arrays follow as frames of their own,
 so that they are never copied on the way. Nothing here is ever unpickled.
 
+Calls of tiny models come in hundreds that differ in their numbers only, and so do their answers;
+these are told once for all of them, as a group.
+
 Whatever bytes arrive, decoding gives a value or raises InvalidRequest. A call or an answer that
 cannot be read though its message can becomes an error in its place: it is answered, not lost.
 """
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -32,28 +34,26 @@ from farm.call import (
     WorkerInfo,
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, error_named
+from farm.protocols.wire_arrays import (
+    ArrayWriter,
+    Form,
+    array_at,
+    column_at,
+    form_of,
+    have_form,
+)
+from farm.protocols.wire_arrays import Buffer as Buffer
 
 VERSION = 1
 
-INLINE_BYTES = 32 * 1024
-"""Arrays up to this size travel inside frame 0: copying costs less than a frame of their own."""
+WORTH_A_GROUP = 4
+"""Fewer alike calls or answers than this are told one by one."""
 
 LONGEST_S = 1e9
 """No time in a message is longer; thirty years, so that sums and timers stay finite."""
 
-MOST_DIMENSIONS = 32
-
 _HEAD = struct.Struct("<BBHI")
 
-_FLOAT64 = np.dtype("<f8")
-_DTYPES = {
-    dtype.str: dtype
-    for code in "?bhiqBHIQefdFD"
-    for dtype in (np.dtype(f"<{code}"), np.dtype(f">{code}"))
-}
-"""Types of entries that travel: plain numbers of a size that all machines agree on."""
-
-Buffer = bytes | bytearray | memoryview
 Outcome = Result | FarmError
 
 
@@ -133,54 +133,8 @@ def decode(frames: Sequence[Buffer]) -> Message:
     return Message(known, data, frames, end + -end % 8)
 
 
-# Arrays
-
-
-class _ArrayWriter:
-    """Collects the arrays of one message and says where each lies."""
-
-    __slots__ = ("inline", "large", "length")
-
-    def __init__(self) -> None:
-        self.inline: list[bytes] = []
-        self.length = 0
-        self.large: list[Array] = []
-
-    def put(self, array: Array) -> list[Any]:
-        dtype = array.dtype.str
-        if dtype not in _DTYPES:
-            raise TypeError(f"arrays of {array.dtype} do not travel; float64 does")
-        nbytes = array.nbytes
-        if nbytes > INLINE_BYTES:
-            self.large.append(np.ascontiguousarray(array).reshape(-1))
-            return [dtype, array.shape, -len(self.large)]
-        at = self.length
-        self.inline.append(array.tobytes())
-        if nbytes % 8:
-            self.inline.append(bytes(-nbytes % 8))
-            nbytes += -nbytes % 8
-        self.length = at + nbytes
-        return [dtype, array.shape, at]
-
-
-def _array(message: Message, where: Any) -> Array:
-    """The array that `where` describes, without copying; it may be written to if its frame may."""
-    text, shape, at = where
-    dtype = _FLOAT64 if text == "<f8" else _DTYPES[text]
-    if len(shape) == 1:
-        count = shape[0]
-    elif len(shape) > MOST_DIMENSIONS:
-        raise ValueError(f"an array of {len(shape)} dimensions; at most {MOST_DIMENSIONS} travel")
-    else:
-        count = math.prod(shape)
-    if count <= 0:
-        if count == 0:
-            return np.empty(shape, dtype)
-        raise ValueError(f"an array of shape {shape}")
-    if at < 0:
-        return np.frombuffer(message.frames[-at], dtype).reshape(shape)
-    array = np.frombuffer(message.frames[0], dtype, count, message.inline_at + at)
-    return array if len(shape) == 1 else array.reshape(shape)
+def _columns(message: Message, columns: Any, count: int) -> list[list[Array]]:
+    return [column_at(message.frames, message.inline_at, where, count) for where in columns]
 
 
 _MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError)
@@ -202,25 +156,65 @@ def encode_calls(
 
     Raises TypeError when something in a call cannot travel.
     """
-    writer = _ArrayWriter()
-    put = writer.put
+    writer = ArrayWriter()
     rows: list[Any] = []
-    for task_id, call in tasks:
-        row: list[Any] = [task_id, call.model, call.operation, [put(a) for a in call.inputs]]
-        wrt = call.derivative
-        if call.config is not EMPTY_CONFIG or call.rows is not None or wrt is not None:
-            row += [call.config, call.rows]
-            if wrt is not None:
-                row += [
-                    wrt.out_wrt,
-                    wrt.in_wrt,
-                    wrt.in_wrt2,
-                    None if wrt.sens is None else put(wrt.sens),
-                    None if wrt.vec is None else put(wrt.vec),
-                ]
-        rows.append(row)
+    for run in _runs_of_calls(tasks):
+        if len(run) >= WORTH_A_GROUP:
+            rows.append(_call_group(writer, run))
+        else:
+            rows.extend([_call_row(writer, task_id, call) for task_id, call in run])
     said = None if hints is None else [hints.client, hints.priority, hints.deadline_s]
     return encode(kind, [said, rows], b"".join(writer.inline), writer.large)
+
+
+def _runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int, Call]]]:
+    """The tasks in their order, those together that a group can tell."""
+    run: list[tuple[int, Call]] = []
+    first: Call | None = None
+    form: Form | None = None
+    for task in tasks:
+        call = task[1]
+        plain = call.derivative is None and call.rows is None
+        if (
+            first is not None
+            and form is not None
+            and plain
+            and call.operation is first.operation
+            and call.model == first.model
+            and call.config == first.config
+            and have_form(call.inputs, form)
+        ):
+            run.append(task)
+            continue
+        if run:
+            yield run
+        run, first = [task], call
+        form = form_of(call.inputs) if plain else None
+    if run:
+        yield run
+
+
+def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
+    put = writer.put
+    row: list[Any] = [task_id, call.model, call.operation, [put(a) for a in call.inputs]]
+    wrt = call.derivative
+    if call.config is not EMPTY_CONFIG or call.rows is not None or wrt is not None:
+        row += [call.config, call.rows]
+        if wrt is not None:
+            row += [
+                wrt.out_wrt,
+                wrt.in_wrt,
+                wrt.in_wrt2,
+                None if wrt.sens is None else put(wrt.sens),
+                None if wrt.vec is None else put(wrt.vec),
+            ]
+    return row
+
+
+def _call_group(writer: ArrayWriter, run: Sequence[tuple[int, Call]]) -> list[Any]:
+    ids, calls = zip(*run, strict=True)
+    columns = [writer.put_column(column) for column in zip(*[c.inputs for c in calls], strict=True)]
+    return [ids, calls[0].model, calls[0].operation, columns, calls[0].config]
 
 
 def decode_calls(message: Message) -> tuple[Hints | None, list[tuple[int, Call | InvalidRequest]]]:
@@ -233,6 +227,9 @@ def decode_calls(message: Message) -> tuple[Hints | None, list[tuple[int, Call |
         hints = None if said is None else _hints(*said)
         tasks: list[tuple[int, Call | InvalidRequest]] = []
         for row in rows:
+            if type(row[0]) is list:
+                tasks.extend(_calls(message, row))
+                continue
             task_id = _id(row[0])
             try:
                 tasks.append((task_id, _call(message, row)))
@@ -243,6 +240,22 @@ def decode_calls(message: Message) -> tuple[Hints | None, list[tuple[int, Call |
         raise _malformed(f"{message.kind.name} message", error) from None
 
 
+def _calls(message: Message, group: list[Any]) -> Iterable[tuple[int, Call | InvalidRequest]]:
+    """The calls of a group, or one error for all of them."""
+    ids = [_id(i) for i in group[0]]
+    try:
+        _, model, operation, columns, config = group
+        known, config = _OPERATIONS[operation], _text(config)
+        if config == EMPTY_CONFIG:
+            config = EMPTY_CONFIG  # the very object, which is quickly compared
+        inputs = zip(*_columns(message, columns, len(ids)), strict=True)
+        calls = [Call(model, known, x, config) for x in inputs]
+        return zip(ids, calls, strict=True)
+    except _MALFORMED as error:
+        wrong = _malformed("group of calls", error)
+        return [(task_id, wrong) for task_id in ids]
+
+
 def _hints(client: Any, priority: Any, deadline_s: Any) -> Hints:
     if deadline_s is not None and not -LONGEST_S <= deadline_s <= LONGEST_S:
         raise ValueError(f"a deadline of {deadline_s} s")
@@ -250,7 +263,7 @@ def _hints(client: Any, priority: Any, deadline_s: Any) -> Hints:
 
 
 def _call(message: Message, row: list[Any]) -> Call:
-    inputs = tuple([_array(message, where) for where in row[3]])
+    inputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[3]])
     model = _text(row[1])
     operation = _OPERATIONS[row[2]]
     if len(row) == 4:
@@ -265,8 +278,8 @@ def _call(message: Message, row: list[Any]) -> Call:
             _id(out_wrt),
             _id(in_wrt),
             _id(in_wrt2),
-            None if sens is None else _array(message, sens),
-            None if vec is None else _array(message, vec),
+            None if sens is None else array_at(message.frames, message.inline_at, sens),
+            None if vec is None else array_at(message.frames, message.inline_at, vec),
         )
     return Call(model, operation, inputs, _text(config), derivative, rows)
 
@@ -291,26 +304,72 @@ def _id(value: Any) -> int:
 
 def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
     """ANSWERS: each task's id and its result or error; an error too for what cannot travel."""
-    writer = _ArrayWriter()
-    put = writer.put
+    writer = ArrayWriter()
     results: list[Any] = []
     errors: list[Any] = []
-    for task_id, outcome in answers:
-        if isinstance(outcome, Result):
-            try:
-                arrays = [put(a) for a in outcome.outputs]
-            except TypeError as error:
-                outcome = InvalidOutput(f"the model's answer cannot be sent: {error}")
-            else:
-                row = [task_id, arrays, outcome.run_time_s, outcome.idle_s]
-                if outcome.info is not None or outcome.worker:
-                    info = None if outcome.info is None else outcome.info.to_json()
-                    row += [outcome.worker, outcome.queue_time_s, info]
-                results.append(row)
-                continue
-        texts = (type(outcome).__name__, outcome.message, outcome.detail)
-        errors.append([task_id, *(t.encode("utf-8", "replace").decode() for t in texts)])
+    for run in _runs_of_answers(answers):
+        if len(run) >= WORTH_A_GROUP:
+            results.append(_result_group(writer, run))
+            continue
+        for task_id, outcome in run:
+            if isinstance(outcome, Result):
+                try:
+                    results.append(_result_row(writer, task_id, outcome))
+                    continue
+                except TypeError as error:
+                    outcome = InvalidOutput(f"the model's answer cannot be sent: {error}")
+            texts = (type(outcome).__name__, outcome.message, outcome.detail)
+            errors.append([task_id, *(t.encode("utf-8", "replace").decode() for t in texts)])
     return encode(Kind.ANSWERS, [results, errors], b"".join(writer.inline), writer.large)
+
+
+def _runs_of_answers(
+    answers: Iterable[tuple[int, Outcome]],
+) -> Iterator[list[tuple[int, Any]]]:
+    """The answers in their order, those together that a group can tell: all of them results."""
+    run: list[tuple[int, Outcome]] = []
+    worker = ""
+    form: Form | None = None
+    for answer in answers:
+        outcome = answer[1]
+        if (
+            form is not None
+            and isinstance(outcome, Result)
+            and outcome.info is None
+            and outcome.worker == worker
+            and have_form(outcome.outputs, form)
+        ):
+            run.append(answer)
+            continue
+        if run:
+            yield run
+        run, form = [answer], None
+        if isinstance(outcome, Result) and outcome.info is None:
+            worker, form = outcome.worker, form_of(outcome.outputs)
+    if run:
+        yield run
+
+
+def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
+    arrays = [writer.put(a) for a in result.outputs]
+    row = [task_id, arrays, result.run_time_s, result.idle_s]
+    if result.info is not None or result.worker:
+        info = None if result.info is None else result.info.to_json()
+        row += [result.worker, result.queue_time_s, info]
+    return row
+
+
+def _result_group(writer: ArrayWriter, run: Sequence[tuple[int, Result]]) -> list[Any]:
+    ids, results = zip(*run, strict=True)
+    columns = [writer.put_column(c) for c in zip(*[r.outputs for r in results], strict=True)]
+    return [
+        ids,
+        columns,
+        [r.run_time_s for r in results],
+        [r.idle_s for r in results],
+        results[0].worker,
+        [r.queue_time_s for r in results],
+    ]
 
 
 def decode_answers(message: Message) -> list[tuple[int, Outcome]]:
@@ -325,6 +384,9 @@ def decode_answers(message: Message) -> list[tuple[int, Outcome]]:
             frames = [bytearray(message.frames[0]), *message.frames[1:]]
             message = Message(message.kind, message.data, frames, message.inline_at)
         for row in results:
+            if type(row[0]) is list:
+                answers.extend(_results(message, row))
+                continue
             task_id = _id(row[0])
             try:
                 answers.append((task_id, _result(message, row)))
@@ -338,11 +400,37 @@ def decode_answers(message: Message) -> list[tuple[int, Outcome]]:
         raise _malformed("ANSWERS message", error) from None
 
 
-def _result(message: Message, row: list[Any]) -> Result:
-    outputs = tuple([_array(message, where) for where in row[1]])
-    run_time_s, idle_s = row[2], row[3]
+def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]]:
+    """The results of a group, or one error for all of them."""
+    ids = [_id(i) for i in group[0]]
+    try:
+        _, columns, run_times_s, idle_s, worker, queue_times_s = group
+        _check_times(min(run_times_s), min(idle_s))
+        _check_times(max(run_times_s), max(idle_s))
+        _check_times(min(queue_times_s), 0.0)
+        name = _text(worker)
+        outputs = zip(*_columns(message, columns, len(ids)), strict=True)
+        results = [
+            Result(y, run_s, None, name, queue_s, idle)
+            for y, run_s, queue_s, idle in zip(
+                outputs, run_times_s, queue_times_s, idle_s, strict=True
+            )
+        ]
+        return zip(ids, results, strict=True)
+    except _MALFORMED as error:
+        unread = InvalidOutput(_malformed("group of answers", error).message)
+        return [(task_id, unread) for task_id in ids]
+
+
+def _check_times(run_time_s: float, idle_s: float) -> None:
     if not (0.0 <= run_time_s <= LONGEST_S and -1.0 <= idle_s <= LONGEST_S):
         raise ValueError(f"a run of {run_time_s} s after {idle_s} s")
+
+
+def _result(message: Message, row: list[Any]) -> Result:
+    outputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[1]])
+    run_time_s, idle_s = row[2], row[3]
+    _check_times(run_time_s, idle_s)
     if len(row) == 4:
         return Result(outputs, run_time_s, idle_s=idle_s)
     worker, queue_time_s, info = row[4:]

@@ -31,6 +31,7 @@ from farm.call import (
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, ModelFailed
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Loss, Message
+from farm.protocols.wire_arrays import INLINE_BYTES
 
 INFO = ModelInfo(
     "beam",
@@ -147,6 +148,88 @@ def test_calls_come_back(tasks: dict[int, Call], said: Hints | None) -> None:
             assert same(call.derivative.vec, sent.derivative.vec)
 
 
+numbers = st.floats(width=32) | st.integers(-5, 5).map(float)
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda model, config, dtype, shape, value: Call(
+                model, Operation.EVALUATE, (np.full(shape, value, dtype), np.ones(2)), config
+            ),
+            st.sampled_from(["a", "b"]),
+            st.sampled_from(["{}", '{"k":1}']),
+            st.sampled_from(["<f8", ">f8", "<i2"]),
+            st.sampled_from([(2,), (3, 1), (), (0,)]),
+            st.integers(-5, 5),
+        ),
+        max_size=40,
+    )
+)
+def test_calls_that_are_alike_come_back_in_their_order(sent: list[Call]) -> None:
+    sent = sorted(sent, key=lambda c: (c.model, c.config, c.inputs[0].dtype.str))  # long runs
+    _, decoded = wire.decode_calls(received(wire.encode_calls(enumerate(sent))))
+    assert [task_id for task_id, _ in decoded] == list(range(len(sent)))
+    for (_, call), expected in zip(decoded, sent, strict=True):
+        assert isinstance(call, Call)
+        assert (call.model, call.operation, call.config) == (
+            expected.model,
+            Operation.EVALUATE,
+            expected.config,
+        )
+        assert (call.rows, call.derivative) == (None, None)
+        assert len(call.inputs) == 2
+        assert all(map(same, call.inputs, expected.inputs))
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda shape, value, worker, s: Result((np.full(shape, value),), s, None, worker, s, s),
+            st.sampled_from([(1,), (2, 2)]),
+            numbers,
+            st.sampled_from(["", "node1/1", "node2/2"]),
+            seconds,
+        )
+        | errors,
+        max_size=40,
+    )
+)
+def test_answers_that_are_alike_come_back(sent: list[Result | FarmError]) -> None:
+    sent = sorted(sent, key=lambda o: o.worker if isinstance(o, Result) else "z")
+    decoded = dict(wire.decode_answers(received(wire.encode_answers(enumerate(sent)))))
+    assert sorted(decoded) == list(range(len(sent)))
+    for i, expected in enumerate(sent):
+        outcome = decoded[i]
+        assert type(outcome) is type(expected)
+        if isinstance(outcome, Result) and isinstance(expected, Result):
+            assert all(map(same, outcome.outputs, expected.outputs))
+            assert outcome.run_time_s == expected.run_time_s
+            assert outcome.idle_s == expected.idle_s
+            assert outcome.worker == expected.worker
+            assert outcome.queue_time_s == (expected.queue_time_s if outcome.worker else 0.0) or (
+                outcome.queue_time_s == expected.queue_time_s
+            )
+
+
+def test_a_thousand_alike_calls_are_told_once() -> None:
+    sent = [Call("forward", Operation.EVALUATE, (np.full(4, float(k)),)) for k in range(1000)]
+    (frame,) = wire.encode_calls(enumerate(sent))
+    assert len(frame) < 1000 * (4 * 8 + 5) + 100
+    (answers,) = wire.encode_answers((k, Result(c.inputs, 0.5)) for k, c in enumerate(sent))
+    assert len(answers) < 1000 * (4 * 8 + 30) + 100
+
+
+def test_large_arrays_are_no_group() -> None:
+    sent = [Call("m", Operation.EVALUATE, (np.full(10_000, float(k)),)) for k in range(6)]
+    frames = wire.encode_calls(enumerate(sent))
+    assert len(frames) == 7
+    _, decoded = wire.decode_calls(received(frames))
+    for (_, call), expected in zip(decoded, sent, strict=True):
+        assert isinstance(call, Call)
+        assert same(call.inputs[0], expected.inputs[0])
+
+
 @given(st.dictionaries(ids, results | errors, max_size=4))
 def test_answers_come_back(answers: dict[int, Result | FarmError]) -> None:
     decoded = dict(wire.decode_answers(received(wire.encode_answers(answers.items()))))
@@ -214,7 +297,7 @@ def test_large_arrays_are_frames_of_their_own_and_not_copied(
 def test_arrays_that_are_not_contiguous_arrive_right() -> None:
     wide = np.arange(100_000.0).reshape(2, -1)
     array = wide[:, ::2]
-    assert array.nbytes > wire.INLINE_BYTES
+    assert array.nbytes > INLINE_BYTES
     for part in (array, array[:, :10]):
         frames = wire.encode_calls([(1, Call("m", Operation.EVALUATE, (part,)))])
         _, [(_, call)] = wire.decode_calls(received(frames))
@@ -323,6 +406,8 @@ VALID = [
     wire.encode_answers(
         [(1, Result((np.ones(3),), 0.1, INFO, "w", 0.2)), (2, ModelFailed("no", detail="why"))]
     ),
+    wire.encode_calls((i, Call("m", Operation.EVALUATE, (np.ones(3),))) for i in range(5)),
+    wire.encode_answers((i, Result((np.ones(3),), 0.1, None, "w", 0.2)) for i in range(5)),
     wire.encode_join("a1", WORKER),
     wire.encode_loss(Loss("w", "died", [1], time_limit=False)),
     wire.encode(Kind.CANCEL, [1, 2]),
@@ -408,6 +493,47 @@ def test_hostile_array_costs_nothing_and_is_answered(where: Any) -> None:
     assert isinstance(hostile, InvalidRequest)
     assert "malformed call" in hostile.message
     assert isinstance(fine, Call)
+
+
+@pytest.mark.parametrize("where", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_group_costs_nothing_and_is_answered(where: Any) -> None:
+    good = ["<f8", [2], 0]
+    groups = [[[1, 2], "m", "evaluate", [good, where], "{}"], [[3], "m", "evaluate", [good], "{}"]]
+    first = message(Kind.CALLS, [None, groups])
+    frames: list[Buffer] = [first + bytes(-len(first) % 8 + 32), memoryview(bytes(16))]
+    decoded = wire.decode(frames)
+    tracemalloc.start()
+    _, calls = wire.decode_calls(decoded)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+    assert [task_id for task_id, _ in calls] == [1, 2, 3]
+    assert [type(call) for _, call in calls] == [InvalidRequest, InvalidRequest, Call]
+    times = [[0.1, 0.1], [-1.0, -1.0], "w", [0.0, 0.0]]
+    first = message(Kind.ANSWERS, [[[[1, 2], [where], *times]], []])
+    answers = wire.decode_answers(wire.decode([first + bytes(-len(first) % 8 + 32)]))
+    assert [type(outcome) for _, outcome in answers] == [InvalidOutput, InvalidOutput]
+
+
+@pytest.mark.parametrize(
+    ("run_times_s", "idle_s", "queue_times_s"),
+    [
+        ([0.1], [0.0, 0.0], [0.0, 0.0]),
+        ([0.1, -0.1], [0.0, 0.0], [0.0, 0.0]),
+        ([0.1, 0.1], [-2.0, 0.0], [0.0, 0.0]),
+        ([0.1, 1e300], [0.0, 0.0], [0.0, 0.0]),
+        ([0.1, 0.1], [0.0, 0.0], ["a", "b"]),
+        ([0.1, 0.1], [0.0, 0.0], None),
+        ([], [], []),
+    ],
+)
+def test_times_of_a_group_have_to_be_times(
+    run_times_s: Any, idle_s: Any, queue_times_s: Any
+) -> None:
+    group = [[1, 2], [["<f8", [1], 0]], run_times_s, idle_s, "w", queue_times_s]
+    first = message(Kind.ANSWERS, [[group], []])
+    answers = wire.decode_answers(wire.decode([first + bytes(-len(first) % 8 + 16)]))
+    assert [type(outcome) for _, outcome in answers] == [InvalidOutput, InvalidOutput]
 
 
 def test_hostile_answer_is_an_answer_too() -> None:
