@@ -138,6 +138,8 @@ def model(
     return decorate
 
 
+_FLOAT64 = np.dtype(np.float64)
+
 OPTIONAL_OPERATIONS = (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN)
 
 
@@ -213,6 +215,8 @@ def check_call(call: Call, info: ModelInfo) -> None:
         )
     rows = call.rows or 1
     for i, (array, tensor) in enumerate(zip(call.inputs, info.inputs, strict=True)):
+        if call.rows is None and _is_as_declared(array, tensor.shape, tensor.dtype):
+            continue  # nearly always
         if array.size != tensor.size * rows or not _shape_fits(array, tensor, call.rows):
             if array.ndim <= 1 and call.rows is None:
                 raise InvalidInput(
@@ -267,6 +271,11 @@ def _shape_fits(array: Array, tensor: TensorInfo, rows: int | None) -> bool:
     return array.shape[:1] == (rows,) and (array.ndim == 2 or array.shape[1:] == tensor.shape)
 
 
+def _is_as_declared(array: Array, shape: tuple[int, ...], dtype: str) -> bool:
+    # The very type object: comparing types by name costs as much as all else here.
+    return array.shape == shape and array.dtype is _FLOAT64 and dtype == "float64"
+
+
 def _casts(dtype: np.dtype[Any], expected: str) -> bool:
     # Whole numbers are numbers: JSON has no float64, so int64 input to a float64 model is right.
     return dtype.kind in "biuf" and np.can_cast(dtype, expected, "same_kind")
@@ -290,12 +299,14 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
     Raises InvalidOutput with expected and actual when it does not fit what the model declares.
     """
     expected = [t.name for t in info.outputs]
-    if isinstance(value, Mapping):
+    if len(expected) == 1 and isinstance(value, np.ndarray | np.generic):
+        values: Sequence[Any] = [value]
+    elif isinstance(value, Mapping):
         if set(value) != set(expected):
             raise InvalidOutput(
                 f"model {info.name!r} gave outputs {sorted(map(str, value))}, declares {expected}"
             )
-        values: Sequence[Any] = [value[name] for name in expected]
+        values = [value[name] for name in expected]
     elif len(expected) == 1 and not _is_sequence_of_one(value, info.outputs[0], rows):
         values = [value]
     elif isinstance(value, list | tuple | np.ndarray) and len(value) == len(expected):
@@ -308,9 +319,18 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
         )
     lead = () if rows is None else (rows,)
     return tuple(
-        checked_array(v, lead + t.shape, t.dtype, f"output {t.name!r} of model {info.name!r}")
-        for v, t in zip(values, info.outputs, strict=True)
+        [_checked_output(v, lead, t, info) for v, t in zip(values, info.outputs, strict=True)]
     )
+
+
+def _checked_output(
+    value: Any, lead: tuple[int, ...], tensor: TensorInfo, info: ModelInfo
+) -> Array:
+    shape = lead + tensor.shape
+    if type(value) is np.ndarray and _is_as_declared(value, shape, tensor.dtype):
+        return value if value.flags.c_contiguous else value.copy()
+    what = f"output {tensor.name!r} of model {info.name!r}"
+    return checked_array(value, shape, tensor.dtype, what)
 
 
 def _is_sequence_of_one(value: Any, tensor: TensorInfo, rows: int | None) -> bool:
@@ -331,9 +351,11 @@ def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> 
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
         raise InvalidOutput(f"{what} is not an array: {error}") from None
-    fits = array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind")
-    if not fits or array.dtype.kind not in "biuf":
-        raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
+    if not (array.dtype is _FLOAT64 and dtype == "float64"):
+        fits = array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind")
+        if not fits or array.dtype.kind not in "biuf":
+            raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
+        array = array.astype(dtype, copy=False)
     if array.shape != shape and not (array.ndim <= 1 and array.size == math.prod(shape)):
         raise InvalidOutput(f"{what} has shape {array.shape}, expected {shape}")
-    return np.ascontiguousarray(array, dtype=dtype).reshape(shape)
+    return np.ascontiguousarray(array).reshape(shape)
