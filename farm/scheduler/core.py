@@ -19,7 +19,7 @@ from farm.errors import (
     TimeLimitExceeded,
     WorkerLost,
 )
-from farm.scheduler.actions import Action, Outcome, Reply, Send
+from farm.scheduler.actions import Action, Outcome, Reply, Send, TakeBack
 from farm.scheduler.batching import batch_key, take_batch
 from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
 from farm.scheduler.deadlines import Deadlines
@@ -304,15 +304,20 @@ class Scheduler:
             pools, self._to_fill = self._to_fill, {}
             if self._queued:
                 out += self._fill(pools, now)
-            crowded = [pool for pool in self._pools.values() if pool.behind]
-            if crowded:
-                asks = [for_idle(pool, crowded, now) for pool in pools]
-                out += [ask for ask in asks if ask is not None]
+            for pool in self._pools.values():
+                if pool.behind:
+                    out += self._ask_for_idle(pools, now)
+                    break
         if self._to_ask:
             workers, self._to_ask = self._to_ask, {}
             asks = [in_vain(worker) for worker in workers]
             out += [ask for ask in asks if ask is not None]
         return out
+
+    def _ask_for_idle(self, pools: Iterable[Pool], now: float) -> list[TakeBack]:
+        donors = [pool for pool in self._pools.values() if pool.behind]
+        asks = [for_idle(pool, donors, now) for pool in pools]
+        return [ask for ask in asks if ask is not None]
 
     def wakeup(self) -> float | None:
         """When to call `actions` next if no fact comes before; None: never."""
@@ -338,9 +343,6 @@ class Scheduler:
             queues.sort(key=Queue.turn, reverse=True)
         while queues:
             queue = queues[-1]
-            if not (queue.needs_no_slot or has_room(queue, pools)):
-                queues.pop()
-                continue
             head = queue.head()
             depth = depth_for(head)
             worker = worker_for(queue, depth, pools, limits, now)
@@ -359,7 +361,7 @@ class Scheduler:
                 sends[worker.id] = Send(worker.id, batch)
             else:
                 send.tasks.extend(batch)
-            if not queue.size:
+            if not queue.size or not (queue.needs_no_slot or has_room(queue, pools)):
                 queues.pop()
             if len(queues) > 1:
                 queues.sort(key=Queue.turn, reverse=True)

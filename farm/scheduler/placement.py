@@ -52,6 +52,12 @@ class _Shelf:
             del self.by_end[self.ends.pop(at)]
         return None
 
+    def forget(self, end: float) -> None:
+        """Keep no place for an end at which no worker is left."""
+        if end in self.by_end and not self.by_end[end]:
+            del self.by_end[end]
+            del self.ends[bisect_left(self.ends, end)]
+
     def __iter__(self) -> Iterator[Worker]:
         for alike in self.by_end.values():
             yield from alike.values()
@@ -90,6 +96,8 @@ class Pool:
         del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
         self.is_ending = self.size > 0 and self._lifetimes[0] < NO_END
         self._take(worker)
+        for shelf in self._shelves:
+            shelf.forget(worker.ends_at)
 
     def moved(self, worker: Worker) -> None:
         """Index a worker anew after its lots or slots changed."""
@@ -131,7 +139,7 @@ class Pool:
         levels = self.occupied & ((1 << depth) - 1)
         if not levels:
             return None
-        needed_until = self._needed_until(queue, now)
+        needed_until = self._needed_until(queue, now) if self.is_ending else now
         while levels:
             lowest = levels & -levels
             worker = self._shelves[lowest.bit_length() - 1].pick(needed_until)
@@ -151,8 +159,6 @@ class Pool:
     def _needed_until(self, queue: Queue, now: float) -> float:
         # The call must likely end before the worker does, as long as there are workers that could
         # offer so much when they were new; else no worker would ever be given it.
-        if not self.is_ending:
-            return now
         needed_s = FITS_FACTOR * queue.run_times.p95()
         longest_s = max([pool._lifetimes[-1] for pool in queue.model.pools])
         return now + max(0.0, min(needed_s, LONGEST_SHARE * longest_s))

@@ -270,6 +270,19 @@ def test_run_times_of_other_workers_let_a_call_fit(farm: Recorder) -> None:
     assert list(farm.worker("short").held) == [tasks[answers + 1]]
 
 
+def test_ends_of_workers_that_are_gone_are_forgotten(farm: Recorder) -> None:
+    farm.join("stays", slots=0)
+    for i in range(50):
+        farm.join("w", ends_at=1e6 + 100.0 * i)
+        task = farm.submit()
+        farm.expect(sent("w", task))
+        farm.finish("w", task)
+        farm.expect(replied(task, 1.0, "w"))
+        farm.leave("w", drained=True)
+    assert sum(len(shelf.ends) for shelf in farm.pool()._shelves) == 1
+    assert sum(len(shelf.by_end) for shelf in farm.pool()._shelves) == 1
+
+
 def test_pool_knows_whether_some_worker_ends(farm: Recorder) -> None:
     farm.join("a")
     assert not farm.pool().is_ending
