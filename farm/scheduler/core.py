@@ -100,10 +100,10 @@ class Scheduler:
             call,
             queue,
             account,
-            priority=priority,
-            deadline=deadline,
-            now=now,
-            batch_key=batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
+            priority,
+            deadline,
+            now,
+            batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
         )
         self._tasks[task.id] = task
         account.active += 1

@@ -118,19 +118,24 @@ Entry = tuple[int, float, int, Line]
 class Level:
     """The lines of one rank in the order of their turns."""
 
-    __slots__ = ("_heap", "lines", "rank")
+    __slots__ = ("_closed", "_heap", "lines", "rank")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.lines: dict[Account, Line] = {}
         # Only kept for two lines or more. An entry that its line does not own is stale.
         self._heap: list[Entry] = []
+        self._closed: Line | None = None  # the last, to be opened again: a client asks and asks
 
     def add(self, task: Task, *, again: bool) -> None:
         """Let `task` wait in its client's line; one that comes again goes before younger ones."""
         line = self.lines.get(task.account)
         if line is None:
-            line = self.lines[task.account] = Line(task.account, self)
+            line = self._closed
+            if line is None or line.account is not task.account:
+                line = Line(task.account, self)
+            self._closed = None
+            self.lines[task.account] = line
             line.tasks[task.id] = task
             task.account.lines.append(line)
             self.earlier(line)
@@ -149,6 +154,7 @@ class Level:
             line.entry = None
             line.account.lines.remove(line)
             del self.lines[line.account]
+            self._closed = line
 
     def earlier(self, line: Line) -> None:
         """Put a line that is new, or may come earlier than before, where it belongs."""

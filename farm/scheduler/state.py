@@ -62,7 +62,6 @@ class Task:
         call: Call,
         queue: Queue,
         account: Account,
-        *,
         priority: int,
         deadline: float | None,
         now: float,
