@@ -1,4 +1,8 @@
-"""What holds for every test: with FARM_NO_SKIPS=1, as in CI, a skipped test is a failed test."""
+"""What holds for every test.
+
+With FARM_NO_SKIPS=1, as in CI, a skipped test is a failed test. hypothesis has no deadline for one
+example, which a busy machine breaks, and in CI tries the same examples each time.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,10 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("farm")
 
 NO_SKIPS = os.environ.get("FARM_NO_SKIPS") == "1"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.call import Call, ModelInfo, Operation, TensorInfo, WorkerInfo, canonical_config
@@ -82,6 +82,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(), JSON))
 def test_equal_configs_have_one_text(config: dict[str, Any]) -> None:
     text = canonical_config(config)
