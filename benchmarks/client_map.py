@@ -1,0 +1,171 @@
+"""Calls per second of a map over many points of a trivial model, one worker process everywhere.
+
+farm's client, native and over HTTP, beside ProcessPoolExecutor.map and dask.distributed's
+Client.map, one after the other in one run:
+
+    make install && .venv/bin/python benchmarks/client_map.py
+
+A call has 4 numbers in and 1 out. The processor time of farm's three processes is printed beside
+its rate: a rate is only as good as the machine was idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+import farm
+from farm.transports.connection import read_connection
+from machine import versions
+
+MODEL = """
+import farm
+
+@farm.model(inputs={"x": 4}, outputs={"y": 1})
+def forward(x):
+    return x.sum()
+"""
+
+Array = NDArray[np.float64]
+Map = Callable[[Array], Array]
+
+
+def trivial(x: Array) -> float:
+    """What the others run."""
+    return float(x.sum())
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[tuple[Path, psutil.Process]]:
+    """`farm serve --workers 1`: its run folder and its process."""
+    (folder / "model.py").write_text(MODEL)
+    run = folder / "run"
+    command = [sys.executable, "-m", "farm", "serve", str(folder / "model.py"), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--dir", str(run)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            give_up = time.monotonic() + 60
+            while time.monotonic() < give_up and process.poll() is None:
+                with contextlib.suppress(farm.FarmError):
+                    if read_connection(run).url:
+                        break
+                time.sleep(0.05)
+            yield run, psutil.Process(process.pid)
+        finally:
+            process.terminate()
+
+
+class Contender:
+    """One way to map, and the rates that it reached."""
+
+    def __init__(self, name: str, run: Map, *, share: float = 1.0) -> None:
+        self.name = name
+        self.run = run
+        self.share = share  # of the points: a slow one need not take minutes
+        self.processes: dict[str, psutil.Process] = {}
+        self.rates: list[float] = []
+        self.processor_s: dict[str, float] = {}
+
+    def measure(self, points: Array) -> None:
+        """Map once, and check what comes out."""
+        points = points[: int(self.share * len(points))]
+        before = {role: processor_s(process) for role, process in self.processes.items()}
+        start = time.perf_counter()
+        values = self.run(points)
+        elapsed = time.perf_counter() - start
+        if not np.allclose(values.reshape(-1), points.sum(axis=1)):
+            raise RuntimeError(f"{self.name} gave wrong values")
+        self.rates.append(len(points) / elapsed)
+        for role, process in self.processes.items():
+            self.processor_s[role] = (processor_s(process) - before[role]) / len(points)
+
+
+def processor_s(process: psutil.Process) -> float:
+    """Seconds of processor time that a process has used."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def contenders(folder: Path) -> Iterator[Contender]:
+    """Each is there alone until the next is asked for."""
+    with served(folder) as (run, server):
+        with farm.connect(run) as client:
+            model = client.model()
+            worker = psutil.Process(client.status()["workers"][0]["pid"])
+            processes = {"client": psutil.Process(), "farm": server, "worker": worker}
+            by_array = Contender("farm, native, map(array)", model.map)
+            by_iterator = Contender(
+                "farm, native, map(iterator)",
+                lambda points: np.array(list(model.map(iter(points)))),
+            )
+            for contender in (by_array, by_iterator):
+                contender.processes = processes
+                yield contender
+        with farm.connect(read_connection(run).url) as client:
+            over_http = Contender("farm, HTTP, map(array)", client.model().map, share=0.5)
+            over_http.processes = processes
+            yield over_http
+    with ProcessPoolExecutor(1) as pool:
+        for chunk, share in ((1, 0.2), (256, 1.0)):
+            yield Contender(
+                f"ProcessPoolExecutor.map, chunksize {chunk}",
+                lambda points, chunk=chunk: np.array(
+                    list(pool.map(trivial, points, chunksize=chunk))
+                ),
+                share=share,
+            )
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as dask,
+    ):
+        yield Contender(
+            "dask.distributed Client.map",
+            lambda points: np.array(dask.gather(dask.map(trivial, list(points), pure=False))),
+            share=0.1,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--points", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    print(versions("numpy", "pyzmq", "orjson", "distributed"))
+    points = np.random.default_rng(1).random((options.points, 4))
+    everybody = []
+    with tempfile.TemporaryDirectory() as folder:
+        for contender in contenders(Path(folder)):
+            contender.run(points[:1000])
+            for _ in range(options.rounds):
+                contender.measure(points)
+            everybody.append(contender)
+    first = statistics.median(everybody[0].rates)
+    print(f"\n{'':36} {'calls/s':>8} {'best':>8} {'farm is':>9}   processor time a call")
+    for contender in everybody:
+        rate = statistics.median(contender.rates)
+        spent = [f"{role} {s * 1e6:.0f} us" for role, s in contender.processor_s.items()]
+        print(
+            f"{contender.name:36} {rate:8.0f} {max(contender.rates):8.0f} {first / rate:8.2f}x   "
+            + ", ".join(spent)
+        )
+
+
+if __name__ == "__main__":
+    main()
