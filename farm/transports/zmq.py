@@ -25,7 +25,7 @@ from farm.protocols.wire import Buffer, Kind, Message
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.connection import Connection, is_loopback
 from farm.transports.zmq_clients import CLIENT_PREFIX, ClientDoor
-from farm.transports.zmq_socket import receive, set_heartbeat
+from farm.transports.zmq_socket import has_message, receive, send, set_heartbeat
 
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
@@ -194,7 +194,7 @@ class ZmqTransport:
         if not self._look_is_due:
             self._look_soon()
         try:
-            self._router.send_multipart([routing_id, *frames], zmq.NOBLOCK, copy=len(frames) == 1)
+            send(self._router, [routing_id, *frames])
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -207,7 +207,7 @@ class ZmqTransport:
 
     def _look(self) -> None:
         self._look_is_due = False
-        if not self._router.closed and int(self._router.get(zmq.EVENTS)) & zmq.POLLIN:
+        if not self._router.closed and has_message(self._router):
             self._read()
 
     def _read(self) -> None:
@@ -224,6 +224,8 @@ class ZmqTransport:
             except Exception:
                 # One message that we cannot cope with must not stop all others.
                 log.exception("peer %r: a message that cannot be acted on", routing_id)
+            if not has_message(self._router):
+                return
         self._look_soon()
 
     # What the peers say

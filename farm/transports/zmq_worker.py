@@ -23,7 +23,7 @@ from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
-from farm.transports.zmq_socket import dial, receive
+from farm.transports.zmq_socket import dial, has_message, receive, send
 from farm.worker.run import Runner
 
 log = logging.getLogger(__name__)
@@ -141,8 +141,9 @@ class WorkerHost:
                 self._busy = bool(batch)
             if not batch:
                 self._check_dispatcher()
-                poller.poll(int(1000 * LONGEST_LOOK_S))
-                self._clear_wake_ups()
+                for source, _ in poller.poll(int(1000 * LONGEST_LOOK_S)):
+                    if source == self._wake_read:
+                        self._clear_wake_ups()
                 continue
             self._began_at = time.perf_counter()
             if not self._look.is_set():
@@ -194,7 +195,7 @@ class WorkerHost:
     def _attend(self) -> None:
         """Read all messages and act on them; join and drain if that is due."""
         heard = False
-        while (frames := receive(self._socket)) is not None:
+        while has_message(self._socket) and (frames := receive(self._socket)) is not None:
             heard = True
             try:
                 self._received(wire.decode(frames))
@@ -273,7 +274,7 @@ class WorkerHost:
         self._send(wire.encode(kind, data))
 
     def _send(self, frames: list[Buffer]) -> None:
-        self._socket.send_multipart(frames, copy=len(frames) == 1)
+        send(self._socket, frames)
 
     # While a model runs
 

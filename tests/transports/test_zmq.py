@@ -545,6 +545,7 @@ def test_taken_port_is_named() -> None:
 
 
 FAILED = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+FAILED |= zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 
 
 @on_loop
@@ -561,15 +562,17 @@ async def test_wrong_keys_never_get_in() -> None:
             "node/wrong-server": replace(known, server_key=other.server_key),
         }
         monitor = farm.transport._router.get_monitor_socket(FAILED)
-        for name, connection in wrong.items():
-            peer = Peer(connection, name)
-            peer.join()
-            await until(lambda: monitor.poll(0))
-            peer.close()
-            while monitor.poll(0):
-                recv_monitor_message(monitor)
-        farm.transport._router.disable_monitor()
-        monitor.close()
+        try:
+            for name, connection in wrong.items():
+                peer = Peer(connection, name)
+                peer.join()
+                await until(lambda: monitor.poll(0))
+                peer.close()
+                while monitor.poll(0):
+                    recv_monitor_message(monitor)
+        finally:
+            farm.transport._router.disable_monitor()
+            monitor.close()
         peer = Peer(known, W1)
         farm.peers.append(peer)
         await peer.joined()
