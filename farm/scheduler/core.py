@@ -173,7 +173,7 @@ class Scheduler:
         time_limit: bool = False,
         now: float,
     ) -> None:
-        """A worker is gone; its tasks go back to the head of their queues.
+        """A worker is gone; its tasks go back to their queues, before all younger ones.
 
         running: the tasks it was running when it died, if that is known; they count an attempt,
         and so do, if it is not known, those sent first. drained: it left in order, none counts.
@@ -196,7 +196,7 @@ class Scheduler:
             guilty = set(running)
         else:
             guilty = {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
-        for task in reversed(worker.held.values()):
+        for task in worker.held.values():
             unplace(task)
             if task.id in guilty:
                 self._lost(task, worker_id, reason, time_limit=time_limit, now=now)
@@ -262,12 +262,11 @@ class Scheduler:
         if worker is None:
             return
         worker.take_back_pending = False
-        for task_id in sorted(task_ids, reverse=True):
+        for task_id in task_ids:
             task = worker.held.get(task_id)
-            if task is None:
-                continue
-            release(task, worker)
-            self._go_back(task, worker_id)
+            if task is not None:
+                release(task, worker)
+                self._go_back(task, worker_id)
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
 
@@ -279,7 +278,7 @@ class Scheduler:
         worker = self._workers.get(worker_id)
         if worker is None:
             return
-        for task_id in sorted(task_ids, reverse=True):
+        for task_id in task_ids:
             task = worker.held.get(task_id)
             if task is not None:
                 release(task, worker)
@@ -369,24 +368,21 @@ class Scheduler:
 
     # Leaving the queue, coming back, ending
 
-    def _enqueue(self, task: Task, *, again: bool = False) -> None:
+    def _enqueue(self, task: Task) -> None:
         queue = task.queue
-        if again or not queue.size:  # else it waits behind others, for whom there is no room
-            self._look_at(queue)
-        queue.add(task, again=again)
+        if task.former or not queue.size:  # else it waits behind others, for whom there is no room
+            for pool in queue.model.pools:
+                self._to_fill[pool] = None
+        queue.add(task)
         self._queued += 1
 
-    def _look_at(self, queue: Queue) -> None:
-        for pool in queue.model.pools:
-            self._to_fill[pool] = None
-
     def _go_back(self, task: Task, worker_id: WorkerId) -> None:
-        """To the head of the queue, from a worker that did not answer and may do so late."""
+        """Back to the queue, from a worker that did not answer and may do so late."""
         if task.abandoned:
             self._forget(task)
         else:
             task.former += (worker_id,)
-            self._enqueue(task, again=True)
+            self._enqueue(task)
 
     def _dequeue(self, task: Task) -> None:
         task.queue.remove(task)

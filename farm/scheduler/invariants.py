@@ -97,7 +97,7 @@ def _check_head(head: Task) -> None:
     assert head.line is not None
     level = head.line.level
     assert level.rank == max(line.level.rank for line in _lines_beside(head)), "rank comes first"
-    turns = [(_share(line.account), next(iter(line.tasks))) for line in level.lines.values()]
+    turns = [(_share(line.account), min(line.tasks)) for line in level.lines.values()]
     assert (_share(head.account), head.id) == min(turns), "the next is whose turn it is"
 
 

@@ -22,7 +22,7 @@ from farm.scheduler.state import RunTimes, Task, TaskId, needs_no_slot
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
 
-SLOT = 1 << 20
+SLOT = 1 << 30
 """One worker's slot in the units of `Account.held`; whole numbers add up without drift."""
 
 Turn = tuple[int, int, int, float, int]
@@ -98,13 +98,25 @@ class Accounts:
 class Line:
     """The waiting tasks of one client at one rank, oldest first."""
 
-    __slots__ = ("account", "entry", "level", "tasks")
+    __slots__ = ("account", "back", "entry", "level", "tasks")
 
     def __init__(self, account: Account, level: Level) -> None:
         self.account = account
         self.level = level
+        # In the order in which they came; `back` is a heap of those that came back from a worker.
         self.tasks: OrderedDict[TaskId, Task] = OrderedDict()
+        self.back: list[TaskId] = []
         self.entry: Entry | None = None
+
+    def first(self) -> Task:
+        """The oldest: the first that came, or one that came back."""
+        first = next(iter(self.tasks.values()))
+        while self.back:
+            oldest = self.tasks.get(self.back[0])
+            if oldest is not None:
+                return oldest if oldest.id < first.id else first
+            heapq.heappop(self.back)
+        return first
 
     def __lt__(self, other: Line) -> bool:
         # Asked only of entries that are equal else; all but one of those are stale.
@@ -127,8 +139,8 @@ class Level:
         self._heap: list[Entry] = []
         self._closed: Line | None = None  # the last, to be opened again: a client asks and asks
 
-    def add(self, task: Task, *, again: bool) -> None:
-        """Let `task` wait in its client's line; one that comes again goes before younger ones."""
+    def add(self, task: Task) -> None:
+        """Let `task` wait in its client's line; one that comes back goes before younger ones."""
         line = self.lines.get(task.account)
         if line is None:
             line = self._closed
@@ -141,8 +153,8 @@ class Level:
             self.earlier(line)
         else:
             line.tasks[task.id] = task
-            if again and task.id < next(iter(line.tasks)):
-                line.tasks.move_to_end(task.id, last=False)
+            if task.former:
+                heapq.heappush(line.back, task.id)
                 self.earlier(line)
         task.line = line
 
@@ -152,6 +164,7 @@ class Level:
         task.line = None
         if not line.tasks:
             line.entry = None
+            line.back.clear()
             line.account.lines.remove(line)
             del self.lines[line.account]
             self._closed = line
@@ -170,7 +183,7 @@ class Level:
         """The task whose turn it is."""
         if len(self.lines) == 1:
             (line,) = self.lines.values()
-            return next(iter(line.tasks.values()))
+            return line.first()
         heap = self._heap
         while True:
             entry = heap[0]
@@ -178,7 +191,7 @@ class Level:
             if entry is not line.entry:
                 heapq.heappop(heap)
                 continue
-            first = next(iter(line.tasks.values()))
+            first = line.first()
             account = line.account
             if held == account.held // SLOT and used_s == account.used_s and task_id == first.id:
                 return first
@@ -187,7 +200,7 @@ class Level:
 
 def _entry(line: Line) -> Entry:
     account = line.account
-    line.entry = (account.held // SLOT, account.used_s, next(iter(line.tasks)), line)
+    line.entry = (account.held // SLOT, account.used_s, line.first().id, line)
     return line.entry
 
 
@@ -209,15 +222,15 @@ class Queue:
         self._ranks: list[int] = []  # the last is served first
         self._by_batch_key: dict[object, OrderedDict[TaskId, Task]] = {}
 
-    def add(self, task: Task, *, again: bool = False) -> None:
-        """Let `task` wait; `again`: it had its turn before and goes ahead of its priority."""
-        rank = 2 * task.priority + again
+    def add(self, task: Task) -> None:
+        """Let `task` wait; one that was lost has had its turn and goes ahead of its priority."""
+        rank = 2 * task.priority + (1 if task.lost_on else 0)
         level = self._levels.get(rank)
         if level is None:
             level = self._levels[rank] = Level(rank)
         if not level.lines:
             insort(self._ranks, rank)
-        level.add(task, again=again)
+        level.add(task)
         if task.batch_key is not None:
             tasks = self._by_batch_key.setdefault(task.batch_key, OrderedDict())
             tasks[task.id] = task

@@ -80,7 +80,7 @@ def hide_level(scene: Scene) -> None:
     level = queue._levels[4] = Level(4)
     task = scene.waiting[0]
     scene.line().level.remove(task, scene.line())
-    level.add(task, again=False)
+    level.add(task)
 
 
 def set_lots(scene: Scene, lots: int) -> None:

@@ -234,6 +234,28 @@ def test_look_for_a_donor_is_bounded(farm: Recorder) -> None:
     farm.expect(asked_back(in_turn[LOOK - 2], waiting))
 
 
+def test_handed_back_calls_keep_their_place_but_pass_no_other_client(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    """They have not had their turn; what they were charged for it is given back."""
+    farm, tasks = full
+    mine = farm.submit()
+    other = farm.submit(client="other")
+    farm.resize("w", 0)
+    farm.expect(asked_back("w", *tasks))
+    farm.hand_back("w", *reversed(tasks[3:]))
+    farm.hand_back("w", tasks[1])
+    farm.hand_back("w", tasks[2])
+    farm.scheduler.cancel(tasks[1])
+    farm.scheduler.cancel(tasks[5])
+    farm.expect()
+    farm.run_times().prefetch = 0
+    farm.join("idle", slots=20)
+    farm.expect(
+        sent("idle", tasks[2], other, tasks[3], tasks[4], tasks[6], tasks[7], tasks[8], mine)
+    )
+
+
 # Of no use where they wait
 
 
