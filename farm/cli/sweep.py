@@ -25,12 +25,12 @@ from farm.sweep.flight import Flight
 from farm.sweep.journal import Status
 from farm.sweep.parameters import parse_parameter
 from farm.sweep.points import parse_design
-from farm.sweep.prepare import Request, longer_plan, make_plan
+from farm.sweep.prepare import Request, check_model, longer_plan, make_plan
 from farm.sweep.probe import probe
 from farm.sweep.progress import Progress, duration
 from farm.sweep.provenance import command_line, provenance
 from farm.sweep.read import known_of
-from farm.sweep.run import Rules, Run, Stop
+from farm.sweep.run import Rules, Run, Stop, pending_points
 from farm.sweep.store import COMPLETE, Store
 
 DONE, FAILURES, INCOMPLETE = 0, 1, 3
@@ -244,7 +244,7 @@ def extend(
         store.extend(plan)
         target = Target(models, to, workers, time_limit_s).or_else(_kept_target(store))
         with _terminable(), open_farm(target, file) as farm:
-            return _session(opened.handed_over(), farm, rules)
+            return _session(opened.handed_over(farm.client), farm, rules)
 
 
 @sweep.command()
@@ -288,28 +288,36 @@ for command in sweep_read.COMMANDS:
 
 
 class _Opened:
-    """A store that is left as it is unless it is handed over to a session, which closes it."""
+    """A sweep that is left as it is unless it is handed over to a session, which closes it."""
 
     def __init__(self, path: Path) -> None:
         self.store = Store.resume(path)
         self._ours = True
 
-    def handed_over(self) -> Store:
-        """The store; whoever gets it closes it."""
+    def handed_over(self, client: Client) -> Store:
+        """The store; whoever gets it closes it. Raises SweepError when the model is another."""
+        plan = self.store.plan
+        check_model(plan, client.describe(plan.info.name, plan.config_of(0)))
         self._ours = False
         return self.store
 
     def close(self) -> None:
         """Leave the store if it is still ours."""
         if self._ours:
-            self.store.abandon()
+            self.store.leave()
 
 
 def _resume(path: Path, target: Target, rules: dict[str, Any], *, retry_failed: bool) -> int:
     with contextlib.closing(_Opened(path)) as opened:
-        target = target.or_else(_kept_target(opened.store))
+        store = opened.store
+        if not len(pending_points(store, retry_failed=retry_failed)):
+            failed = store.plan.size - store.known.count(Status.DONE)
+            click.echo(f"{path} is complete, {failed} points failed", err=True)
+            return FAILURES if failed else DONE
+        target = target.or_else(_kept_target(store))
         with _terminable(), open_farm(target, path) as farm:
-            return _session(opened.handed_over(), farm, rules, retry_failed=retry_failed)
+            store = opened.handed_over(farm.client)
+            return _session(store, farm, rules, retry_failed=retry_failed)
 
 
 def _kept_target(store: Store) -> Target:
@@ -446,6 +454,3 @@ def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-__all__: Sequence[str] = ("sweep",)

@@ -22,7 +22,7 @@ from farm.sweep.journal import Row, Status
 from farm.sweep.parameters import as_distribution
 from farm.sweep.plan import Plan
 from farm.sweep.points import Design, parse_design
-from farm.sweep.prepare import Request, make_plan
+from farm.sweep.prepare import Request, check_model, make_plan
 from farm.sweep.probe import probe as probe_first
 from farm.sweep.progress import Progress
 from farm.sweep.provenance import command_line, provenance
@@ -239,8 +239,9 @@ def sweep(
         flights = probe_first(plan, evaluator) if probe and store is None else []
         if store is None:
             store = Store.create(path, plan)
-        elif store.plan.theta_hash != plan.theta_hash or store.plan.info != plan.info:
+        elif store.plan.theta_hash != plan.theta_hash or store.plan.info.name != info.name:
             raise SweepError(f"{path} is the sweep of other points or another model")
+        check_model(store.plan, plan.info)
         rules = Rules(
             max_failures=max_failures,
             max_s=None if max_hours is None else 3600 * max_hours,
@@ -251,7 +252,7 @@ def sweep(
         )
     except BaseException:
         if store is not None:
-            store.abandon()
+            store.leave()
         if owned is not None:
             owned.close()
         raise

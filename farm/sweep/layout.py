@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import h5py
@@ -373,7 +374,7 @@ def _join(data: h5py.Dataset, *scales: h5py.Dataset) -> None:
 def _put(data: h5py.Dataset, points: Array, values: Array) -> None:
     """data[points] = values, for rising points."""
     runs = _runs(points)
-    if len(runs) > FEW_RUNS:
+    if runs is None:
         data[points] = values
         return
     start = 0
@@ -385,16 +386,19 @@ def _put(data: h5py.Dataset, points: Array, values: Array) -> None:
 def _get(data: h5py.Dataset, points: Array) -> Array:
     """data[points], for rising points."""
     runs = _runs(points)
-    if len(runs) > FEW_RUNS:
+    if runs is None:
         listed: Array = data[points]
         return listed
     return np.concatenate([data[run] for run in runs])
 
 
-def _runs(points: Array) -> list[slice]:
-    """Rising points as slices of neighbours."""
-    parts = np.split(points, np.flatnonzero(np.diff(points) != 1) + 1)
-    return [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
+def _runs(points: Array) -> list[slice] | None:
+    """Rising points as slices of neighbours; None when these are too many to be of use."""
+    cuts = (np.flatnonzero(np.diff(points) != 1) + 1).tolist()
+    if len(cuts) >= FEW_RUNS:
+        return None
+    ends = [0, *cuts, len(points)]
+    return [slice(int(points[i]), int(points[j - 1]) + 1) for i, j in pairwise(ends)]
 
 
 def _storable(text: str) -> str:

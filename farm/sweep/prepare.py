@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import ModelInfo, Operation
+from farm.call import ModelInfo, Operation, TensorInfo
 from farm.sweep.binding import Parameter, bind, open_entries, wanted_gradients
 from farm.sweep.errors import SweepError
 from farm.sweep.parameters import Distribution
@@ -107,6 +107,23 @@ def longer_plan(plan: Plan, count: int) -> Plan:
     theta = values(spreads, unit)
     theta[: plan.size] = plan.theta
     return replace(plan, design=design, unit=unit, theta=theta)
+
+
+def check_model(plan: Plan, info: ModelInfo) -> None:
+    """Raise SweepError when a model, as it describes itself now, is not the one of the plan."""
+    for what, now, then in (
+        ("inputs", info.inputs, plan.info.inputs),
+        ("outputs", info.outputs, plan.info.outputs),
+    ):
+        if now != then:
+            raise SweepError(
+                f"model {info.name!r} has the {what} {_shown(now)}, "
+                f"the sweep was planned for {_shown(then)}"
+            )
+
+
+def _shown(tensors: Sequence[TensorInfo]) -> str:
+    return ", ".join(f"{t.name} {list(t.shape)}" for t in tensors) or "none"
 
 
 def _with_outputs(plan: Plan, request: Request, describe: Describe) -> Plan:

@@ -24,7 +24,7 @@ import h5py
 
 from farm.sweep import layout
 from farm.sweep.errors import SweepError
-from farm.sweep.journal import NO_WORKER, Journal, Row, Worker
+from farm.sweep.journal import NO_WORKER, Journal, Row, Status, Worker
 from farm.sweep.known import Known
 from farm.sweep.lock import Lock
 from farm.sweep.plan import Plan
@@ -186,9 +186,10 @@ class Store:
         self.known.grow(plan.size)
         layout.fit(self._file, plan)
 
-    def close(self, state: str, summary: Mapping[str, Any]) -> None:
+    def close(self, state: str, summary: Mapping[str, Any] | None) -> None:
         """End: write everything; when `state` is COMPLETE, verify it and drop the journal.
 
+        summary: what /summary is to hold; None: what it held before.
         Raises SweepError when the file cannot be written or is not what the journal says; the
         journal is kept then, and `resume` mends it.
         """
@@ -205,6 +206,11 @@ class Store:
                 self._journal.path.unlink()
         finally:
             self.abandon()
+
+    def leave(self) -> None:
+        """Close a sweep that was opened and not gone on with. Raises SweepError."""
+        pending = self.known.count(Status.PENDING)
+        self.close("interrupted" if pending else COMPLETE, None)
 
     def abandon(self) -> None:
         """Leave at once: what the journal has is safe, and `resume` does the rest."""
@@ -241,10 +247,11 @@ class Store:
             self._last_trouble = self.trouble
             log.error("%s; %d outcomes wait in memory", self.trouble, len(self._unwritten))
 
-    def _finish_file(self, state: str, summary: Mapping[str, Any]) -> None:
+    def _finish_file(self, state: str, summary: Mapping[str, Any] | None) -> None:
         try:
             layout.write_tables(self._file, self.known)
-            layout.write_summary(self._file, summary)
+            if summary is not None:
+                layout.write_summary(self._file, summary)
             self._file.attrs["state"] = state
             self._file.close()
             sync(self.path)

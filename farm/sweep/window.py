@@ -49,16 +49,17 @@ class Window:
         return min(wanted, self._ceiling)
 
     def answered(self, worker: str, now: float) -> None:
-        """A point came back: whatever was in the way is gone."""
+        """A point came back: whatever was in the way is gone. worker: empty when not known."""
         self._pause_s = 0.0
         # Grows again, by one for each answer, as far as the farm lets it.
         self._ceiling = min(self._ceiling + 1, LARGEST)
         self._recent.append((now, worker))
-        self._workers[worker] += 1
+        if worker:
+            self._workers[worker] += 1
         if len(self._recent) > REMEMBERED:
             _, old = self._recent.popleft()
             self._workers[old] -= 1
-            if not self._workers[old]:
+            if self._workers[old] <= 0:
                 del self._workers[old]
 
     def refused(self, in_flight: int, now: float) -> None:

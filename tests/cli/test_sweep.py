@@ -108,6 +108,25 @@ def test_failures_give_status_1_and_can_be_retried(
         assert len(file["failures/row"]) == 4
 
 
+def test_a_model_that_has_changed_is_not_gone_on_with(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    words = f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5"
+    assert sweep(capsys, words)[0] == 0
+    (tmp_path / "beam.py").write_text(BEAM.replace('"bent": 3', '"bent": 4'))
+    status, _, err = sweep(capsys, "extend s.h5 --points 8")
+    assert status == 2
+    assert "planned for bent [3]" in err
+
+
+def test_what_is_complete_needs_no_farm(capsys: pytest.CaptureFixture[str], served: Served) -> None:
+    sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5")
+    status, _, err = sweep(capsys, "--resume s.h5 --to /nowhere")
+    assert (status, err) == (0, "s.h5 is complete, 0 points failed\n")
+    assert not journal_of(Path("s.h5")).exists()
+
+
 def test_limits_end_it_and_it_goes_on(capsys: pytest.CaptureFixture[str], served: Served) -> None:
     words = f"--to {served.folder} {PARAMS} --param raise=choice:1 --no-probe"
     words += " --design random:50 --in-flight 1 -o s.h5"

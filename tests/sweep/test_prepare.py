@@ -13,7 +13,7 @@ from farm.call import ModelInfo, Operation, TensorInfo
 from farm.sweep.errors import SweepError
 from farm.sweep.parameters import parse_distribution
 from farm.sweep.points import parse_design
-from farm.sweep.prepare import Request, longer_plan, make_plan
+from farm.sweep.prepare import Request, check_model, longer_plan, make_plan
 from tests.sweep.samples import BEAM, plan_of
 
 
@@ -123,3 +123,13 @@ def test_a_longer_plan_begins_with_the_same_points() -> None:
 def test_a_hypercube_has_no_longer_plan() -> None:
     with pytest.raises(SweepError, match="lhs cannot be extended"):
         longer_plan(plan_of("lhs:10"), 20)
+
+
+def test_a_model_that_has_changed_is_told() -> None:
+    plan = plan_of()
+    check_model(plan, BEAM)
+    changed = ModelInfo("beam", BEAM.inputs, (TensorInfo("u", (5,)), BEAM.outputs[1]))
+    with pytest.raises(SweepError, match=r"outputs u \[5\].*planned for u \[4\], mass \[1\]"):
+        check_model(plan, changed)
+    with pytest.raises(SweepError, match=r"inputs E \[3\], the sweep was planned for"):
+        check_model(plan, ModelInfo("beam", BEAM.inputs[:1], BEAM.outputs))

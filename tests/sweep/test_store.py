@@ -86,6 +86,19 @@ def test_a_complete_sweep_can_be_opened_again_to_retry(path: Path) -> None:
         assert file["failures/point"][:].tolist() == [5, 12, 19]
 
 
+@pytest.mark.parametrize("count", [20, 8])
+def test_a_sweep_that_was_only_opened_is_left_as_it_was(path: Path, count: int) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(count))
+    state = COMPLETE if count == 20 else "interrupted"
+    store.close(state, {"work_s": 1.5})
+    files = os.listdir(path.parent)
+    Store.resume(path).leave()
+    assert os.listdir(path.parent) == files
+    with h5py.File(path) as file:
+        assert (file.attrs["state"], file["summary"].attrs["work_s"]) == (state, 1.5)
+
+
 def test_both_outcomes_of_a_point_in_one_batch_leave_the_later(path: Path) -> None:
     store = Store.create(path, PLAN)
     store.add(failed(3))

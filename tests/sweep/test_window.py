@@ -34,6 +34,13 @@ def test_workers_that_answer_no_more_are_forgotten() -> None:
     assert window.workers == 1
 
 
+def test_failures_whose_worker_is_not_known_count_for_none() -> None:
+    window = Window()
+    for k in range(20_000):
+        window.answered("", float(k))
+    assert window.workers == 0
+
+
 def test_tiny_points_get_two_seconds_ahead_but_not_without_limit() -> None:
     window = Window()
     for k in range(2000):

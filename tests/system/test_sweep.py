@@ -118,7 +118,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        process.communicate()
+        print(process.communicate()[1])  # shown when the test fails
 
 
 def test_killed_with_its_workers_it_goes_on(study: Study) -> None:

@@ -1,0 +1,143 @@
+"""Rows per second of the sweep writer beside plain h5py, one after the other in one run.
+
+    make install && .venv/bin/python benchmarks/sweep_writer.py
+
+A row is a finished point: its outputs, its status, its times. farm's writer also keeps the journal
+that no kill can hurt; the others keep nothing. What a user would write by hand is either a file
+that grows row by row, or one of full size; "batches" is the best that h5py can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from farm.call import Array, ModelInfo, TensorInfo
+from farm.sweep.journal import Row, Status
+from farm.sweep.parameters import Uniform
+from farm.sweep.plan import Plan
+from farm.sweep.points import parse_design
+from farm.sweep.prepare import Request, make_plan
+from farm.sweep.store import COMPLETE, Store
+from machine import versions
+
+BATCH = 256
+Writer = Callable[[Path, Array, Array], None]
+
+
+def plan_of(rows: int, size: int) -> Plan:
+    """A sweep of one parameter and one output of `size` numbers."""
+    info = ModelInfo("m", (TensorInfo("k", (1,)),), (TensorInfo("y", (size,)),))
+    request = Request(parse_design(f"random:{rows}"), 0, {"k": Uniform(0, 1)})
+    return make_plan(request, lambda config: info)
+
+
+def farm_writer(path: Path, order: Array, values: Array, *, close: bool = True) -> None:
+    """farm: each row to the journal at once, batches to the file; verified at the end."""
+    store = Store.create(path, plan_of(len(order), values.shape[1]))
+    worker = store.worker_id("node/1")
+    for point in order.tolist():
+        store.add(Row(point, Status.DONE, 1, worker, 1.7e9, 0.1, 0.0, 0.1, values[point]))
+    if close:
+        store.close(COMPLETE, {})
+    else:
+        store.close("interrupted", {})
+
+
+def without_verification(path: Path, order: Array, values: Array) -> None:
+    """farm, but for reading everything again at the end."""
+    farm_writer(path, order, values, close=False)
+
+
+def growing(path: Path, order: Array, values: Array) -> None:
+    """h5py: the file grows by a row, which is written and flushed, as many scripts do."""
+    with h5py.File(path, "w") as file:
+        y = file.create_dataset("y", (0, values.shape[1]), "f8", maxshape=(None, values.shape[1]))
+        status = file.create_dataset("status", (0,), "u1", maxshape=(None,))
+        t_run = file.create_dataset("t_run", (0,), "f8", maxshape=(None,))
+        for k, point in enumerate(order.tolist()):
+            for data, value in ((y, values[point]), (status, 1), (t_run, 0.1)):
+                data.resize(k + 1, axis=0)
+                data[k] = value
+            file.flush()
+
+
+def row_by_row(path: Path, order: Array, values: Array) -> None:
+    """h5py: full size from the start, each row written by itself, one flush at the end."""
+    with h5py.File(path, "w") as file:
+        y = file.create_dataset("y", values.shape, "f8")
+        status = file.create_dataset("status", (len(order),), "u1")
+        t_run = file.create_dataset("t_run", (len(order),), "f8")
+        for point in order.tolist():
+            y[point] = values[point]
+            status[point] = 1
+            t_run[point] = 0.1
+
+
+def batches(path: Path, order: Array, values: Array) -> None:
+    """h5py: full size from the start, sorted batches, a flush for each."""
+    with h5py.File(path, "w") as file:
+        y = file.create_dataset("y", values.shape, "f8")
+        status = file.create_dataset("status", (len(order),), "u1")
+        t_run = file.create_dataset("t_run", (len(order),), "f8")
+        for start in range(0, len(order), BATCH):
+            points = np.sort(order[start : start + BATCH])
+            y[points] = values[points]
+            status[points] = 1
+            t_run[points] = 0.1
+            file.flush()
+
+
+WRITERS: dict[str, Writer] = {
+    "farm": farm_writer,
+    "farm, not verified": without_verification,
+    "h5py, growing row by row": growing,
+    "h5py, full size, row by row": row_by_row,
+    "h5py, full size, batches": batches,
+}
+
+
+def measure(folder: Path, rows: int, size: int, *, in_order: bool, repeat: int) -> None:
+    """Print a table: rows/s of each writer, the median of some runs, and its ratio to farm's."""
+    rng = np.random.default_rng(0)
+    values = rng.random((rows, size))
+    order = np.arange(rows) if in_order else rng.permutation(rows)
+    rates: dict[str, list[float]] = {name: [] for name in WRITERS}
+    for _ in range(repeat):
+        for name, writer in WRITERS.items():
+            path = folder / f"{len(list(folder.iterdir()))}.h5"
+            began = time.perf_counter()
+            writer(path, order, values)
+            rates[name].append(rows / (time.perf_counter() - began))
+            for left in folder.iterdir():
+                left.unlink()
+    ours = statistics.median(rates["farm"])
+    print(f"\n{rows} rows of {size} numbers, {'in order' if in_order else 'in random order'}")
+    for name, found in rates.items():
+        rate = statistics.median(found)
+        print(f"  {name:28} {rate:10,.0f} rows/s   farm is {ours / rate:5.2f} times as fast")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="Where to write. Default: a temporary one.")
+    options = parser.parse_args()
+    print(versions("h5py", "numpy"))
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for size in (4, 200):
+            for in_order in (True, False):
+                measure(Path(folder), options.rows, size, in_order=in_order, repeat=options.repeat)
+
+
+if __name__ == "__main__":
+    main()
