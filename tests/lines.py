@@ -74,6 +74,31 @@ class Moody(farm.Model):
             time.sleep(x - 100.0)
         return x
 
+class Plane(farm.Model):
+    '''y = 2 x, with its derivatives.'''
+    name = "plane"
+    inputs = {"x": 2}
+    outputs = {"y": 2}
+
+    def evaluate(self, inputs, config):
+        return 2.0 * inputs["x"]
+
+    def gradient(self, out_wrt, in_wrt, inputs, sens, config):
+        return 2.0 * sens
+
+    apply_jacobian = gradient
+
+    def apply_hessian(self, out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config):
+        return 0.0 * vec
+
+class Beam(farm.Model):
+    name = "beam"
+    inputs = {"load": 1, "thickness": 1}
+    outputs = {"deflection": 1}
+
+    def evaluate(self, inputs, config):
+        return inputs["load"] / inputs["thickness"]
+
 class Long(farm.Model):
     '''10^6 numbers there and back.'''
     name = "long"

@@ -13,12 +13,14 @@ from tests.loops import wait_until
 from tests.serving import Served, serving
 from tests.umbridge_models import official_server
 
+NAMES = ("Affine", "Beam", "Long", "Moody", "Once", "Plane", "Two")
+
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("farm")
     (folder / "models.py").write_text(MODELS)
-    specs = [f"models.py:{name}" for name in ("Affine", "Two", "Moody", "Long", "Once")]
+    specs = [f"models.py:{name}" for name in NAMES]
     with serving(folder, *specs, "--workers", "2") as farm:
         yield farm
 

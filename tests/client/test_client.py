@@ -23,7 +23,7 @@ from tests.loops import LIMIT_S
 from tests.running_farm import Farm
 from tests.serving import Served
 
-MODELS = ["affine", "long", "moody", "once", "two"]
+MODELS = ["affine", "beam", "long", "moody", "once", "plane", "two"]
 
 
 @pytest.fixture(autouse=True)

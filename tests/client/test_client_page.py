@@ -1,0 +1,97 @@
+"""What docs/client.md shows is what works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import emcee
+import numpy as np
+import pytest
+
+import farm
+from farm.client import Client
+from farm.errors import FarmError
+from tests.serving import Served
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "client.md").read_text()
+SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def names(client: Client) -> dict[str, Any]:
+    """What the page's examples take for granted."""
+    rng = np.random.default_rng(1)
+    x = np.array([1.0, 2.0])
+    return {
+        "farm": farm,
+        "emcee": emcee,
+        "model": client.model("plane"),
+        "x": x,
+        "sens": x,
+        "vec": x,
+        "X": rng.standard_normal((20, 2)),
+        "points": [x, "no point", 3.0 * x],
+        "data": x,
+        "noise": 1.0,
+        "log_prior": lambda theta: 0.0,
+        "start": rng.standard_normal((32, 2)),
+    }
+
+
+def run(number: int, names: dict[str, Any]) -> dict[str, Any]:
+    exec(compile(SHOWN[number], f"docs/client.md, block {number}", "exec"), names)
+    return names
+
+
+def test_the_first_call(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
+    run(0, {})
+    assert capsys.readouterr().out == "[25000.]\n"
+
+
+def test_one_point(names: dict[str, Any]) -> None:
+    found = run(1, names)
+    assert [found[k].tolist() for k in "ygvh"] == [[2.0, 4.0], [2.0, 4.0], [2.0, 4.0], [0.0, 0.0]]
+
+
+def test_many_points(names: dict[str, Any]) -> None:
+    names["points"] = list(names["X"])
+    found = run(2, names)
+    assert np.array_equal(found["Y"], 2.0 * found["X"])
+    assert found["y"].shape == (2,)
+    assert found["future"].result(10.0).tolist() == [2.0, 4.0]
+
+
+def test_errors_in_place_of_outputs(
+    names: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(3, names)
+    assert capsys.readouterr().out.startswith("1 InvalidInput input 'x'")
+
+
+def test_emcee_both_ways(names: dict[str, Any]) -> None:
+    chains = []
+    for number in (4, 5):
+        text = SHOWN[number].replace("1000", "10")
+        assert "EnsembleSampler(32, 2, log_probability" in text
+        if number == 4:
+            text += "sampler.run_mcmc(start, 10)\n"
+        # The same chain both ways: the sampler draws from numpy's global state when it is made.
+        np.random.seed(1)
+        exec(compile(text, f"docs/client.md, block {number}", "exec"), names)
+        chains.append(names["sampler"].get_chain())
+    assert np.array_equal(*chains)
+
+
+def test_every_block_is_tested() -> None:
+    assert len(SHOWN) == 6
+
+
+def test_every_class_of_error_is_told() -> None:
+    told = set(re.findall(r"`(\w+)`", PAGE))
+    untold = set(FarmError.kinds) - told - {"InvalidRequest"}  # what no user of the client meets
+    assert untold == set()
