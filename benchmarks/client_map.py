@@ -47,6 +47,11 @@ def trivial(x: Array) -> float:
     return float(x.sum())
 
 
+def in_chunks(pool: ProcessPoolExecutor, size: int) -> Map:
+    """The pool's map, so many calls to a message."""
+    return lambda points: np.array(list(pool.map(trivial, points, chunksize=size)))
+
+
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[tuple[Path, psutil.Process]]:
     """`farm serve --workers 1`: its run folder and its process."""
@@ -122,9 +127,7 @@ def contenders(folder: Path) -> Iterator[Contender]:
         for chunk, share in ((1, 0.2), (256, 1.0)):
             yield Contender(
                 f"ProcessPoolExecutor.map, chunksize {chunk}",
-                lambda points, chunk=chunk: np.array(
-                    list(pool.map(trivial, points, chunksize=chunk))
-                ),
+                in_chunks(pool, chunk),
                 share=share,
             )
     from distributed import Client, LocalCluster
