@@ -78,7 +78,8 @@ class Dispatcher:
         self._waiting: dict[TaskId, OnDone] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        self._flush_is_due = False
+        self._acts_soon = False
+        self._after_acting: list[Callable[[], None]] = []
         self._closed = False
         self._changed = asyncio.Event()  # a worker came or went, or while closing a call
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
@@ -243,14 +244,29 @@ class Dispatcher:
 
     # Carrying out
 
+    def act_on(self, tell: Callable[[], None]) -> None:
+        """Run `tell`, which tells facts, and carry out at once what they lead to.
+
+        Facts told in other ways are acted on in the next turn of the loop.
+        """
+        self._acts_soon = True
+        try:
+            tell()
+        finally:
+            self._act()
+
+    def after_acting(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called whenever outcomes may have been given and nothing follows."""
+        self._after_acting.append(callback)
+
     def _act_soon(self) -> None:
         # Calls that arrive in one turn of the loop leave together, many to a message.
-        if not self._flush_is_due:
-            self._flush_is_due = True
+        if not self._acts_soon:
+            self._acts_soon = True
             asyncio.get_running_loop().call_soon(self._act)
 
     def _act(self) -> None:
-        self._flush_is_due = False
+        self._acts_soon = False
         now = time.monotonic()
         while actions := self._scheduler.actions(now):
             for action in actions:
@@ -264,6 +280,8 @@ class Dispatcher:
                     carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
                 else:
                     carrier.take_back(action.worker, action.tasks)
+        for callback in self._after_acting:
+            callback()
         self._set_timer()
 
     def _reply(self, reply: Reply, now: float) -> None:

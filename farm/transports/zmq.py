@@ -132,7 +132,7 @@ class ZmqTransport:
         """Begin, on the running loop."""
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
-        self._clients = ClientDoor(dispatcher, self._loop, self._put)
+        self._clients = ClientDoor(dispatcher, self._put)
         self._loop.add_reader(self._fd, self._read)
         self._probe()
         self._look_soon()
@@ -211,6 +211,16 @@ class ZmqTransport:
             self._read()
 
     def _read(self) -> None:
+        self._look_is_due = True  # at the end of this, after all that is sent meanwhile
+        try:
+            self._dispatcher.act_on(self._read_some)
+        finally:
+            if has_message(self._router):
+                self._look_soon()
+            else:
+                self._look_is_due = False
+
+    def _read_some(self) -> None:
         for _ in range(MESSAGES_PER_TURN):
             frames = receive(self._router, small=2)  # the routing id and the head
             if frames is None:
@@ -226,7 +236,6 @@ class ZmqTransport:
                 log.exception("peer %r: a message that cannot be acted on", routing_id)
             if not has_message(self._router):
                 return
-        self._look_soon()
 
     # What the peers say
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Callable
@@ -54,13 +53,13 @@ class ClientDoor:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        loop: asyncio.AbstractEventLoop,
         put: Callable[[bytes, list[Buffer]], bool],
     ) -> None:
         self._dispatcher = dispatcher
-        self._loop = loop
         self._put = put
         self._clients: dict[bytes, _Client] = {}
+        self._answered: list[_Client] = []
+        dispatcher.after_acting(self.flush)
         # The numbers of two lives of a farm never meet: a client sends again what it asked before.
         self._acquaintances = secrets.randbits(48)
 
@@ -75,7 +74,7 @@ class ClientDoor:
             self._calls(client, message)
         elif message.kind is Kind.CALLS_AGAIN:
             self._calls(client, message)
-            self._flush(client)
+            self._send_answers(client)
         elif message.kind is Kind.CANCEL:
             for call_id in wire.decode_ids(message):
                 task_id = client.calls.pop(call_id, None)
@@ -122,11 +121,17 @@ class ClientDoor:
     def _done(self, client: _Client, call_id: int, outcome: Outcome) -> None:
         client.calls.pop(call_id, None)
         if not client.answers:
-            self._loop.call_soon(self._flush, client)
+            self._answered.append(client)
         client.answers.append((call_id, outcome))
 
-    def _flush(self, client: _Client) -> None:
-        """Send the answers; they are kept for a client that is away for a moment."""
+    def flush(self) -> None:
+        """Send the answers that have gathered."""
+        clients, self._answered = self._answered, []
+        for client in clients:
+            self._send_answers(client)
+
+    def _send_answers(self, client: _Client) -> None:
+        # They are kept for a client that is away for a moment.
         if client.answers and self._put(client.routing_id, wire.encode_answers(client.answers)):
             client.answers = []
 
@@ -145,7 +150,7 @@ class ClientDoor:
         for client in list(self._clients.values()):
             if self._put(client.routing_id, _PROBE):
                 client.missed = 0
-                self._flush(client)
+                self._send_answers(client)
                 continue
             client.missed += 1
             if client.missed >= PATIENCE_PROBES:
@@ -159,5 +164,5 @@ class ClientDoor:
 
     def close(self) -> None:
         """Send what is about to leave."""
-        for client in list(self._clients.values()):
-            self._flush(client)
+        for client in self._clients.values():
+            self._send_answers(client)

@@ -12,6 +12,11 @@ from farm.transports.connection import Connection
 COPIED_BYTES = 64 * 1024
 """To copy smaller frames costs less than to be told when ZeroMQ is done with them."""
 
+# As plain numbers: arithmetic on enumerations costs as much as a small message.
+_POLLIN = int(zmq.POLLIN)
+_LAST = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+
 
 def set_heartbeat(socket: zmq.Socket[bytes], heartbeat_s: float) -> None:
     """Let libzmq find out that the other host is gone, within `heartbeat_s` seconds."""
@@ -63,7 +68,7 @@ def receive(socket: zmq.Socket[bytes], *, small: int = 1) -> list[Buffer] | None
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
     """Whether there is a message now; cheaper than to find out by `receive`."""
-    return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(int(socket.get(zmq.EVENTS)) & _POLLIN)
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
@@ -71,5 +76,5 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
     # What send_multipart does, without its checks: half the cost of a small message.
     *first, last = frames
     for frame in first:
-        socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE, copy=len(frame) < COPIED_BYTES)
-    socket.send(last, zmq.NOBLOCK, copy=len(last) < COPIED_BYTES)
+        socket.send(frame, _MORE, copy=len(frame) < COPIED_BYTES)
+    socket.send(last, _LAST, copy=len(last) < COPIED_BYTES)
