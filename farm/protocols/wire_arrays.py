@@ -18,22 +18,7 @@ MOST_DIMENSIONS = 32
 _FLOAT64 = np.dtype("<f8")
 _DTYPES = {
     dtype.str: dtype
-    for code in (
-        "b1",
-        "i1",
-        "i2",
-        "i4",
-        "i8",
-        "u1",
-        "u2",
-        "u4",
-        "u8",
-        "f2",
-        "f4",
-        "f8",
-        "c8",
-        "c16",
-    )
+    for code in "?bhiqBHIQefdFD"
     for dtype in (np.dtype(f"<{code}"), np.dtype(f">{code}"))
 }
 """Types of entries that travel: plain numbers of a size that all machines agree on."""
