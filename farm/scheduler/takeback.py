@@ -19,7 +19,6 @@ def for_idle(pool: Pool, donors: Iterable[Pool], now: float) -> TakeBack | None:
     Not if the donor likely gets to it before a message could; then `pool.recheck_at` says when
     the donor counts as stalled.
     """
-    pool.recheck_at = None
     if not pool.has_idle():
         return None
     for donor_pool in donors:

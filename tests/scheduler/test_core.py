@@ -12,8 +12,19 @@ from farm.errors import (
     ModelNotFound,
     Overloaded,
 )
-from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, call, model, replied, sent
+from farm.scheduler.actions import Send
+from farm.scheduler.core import Scheduler
+from farm.scheduler.state import TaskId, WorkerId
+from tests.scheduler.recorder import (
+    SHORT_S,
+    Recorder,
+    asked_back,
+    call,
+    model,
+    replied,
+    result,
+    sent,
+)
 
 DESCRIBE = call(operation=Operation.DESCRIBE)
 
@@ -53,6 +64,25 @@ def test_calls_are_numbered_from_the_first_task_on() -> None:
     farm = Recorder(first_task=500)
     farm.join("w")
     assert farm.submit_many(2) == [500, 501]
+
+
+def test_settings_are_the_policys_unless_said() -> None:
+    scheduler = Scheduler()
+    assert (scheduler.max_queued, scheduler.max_queued_per_client) == (100_000, 100_000)
+    assert scheduler.retries == 3
+    scheduler.worker_joined(WorkerId("w"), [model()], now=0.0)
+    (first, second, third) = (scheduler.submit(call(), now=0.0) for _ in range(3))
+    assert first == 1
+    urgent = scheduler.submit(call(), priority=1, now=0.0)
+    usual = scheduler.submit(call(), priority=0, client="", now=0.0)
+    order = []
+    for _ in range(5):
+        send = scheduler.actions(0.0)[-1]
+        assert isinstance(send, Send)
+        (task,) = send.tasks
+        order.append(task.id)
+        scheduler.finished(send.worker, task.id, result(), now=0.0)
+    assert order == [urgent, first, second, third, usual]
 
 
 def test_unknown_model_is_refused(farm: Recorder) -> None:

@@ -93,6 +93,21 @@ def test_batch_of_which_the_first_call_failed_tells_its_run_time(farm: Recorder)
     assert farm.run_times().count == 1
 
 
+def test_worker_that_never_ran_did_not_stand_idle_before_a_call_that_waited(
+    farm: Recorder,
+) -> None:
+    farm.join("w", slots=0)
+    first = farm.submit()
+    farm.after(1.0).join("new")
+    farm.expect(sent("new", first))
+    assert not farm.task(first).refill
+    farm.after(1.0).finish("new", first)
+    farm.expect(replied(first, 1.0, "new"))
+    second = farm.submit()  # at the very moment: it did not wait for the answer
+    farm.expect(sent("new", second))
+    assert not farm.task(second).refill
+
+
 def test_call_knows_whether_it_found_its_worker_free(farm: Recorder) -> None:
     """`alone` tells of overhead, `refill` of a worker that stood idle though a call waited."""
     farm.learn(SHORT_S)

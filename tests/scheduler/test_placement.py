@@ -214,6 +214,21 @@ def test_what_ends_first_and_fits_is_taken_first(farm: Recorder) -> None:
     farm.expect(sent("soon", tasks[0]), sent("late", tasks[1]), sent("never", tasks[2]))
 
 
+def test_workers_that_end_within_seconds_of_one_another_are_alike(farm: Recorder) -> None:
+    farm.join("a", ends_at=1003.0)
+    farm.join("b", ends_at=1009.0)
+    farm.join("c", ends_at=1010.0)
+    tasks = farm.submit_many(3)
+    farm.expect(sent("b", tasks[0]), sent("a", tasks[1]), sent("c", tasks[2]))
+
+
+def test_allocation_without_end_may_be_said_as_infinity(farm: Recorder) -> None:
+    farm.join("w", ends_at=float("inf"))
+    assert not farm.pool().is_ending
+    task = farm.submit()
+    farm.expect(sent("w", task))
+
+
 def test_call_too_long_for_every_allocation_is_tried_on_a_new_one(farm: Recorder) -> None:
     """It may run shorter than its class usually does; and if not, its caller hears of the loss."""
     farm.learn(100.0)

@@ -295,16 +295,20 @@ def test_accounts_of_clients_that_are_gone_are_dropped() -> None:
         account.active = 1
     for i in range(10 * Accounts.KEPT):
         accounts.entering(f"client {i}")
-        assert len(accounts) <= Accounts.KEPT + 1
+        assert len(accounts) <= Accounts.KEPT
     assert all(accounts.entering(f"active {i}") is active[i] for i in range(10))
     assert len(clients) == len(accounts)
 
 
 def test_more_active_clients_than_are_kept_otherwise_are_all_known() -> None:
     accounts = Accounts(Clients())
-    for i in range(3 * Accounts.KEPT):
+    cleared = 0
+    for i in range(8 * Accounts.KEPT):
+        before = accounts._by_name
         accounts.entering(f"client {i}").active = 1
-    assert len(accounts) == 3 * Accounts.KEPT
+        cleared += accounts._by_name is not before
+    assert len(accounts) == 8 * Accounts.KEPT
+    assert cleared == 3, "each look for those that are gone is twice as far from the one before"
 
 
 def test_ten_thousand_clients_are_served_in_order(farm: Recorder) -> None:
