@@ -34,6 +34,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.endswith("/slow"):
             self.server.go.wait(LIMIT_S)
         answer = f"{self.command} {self.path} ".encode() + body
+        if self.path.endswith("/long"):
+            answer *= 100
         self.send_response(200)
         if self.path.endswith("/half"):
             self.send_header("Content-Length", "1000")
@@ -140,6 +142,14 @@ def test_an_answer_that_breaks_off_is_none(server: Server) -> None:
     exchange = Exchange(Address(server.url), keep=True)
     with pytest.raises(Unavailable, match="does not answer"):
         ask(exchange, "/half")
+    assert ask(exchange, "/x") == b"GET /x "
+    exchange.close()
+
+
+def test_an_answer_that_nobody_reads_to_its_end_is_in_nobodys_way(server: Server) -> None:
+    exchange = Exchange(Address(server.url), keep=True)
+    with exchange.answer("/long", b"") as response:
+        response.read(10)
     assert ask(exchange, "/x") == b"GET /x "
     exchange.close()
 

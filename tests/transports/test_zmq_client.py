@@ -361,7 +361,7 @@ def test_a_fork_is_refused(desk: Desk) -> None:
 
 
 CARELESS = """
-import sys
+import sys, time
 import numpy as np
 from farm.call import NO_HINTS, Call, Operation
 from farm.transports.connection import Connection
@@ -370,6 +370,8 @@ from farm.transports.zmq_client import ZmqLine
 
 line = ZmqLine(Connection(sys.argv[1]))
 future = submit(line, Call("cube", Operation.EVALUATE, (np.ones(1),)), NO_HINTS, as_it_is)
+while not line._end._connected:  # else it would be gone before anything could be sent
+    time.sleep(0.01)
 """
 
 
