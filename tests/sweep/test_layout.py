@@ -88,8 +88,9 @@ def test_every_axis_has_its_scale(path: Path) -> None:
         file.visititems(check)
 
 
-def test_space_is_there_from_the_start(path: Path) -> None:
-    with h5py.File(path) as file:
+def test_space_is_there_from_the_start(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        layout.create(file, plan_of("random:20000"))
         for name in ("theta", "out_0", "status", "t_start"):
             assert file[name].id.get_storage_size() >= file[name].size * file[name].dtype.itemsize
             assert file[name].maxshape[0] is None

@@ -165,6 +165,22 @@ def test_a_lock_that_was_deleted_by_hand_is_made_again(
     lock.release()
 
 
+def test_the_lock_of_a_quicker_one_is_put_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two saw the same stale lock; one has taken it over before the other puts it aside."""
+    end(hold(path))
+    stale = json.loads(path.read_text())
+    quicker = Lock(path)
+    before = path.read_bytes()
+    seen = [stale]
+    real = lock_module._read
+    monkeypatch.setattr(lock_module, "_read", lambda path: seen.pop() if seen else real(path))
+    with pytest.raises(SweepBusy):
+        Lock(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    quicker.release()
+
+
 def test_beats_show_in_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_module, "BEAT_S", 0.0)
     lock = Lock(path)

@@ -56,6 +56,7 @@ def test_points_do_not_share_arrays() -> None:
     first = plan.inputs_of(0)
     first[0][:] = -1
     assert not np.any(plan.inputs_of(0)[0] == -1)
+    assert all(np.all(np.isnan(fixed)) for fixed in plan.fixed)
 
 
 def test_each_point_gets_its_seed() -> None:
