@@ -106,7 +106,8 @@ def rate(per_s: float) -> str:
     """Points a second, a minute or an hour, whichever is readable."""
     for unit, seconds in (("s", 1), ("min", 60)):
         if per_s * seconds >= 1:
-            return f"{per_s * seconds:.3g}/{unit}"
+            number = per_s * seconds
+            return f"{number:,.0f}/{unit}" if number >= 100 else f"{number:.3g}/{unit}"
     return f"{per_s * 3600:.3g}/h"
 
 

@@ -87,7 +87,7 @@ def test_facts_are_those_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("per_s", "text"), [(12345.0, "1.23e+04/s"), (2.5, "2.5/s"), (0.5, "30/min"), (0.001, "3.6/h")]
+    ("per_s", "text"), [(12345.0, "12,345/s"), (2.5, "2.5/s"), (0.5, "30/min"), (0.001, "3.6/h")]
 )
 def test_rates_are_readable(per_s: float, text: str) -> None:
     assert rate(per_s) == text
