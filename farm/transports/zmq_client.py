@@ -285,10 +285,6 @@ class _End:
             self._send_calls(batch, hints)
 
     def _send_calls(self, tasks: Sequence[Task], hints: Hints, kind: Kind = Kind.CALLS) -> None:
-        waiting = self._waiting
-        tasks = [task for task in tasks if task[0] in waiting]  # the others were taken back
-        if not tasks:
-            return
         try:
             frames = wire.encode_calls(tasks, hints, kind=kind)
         except Exception as error:  # the caller's values may be anything
