@@ -105,8 +105,6 @@ class Dispatcher:
             return await future
         except asyncio.CancelledError:
             self.cancel(task_id)
-            if not future.cancelled():
-                future.exception()  # the outcome came in the same turn; nobody asks for it now
             raise
 
     def start_call(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:

@@ -267,11 +267,12 @@ class ZmqTransport:
         """Act on what a worker says that has joined."""
         kind = message.kind
         if kind is Kind.TAKEN_BACK or kind is Kind.MISSING:
-            ids = [i for i in map(TaskId, wire.decode_ids(message)) if i in peer.out]
+            ids = [TaskId(i) for i in wire.decode_ids(message)]
             peer.out.difference_update(ids)
             if kind is Kind.TAKEN_BACK:
                 self._dispatcher.taken_back(worker, ids)
-            elif ids:  # the answers to the others were on their way
+            else:
+                # What was answered meanwhile is not with this worker any more, and passed over.
                 self._dispatcher.went_missing(worker, ids)
         elif kind is Kind.RESIZE:
             if type(message.data) is not int or message.data < 0:

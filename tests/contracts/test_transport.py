@@ -60,8 +60,10 @@ class Gate(Power):
     def __init__(self) -> None:
         self.open = threading.Event()
         self.waiting = 0
+        self.ran: list[float] = []
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        self.ran.append(inputs["x"][0])
         if inputs["x"][0] <= 0.0:
             self.waiting += 1
             assert self.open.wait(LIMIT_S)
@@ -294,6 +296,7 @@ async def test_stopped_workers_hand_back_what_has_not_begun(start: Start) -> Non
         more = LocalTransport({"power": Power()})
         more.start(dispatcher)
         assert [(await task).outputs[0][0] for task in behind] == [8.0] * 5
+        assert 2.0 not in gate.ran
         assert [e["event"] for e in dispatcher.snapshot()["events"]] == ["joined", "left", "joined"]
         more.stop_workers()
 

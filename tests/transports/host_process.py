@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import time
@@ -52,8 +53,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start one; it goes on until it is killed, drained, or has lost its dispatcher."""
     words = [__file__, endpoint, name, str(lost_after_s), str(heartbeat_s)]
-    root = Path(__file__).parent.parent.parent
-    return subprocess.Popen([sys.executable, *words], cwd=root)
+    root = str(Path(__file__).parent.parent.parent)
+    return subprocess.Popen([sys.executable, *words], env={**os.environ, "PYTHONPATH": root})
 
 
 def main(endpoint: str, name: str, lost_after_s: str = "60", heartbeat_s: str = "5") -> int:
