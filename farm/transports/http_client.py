@@ -1,9 +1,9 @@
 """A line over HTTP: to a farm by its URL, or to anybody's UM-Bridge server.
 
 Each thread of a crew has one connection. A farm keeps it open, and gets many points in one request
-whose answer streams, at a tenth of the client's time a call (measured). Any other server gets a new connection for each call: the official C++ one
-answers 40 ms late on one that is used again and closes it after five calls, and one that idles
-holds up everybody else there.
+whose answer streams, at a tenth of the client's time a call (measured). Any other server gets a new
+connection for each call: the official C++ one answers 40 ms late on one that is used again and
+closes it after five calls, and one that idles holds up everybody else there.
 """
 
 from __future__ import annotations
