@@ -37,9 +37,6 @@ EVENTS_KEPT = 100
 WORKERS_GRACE_S = 5.0
 """How long workers that hold nothing may take to say goodbye."""
 
-LONGEST_TIMER_S = 3600.0
-"""Event loops refuse timers of many years, which a caller's deadline may ask for."""
-
 OnDone = Callable[[Outcome], None]
 
 
@@ -319,8 +316,7 @@ class Dispatcher:
         self._timer = None
         if at is not None:
             loop = asyncio.get_running_loop()
-            delay_s = min(max(0.0, at - time.monotonic()), LONGEST_TIMER_S)
-            self._timer = loop.call_later(delay_s, self._on_timer)
+            self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -525,11 +525,27 @@ async def test_close_answers_what_does_not_finish() -> None:
     await dispatcher.close(grace_s=0.02)
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
-    # Who answers too late or leaves now is not listened to, and nothing more is sent.
-    await transport.answer()
+
+
+@on_loop
+async def test_nothing_is_asked_of_a_closed_transport() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    for _ in range(20):  # so short that several are sent ahead
+        waiting = asyncio.create_task(dispatcher.submit(cube()))
+        await transport.answer()
+        await waiting
+    tasks = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(5)]
+    await until(lambda: len(transport.sent) > 1)
+    transport.leave_on_stop = False
+    await dispatcher.close(grace_s=0.0)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    transport.sent.clear()
+    transport.taken_back.clear()
+    dispatcher.worker_resized(W1, 1)  # asks anew for what waits there in vain
     dispatcher.worker_left(W1, "its connection was lost")
     await turns()
-    assert transport.sent == []
+    assert (transport.sent, transport.taken_back) == ([], [])
 
 
 @on_loop

@@ -127,7 +127,8 @@ class LocalTransport:
 
     def stop_workers(self) -> None:
         """Ask every thread to end; what it runs is finished, the rest handed back."""
-        for worker in self._workers.values():
+        for name, worker in self._workers.items():
+            self._dispatcher.worker_resized(name, 0)
             worker.stop()
 
     async def close(self) -> None:

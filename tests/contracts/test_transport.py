@@ -290,6 +290,7 @@ async def test_stopped_workers_hand_back_what_has_not_begun(start: Start) -> Non
         await until(lambda: gate.waiting and snapshot(dispatcher, "in_flight") > 1)
         (transport,) = dispatcher._transports
         transport.stop_workers()
+        await until(lambda: dispatcher.snapshot()["workers"][0]["slots"] == 0)
         gate.open.set()
         assert (await blocked).outputs[0][0] == 0.0
         await until(lambda: not dispatcher.snapshot()["workers"])

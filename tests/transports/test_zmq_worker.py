@@ -448,6 +448,8 @@ def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, runnin
         desk.welcome()
         if running:
             begin(desk, "sleep", 0.5)
+        desk.say(Kind.CHECK, [0])
+        desk.hear(Kind.MISSING)  # it has heard all of this
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(2.5)  # the time itself is what is tested
         assert process.poll() is None
