@@ -215,7 +215,8 @@ def _journal_is_newer(path: Path) -> bool:
     if not journal_of(path).exists():
         return False
     try:
-        with open_file(path, "r") as file:
+        # Without HDF5's lock, which would keep the writer out; what is torn shows as an error.
+        with h5py.File(path, "r", locking=False) as file:
             return bool(file.attrs["state"] == RUNNING)
     except HDF5_ERRORS:
         return True

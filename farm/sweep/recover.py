@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from farm.sweep.plan import Plan
 log = logging.getLogger(__name__)
 
 REPLAY_ROWS = 4096
+PATIENCE_S = 5.0
+"""A look at a file takes less; a program that keeps it open longer is told of."""
 RUNNING = "running"
 
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
@@ -34,9 +37,19 @@ def journal_of(path: Path) -> Path:
     return path.with_name(path.name + ".journal")
 
 
-def open_file(path: Path, mode: str) -> h5py.File:
-    """Open a sweep file; HDF5's lock is used where the file system has one."""
-    return h5py.File(path, mode, locking="best-effort")
+def open_file(path: Path, mode: str, *, patience_s: float = PATIENCE_S) -> h5py.File:
+    """Open a sweep file; HDF5's lock is used where the file system has one.
+
+    To write, wait for others who read it, for so long. Raises OSError.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return h5py.File(path, mode, locking="best-effort")
+        except BlockingIOError:
+            if mode == "r" or time.monotonic() > until:
+                raise
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True)

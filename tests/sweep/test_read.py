@@ -75,6 +75,21 @@ def test_a_file_can_be_read_in_every_state(path: Path) -> None:
         assert file["failures/error"][:].tolist() == [b"ModelFailed: boom"]
 
 
+def test_looking_keeps_no_writer_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the journal is newer is asked of the file without its lock."""
+    sweep_in("killed", tmp_path / "s.h5")
+    opened: list[object] = []
+    real = h5py.File
+
+    def spy(*args: object, **options: object) -> h5py.File:
+        opened.append(options["locking"])
+        return real(*args, **options)
+
+    monkeypatch.setattr(h5py, "File", spy)
+    known_of(tmp_path / "s.h5")
+    assert opened == [False]
+
+
 def test_a_snapshot_is_a_closed_copy_in_every_state(path: Path) -> None:
     target = path.with_name("copy.h5")
     snapshot(path, target)

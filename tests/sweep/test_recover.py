@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from farm.sweep.recover import (
     check_space,
     journal_of,
     make_file,
+    open_file,
     read,
     rebuild,
     recover,
@@ -186,6 +189,30 @@ def test_a_file_that_somebody_reads_is_not_called_broken(path: Path) -> None:
     with h5py.File(path), pytest.raises(SweepError, match="open in another program"):
         Store.resume(path)
     check(path)
+
+
+HOLD = """
+import sys, time, h5py
+with h5py.File(sys.argv[1]) as file:
+    print("open", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "opens"), [(0.5, True), (30, False)])
+def test_a_short_look_by_another_program_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, opens: bool
+) -> None:
+    command = [sys.executable, "-c", HOLD, str(path), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "open\n"
+        if opens:
+            open_file(path, "r+").close()
+        else:
+            with pytest.raises(BlockingIOError):
+                open_file(path, "r+", patience_s=0.2)
+        reader.kill()
 
 
 def test_a_file_that_grew_in_the_journal_only_grows(path: Path) -> None:
