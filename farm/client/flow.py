@@ -41,7 +41,8 @@ class _Inbox:
         self.arrived.append((key, outcome))
 
     def flush(self) -> None:
-        self.something.set()
+        if not self.something.is_set():
+            self.something.set()
 
     def wait(self, timeout_s: float | None) -> None:
         """Until something has arrived."""

@@ -341,7 +341,7 @@ def test_ctrl_c_ends_a_program_that_waits(served: Served) -> None:
         "{wait}\n"
     )
     for target in (str(served.folder), served.connection.url):
-        for wait in ("model(102.0)", "list(model.map([102.0] * 10))"):
+        for wait in ("model(104.0)", "list(model.map([104.0] * 10))"):
             process = subprocess.Popen(
                 [sys.executable, "-c", program.format(wait=wait), target],
                 stdout=subprocess.PIPE,
@@ -355,7 +355,7 @@ def test_ctrl_c_ends_a_program_that_waits(served: Served) -> None:
             begun = time.monotonic()
             _, errors = process.communicate(timeout=LIMIT_S)
             assert errors.strip().endswith("KeyboardInterrupt")
-            assert time.monotonic() - begun < 1.5
+            assert time.monotonic() - begun < 3.5  # not when the model is done
 
 
 @pytest.mark.parametrize("over", ["native", "http"])
