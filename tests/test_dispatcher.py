@@ -543,6 +543,7 @@ async def test_nothing_is_asked_of_a_closed_transport() -> None:
     transport.sent.clear()
     transport.taken_back.clear()
     dispatcher.worker_resized(W1, 1)  # asks anew for what waits there in vain
+    await turns()
     dispatcher.worker_left(W1, "its connection was lost")
     await turns()
     assert (transport.sent, transport.taken_back) == ([], [])
