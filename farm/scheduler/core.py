@@ -194,6 +194,8 @@ class Scheduler:
             guilty: set[TaskId] = set()
         elif running is not None:
             guilty = set(running)
+            if not time_limit:  # a question is answered beside what runs, and may be what killed
+                guilty |= {task.id for task in worker.held.values() if task.lot is None}
         else:
             guilty = {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
         for task in worker.held.values():

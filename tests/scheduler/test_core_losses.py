@@ -181,6 +181,26 @@ def test_description_of_a_model_that_is_not_repeatable_is_asked_again(farm: Reco
     farm.expect(sent("other", task))
 
 
+def test_question_that_kills_workers_beside_what_they_run_is_given_up(farm: Recorder) -> None:
+    question = None
+    for name in ("a", "b", "c", "d"):
+        farm.join(name)
+        question = question or farm.submit(call(operation=Operation.DESCRIBE))
+        farm.expect(sent(name, question))
+        farm.leave(name, running=[])
+    assert question is not None
+    farm.expect(replied(question, WorkerLost, "d"))
+
+
+def test_question_beside_a_call_that_ran_for_too_long_is_not_guilty(farm: Recorder) -> None:
+    farm.join("w")
+    task, question = farm.submit(), farm.submit(call(operation=Operation.DESCRIBE))
+    farm.expect(sent("w", task, question))
+    farm.leave("w", running=[task], time_limit=True)
+    farm.join("other")
+    farm.expect(replied(task, TimeLimitExceeded, "w"), sent("other", question))
+
+
 def test_suspects_run_alone_so_that_only_the_guilty_fail(farm: Recorder) -> None:
     batchable = model(max_batch=8)
     farm.join("w", batchable)
