@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -81,8 +80,7 @@ class Kind(IntEnum):
     REFUSED = 19  # D to W, S, C: what you said cannot be used, and why
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One decoded message: its kind, its JSON, and the bytes that arrays are cut from."""
 
     kind: Kind
@@ -127,10 +125,13 @@ def decode(frames: Sequence[Buffer]) -> Message:
         raise InvalidRequest(f"message announces {length} bytes of JSON, has {len(first) - 8}")
     try:
         data = orjson.loads(memoryview(first)[_HEAD.size : end])
-        known = Kind(kind)
-    except ValueError as error:
+        known = _KINDS[kind]
+    except (ValueError, KeyError) as error:
         raise InvalidRequest(f"message of kind {kind} is malformed: {error}") from None
     return Message(known, data, frames, end + -end % 8)
+
+
+_KINDS = {kind.value: kind for kind in Kind}
 
 
 def _columns(message: Message, columns: Any, count: int) -> list[list[Array]]:
@@ -158,7 +159,8 @@ def encode_calls(
     """
     writer = ArrayWriter()
     rows: list[Any] = []
-    for run in _runs_of_calls(tasks):
+    tasks = list(tasks)
+    for run in _runs_of_calls(tasks) if len(tasks) >= WORTH_A_GROUP else [tasks]:
         if len(run) >= WORTH_A_GROUP:
             rows.append(_call_group(writer, run))
         else:
@@ -307,7 +309,9 @@ def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
     writer = ArrayWriter()
     results: list[Any] = []
     errors: list[Any] = []
-    for run in _runs_of_answers(answers):
+    answers = list(answers)
+    run: list[tuple[int, Any]]
+    for run in _runs_of_answers(answers) if len(answers) >= WORTH_A_GROUP else [answers]:
         if len(run) >= WORTH_A_GROUP:
             results.append(_result_group(writer, run))
             continue
