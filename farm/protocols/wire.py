@@ -310,8 +310,9 @@ def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
     results: list[Any] = []
     errors: list[Any] = []
     answers = list(answers)
-    run: list[tuple[int, Any]]
-    for run in _runs_of_answers(answers) if len(answers) >= WORTH_A_GROUP else [answers]:
+    many = len(answers) >= WORTH_A_GROUP
+    runs: Iterable[list[tuple[int, Any]]] = _runs_of_answers(answers) if many else [answers]
+    for run in runs:
         if len(run) >= WORTH_A_GROUP:
             results.append(_result_group(writer, run))
             continue

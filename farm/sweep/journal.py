@@ -17,7 +17,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -101,6 +101,27 @@ class Journal:
     `sequence` is the number of the last record.
     """
 
+    @staticmethod
+    def start(path: Path, contents: Iterable[Content], *, sequence: int = 0) -> Journal:
+        """A journal that holds `contents`, replacing what is at `path` when all of it is on disk.
+
+        So nobody ever finds a journal without its plan. Raises OSError.
+        """
+        new = path.with_name(path.name + ".new")
+        new.unlink(missing_ok=True)
+        journal = Journal(new, sequence=sequence)
+        try:
+            for content in contents:
+                journal.append(content)
+            journal.sync()
+            os.replace(new, path)
+        except BaseException:
+            journal.close()
+            new.unlink()
+            raise
+        journal.path = path
+        return journal
+
     def __init__(self, path: Path, *, sequence: int = 0, size: int | None = None) -> None:
         """Open for appending after `size` bytes, dropping what follows; None: a new file.
 
@@ -177,7 +198,7 @@ def read_journal(path: Path) -> Iterator[Record]:
                 content = _read_row(payload)
             yield Record(sequence, content, end)
     if plan is None:
-        raise SweepError(f"{path} holds no plan: the sweep was stopped before it began")
+        raise SweepError(f"{path} is damaged at its beginning: it holds no plan")
 
 
 def _frames(file: BinaryIO) -> Iterator[tuple[int, int, memoryview, int]]:

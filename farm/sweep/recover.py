@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -272,8 +272,6 @@ def _replay(file: h5py.File, journal: Path, journaled: Journaled, beat: Beat) ->
 
 def _start_from_file(path: Path, beat: Beat) -> None:
     """Make a new journal that holds all that a sound file holds, so that it could rebuild it."""
-    new = journal_of(path).with_name(journal_of(path).name + ".new")
-    new.unlink(missing_ok=True)
     try:
         file = open_file(path, "r")
     except OSError as error:
@@ -285,18 +283,14 @@ def _start_from_file(path: Path, beat: Beat) -> None:
         plan, known = layout.read_plan(file), layout.read_known(file)
         if file.attrs["state"] == RUNNING:
             log.warning("%s was not closed and its journal is gone: taken as it is", path)
-        journal = Journal(new, sequence=int(file["sequence"][()]))
-        try:
-            for content in _contents(file, plan, known):
-                journal.append(content)
-                beat()
-            journal.sync()
-            os.replace(new, journal_of(path))
-        except BaseException:
-            new.unlink(missing_ok=True)
-            raise
-        finally:
-            journal.close()
+        contents = _with_beats(_contents(file, plan, known), beat)
+        Journal.start(journal_of(path), contents, sequence=int(file["sequence"][()])).close()
+
+
+def _with_beats(contents: Iterable[Content], beat: Beat) -> Iterator[Content]:
+    for content in contents:
+        yield content
+        beat()
 
 
 def _contents(file: h5py.File, plan: Plan, known: Known) -> Iterator[Content]:

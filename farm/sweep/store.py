@@ -7,6 +7,7 @@ machine that dies loses the last second. The files of a sweep `s.h5`:
     s.h5.journal        while it runs or is incomplete: everything, from the plan on
     s.h5.lock           while a process writes
     s.h5.status.json    how far it is, for people and programs that watch
+    s.h5.journal.new    for a moment, while a journal is made
     s.h5.broken         a file that did not open any more and was rebuilt from the journal
 """
 
@@ -36,7 +37,6 @@ from farm.sweep.recover import (
     journal_of,
     make_file,
     open_file,
-    read,
     recover,
     sync,
     verify,
@@ -82,12 +82,9 @@ class Store:
         lock = Lock(lock_of(path))
         try:
             Store.refuse_to_overwrite(path)
-            journal_of(path).unlink(missing_ok=True)  # one that was stopped before it had a plan
             check_space(path, plan)
-            journal = Journal(journal_of(path))
+            journal = Journal.start(journal_of(path), [plan])
             try:
-                journal.append(plan)
-                journal.sync()
                 make_file(path, plan)
                 file = _open_to_write(path)
             except BaseException:
@@ -105,13 +102,9 @@ class Store:
     @staticmethod
     def refuse_to_overwrite(path: Path) -> None:
         """Raise SweepError when there is a sweep, or any file, at `path`."""
-        journal = journal_of(path)
-        there = path if path.exists() else journal
-        if there == journal:
-            try:
-                read(journal)
-            except (FileNotFoundError, SweepError):
-                return
+        there = next((p for p in (path, journal_of(path)) if p.exists()), None)
+        if there is None:
+            return
         raise SweepError(
             f"{there} exists: go on with that sweep by --resume {path}, or write to another file"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,42 @@ def test_a_journal_without_a_plan_is_told(tmp_path: Path) -> None:
     write(tmp_path / "k", [failed(1)])
     with pytest.raises(SweepError, match="no plan"):
         read(tmp_path / "k")
+
+
+def test_a_journal_is_there_with_its_plan_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, there = tmp_path / "j", []
+    real = os.pwrite
+
+    def watched(fd: int, data: memoryview, offset: int) -> int:
+        there.append(path.exists())
+        return real(fd, data[:100], offset)
+
+    monkeypatch.setattr(os, "pwrite", watched)
+    journal = Journal.start(path, [PLAN])
+    assert len(there) > 2
+    assert not any(there)
+    monkeypatch.undo()
+    journal.append(done(PLAN, 1))
+    journal.close()
+    assert same(read(path), [PLAN, done(PLAN, 1)])
+    assert [p.name for p in tmp_path.iterdir()] == ["j"]
+
+
+def test_a_journal_that_cannot_be_begun_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    write(path, [PLAN, done(PLAN, 1)])
+
+    def contents() -> Iterator[Content]:
+        yield PLAN
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "j.new").write_bytes(b"of a killed process")
+    with pytest.raises(OSError, match="No space"):
+        Journal.start(path, contents())
+    assert same(read(path), [PLAN, done(PLAN, 1)])
+    assert [p.name for p in tmp_path.iterdir()] == ["j"]
 
 
 def test_a_new_journal_overwrites_nothing(tmp_path: Path) -> None:

@@ -132,9 +132,17 @@ def test_nothing_is_overwritten(path: Path) -> None:
     assert not lock_of(path).exists()
 
 
-def test_a_journal_that_never_got_a_plan_is_in_nobody_s_way(path: Path) -> None:
-    journal_of(path).write_bytes(b"farm sweep journal 1\n")
+def test_what_a_killed_process_began_is_in_nobody_s_way(path: Path) -> None:
+    journal_of(path).with_name("s.h5.journal.new").write_bytes(b"farm sweep journal 1\n")
     Store.create(path, PLAN).close("interrupted", {})
+    assert not journal_of(path).with_name("s.h5.journal.new").exists()
+
+
+def test_a_journal_alone_is_a_sweep(path: Path) -> None:
+    Store.create(path, PLAN).close("interrupted", {})
+    path.unlink()
+    with pytest.raises(SweepError, match=r"s\.h5\.journal exists: go on with that sweep"):
+        Store.create(path, PLAN)
 
 
 def test_there_is_nothing_to_resume(path: Path) -> None:

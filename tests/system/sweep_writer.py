@@ -9,7 +9,6 @@ import numpy as np
 
 import farm
 from farm.call import Array
-from farm.sweep.errors import SweepError
 from farm.sweep.parameters import Uniform
 from farm.sweep.plan import Plan
 from farm.sweep.points import parse_design
@@ -71,12 +70,7 @@ def write(path: Path, log: Path, design: str, gzip: bool) -> None:
     model = Logged(log)
     threads = Threads({"logged": model}, workers=2)
     if path.exists() or path.with_name(path.name + ".journal").exists():
-        try:
-            store = Store.resume(path)
-        except SweepError as error:
-            if "no plan" not in str(error):
-                raise
-            store = Store.create(path, plan(model, design=design, gzip=gzip))
+        store = Store.resume(path)
     else:
         store = Store.create(path, plan(model, design=design, gzip=gzip))
     Run(store, threads, rules=Rules(), stop=Stop()).go()
