@@ -1,12 +1,15 @@
 """What holds for every test.
 
 With FARM_NO_SKIPS=1, as in CI, a skipped test is a failed test. hypothesis has no deadline for one
-example, which a busy machine breaks, and in CI tries the same examples each time.
+example, which a busy machine breaks, and in CI tries the same examples each time. Ctrl-C works in
+the programs that tests start, also where the tests run in the background of a shell, which has them
+ignore it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -14,6 +17,9 @@ from hypothesis import settings
 
 settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("farm")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_SKIPS = os.environ.get("FARM_NO_SKIPS") == "1"
 

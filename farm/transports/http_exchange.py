@@ -86,8 +86,9 @@ class Exchange:
         kind = HTTPSConnection if address.secure else HTTPConnection
         self._connection = kind(address.host, address.port, socket_options=SOCKET_OPTIONS)
         self._used_at = 0.0
-        # The thread that it belongs to may end without a word.
-        weakref.finalize(self, self._connection.close)
+        # The thread that it belongs to may end without a word. At the end of the program it may
+        # be in the middle of an answer, which closing would wait for.
+        weakref.finalize(self, self._connection.close).atexit = False
         self._lock = threading.Lock()
         # Under the lock.
         self._purpose: Purpose | None = None
