@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,13 @@ def answers(address: tuple[str, int]) -> bool:
     return False
 
 
+def free_port() -> int:
+    """One that nothing listens at; the official server has no way to choose itself."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def keep_in_flight(submit: Callable[[], Future[Any]], callers: int, seconds: float) -> Load:
     """`callers` calls in flight for `seconds`, each followed by another."""
     load = Load()
@@ -132,10 +140,9 @@ def http_peers(folder: Path, seconds: float) -> Iterator[tuple[str, int, Load]]:
             for callers in CALLERS:
                 load = keep_in_flight(lambda: client.submit(call), callers, seconds)
                 yield "farm, native client", callers, load
-    port_of_official = "49152"
-    official = ["--official", port_of_official]
-    address = ("127.0.0.1", int(port_of_official))
-    with process([sys.executable, __file__, *official], lambda: answers(address)):
+    address = ("127.0.0.1", free_port())
+    official = [sys.executable, __file__, "--official", str(address[1])]
+    with process(official, lambda: answers(address)):
         for fresh in (False, True):
             name = f"official server, HTTP, {'fresh' if fresh else 'kept'} connections"
             for callers in CALLERS:
