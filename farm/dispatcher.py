@@ -118,7 +118,7 @@ class Dispatcher:
                 f"the following are: {', '.join(sorted(self._models)) or 'none'}"
             )
         if call.operation is not Operation.DESCRIBE:
-            info = self._description(call.model, call.config)
+            info = self.description(call.model, call.config)
             if info is not None:
                 check_call(call, info)
         if hints.deadline_s is not None and math.isnan(hints.deadline_s):
@@ -151,14 +151,15 @@ class Dispatcher:
 
         Raises ModelNotFound and what the model's own `describe` leads to.
         """
-        known = self._description(model, config)
+        known = self.description(model, config)
         if known is not None:
             return known
         result = await self.submit(Call(model, Operation.DESCRIBE, config=config))
         assert result.info is not None, "a worker answers describe with an info"
         return result.info
 
-    def _description(self, model: str, config: str) -> ModelInfo | None:
+    def description(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo | None:
+        """What the model says of itself for a config, if that is known."""
         if config == EMPTY_CONFIG:
             return self._models.get(model)
         info = self._descriptions.get((model, config))

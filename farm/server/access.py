@@ -9,8 +9,6 @@ import ipaddress
 import socket
 from functools import lru_cache
 
-from starlette.types import Scope
-
 from farm.server.door import Headers, Refused
 
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
@@ -29,13 +27,13 @@ class Access:
     def __init__(self, token: str | None) -> None:
         self._token = None if token is None else token.encode()
 
-    def user(self, scope: Scope, headers: Headers) -> str:
+    def user(self, peer: str, headers: Headers) -> str:
         """The name the client gives with its Basic credentials, or "".
 
         Raises Refused when it may not come in.
         """
         user, password = _credentials(headers.get(b"authorization", b""))
-        if self._token is None or _is_local(scope, headers):
+        if self._token is None or _is_local(peer, headers):
             return user
         if hmac.compare_digest(password, self._token):
             return user
@@ -46,13 +44,12 @@ class Access:
             f"{'no token was given' if missing else 'that is not the token'}; "
             "write http://user:TOKEN@host:port or send the header Authorization: Bearer TOKEN; "
             "the token is in the farm.json that `farm serve` wrote",
-            headers=[(b"www-authenticate", b'Basic realm="farm", charset="UTF-8"')],
+            headers=((b"www-authenticate", b'Basic realm="farm", charset="UTF-8"'),),
         )
 
 
-def _is_local(scope: Scope, headers: Headers) -> bool:
-    client = scope.get("client")
-    if client is None or not _is_loopback(client[0]) or not FORWARDED.isdisjoint(headers):
+def _is_local(peer: str, headers: Headers) -> bool:
+    if not _is_loopback(peer) or not FORWARDED.isdisjoint(headers):
         return False
     return _names_this_machine(headers.get(b"host", b""))
 

@@ -18,15 +18,8 @@ from farm.errors import FarmError, ModelNotFound
 from farm.protocols.json_numbers import NonFinite, parse
 from farm.protocols.points import KEYS, decode_points
 from farm.protocols.umbridge import decode_config, encode_error, error_body
-from farm.server.door import (
-    INTERNAL_ERROR,
-    Backend,
-    ClientGone,
-    Refused,
-    headers_of,
-    hints_of,
-    read_body,
-)
+from farm.server.asgi import USER, ClientGone, headers_of, peer_of, read_body
+from farm.server.door import INTERNAL_ERROR, Backend, Refused, hints_of
 from farm.server.stream import PointStream
 from farm.version import __version__
 
@@ -98,7 +91,7 @@ def create_api(
     )
     async def evaluate(name: str, request: Request) -> Response:
         headers = headers_of(request.scope)
-        hints = hints_of(request.scope, headers)
+        hints = hints_of(headers, peer_of(request.scope), request.scope[USER])
         body = await read_body(headers, request.receive, max_body_bytes)
         points = decode_points(body, non_finite=non_finite)
         info = await backend.describe(name, points.config)

@@ -1,4 +1,4 @@
-"""The one HTTP application: a path is looked up, and its protocol's door answers.
+"""The way in: a path is looked up, and its protocol's door answers, or else the application.
 
 The doors stand in front of the FastAPI application and not inside it, where the way through its
 layers would cost a call a third of its speed.
@@ -17,7 +17,8 @@ from farm.protocols.json_numbers import NonFinite
 from farm.protocols.umbridge import encode_error
 from farm.server.access import Access
 from farm.server.api import create_api
-from farm.server.door import USER, Backend, Refused, answer_json, answer_refused, headers_of
+from farm.server.asgi import USER, answer_json, answer_refused, headers_of, peer_of
+from farm.server.door import Backend, Door, Refused
 from farm.server.page import status_page
 from farm.server.stream import IN_FLIGHT
 from farm.server.umbridge import PATHS, UmBridgeDoor
@@ -34,45 +35,53 @@ def create_app(
     token: str | None = None,
     settings: Settings = DEFAULTS,
     in_flight: int = IN_FLIGHT,
-) -> ASGIApp:
-    """The application in front of `backend`, which is the dispatcher or something like it.
+) -> FrontDoor:
+    """The way in to `backend`, which is the dispatcher or something like it.
 
     token: what clients from other machines show, None to let everybody in; settings: of them
     max_body_bytes and non_finite; in_flight: points of one streamed request at work at once.
     """
     limit, non_finite = settings.max_body_bytes, NonFinite(settings.non_finite)
-    umbridge = UmBridgeDoor(backend, max_body_bytes=limit, non_finite=non_finite)
+    umbridge = UmBridgeDoor(backend, non_finite=non_finite)
     api = create_api(backend, max_body_bytes=limit, non_finite=non_finite, in_flight=in_flight)
-    return FrontDoor(dict.fromkeys(PATHS, umbridge) | {"/": status_page}, api, Access(token))
+    doors: dict[str, Door] = {str(path): umbridge for path in PATHS} | {"/": status_page}
+    return FrontDoor(doors, api, Access(token), max_body_bytes=limit)
 
 
 class FrontDoor:
-    """Asks who comes in and hands on: to the door of exactly that path, else to the application."""
+    """The doors by their paths, the ASGI application for all other paths, and who may come in."""
 
-    def __init__(self, doors: Mapping[str, ASGIApp], otherwise: ASGIApp, access: Access) -> None:
+    def __init__(
+        self,
+        doors: Mapping[str, Door],
+        otherwise: ASGIApp,
+        access: Access,
+        *,
+        max_body_bytes: int = DEFAULTS.max_body_bytes,
+    ) -> None:
+        self.access = access
+        self.max_body_bytes = max_body_bytes
         self._doors = doors
         self._otherwise = otherwise
-        self._access = access
+
+    def door(self, path: str) -> Door | None:
+        """The door of exactly this path."""
+        return self._doors.get(path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer a request that is for no door."""
         if scope["type"] != "http":
             await self._otherwise(scope, receive, send)
             return
-        path = scope["path"]
-        if path.startswith("//"):
+        if scope["path"].startswith("//"):
             # A server's address written with a slash at its end: clients just append.
-            scope["path"] = path = "/" + path.lstrip("/")
+            scope["path"] = "/" + scope["path"].lstrip("/")
         try:
-            scope[USER] = self._access.user(scope, headers_of(scope))
+            scope[USER] = self.access.user(peer_of(scope), headers_of(scope))
         except Refused as refused:
             await answer_refused(send, refused)
             return
-        door = self._doors.get(path)
-        if door is not None:
-            await door(scope, receive, send)
-        else:
-            await self._fall_through(scope, receive, send)
+        await self._fall_through(scope, receive, send)
 
     async def _fall_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False

@@ -1,4 +1,7 @@
-"""Serves an ASGI application on one port, inside an event loop that somebody else runs."""
+"""The HTTP server: doors and an ASGI application on one port, in a loop that somebody else runs.
+
+uvicorn has the connections. A request whose path has a door is an `Exchange`, any other is ASGI.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,22 @@ import contextlib
 import logging
 import resource
 import socket
+from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import httptools
 import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from farm.errors import Unavailable
 from farm.protocols.umbridge import error_body
+from farm.server.exchange import Exchange
+
+if TYPE_CHECKING:
+    from farm.server.app import FrontDoor
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +42,23 @@ PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 OPEN_FILES = 65_536
 """Open connections that are asked for, as far as the machine allows."""
 
+SENT_AHEAD = 16
+"""Requests that a client may send before their turn; more are left in the network, and with them
+the news that it hung up."""
+
 LAST_WORDS_S = 1.0
 """How long answers on their way may take once everything else has ended."""
 
 
 class HttpServer:
-    """An application on a port: `start` listens, `stop` ends in order.
+    """A front door on a port: `start` listens, `stop` ends in order.
 
     Signals are left alone, they belong to the program around it.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str = "127.0.0.1", port: int = 4242) -> None:
+    def __init__(self, front: FrontDoor, *, host: str = "127.0.0.1", port: int = 4242) -> None:
         """port: 0 picks a free one."""
-        self._app = app
+        self._front = front
         self._host = host
         self._port = port
         self._server: _Server | None = None
@@ -55,8 +69,8 @@ class HttpServer:
         allow_many_open_files()
         listener = listen(self._host, self._port)
         config = uvicorn.Config(
-            self._app,
-            http=_Connection,
+            self._front,
+            http=partial(Connection, self._front),  # type: ignore[arg-type]  # makes one, as a class does
             ws="none",
             lifespan="off",
             log_config=None,
@@ -88,10 +102,14 @@ class HttpServer:
         server.config.timeout_graceful_shutdown = grace_s  # type: ignore[assignment]  # a float will do
         server.should_exit = True
         await serving
-        tasks = list(server.server_state.tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=LAST_WORDS_S)
-        for connection in list(server.server_state.connections):
+        state = server.server_state
+        ending: list[asyncio.Future[None]] = [*state.tasks]
+        for connection in list(state.connections):
+            assert isinstance(connection, Connection), "as start says"
+            ending.append(connection.give_up())
+        if ending:
+            await asyncio.wait(ending, timeout=LAST_WORDS_S)
+        for connection in list(state.connections):
             connection.transport.abort()
         self._server = self._serving = None
 
@@ -112,53 +130,95 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
 
-class _WholeAnswers:
-    """A transport that keeps the head of an answer back until its body comes, which is at once.
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection, with doors beside its application, and our form for its own error."""
 
-    uvicorn writes them one after the other; together they cost one system call and the client one
-    read. An answer without a stated length may take its time, so its head leaves alone.
-    """
+    # A cycle is one of uvicorn's, for the application, or an Exchange.
+    cycle: Any
+    pipeline: deque[tuple[Any, Any]]
 
-    __slots__ = ("_head", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Send, or keep a head that states the length of its body."""
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.writelines((head, data))
-        elif data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data:
-            self._head = data
-        else:
-            self._transport.write(data)
-
-    def flush(self) -> None:
-        """Send a head that no body follows, as in the answer to HEAD."""
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head)
-
-    def close(self) -> None:
-        """Send what is left and close."""
-        self.flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class _Connection(HttpToolsProtocol):
-    """uvicorn's connection, whose answers leave whole and whose own error has our errors' form."""
+    def __init__(self, front: FrontDoor, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self.peer = ""
+        self._front = front
+        self._open: Exchange | None = None  # begun, and perhaps answered
+        self._gone: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's
-        super().connection_made(_WholeAnswers(transport))  # type: ignore[arg-type]  # it quacks
+        """A client is there."""
+        super().connection_made(transport)
+        self.peer = self.client[0] if self.client else ""
 
-    def on_response_complete(self) -> None:
-        self.transport.flush()  # type: ignore[attr-defined]  # ours, see connection_made
-        super().on_response_complete()
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        if self._open is not None:
+            self._open.client_left()
+        if isinstance(self.cycle, Exchange):
+            self.cycle = None
+        super().connection_lost(exc)
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    def on_headers_complete(self) -> None:
+        """A request begins: for a door, or else for the application."""
+        door = self._front.door(self.url.decode("latin-1"))
+        if door is None:
+            # Not in the letters in which clients write it, or not for a door.
+            path = unquote((httptools.parse_url(self.url).path or b"").decode("ascii"))
+            door = self._front.door("/" + path.lstrip("/"))
+            if door is None:
+                super().on_headers_complete()
+                return
+        else:
+            path = self.url.decode("latin-1")
+        before = self.cycle
+        self.cycle = exchange = Exchange(
+            self,
+            door,
+            self.parser.get_method().decode("ascii"),
+            "/" + path.lstrip("/"),
+            dict(self.headers),
+            limit=self._front.max_body_bytes,
+            keep_alive=self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive(),
+            wants_to_be_asked=self.expect_100_continue,
+        )
+        if before is None or before.response_complete:
+            self._begin(exchange)
+        else:  # sent ahead
+            if len(self.pipeline) >= SENT_AHEAD:
+                self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if isinstance(cycle, Exchange):
+            self._begin(cycle)
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._open = exchange
+        exchange.begin(self._front.access)
+
+    def on_body(self, body: bytes) -> None:
+        """Part of a body, perhaps of a request that is answered already."""
+        if not isinstance(self.cycle, Exchange):
+            super().on_body(body)
+        elif not self.cycle.response_complete:
+            self.cycle.add(body)
+
+    def on_message_complete(self) -> None:
+        """The end of a request, perhaps of one that is answered already."""
+        if not isinstance(self.cycle, Exchange):
+            super().on_message_complete()
+        elif not self.cycle.response_complete:
+            self.cycle.complete()
+
+    def give_up(self) -> asyncio.Future[None]:
+        """Answer what is open with Unavailable: the server ends. Done when the client is gone."""
+        self._gone = self.loop.create_future()
+        if self._open is not None:
+            self._open.give_up()
+        return self._gone
 
     def send_400_response(self, msg: str) -> None:
         body = error_body("InvalidInput", "these bytes are no HTTP/1.1 request")

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from starlette.types import Receive, Scope, Send
-
-from farm.server.door import Refused, answer_refused
+from farm.server.door import Answer, Refused, Request
 
 PAGE = files("farm.server").joinpath("page.html").read_bytes()
 
-HEADERS = [
-    (b"content-type", b"text/html; charset=utf-8"),
-    (b"content-length", b"%d" % len(PAGE)),
+HEADERS = (
     (b"cache-control", b"no-cache"),
     (
         b"content-security-policy",
@@ -20,15 +16,12 @@ HEADERS = [
         b"connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'",
     ),
     (b"x-content-type-options", b"nosniff"),
-]
+)
 
 
-async def status_page(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer GET and HEAD with the page."""
-    if scope["method"] not in ("GET", "HEAD"):
-        message = f"the status page is asked with GET, not {scope['method']}"
-        allow = [(b"allow", b"GET, HEAD")]
-        await answer_refused(send, Refused(405, "MethodNotAllowed", message, headers=allow))
-        return
-    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    await send({"type": "http.response.body", "body": PAGE})
+def status_page(request: Request, answer: Answer) -> None:
+    """Answer GET and HEAD with the page. Raises Refused."""
+    if request.method not in ("GET", "HEAD"):
+        message = f"the status page is asked with GET, not {request.method}"
+        raise Refused(405, "MethodNotAllowed", message, headers=((b"allow", b"GET, HEAD"),))
+    answer(200, PAGE, HEADERS, b"text/html; charset=utf-8")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from farm.call import Hints, ModelInfo
+from farm.call import Call, Hints, ModelInfo, Result
 from farm.errors import FarmError, Overloaded
 from farm.protocols.points import Points, encode_error_line, encode_result_line
-from farm.server.door import Backend, ClientGone, while_client_waits
+from farm.server.asgi import ClientGone, while_client_waits
 
 IN_FLIGHT = 4096
 """Points of one request that are in the farm at once: enough for the largest farm to be busy, and
@@ -19,6 +20,13 @@ far below what a queue holds, so that a million points leave room for others."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """How long a point waits before it asks a full queue again: doubling from the first."""
+
+
+class Submits(Protocol):
+    """What a stream needs of whatever runs calls."""
+
+    async def submit(self, call: Call, hints: Hints) -> Result:
+        """The call's result; raises FarmError. Cancelling takes the call back if it still waits."""
 
 
 class PointStream(Response):
@@ -31,7 +39,7 @@ class PointStream(Response):
     media_type = "application/x-ndjson"
 
     def __init__(
-        self, backend: Backend, points: Points, info: ModelInfo, hints: Hints, *, in_flight: int
+        self, backend: Submits, points: Points, info: ModelInfo, hints: Hints, *, in_flight: int
     ) -> None:
         super().__init__()
         self._backend = backend

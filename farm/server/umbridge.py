@@ -1,14 +1,13 @@
-"""The UM-Bridge door: sockets on one side, `submit` on the other, the codec in between."""
+"""The UM-Bridge door: requests on one side, calls on the other, the codec in between."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 
-from starlette.types import Receive, Scope, Send
-
-from farm.call import Call, Result
-from farm.errors import FarmError, Unavailable
+from farm.call import Call, Operation, Result
+from farm.errors import FarmError
 from farm.protocols.json_numbers import NonFinite
 from farm.protocols.umbridge import (
     SHARED_MEMORY,
@@ -24,16 +23,14 @@ from farm.protocols.umbridge import (
 )
 from farm.server.door import (
     INTERNAL_ERROR,
+    Answer,
     Backend,
-    ClientGone,
+    Extra,
     Refused,
-    answer_json,
-    answer_refused,
+    Request,
+    TakeBack,
     header_value,
-    headers_of,
     hints_of,
-    read_body,
-    while_client_waits,
 )
 
 logger = logging.getLogger(__name__)
@@ -41,64 +38,76 @@ logger = logging.getLogger(__name__)
 PATHS = frozenset({*Endpoint, *SHARED_MEMORY})
 """The paths this door answers, at the server's root."""
 
-Extra = tuple[tuple[bytes, bytes], ...]
-"""Headers beside those that every answer has."""
-
 RETRY_SOON: Extra = ((b"retry-after", b"1"),)
+
+Encode = Callable[[Result], tuple[bytes, Extra]]
 
 
 class UmBridgeDoor:
     """Answers the UM-Bridge paths; whatever goes wrong, the body is the protocol's error."""
 
-    def __init__(self, backend: Backend, *, max_body_bytes: int, non_finite: NonFinite) -> None:
+    def __init__(self, backend: Backend, *, non_finite: NonFinite) -> None:
         self._backend = backend
-        self._max_body_bytes = max_body_bytes
-        self._nonfinite = non_finite
+        self._non_finite = non_finite
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        extra: Extra = ()
-        try:
-            body, extra = await self._answer(scope, receive)
-            status = 200
-        except ClientGone:
-            return
-        except Refused as refused:
-            await answer_refused(send, refused)
-            return
-        except FarmError as error:
-            status, body = encode_error(error)
-            extra = RETRY_SOON if status == 503 else ()
-            if error.detail:
-                logger.debug("%s: %s\n%s", scope["path"], error.message, error.detail)
-        except asyncio.CancelledError:
-            # The server gives up waiting for calls that outlast its shutdown.
-            status, body = encode_error(Unavailable("the farm shut down before the call finished"))
-        except Exception:
-            logger.exception("answering %s", scope["path"])
-            status, body = 500, error_body("InternalError", INTERNAL_ERROR)
-        await answer_json(send, status, body, headers=extra)
-
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[bytes, Extra]:
-        path = scope["path"]
-        _check_method(path, scope["method"])
-        headers = headers_of(scope)
-        body = await read_body(headers, receive, self._max_body_bytes)
+    def __call__(self, request: Request, answer: Answer) -> TakeBack | None:
+        """Answer one request, now or when its call is done. Raises Refused."""
+        _check_method(request.path, request.method)
         models = self._backend.models()
-        request = decode_request(path, body, models)
-        if isinstance(request, Call):
-            hints = hints_of(scope, headers)
-            result = await while_client_waits(self._backend.submit(request, hints), receive)
-            return encode_result(request, result, self._nonfinite), result_headers(result)
-        if request.endpoint is Endpoint.INFO:
-            return encode_info(models), ()
-        if request.endpoint is Endpoint.MODEL_INFO:
-            return encode_model_info(models[request.model]), ()
-        return await while_client_waits(self._sizes(request), receive), ()
+        try:
+            asked = decode_request(request.path, request.body, models)
+            if isinstance(asked, Call):
+                return self._start(asked, request, answer, partial(self._encode_result, asked))
+            if asked.endpoint is Endpoint.INFO:
+                answer(200, encode_info(models))
+            elif asked.endpoint is Endpoint.MODEL_INFO:
+                answer(200, encode_model_info(models[asked.model]))
+            else:
+                return self._answer_sizes(asked, request, answer)
+        except FarmError as error:
+            _answer_error(error, request, answer)
+        return None
 
-    async def _sizes(self, request: Question) -> bytes:
-        info = await self._backend.describe(request.model, request.config)
-        return encode_sizes(request.endpoint, info)
+    def _answer_sizes(self, asked: Question, request: Request, answer: Answer) -> TakeBack | None:
+        info = self._backend.description(asked.model, asked.config)
+        if info is not None:
+            answer(200, encode_sizes(asked.endpoint, info))
+            return None
+
+        def encode(result: Result) -> tuple[bytes, Extra]:
+            assert result.info is not None, "a worker answers describe with an info"
+            return encode_sizes(asked.endpoint, result.info), ()
+
+        call = Call(asked.model, Operation.DESCRIBE, config=asked.config)
+        return self._start(call, request, answer, encode)
+
+    def _start(self, call: Call, request: Request, answer: Answer, encode: Encode) -> TakeBack:
+        def done(outcome: Result | FarmError) -> None:
+            try:
+                if isinstance(outcome, FarmError):
+                    _answer_error(outcome, request, answer)
+                else:
+                    body, extra = encode(outcome)
+                    answer(200, body, extra)
+            except FarmError as error:
+                _answer_error(error, request, answer)
+            except Exception:
+                logger.exception("answering %s", request.path)
+                answer(500, error_body("InternalError", INTERNAL_ERROR))
+
+        hints = hints_of(request.headers, request.peer, request.user)
+        task_id = self._backend.start_call(call, hints, done)
+        return partial(self._backend.cancel, task_id)
+
+    def _encode_result(self, call: Call, result: Result) -> tuple[bytes, Extra]:
+        return encode_result(call, result, self._non_finite), result_headers(result)
+
+
+def _answer_error(error: FarmError, request: Request, answer: Answer) -> None:
+    status, body = encode_error(error)
+    if error.detail:
+        logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
+    answer(status, body, RETRY_SOON if status == 503 else ())
 
 
 def _check_method(path: str, method: str) -> None:
@@ -109,7 +118,7 @@ def _check_method(path: str, method: str) -> None:
     allowed = ("GET", "HEAD") if path == Endpoint.INFO else ("POST",)
     if method not in allowed:
         message = f"{path} is asked with {allowed[0]}, not {method}"
-        allow = [(b"allow", ", ".join(allowed).encode())]
+        allow = ((b"allow", ", ".join(allowed).encode()),)
         raise Refused(405, "MethodNotAllowed", message, headers=allow)
 
 

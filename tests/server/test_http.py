@@ -19,7 +19,9 @@ import urllib3
 import farm
 from farm.errors import Unavailable
 from farm.model import Config, Inputs
-from farm.server.door import answer_json
+from farm.server.access import Access
+from farm.server.app import FrontDoor
+from farm.server.asgi import answer_json
 from farm.server.http import HttpServer, listen
 from farm.server.umbridge import PATHS
 from tests.front_door import WAIT_S, front_door, read_answer, until
@@ -45,8 +47,11 @@ ASK = b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), B
 INFO = b"GET /Info HTTP/1.1\r\n\r\n"
 
 
-async def nothing(scope: Any, receive: Any, send: Any) -> None:
+async def unasked(scope: Any, receive: Any, send: Any) -> None:
     raise AssertionError("nobody asks")
+
+
+nothing = FrontDoor({}, unasked, Access(None))
 
 
 def test_a_free_port_is_picked_and_told() -> None:
@@ -202,7 +207,7 @@ def test_last_words_are_waited_for() -> None:
                 await asyncio.sleep(0.1)
             await answer_json(send, 503, b"{}")
 
-        server = HttpServer(app, port=0)
+        server = HttpServer(FrontDoor({}, app, Access(None)), port=0)
         reader, writer = await asyncio.open_connection(*await server.start())
         writer.write(INFO)
         await asked.wait()

@@ -1,0 +1,261 @@
+"""Whole requests and answers over a bare connection, with doors made for the purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from farm.server.access import Access
+from farm.server.app import FrontDoor
+from farm.server.door import Answer, Door, Refused, Request, TakeBack
+from farm.server.http import HttpServer
+from tests.front_door import WAIT_S, until
+
+LIMIT = 1000
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answers what is for no door with the path that it got."""
+    body = scope["path"].encode()
+    head = [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Later:
+    """A door that keeps its answers until it is told."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Request, Answer]] = []
+        self.taken_back: list[bytes] = []
+
+    def __call__(self, request: Request, answer: Answer) -> TakeBack:
+        self.open.append((request, answer))
+        return lambda: self.taken_back.append(request.body)
+
+
+def echo(request: Request, answer: Answer) -> None:
+    answer(
+        200, request.method.encode() + b" " + request.body, ((b"x-path", request.path.encode()),)
+    )
+
+
+def mistake(request: Request, answer: Answer) -> None:
+    raise ZeroDivisionError("secret")
+
+
+def refuse(request: Request, answer: Answer) -> None:
+    raise Refused(405, "MethodNotAllowed", "not so", headers=((b"allow", b"POST"),))
+
+
+class Server:
+    def __init__(self, loop: asyncio.AbstractEventLoop, http: HttpServer) -> None:
+        self.loop = loop
+        self.http = http
+        self.address = self.wait(http.start())
+
+    def wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(WAIT_S)
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function on the server's loop, and wait for it."""
+
+        async def there() -> None:
+            function(*arguments)
+
+        self.wait(there())
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=WAIT_S)
+
+    def ask(self, *requests: bytes) -> bytes:
+        """All that comes back, the last request closing the connection."""
+        with self.connect() as connection:
+            for request in requests:
+                connection.sendall(request)
+            return rest_of(connection)
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    received = b""
+    while part := connection.recv(10**5):
+        received += part
+    return received
+
+
+@contextmanager
+def serving(**doors: Door) -> Iterator[Server]:
+    paths = {f"/{name}": door for name, door in doors.items()}
+    front = FrontDoor(paths, application, Access(None), max_body_bytes=LIMIT)
+    loop = uvloop.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = Server(loop, HttpServer(front, port=0))
+    try:
+        yield server
+    finally:
+        server.wait(server.http.stop(0.1))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def post(path: str, body: bytes = b"", *headers: str) -> bytes:
+    head = "".join(f"{line}\r\n" for line in (f"Content-Length: {len(body)}", *headers))
+    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+LAST = "Connection: close"
+
+
+def test_an_answer_has_its_length_its_type_and_its_headers() -> None:
+    with serving(echo=echo) as server:
+        assert server.ask(post("/echo", b"abc", LAST)) == (
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n"
+            b"x-path: /echo\r\nconnection: close\r\n\r\nPOST abc"
+        )
+
+
+def test_long_bodies_travel_both_ways() -> None:
+    def grow(request: Request, answer: Answer) -> None:
+        answer(200, request.body * 1000)
+
+    with serving(grow=grow) as server:
+        body = bytes(range(256)) * 3
+        assert server.ask(post("/grow", body, LAST)).endswith(b"\r\n\r\n" + body * 1000)
+
+
+@pytest.mark.parametrize("path", ["/echo", "//echo", "/%65cho", "/echo?x=1", "http://farm/echo"])
+def test_a_path_may_be_written_in_many_ways(path: str) -> None:
+    with serving(echo=echo) as server:
+        assert b"x-path: /echo\r\n" in server.ask(post(path, b"", LAST))
+
+
+def test_other_paths_are_the_application_s_on_the_same_connection() -> None:
+    with serving(echo=echo) as server:
+        received = server.ask(
+            post("/echo", b"1"), post("/other"), post("/echo", b"2"), post("/last", b"", LAST)
+        )
+        assert [part.rpartition(b"\r\n\r\n")[2] for part in received.split(b"HTTP/1.1 200 OK")] == [
+            b"",
+            b"POST 1",
+            b"/other",
+            b"POST 2",
+            b"/last",
+        ]
+
+
+def test_requests_sent_ahead_are_answered_in_their_order() -> None:
+    later = Later()
+    with serving(later=later, echo=echo) as server, server.connect() as connection:
+        connection.sendall(
+            post("/later", b"1")
+            + post("/echo", b"2")
+            + post("/later", b"3")
+            + post("/x", b"", LAST)
+        )
+        for body in (b"1", b"3"):
+            until(lambda: later.open, "the door is asked")
+            request, answer = later.open.pop()
+            assert request.body == body  # the one after it waits for its turn
+            server.call(answer, 200, b"answer " + body)
+        received = rest_of(connection)
+        positions = [received.index(b) for b in (b"answer 1", b"POST 2", b"answer 3", b"/x")]
+        assert positions == sorted(positions)
+
+
+def test_a_head_is_asked_for_without_its_body() -> None:
+    with serving(echo=echo) as server:
+        received = server.ask(b"HEAD /echo HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert b"content-length: 5\r\n" in received
+        assert received.endswith(b"\r\n\r\n")
+
+
+def test_http_1_0_ends_the_connection() -> None:
+    with serving(echo=echo) as server:
+        received = server.ask(b"POST /echo HTTP/1.0\r\nContent-Length: 1\r\n\r\nz")
+        assert received.endswith(b"connection: close\r\n\r\nPOST z")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_that_is_too_long_is_refused_and_passed_over(announced: bool) -> None:
+    body = b"x" * (LIMIT + 1)
+    too_long = post("/echo", body)
+    if not announced:
+        chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        too_long = b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
+    with serving(echo=echo) as server:
+        received = server.ask(too_long, post("/echo", b"next", LAST))
+        assert received.startswith(b"HTTP/1.1 413 ")
+        assert b"longer than 1000 bytes" in received
+        assert received.endswith(b"POST next")
+        assert server.ask(post("/echo", body[1:], LAST)).endswith(b"POST " + body[1:])
+
+
+def test_a_request_sent_ahead_that_is_too_long_is_refused_in_its_turn() -> None:
+    later = Later()
+    with serving(later=later, echo=echo) as server, server.connect() as connection:
+        connection.sendall(post("/later", b"1") + post("/echo", b"x" * (LIMIT + 1), LAST))
+        until(lambda: later.open, "the door is asked")
+        server.call(later.open[0][1], 200, b"first")
+        received = rest_of(connection)
+        assert received.index(b"first") < received.index(b"HTTP/1.1 413 ")
+
+
+def test_mistakes_and_refusals_are_told_and_the_connection_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(mistake=mistake, refuse=refuse, echo=echo) as server:
+        received = server.ask(post("/mistake"), post("/refuse"), post("/echo", b"3", LAST))
+        first, second, third = received.split(b"HTTP/1.1 ")[1:]
+        assert first.startswith(b"500 ")
+        error = json.loads(first.partition(b"\r\n\r\n")[2])["error"]
+        assert error["type"] == "InternalError"
+        assert b"secret" not in received
+        assert "ZeroDivisionError: secret" in caplog.text
+        assert second.startswith(b"405 ")
+        assert b"allow: POST\r\n" in second
+        assert third.endswith(b"POST 3")
+
+
+def test_a_client_that_hangs_up_takes_its_request_back() -> None:
+    later = Later()
+    with serving(later=later) as server:
+        with server.connect() as connection:
+            connection.sendall(post("/later", b"1") + post("/later", b"2"))
+            until(lambda: later.open, "the door is asked")
+        until(lambda: later.taken_back, "the request is taken back")
+        server.call(later.open[0][1], 200, b"to nobody")
+        assert later.taken_back == [b"1"]  # what was sent ahead had not been begun
+        assert len(later.open) == 1
+
+
+def test_an_answered_request_is_not_taken_back() -> None:
+    later = Later()
+    with serving(later=later) as server:
+        with server.connect() as connection:
+            connection.sendall(post("/later", b"1"))
+            until(lambda: later.open, "the door is asked")
+            server.call(later.open[0][1], 200, b"done")
+            assert b"done" in connection.recv(1000)
+        assert server.ask(post("/other", b"", LAST))  # the end of the other has been seen by now
+        assert later.taken_back == []
+
+
+def test_an_end_answers_what_is_open_and_takes_it_back() -> None:
+    later = Later()
+    with serving(later=later) as server, server.connect() as connection:
+        connection.sendall(post("/later", b"1"))
+        until(lambda: later.open, "the door is asked")
+        server.wait(server.http.stop(0.1))
+        received = rest_of(connection)
+        assert received.startswith(b"HTTP/1.1 503 ")
+        assert later.taken_back == [b"1"]
