@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
 from farm.model import check_call
-from farm.scheduler.actions import Outcome, Reply, Send
+from farm.scheduler.actions import Outcome, Reply, Send, TakeBack
 from farm.scheduler.core import Scheduler
 from farm.scheduler.measures import Measures
 from farm.scheduler.state import TaskId, WorkerId
@@ -265,20 +265,25 @@ class Dispatcher:
         self._acts_soon = False
         now = time.monotonic()
         while actions := self._scheduler.actions(now):
+            # Replies last: no worker need idle while answers are written.
+            for action in actions:
+                if not isinstance(action, Reply):
+                    self._tell_worker(action)
             for action in actions:
                 if isinstance(action, Reply):
                     self._reply(action, now)
-                    continue
-                carrier = self._carrier.get(action.worker)
-                if carrier is None:
-                    continue  # lost while carrying out; its tasks are back in their queues
-                if isinstance(action, Send):
-                    carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
-                else:
-                    carrier.take_back(action.worker, action.tasks)
         for callback in self._after_acting:
             callback()
         self._set_timer()
+
+    def _tell_worker(self, action: Send | TakeBack) -> None:
+        carrier = self._carrier.get(action.worker)
+        if carrier is None:
+            return  # lost while carrying out; its tasks are back in their queues
+        if isinstance(action, Send):
+            carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
+        else:
+            carrier.take_back(action.worker, action.tasks)
 
     def _reply(self, reply: Reply, now: float) -> None:
         task, outcome = reply.task, reply.outcome
