@@ -38,10 +38,10 @@ class Measures:
             return
         self.done += 1
         self.run_time_s += outcome.run_time_s
-        if task.refill:
-            if outcome.idle_s >= 0.0:
-                self._idle_gap_s.append(outcome.idle_s)
-        elif task.alone:
+        waited = task.refill or not task.alone
+        if waited and outcome.idle_s >= 0.0:
+            self._idle_gap_s.append(outcome.idle_s)
+        if task.alone and not task.refill:
             self._overhead_s.append(now - task.submitted_at - outcome.run_time_s)
 
     def snapshot(self, now: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ WorkerId = NewType("WorkerId", str)
 MAX_PREFETCH = 256
 """Most calls that may wait at a worker; above it a message is no cheaper per call (measured)."""
 
-LONG_RUN_ROUND_TRIPS = 20
+LONG_RUN_ROUND_TRIPS = 50
 """A call longer than this many round trips gains nothing from prefetching (simulated)."""
 
 

@@ -61,10 +61,12 @@ def test_overhead_is_of_calls_that_found_a_worker_idle() -> None:
     assert overhead == pytest.approx({"p50": 0.5, "p95": 0.5, "p99": 0.5, "samples": 1})
 
 
-def test_idle_gap_is_of_calls_that_waited_for_the_worker() -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_idle_gap_is_of_calls_that_waited_for_the_worker_here_or_there(alone: bool) -> None:
     measures = Measures()
     for idle_s in (0.1, 0.2, 0.3, -1.0):  # below 0: the worker does not tell
-        measures.add(task_of(alone=True, refill=True), Result((), 2.0, idle_s=idle_s), 9.0)
+        task = task_of(alone=alone, refill=alone)
+        measures.add(task, Result((), 2.0, idle_s=idle_s), 9.0)
     measures.add(task_of(alone=True), Result((), 2.0, idle_s=5.0), 9.0)
     gap = measures.snapshot(9.0)["idle_gap_s"]
     assert gap is not None

@@ -59,7 +59,7 @@ def test_no_call_waits_at_a_worker_while_run_times_are_unknown(farm: Recorder) -
 
 
 def test_no_call_waits_at_a_worker_behind_a_long_one(farm: Recorder) -> None:
-    farm.learn(21 * ROUND_TRIP_S)
+    farm.learn(51 * ROUND_TRIP_S)
     farm.join("w")
     tasks = farm.submit_many(3)
     farm.expect(sent("w", tasks[0]))
@@ -67,7 +67,7 @@ def test_no_call_waits_at_a_worker_behind_a_long_one(farm: Recorder) -> None:
 
 @pytest.mark.parametrize(
     ("run_time_s", "waiting"),
-    [(19 * ROUND_TRIP_S, 1), (SHORT_S, 1), (0.4 * ROUND_TRIP_S, 3), (1e-9, MAX_PREFETCH)],
+    [(49 * ROUND_TRIP_S, 1), (SHORT_S, 1), (0.4 * ROUND_TRIP_S, 3), (1e-9, MAX_PREFETCH)],
 )
 def test_as_many_calls_wait_at_a_worker_as_fill_a_round_trip(
     farm: Recorder, run_time_s: float, waiting: int

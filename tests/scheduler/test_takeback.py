@@ -309,7 +309,7 @@ def test_small_change_of_run_times_moves_nothing(farm: Recorder) -> None:
     tasks = farm.submit_many(2)
     farm.expect(sent("w", *tasks))
     farm.after(30 * ROUND_TRIP_S)
-    farm.run_times().add(600 * ROUND_TRIP_S)
+    farm.run_times().add(1600 * ROUND_TRIP_S)
     assert farm.run_times().prefetch == 0
     farm.finish("w", tasks[0], SHORT_S)
     farm.expect(replied(tasks[0], SHORT_S, "w"))
