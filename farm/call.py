@@ -138,7 +138,8 @@ class Result:
 
     For derivatives `outputs` holds one flat array; for describe none, and `info` is set.
     run_time_s: seconds inside the model; calls that ran as one batch all carry the batch's time.
-    queue_time_s: seconds between the farm's taking the call and its leaving for the worker.
+    queue_time_s: seconds in the farm's queue, and at the worker until the run; from a worker only
+    these last ones.
     idle_s: seconds the worker had nothing to do before this run; negative where that is not known.
     """
 

@@ -296,7 +296,7 @@ class Dispatcher:
                 outcome.run_time_s,
                 outcome.info,
                 reply.worker or "",
-                reply.queue_time_s,
+                reply.queue_time_s + outcome.queue_time_s,
                 outcome.idle_s,
             )
         self.measures.add(task, outcome, now)

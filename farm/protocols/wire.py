@@ -357,10 +357,9 @@ def _runs_of_answers(
 
 def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
     arrays = [writer.put(a) for a in result.outputs]
-    row = [task_id, arrays, result.run_time_s, result.idle_s]
+    row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
     if result.info is not None or result.worker:
-        info = None if result.info is None else result.info.to_json()
-        row += [result.worker, result.queue_time_s, info]
+        row += [result.worker, None if result.info is None else result.info.to_json()]
     return row
 
 
@@ -434,13 +433,14 @@ def _check_times(run_time_s: float, idle_s: float) -> None:
 
 def _result(message: Message, row: list[Any]) -> Result:
     outputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[1]])
-    run_time_s, idle_s = row[2], row[3]
+    run_time_s, idle_s, queue_time_s = row[2:5]
     _check_times(run_time_s, idle_s)
-    if len(row) == 4:
-        return Result(outputs, run_time_s, idle_s=idle_s)
-    worker, queue_time_s, info = row[4:]
+    _check_times(queue_time_s, 0.0)
+    if len(row) == 5:
+        return Result(outputs, run_time_s, None, "", queue_time_s, idle_s)
+    worker, info = row[5:]
     known = None if info is None else ModelInfo.from_json(info)
-    return Result(outputs, run_time_s, known, _text(worker), float(queue_time_s), idle_s)
+    return Result(outputs, run_time_s, known, _text(worker), queue_time_s, idle_s)
 
 
 # The rest

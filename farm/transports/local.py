@@ -12,14 +12,15 @@ import queue
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from farm.call import Call, WorkerInfo
+from farm.call import Call, Result, WorkerInfo
 from farm.model import Model
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId, needs_no_slot
-from farm.worker.run import Runner
+from farm.worker.run import Runner, timed
 
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
@@ -36,7 +37,8 @@ class _Worker:
         self.something_new: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Under the lock: calls that have not begun, which may be taken back.
         self.lock = threading.Lock()
-        self.waiting: dict[TaskId, Call] = {}
+        self.waiting: dict[TaskId, tuple[Call, float]] = {}  # and when it came
+        self.claimed_at = 0.0
         self.stopped = False
 
     def run(self, tell: Callable[[Answers], None], gone: Callable[[], None]) -> None:
@@ -46,8 +48,9 @@ class _Worker:
             with self.lock:
                 batch = list(self.waiting.items())
             ids = [task_id for task_id, _ in batch]
-            for outcomes in self.runner.run([c for _, c in batch], claim=self._claimer(ids)):
-                tell([(ids[i], outcome) for i, outcome in outcomes])
+            calls = [call for _, (call, _) in batch]
+            for outcomes in self.runner.run(calls, claim=self._claimer(ids)):
+                tell([(ids[i], self._timed(outcome, batch[i][1][1])) for i, outcome in outcomes])
         gone()
 
     def _claimer(self, ids: Sequence[TaskId]) -> Callable[[Sequence[int]], list[int]]:
@@ -55,9 +58,13 @@ class _Worker:
             with self.lock:
                 if self.stopped:
                     return []
+                self.claimed_at = time.perf_counter()
                 return [i for i in positions if self.waiting.pop(ids[i], None) is not None]
 
         return claim
+
+    def _timed(self, outcome: Outcome, came_at: float) -> Outcome:
+        return timed(outcome, self.claimed_at - came_at) if isinstance(outcome, Result) else outcome
 
     def stop(self) -> None:
         """End after the model call that runs."""
@@ -108,8 +115,11 @@ class LocalTransport:
         questions = [task for task in tasks if needs_no_slot(task[1].operation)]
         if questions:
             self._loop.run_in_executor(None, self._describe, to, questions)
+        now = time.perf_counter()
         with to.lock:
-            to.waiting.update((i, call) for i, call in tasks if not needs_no_slot(call.operation))
+            to.waiting.update(
+                (i, (call, now)) for i, call in tasks if not needs_no_slot(call.operation)
+            )
         to.something_new.put(None)
 
     def _describe(self, worker: _Worker, questions: Sequence[tuple[TaskId, Call]]) -> None:

@@ -24,7 +24,7 @@ from farm.protocols.wire import Buffer, Kind
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
 from farm.transports.zmq_socket import dial, has_message, receive, send
-from farm.worker.run import Runner
+from farm.worker.run import Runner, timed
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class WorkerHost:
         self._drain_asked = False
         # Under the lock, like the socket. A call is in one of the first three until it is answered.
         self._lock = threading.Lock()
-        self._waiting: dict[int, Call] = {}
+        self._waiting: dict[int, tuple[Call, float]] = {}  # and when it came
         self._running: set[int] = set()
         self._answers: list[tuple[int, wire.Outcome]] = []
         self._answers_since = 0.0
@@ -153,7 +153,7 @@ class WorkerHost:
 
     # Running
 
-    def _run(self, batch: list[tuple[int, Call]], idle_s: float) -> None:
+    def _run(self, batch: list[tuple[int, tuple[Call, float]]], idle_s: float) -> None:
         ids = [task_id for task_id, _ in batch]
 
         def claim(positions: Sequence[int]) -> list[int]:
@@ -169,14 +169,15 @@ class WorkerHost:
             if self._on_start is not None:
                 self._on_start([ids[i] for i in positions])
 
-        for outcomes in self._runner.run([call for _, call in batch], started, claim):
+        for outcomes in self._runner.run([call for _, (call, _) in batch], started, claim):
             now = time.perf_counter()
             with self._lock:
                 if not self._answers:
                     self._answers_since = now
                 for i, outcome in outcomes:
-                    if idle_s >= 0.0 and isinstance(outcome, Result):
-                        outcome = _after_idling(outcome, idle_s)
+                    if isinstance(outcome, Result):
+                        waited_s = max(0.0, self._began_at - batch[i][1][1])
+                        outcome = timed(outcome, waited_s, idle_s)
                     self._running.discard(ids[i])
                     self._answers.append((ids[i], outcome))
                 # The next run may take long; after a short one that is unlikely.
@@ -254,9 +255,10 @@ class WorkerHost:
     def _take(self, message: wire.Message) -> None:
         if not self._joined:
             return  # sent to a life that is over: others have got them
+        now = time.perf_counter()
         for task_id, call in wire.decode_calls(message)[1]:
             if isinstance(call, Call):
-                self._waiting[task_id] = call
+                self._waiting[task_id] = call, now
             else:
                 self._answers.append((task_id, call))
         self._send_answers()
@@ -307,9 +309,9 @@ class WorkerHost:
                 os._exit(EXIT_ORPHANED)
 
     def _take_questions(self) -> list[tuple[int, Call]]:
-        ids = [i for i, call in self._waiting.items() if needs_no_slot(call.operation)]
+        ids = [i for i, (call, _) in self._waiting.items() if needs_no_slot(call.operation)]
         self._running.update(ids)
-        return [(i, self._waiting.pop(i)) for i in ids]
+        return [(i, self._waiting.pop(i)[0]) for i in ids]
 
     def _answer(self, questions: list[tuple[int, Call]]) -> None:
         for task_id, call in questions:
@@ -336,12 +338,6 @@ class WorkerHost:
             f"no word from the dispatcher at {self._endpoint} for {self._silent_s:.0f} s; "
             "is it running, and is the connection file current?"
         )
-
-
-def _after_idling(result: Result, idle_s: float) -> Result:
-    return Result(
-        result.outputs, result.run_time_s, result.info, result.worker, result.queue_time_s, idle_s
-    )
 
 
 class Reporter:

@@ -45,6 +45,13 @@ DESCRIPTIONS_KEPT = 1000
 MESSAGE_LENGTH = 2000
 
 
+def timed(result: Result, queue_time_s: float, idle_s: float = -1.0) -> Result:
+    """The result with what its host knows: how long the call waited there, and the host for it."""
+    return Result(
+        result.outputs, result.run_time_s, result.info, result.worker, queue_time_s, idle_s
+    )
+
+
 class Runner:
     """Answers calls with the given models, one model call at a time.
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -263,6 +264,25 @@ async def test_cancelled_calls_do_not_run(start: Start) -> None:
         gate.open.set()
         assert (await dispatcher.submit(cube(2.0))).outputs[0][0] == 8.0
         assert gate.waiting == 1
+
+
+@contract
+async def test_the_wait_at_a_worker_is_queue_time(start: Start) -> None:
+    gate = Gate()
+    async with start({"power": gate}, 1) as dispatcher:
+        for _ in range(20):  # so that runs are known to be short, and calls wait at the worker
+            await dispatcher.submit(cube(1.0))
+        first = asyncio.create_task(dispatcher.submit(cube(0.0)))
+        await until(lambda: gate.waiting == 1)
+        second = asyncio.create_task(dispatcher.submit(cube(2.0)))
+        await until(lambda: snapshot(dispatcher, "in_flight") == 2)
+        await dispatcher.describe("power", '{"n":2}')  # the worker has got what was sent before
+        since = time.perf_counter()
+        await asyncio.sleep(0.05)
+        waited_s = time.perf_counter() - since
+        gate.open.set()
+        await first
+        assert (await second).queue_time_s >= waited_s
 
 
 @contract

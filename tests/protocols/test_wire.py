@@ -207,9 +207,7 @@ def test_answers_that_are_alike_come_back(sent: list[Result | FarmError]) -> Non
             assert outcome.run_time_s == expected.run_time_s
             assert outcome.idle_s == expected.idle_s
             assert outcome.worker == expected.worker
-            assert outcome.queue_time_s == (expected.queue_time_s if outcome.worker else 0.0) or (
-                outcome.queue_time_s == expected.queue_time_s
-            )
+            assert outcome.queue_time_s == expected.queue_time_s
 
 
 def test_a_thousand_alike_calls_are_told_once() -> None:
@@ -537,11 +535,17 @@ def test_times_of_a_group_have_to_be_times(
 
 
 def test_hostile_answer_is_an_answer_too() -> None:
-    rows = [[1, [["<f8", [10**18], 0]], 0.1, -1.0], [2, [], 0.1, -1.0], [3, [], "fast", -1.0]]
+    rows = [
+        [1, [["<f8", [10**18], 0]], 0.1, -1.0, 0.0],
+        [2, [], 0.1, -1.0, 0.0],
+        [3, [], "fast", -1.0, 0.0],
+        [4, [], 0.1, -1.0, -0.5],
+    ]
     answers = dict(wire.decode_answers(wire.decode([message(Kind.ANSWERS, [rows, []])])))
     assert isinstance(answers[1], InvalidOutput)
     assert isinstance(answers[2], Result)
     assert isinstance(answers[3], InvalidOutput)
+    assert isinstance(answers[4], InvalidOutput)
 
 
 def test_unknown_error_is_a_failure_of_the_model() -> None:
