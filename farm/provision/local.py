@@ -203,7 +203,8 @@ class Workers:
                     self._look_after(seat, now)
                 self._tell_ready()
                 self._out_of_memory.look()
-                self._wait(now)
+                if not all(seat.over for seat in self._seats):
+                    self._wait(now)
         except BaseException as error:
             log.exception("the supervisor fails")
             self._failure = WorkersFailed(f"the supervisor failed: {error!r}")
