@@ -7,10 +7,10 @@ import csv
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import h5py
 import numpy as np
@@ -21,7 +21,17 @@ from farm.sweep.journal import NO_WORKER, Row, Status
 from farm.sweep.known import Known
 from farm.sweep.plan import Plan
 from farm.sweep.progress import Meter, Progress, read_status, status_of
-from farm.sweep.recover import HDF5_ERRORS, RUNNING, journal_of, open_file, read, rebuild
+from farm.sweep.recover import (
+    HDF5_ERRORS,
+    PATIENCE_S,
+    RUNNING,
+    journal_of,
+    open_file,
+    read,
+    rebuild,
+)
+
+T = TypeVar("T")
 
 EXPORT_ROWS = 4096
 
@@ -36,11 +46,15 @@ def known_of(path: Path) -> tuple[Plan, Known]:
 
     Raises SweepError.
     """
-    if _journal_is_newer(path):
-        journaled = read(journal_of(path))
-        return journaled.plan, journaled.known
-    with open_sweep(path) as file:
-        return layout.read_plan(file), layout.read_known(file)
+
+    def look() -> tuple[Plan, Known]:
+        if _journal_is_newer(path):
+            journaled = read(journal_of(path))
+            return journaled.plan, journaled.known
+        with open_file(path, "r") as file:
+            return layout.read_plan(file), layout.read_known(file)
+
+    return _looked_at(path, look)
 
 
 @contextlib.contextmanager
@@ -49,20 +63,34 @@ def open_sweep(path: Path) -> Iterator[h5py.File]:
 
     Raises SweepError.
     """
+    with contextlib.ExitStack() as stack:
+
+        def look() -> h5py.File:
+            source = path
+            if _journal_is_newer(path):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-sweep-"))
+                source = Path(folder) / path.name
+                rebuild(journal_of(path), source)
+            file = stack.enter_context(open_file(source, "r"))
+            layout.read_plan(file)
+            return file
+
+        yield _looked_at(path, look)
+
+
+def _looked_at(path: Path, look: Callable[[], T]) -> T:
+    """What `look` gives; it looks again where a writer began or ended in that very moment."""
     if not path.exists() and not journal_of(path).exists():
         raise SweepError(f"{path} does not exist")
-    with contextlib.ExitStack() as stack:
-        if _journal_is_newer(path):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-sweep-"))
-            copy = Path(folder) / path.name
-            rebuild(journal_of(path), copy)
-            path = copy
+    until = time.monotonic() + PATIENCE_S
+    while True:
         try:
-            file = stack.enter_context(open_file(path, "r"))
-            layout.read_plan(file)
+            return look()
         except HDF5_ERRORS as error:
-            raise SweepError(f"{path} cannot be read: {error}") from error
-        yield file
+            in_between = isinstance(error, BlockingIOError | FileNotFoundError)
+            if not in_between or time.monotonic() > until:
+                raise SweepError(f"{path} cannot be read: {error}") from error
+        time.sleep(0.02)
 
 
 def snapshot(path: Path, target: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import fcntl
 import io
 import sys
 import time
@@ -219,3 +220,37 @@ def test_what_is_no_sweep_is_told(tmp_path: Path) -> None:
 
 def test_status_words_are_those_of_the_file() -> None:
     assert [s.name.lower() for s in Status] == ["pending", "done", "failed", "cancelled", "timeout"]
+
+
+def test_a_writer_that_ends_in_the_moment_of_a_look_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.h5"
+    sweep_in("complete", path)  # its journal is gone
+    running = [True]  # what was so when it was asked, and is not any more
+    monkeypatch.setattr(read_module, "_journal_is_newer", lambda p: bool(running and running.pop()))
+    assert known_of(path)[1].status.tolist() == [1, 1, 1, 2, 0, 0]
+    running.append(True)
+    with open_sweep(path) as file:
+        assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
+    assert not running
+
+
+def test_a_writer_that_begins_in_the_moment_of_a_look_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.h5"
+    sweep_in("interrupted", path)
+    real, looks = read_module._journal_is_newer, []
+    with path.open("rb") as writer:
+
+        def asked(path: Path) -> bool:
+            looks.append(path)
+            if len(looks) == 3:
+                fcntl.flock(writer, fcntl.LOCK_UN)
+            return real(path)
+
+        monkeypatch.setattr(read_module, "_journal_is_newer", asked)
+        fcntl.flock(writer, fcntl.LOCK_EX)  # as HDF5 does
+        assert known_of(path)[1].status.tolist() == [1, 1, 1, 2, 0, 0]
+    assert len(looks) == 3

@@ -407,7 +407,7 @@ def test_an_operation_that_the_model_lacks_is_named() -> None:
         None,
         {"z": [1, 2]},
         [[1.0], [1.0, 2.0]],
-        object(),
+        pytest.param(object(), id="an object"),
     ],
     ids=str,
 )
