@@ -1,5 +1,6 @@
 # The same verbs here and in CI; `make help` lists them. Each makes the environment first.
 PYTHON ?= python3
+JOBS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
@@ -23,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-test: $(STAMP) ## the default test suite, under five minutes
-	$(BIN)/python -m pytest
+test: $(STAMP) ## the default test suite, under five minutes, in JOBS=2 processes
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
 	$(BIN)/python -m pytest -m "slow and not root and not slurm" --timeout 900
