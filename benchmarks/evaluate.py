@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -34,6 +35,7 @@ from machine import versions
 from round_trip import bare_broker, broker_load
 
 CALLERS = (1, 16, 64)
+ROUNDS = 6
 BODY = b'{"name": "forward", "input": [[1.0, 2.0, 3.0, 4.0]], "config": {}}'
 EXPECTED = b"10.0"
 
@@ -128,25 +130,27 @@ def http_peers(folder: Path, seconds: float) -> Iterator[tuple[str, int, Load]]:
             return bool(read_connection(run).url)
         return False
 
-    with process([*command, "--dir", str(run)], farm_is_up):
+    at_official = ("127.0.0.1", free_port())
+    official = [sys.executable, __file__, "--official", str(at_official[1])]
+    with (
+        process([*command, "--dir", str(run)], farm_is_up),
+        process(official, lambda: answers(at_official)),
+    ):
         host, _, port = read_connection(run).url.removeprefix("http://").rpartition(":")
-        for fresh in (False, True):
-            name = f"farm, HTTP, {'fresh' if fresh else 'kept'} connections"
-            for callers in CALLERS:
-                yield name, callers, one_load((host, int(port)), callers, seconds, fresh=fresh)
+        peers = {"farm": (host, int(port)), "official server": at_official}
+        # By turns, as the speed of a virtual machine changes from one minute to the next.
+        for _ in range(ROUNDS):
+            for fresh, callers in itertools.product((False, True), CALLERS):
+                for peer, address in peers.items():
+                    name = f"{peer}, HTTP, {'fresh' if fresh else 'kept'} connections"
+                    load = one_load(address, callers, seconds / ROUNDS, fresh=fresh)
+                    yield name, callers, load
         with farm.connect(run) as client:
             x = np.arange(1.0, 5.0)
             call = farm.Call("forward", farm.Operation.EVALUATE, (x,))
             for callers in CALLERS:
                 load = keep_in_flight(lambda: client.submit(call), callers, seconds)
                 yield "farm, native client", callers, load
-    address = ("127.0.0.1", free_port())
-    official = [sys.executable, __file__, "--official", str(address[1])]
-    with process(official, lambda: answers(address)):
-        for fresh in (False, True):
-            name = f"official server, HTTP, {'fresh' if fresh else 'kept'} connections"
-            for callers in CALLERS:
-                yield name, callers, one_load(address, callers, seconds, fresh=fresh)
 
 
 def one_load(address: tuple[str, int], callers: int, seconds: float, *, fresh: bool) -> Load:
@@ -192,7 +196,7 @@ def other_peers(seconds: float) -> Iterator[tuple[str, int, Load]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of each load")
     parser.add_argument("--official", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.official:
@@ -202,7 +206,7 @@ def main() -> None:
     loads: dict[str, dict[int, Load]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, callers, load in http_peers(Path(folder), options.seconds):
-            loads.setdefault(name, {})[callers] = load
+            loads.setdefault(name, {}).setdefault(callers, Load()).add(load)
     for name, callers, load in other_peers(options.seconds):
         loads.setdefault(name, {})[callers] = load
     print(f"\n{'calls/s (median latency in us)':42}" + "".join(f"{c:>8} callers" for c in CALLERS))

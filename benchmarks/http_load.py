@@ -15,6 +15,11 @@ class Load:
     seconds: float = 0.0
     latencies_s: list[float] = field(default_factory=list)
 
+    def add(self, other: Load) -> None:
+        """Count another load too, as of the same peer a while later."""
+        self.seconds += other.seconds
+        self.latencies_s += other.latencies_s
+
     @property
     def per_s(self) -> float:
         """Calls answered in a second."""
