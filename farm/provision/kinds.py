@@ -1,0 +1,199 @@
+"""The file of `farm serve --slurm`: which kinds of workers a farm may have, one table each."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from farm.provision.allocation import seconds_of
+from farm.settings import SettingsError
+
+DEFAULT_TEMPLATE = Path(__file__).with_name("worker.sh.in")
+
+LONGEST_WARNING_S = 60
+"""How long before the end of its time limit a job is told to drain, unless `warn_s` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerKind:
+    """One kind of workers: what they load, what a job asks SLURM for, how many there are.
+
+    name: in job names and in `farm status`. models: as `farm worker` takes them.
+    min_jobs, max_jobs: how many jobs there are always, and at most.
+    workers: model processes of one job on each of its nodes, or with ranks, MPI groups in the job.
+    ranks: MPI ranks of one worker; 0: no MPI. cpus: of one model process or rank.
+    nodes, gpus, mem: of one job, the last two per node, as sbatch's --gres=gpu:N and --mem.
+    time: its limit, as sbatch takes it. warn_s: how long before that it drains.
+    partition, account, qos, constraint: as sbatch takes them. sbatch, srun: more options of theirs.
+    setup: shell lines before the workers start. template: the script, if not farm's own.
+    call_limit_s: a model call that runs longer is killed.
+    backlog_s: what waits is to be done within about so long: the aim when jobs are asked for.
+    grow_after_s: a need for more jobs is acted on when it has lasted so long.
+    idle_timeout_s: a job that has had nothing to do for so long is let go.
+    """
+
+    name: str
+    models: Sequence[str] = ()
+    min_jobs: int = 0
+    max_jobs: int = 10
+    workers: int = 1
+    ranks: int = 0
+    cpus: int = 1
+    nodes: int = 1
+    gpus: int = 0
+    mem: str = ""
+    time: str = ""
+    warn_s: int | None = None
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    sbatch: Sequence[str] = ()
+    srun: Sequence[str] = ()
+    setup: Sequence[str] = ()
+    template: str = ""
+    call_limit_s: float | None = None
+    backlog_s: float = 60.0
+    grow_after_s: float = 2.0
+    idle_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        def expect(name: str, right: bool, expected: str) -> None:
+            if not right:
+                value = getattr(self, name)
+                raise SettingsError(f"{name} is {value!r}; expected {expected}")
+
+        form = r"[A-Za-z0-9_.-]{1,40}"
+        expect("name", bool(re.fullmatch(form, self.name)), "letters, digits and . _ -")
+        expect("models", bool(self.models), "at least one model, here or on the command line")
+        for name in ("workers", "cpus", "nodes", "max_jobs"):
+            expect(name, getattr(self, name) >= 1, "1 or more")
+        for name in ("ranks", "gpus", "grow_after_s"):
+            expect(name, getattr(self, name) >= 0, "0 or more")
+        expect("min_jobs", 0 <= self.min_jobs <= self.max_jobs, f"0 to max_jobs={self.max_jobs}")
+        for name in ("backlog_s", "idle_timeout_s"):
+            expect(name, getattr(self, name) > 0, "a number of seconds above 0")
+        limit = self.call_limit_s
+        expect("call_limit_s", limit is None or limit > 0, "a number of seconds above 0")
+        limit_s = self.time_limit_s
+        expect(
+            "time",
+            not self.time or (limit_s is not None and limit_s > 0),
+            "minutes, hours:minutes:seconds or days-hours, as sbatch takes it",
+        )
+        if self.warn_s is not None:
+            right = self.warn_s > 0 and (limit_s is None or self.warn_s < limit_s)
+            expect("warn_s", right, "a number of seconds above 0 and below `time`")
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """The time limit of a job in seconds; None when the partition's holds."""
+        return seconds_of(self.time) if self.time else None
+
+    @property
+    def warning_s(self) -> int:
+        """How long before its end a job is told to drain: at most a sixth of its time."""
+        if self.warn_s is not None:
+            return self.warn_s
+        limit_s = self.time_limit_s
+        return LONGEST_WARNING_S if limit_s is None else int(min(LONGEST_WARNING_S, limit_s / 6))
+
+    @property
+    def workers_per_job(self) -> int:
+        """How many workers the scheduler gets of one job."""
+        return self.workers if self.ranks else self.workers * self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All kinds of one farm, in the order of preference for models that several of them have.
+
+    host: the name by which compute nodes reach the front door; empty: its host name.
+    """
+
+    kinds: tuple[WorkerKind, ...]
+    host: str = ""
+    path: Path = field(default_factory=Path)
+
+
+def read_plan(path: Path, models: Sequence[str] = ()) -> Plan:
+    """The plan in a TOML file; `models` are for the kinds that name none.
+
+    Every key of a table may also stand above the tables: it is then for all that do not have it.
+    Raises SettingsError when the file cannot be read, or has a key or value that cannot be.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"no file {path}; see docs/slurm.md for what belongs in it") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from None
+    tables = data.pop("workers", None)
+    if not isinstance(tables, list) or not tables or not all(isinstance(t, dict) for t in tables):
+        raise SettingsError(f"{path} has no [[workers]] table; one for each kind of workers")
+    host = data.pop("host", "")
+    if not isinstance(host, str):
+        raise SettingsError(f"{path} sets host to {host!r}; expected a text")
+    _check_keys(data, f"{path}", ("host", "workers", *(k for k in KEYS if k not in PER_TABLE)))
+    shared = {"models": list(models), **data}
+    kinds = []
+    for number, table in enumerate(tables, 1):
+        where = f"{path}, [[workers]] number {number}"
+        _check_keys(table, where, KEYS)
+        values = {"name": f"w{number}", **shared, **table}
+        for key, value in values.items():
+            values[key] = _checked(key, value, where)
+        if values.get("template"):
+            values["template"] = str(path.parent / values["template"])
+        try:
+            kinds.append(WorkerKind(**values))
+        except SettingsError as error:
+            raise SettingsError(f"{where}: {error}") from None
+    names = [kind.name for kind in kinds]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise SettingsError(f"{path} has two [[workers]] tables named {', '.join(sorted(twice))}")
+    return Plan(tuple(kinds), host, path)
+
+
+KEYS = {f.name: str(f.type) for f in fields(WorkerKind)}
+PER_TABLE = ("name", "workers")
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "a text"),
+    "int": ((int,), "a whole number"),
+    "int | None": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "float | None": ((int, float), "a number"),
+    "Sequence[str]": ((list,), "a list of texts"),
+}
+
+
+def _check_keys(
+    table: Mapping[str, Any], where: str, allowed: Sequence[str] | Mapping[str, str]
+) -> None:
+    for key in table:
+        if key not in allowed:
+            raise SettingsError(
+                f"{where} sets {key!r}, which is none of: {', '.join(sorted(allowed))}"
+            )
+
+
+def _checked(key: str, value: Any, where: str) -> Any:
+    """A value of the right type that may stand in a script. Raises SettingsError."""
+    if key == "time" and type(value) is int:
+        value = str(value)  # minutes, as for sbatch
+    types, expected = _TYPES[KEYS[key]]
+    right = isinstance(value, types) and not isinstance(value, bool)
+    if right and isinstance(value, list):
+        right = all(isinstance(item, str) for item in value)
+    if not right:
+        raise SettingsError(f"{where} sets {key} to {value!r}; expected {expected}")
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and not text.isprintable() and not (key == "setup"):
+            raise SettingsError(f"{where} sets {key} to {value!r}; expected it on one line")
+    return tuple(value) if isinstance(value, list) else value

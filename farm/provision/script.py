@@ -1,0 +1,110 @@
+"""The script of a job of workers, from a template that a site may edit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from farm.provision.kinds import DEFAULT_TEMPLATE, WorkerKind
+from farm.settings import SettingsError
+
+PLACEHOLDER = re.compile(r"@([a-z]+)@")
+
+
+def job_script(
+    kind: WorkerKind,
+    *,
+    job_name: str,
+    connect: Path,
+    output: Path,
+    folder: Path,
+) -> str:
+    """The script for sbatch. All values are quoted; paths are made absolute.
+
+    connect: the connection file; output: folder for what the jobs print; folder: where they run.
+    Raises SettingsError when the template cannot be read or has an unknown word between @ signs.
+    """
+    template = Path(kind.template) if kind.template else DEFAULT_TEMPLATE
+    try:
+        text = template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"template {template} cannot be read: {error}") from None
+    options = _sbatch(kind, job_name, output.absolute(), folder.absolute())
+    values = {
+        "sbatch": "\n".join(f"#SBATCH {option}" for option in options),
+        "setup": "\n".join(kind.setup),
+        "srun": _quoted(_srun(kind)),
+        "farm": _quoted(_farm(kind, connect.absolute())),
+        "kind": shlex.quote(kind.name),
+    }
+    code = "\n".join(line for line in text.splitlines() if not line.startswith("# "))
+    unknown = set(PLACEHOLDER.findall(code)) - set(values)
+    if unknown:
+        raise SettingsError(
+            f"template {template} has @{unknown.pop()}@; expected: "
+            + ", ".join(f"@{name}@" for name in values)
+        )
+    for name in ("sbatch", "farm"):
+        if f"@{name}@" not in code:
+            raise SettingsError(f"template {template} lacks @{name}@")
+    lines = [
+        line if line.startswith("# ") else PLACEHOLDER.sub(lambda m: values[m[1]], line)
+        for line in text.splitlines()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sbatch(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
+    """The options of sbatch, one a line, quoted as it reads them."""
+    tasks = kind.workers * kind.ranks if kind.ranks else kind.nodes
+    cpus = kind.cpus if kind.ranks else kind.cpus * kind.workers
+    options = {
+        "job-name": job_name,
+        "output": f"{output}/%j.out",
+        "open-mode": "append",
+        "chdir": str(folder),
+        "partition": kind.partition,
+        "account": kind.account,
+        "qos": kind.qos,
+        "constraint": kind.constraint,
+        "time": kind.time,
+        "nodes": str(kind.nodes),
+        "ntasks": str(tasks),
+        "ntasks-per-node": "" if kind.ranks else "1",
+        "cpus-per-task": str(cpus),
+        "mem": kind.mem,
+        "gres": f"gpu:{kind.gpus}" if kind.gpus else "",
+        "signal": f"TERM@{kind.warning_s}",
+    }
+    lines = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
+    return [*lines, "--requeue", *kind.sbatch]
+
+
+def _srun(kind: WorkerKind) -> list[str]:
+    # srun does not take over --cpus-per-task of the job, from SLURM 22.05 on.
+    cpus = kind.cpus if kind.ranks else kind.cpus * kind.workers
+    options = [f"--cpus-per-task={cpus}"]
+    if kind.ranks:
+        options.append("--kill-on-bad-exit=1")  # else ranks wait for ever for one that died
+    return [*options, *kind.srun]
+
+
+def _farm(kind: WorkerKind, connect: Path) -> list[str]:
+    # -P: a file of the user's called like a module of farm's is not taken for it.
+    words = [sys.executable, "-P", "-m", "farm", "worker", "--connect", str(connect)]
+    if kind.ranks:
+        words += ["--mpi", str(kind.ranks)]
+    else:
+        words += ["-n", str(kind.workers)]
+    if kind.gpus:
+        words += ["--gpus", "auto"]
+    if kind.call_limit_s is not None:
+        words += ["--time-limit", f"{kind.call_limit_s:g}"]
+    return [*words, "--", *kind.models]
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return " ".join(shlex.quote(word) for word in words)
