@@ -15,7 +15,8 @@ from tests.imports import LEVELS, violations
 
 ROOT = Path(__file__).parent.parent
 FARM = sorted((ROOT / "farm").rglob("*.py"))
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+FOLDERS = ("docs", "examples", "slurm")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(x for d in FOLDERS for x in ROOT.glob(f"{d}/**/*.md"))])
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 LONGEST_FILE = 500
@@ -27,7 +28,7 @@ WITHOUT_TEST_FILE = {
 }
 """Modules without a test file of their own, and why."""
 
-NOT_MIRRORED = {"contracts", "conformance", "system"}
+NOT_MIRRORED = {"contracts", "conformance", "slurm", "system"}
 """Test folders that go across the package: one suite over several modules, or over processes."""
 
 

@@ -1,0 +1,191 @@
+"""A running `slurm/dev-cluster`, and what tests do with it: jobs, commands, failures."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import random
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PROGRAM = Path(__file__).parents[2] / "slurm" / "dev-cluster"
+NODES = ("cpu1", "cpu2", "cpu3", "cpu4", "gpu1", "gpu2")
+PORTS = 7
+
+LIMIT_S = 30.0
+"""For what takes a second or two on an idle machine."""
+
+CANNOT_RUN_HERE = 3
+"""Exit status of `dev-cluster up` where there is no SLURM and none can be installed."""
+
+
+class CannotRunHere(Exception):
+    """This machine cannot have a cluster; the message says why."""
+
+
+def wait_for(condition: Callable[[], T], what: str, limit_s: float = LIMIT_S) -> T:
+    """The first true value of `condition`, which is asked again and again."""
+    limit = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < limit, f"waited {limit_s:.0f} s for {what}"
+        time.sleep(0.05)
+    return value
+
+
+def free_ports(count: int = PORTS) -> int:
+    """The first of `count` free ports in a row, below those that the system gives out itself."""
+    while True:
+        first = random.randrange(17900, 30000)
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+
+
+class Cluster:
+    """A cluster of the six `NODES`, with a state folder and ports of its own.
+
+    `state` is an empty folder; `settings` are those of `dev-cluster --help`, as `net="netns"`.
+    `folder` is one that every host sees; jobs run and write there. `environment` is this process's
+    with what the SLURM commands need, and without settings of farm and of a job around the tests.
+    """
+
+    def __init__(self, state: Path, **settings: str) -> None:
+        self.state = state
+        self.folder = state / "share"
+        ours = {"state": str(state), "port": str(free_ports()), **settings}
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("FARM_", "SLURM_", "SBATCH_", "DEV_CLUSTER_"))
+        }
+        self.environment |= {f"DEV_CLUSTER_{name.upper()}": ours[name] for name in ours}
+        self.environment["SLURM_CONF"] = str(state / "slurm.conf")
+
+    def dev_cluster(
+        self, *arguments: str, cwd: Path | None = None, timeout_s: float = LIMIT_S
+    ) -> str:
+        """Run `slurm/dev-cluster` to its end; returns its output, raises CalledProcessError."""
+        return self._call([str(PROGRAM), *arguments], cwd, timeout_s)
+
+    def up(self) -> None:
+        """Start it, or what of it is missing; raises CannotRunHere. May install packages."""
+        try:
+            self.dev_cluster("up", timeout_s=280)
+        except subprocess.CalledProcessError as error:
+            if error.returncode == CANNOT_RUN_HERE:
+                raise CannotRunHere(error.stderr.strip()) from None
+            raise
+
+    def down(self) -> None:
+        """End it and remove its state."""
+        self.dev_cluster("down", "--purge", timeout_s=60)
+
+    def reset(self) -> None:
+        """No jobs, every daemon running, every cable plugged, no node drained."""
+        self.up()
+        self.run(["scancel", f"--user={pwd.getpwuid(os.getuid()).pw_name}"])
+        for name in NODES:
+            if self.node_state(name).startswith("drain"):
+                self.node("resume", name)
+        wait_for(lambda: not self.run(["squeue", "-h"]), "the jobs to end")
+
+    @property
+    def has_host_names(self) -> bool:
+        """Whether each node has a host name of its own, which takes root."""
+        return "own host names" in self.dev_cluster("status")
+
+    def on(self, host: str, *command: str) -> list[str]:
+        """The command line that runs `command` on a host; its process is the command's own."""
+        return [str(PROGRAM), "on", host, *command]
+
+    def run(
+        self,
+        command: list[str],
+        host: str = "login",
+        cwd: Path | None = None,
+        timeout_s: float = LIMIT_S,
+    ) -> str:
+        """Run a command to its end in `cwd` [folder]; returns stdout, raises CalledProcessError."""
+        return self._call(self.on(host, *command), cwd or self.folder, timeout_s)
+
+    def start(
+        self, command: list[str], host: str = "login", cwd: Path | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a command that stays, as `farm serve`; signals reach it. The caller ends it."""
+        return subprocess.Popen(
+            self.on(host, *command),
+            cwd=cwd or self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _call(self, command: list[str], cwd: Path | None, timeout_s: float) -> str:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode:
+            error = subprocess.CalledProcessError(
+                done.returncode, command, done.stdout, done.stderr
+            )
+            error.add_note(done.stderr)  # not part of its message otherwise
+            raise error
+        return done.stdout
+
+    def sbatch(self, *arguments: str) -> str:
+        """Submit a job, as `sbatch("-N2", "--wrap", "hostname")`; returns its id."""
+        output = self.folder / "%j.out"
+        return self.run(["sbatch", "--parsable", f"--output={output}", *arguments]).strip()
+
+    def output(self, job: str) -> str:
+        """What a job of `sbatch` has written so far."""
+        path = self.folder / f"{job}.out"
+        return path.read_text() if path.exists() else ""
+
+    def job(self, job: str) -> dict[str, str]:
+        """What SLURM says of a job, also one that ended: JobState, Reason, NodeList, Restarts..."""
+        return dict(re.findall(r"(\S+?)=(\S*)", self.run(["scontrol", "-o", "show", "job", job])))
+
+    def wait_for_job(self, job: str, *states: str, limit_s: float = LIMIT_S) -> dict[str, str]:
+        """What SLURM says of a job, once it is in one of the states, as "RUNNING"."""
+        seen: dict[str, str] = {}
+
+        def reached() -> bool:
+            seen.update(self.job(job))
+            return seen["JobState"] in states
+
+        try:
+            wait_for(reached, f"job {job} to be {' or '.join(states)}", limit_s)
+        except AssertionError as error:
+            error.add_note(f"it is {seen['JobState']}, reason {seen['Reason']}")
+            error.add_note(self.output(job))
+            raise
+        return seen
+
+    def node(self, verb: str, name: str) -> None:
+        """Do to a node: crash, start, stop, drain, resume, cut, plug; "login": stop, start."""
+        self.dev_cluster("node", verb, name, timeout_s=60)
+
+    def node_state(self, name: str) -> str:
+        """As in sinfo: idle, mixed, allocated, draining, down, ...; * when it does not answer."""
+        return self.run(["sinfo", "-h", "-n", name, "-o", "%T"]).split()[0]

@@ -1,0 +1,66 @@
+"""Fixtures of the tests that need SLURM, all of which have the marker `slurm`.
+
+One cluster serves the whole session; each test finds it whole and without jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import CannotRunHere, Cluster
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.slurm)
+
+
+@contextlib.contextmanager
+def cluster_with(**settings: str) -> Iterator[Cluster]:
+    """A cluster of its own for the length of the block."""
+    state = Path(tempfile.mkdtemp(prefix="farm-slurm-"))
+    cluster = Cluster(state, **settings)
+    try:
+        cluster.up()
+        yield cluster
+    except CannotRunHere as error:
+        pytest.skip(f"no SLURM cluster here: {error}")
+    finally:
+        cluster.down()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[Cluster]:
+    with cluster_with() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(session_cluster: Cluster) -> Iterator[Cluster]:
+    """The session's cluster; all hosts share this machine's network."""
+    yield session_cluster
+    session_cluster.reset()
+
+
+@pytest.fixture(scope="session")
+def session_netns_cluster() -> Iterator[Cluster]:
+    with cluster_with(net="netns") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def netns_cluster(session_netns_cluster: Cluster) -> Iterator[Cluster]:
+    """A second one, where each host has an address and a 127.0.0.1 of its own, as real ones."""
+    yield session_netns_cluster
+    session_netns_cluster.reset()
