@@ -80,7 +80,9 @@ class Dispatcher:
         self._closed = False
         self._changed = asyncio.Event()  # a worker came or went, or while closing a call
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
+        self._parts: dict[str, Callable[[], object]] = {}
         self.measures = Measures()
+        self.awaited: Callable[[], str] = str  # why models may still be missing; "": none is
         self._started = time.time()
 
     # For callers
@@ -113,10 +115,11 @@ class Dispatcher:
         if self._closed:
             raise Unavailable("the farm is shutting down")
         if call.model not in self._models:
-            raise ModelNotFound(
-                f"model {call.model!r} is not served here; "
-                f"the following are: {', '.join(sorted(self._models)) or 'none'}"
-            )
+            served = ", ".join(sorted(self._models)) or "none"
+            text = f"model {call.model!r} is not served here; the following are: {served}"
+            if awaited := self.awaited():
+                raise Unavailable(f"{text}; but {awaited}")
+            raise ModelNotFound(text)
         if call.operation is not Operation.DESCRIBE:
             info = self.description(call.model, call.config)
             if info is not None:
@@ -377,16 +380,21 @@ class Dispatcher:
         self._changed.set()
 
     def _tell(self, event: str, worker: WorkerId, text: str) -> None:
-        log.log(
-            logging.WARNING if event == "lost" else logging.INFO,
-            "worker %s %s: %s",
-            worker,
-            event,
-            text,
-        )
-        at = time.time()
-        self._events.append({"time": at, "event": event, "worker": worker, "text": text})
+        level = logging.WARNING if event == "lost" else logging.INFO
+        log.log(level, "worker %s %s: %s", worker, event, text)
+        self.note(event, worker, text)
         self._changed.set()
+
+    # For who gets the workers
+
+    def note(self, event: str, subject: str, text: str) -> None:
+        """Keep an event for `farm status`: what happened, to which worker or job, and why."""
+        at = time.time()
+        self._events.append({"time": at, "event": event, "worker": subject, "text": text})
+
+    def add_part(self, name: str, give: Callable[[], object]) -> None:
+        """Have `snapshot` say more: the JSON data that `give` returns, under this name."""
+        self._parts[name] = give
 
     def snapshot(self) -> dict[str, Any]:
         """Workers, queues, rates, percentiles and the last events, as JSON data."""
@@ -395,10 +403,12 @@ class Dispatcher:
         for row in state["workers"]:
             info = self._workers[WorkerId(row["name"])]
             row.update(host=info.host, pid=info.pid, device=info.device)
+            row.update(job=info.labels.get("job", ""), kind=info.labels.get("kind", ""))
         return {
             "models": sorted(self._models),
             "up_s": time.time() - self._started,
             **state,
             **self.measures.snapshot(now),
+            **{name: give() for name, give in self._parts.items()},
             "events": list(self._events),
         }
