@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from farm.provision.allocation import end_time
 from farm.provision.local import Workers, WorkerSettings, WorkersFailed
 
 EXAMPLES = """\b
@@ -65,6 +66,7 @@ def worker(
             connect=file,
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,
+            ends_at=end_time(),
         )
     )
     workers.drain_on_signals()

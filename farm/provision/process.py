@@ -23,6 +23,7 @@ from types import FrameType
 
 from farm.call import WorkerInfo
 from farm.errors import FarmError, Unavailable
+from farm.provision import allocation
 from farm.provision.record import RunRecord
 from farm.transports.connection import read_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, WorkerHost
@@ -124,7 +125,8 @@ def serve(arguments: argparse.Namespace, status: Status, watch: Watch) -> int:
         host=host,
         pid=os.getpid(),
         device=arguments.device,
-        ends_at=arguments.ends_at,
+        ends_at=arguments.ends_at or allocation.end_time(),
+        labels=allocation.labels(),
     )
     record = RunRecord(arguments.record) if arguments.record is not None else None
     try:
