@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -244,11 +246,15 @@ def reaches(cluster: Cluster, host: str, address: str, port: str) -> bool:
     return True
 
 
-def listen(cluster: Cluster, address: str) -> tuple[subprocess.Popen[str], str]:
-    """A server on login that only listens; and its port."""
-    process = cluster.start(["python3", "-c", LISTEN, address])
-    assert process.stdout is not None
-    return process, process.stdout.readline().strip()
+@contextlib.contextmanager
+def listening(cluster: Cluster, address: str) -> Iterator[str]:
+    """A server on login that only listens, for the length of the block; gives its port."""
+    with cluster.start(["python3", "-c", LISTEN, address]) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize(
@@ -258,26 +264,22 @@ def listen(cluster: Cluster, address: str) -> tuple[subprocess.Popen[str], str]:
 def test_hosts_have_networks_of_their_own(
     netns_cluster: Cluster, listens: str, asked: str, reached: bool
 ) -> None:
-    process, port = listen(netns_cluster, listens)
-    with process:
+    with listening(netns_cluster, listens) as port:
         assert reaches(netns_cluster, "login", asked, port)
         assert reaches(netns_cluster, "cpu1", asked, port) == reached
-        process.terminate()
 
 
 def test_a_cut_cable(netns_cluster: Cluster) -> None:
     """The node is out of reach while its job runs on; plugged in again, all is well."""
     job = netns_cluster.sbatch("--nodelist=cpu2", "--wrap", STAYS)
     pid = pid_of(netns_cluster, job)
-    process, port = listen(netns_cluster, "login")
-    with process:
+    with listening(netns_cluster, "login") as port:
         assert reaches(netns_cluster, "cpu2", "login", port)
         netns_cluster.node("cut", "cpu2")
         assert not reaches(netns_cluster, "cpu2", "login", port)
         assert is_alive(pid)
         netns_cluster.node("plug", "cpu2")
-        assert reaches(netns_cluster, "cpu2", "login", port)
-        process.terminate()
+        wait_for(lambda: reaches(netns_cluster, "cpu2", "login", port), "the network to be back")
     assert netns_cluster.job(job)["JobState"] == "RUNNING"
 
 
