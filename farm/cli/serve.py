@@ -11,7 +11,9 @@ from typing import Any
 import click
 import uvloop
 
+from farm.provision.kinds import Plan, read_plan
 from farm.provision.local import WorkersFailed
+from farm.provision.script import job_script
 from farm.server.farm import Farm
 from farm.settings import Settings, read_settings
 from farm.transports.connection import is_loopback
@@ -27,6 +29,7 @@ Examples:
   farm serve mypackage.models:forward         anything that can be imported
   farm serve http://127.0.0.1:4243            a running UM-Bridge server's models
   farm serve --workers 0                      workers come from elsewhere: farm worker
+  farm serve model.py --slurm cluster.toml    SLURM jobs of workers, as many as calls need
   farm serve model.py --host 0.0.0.0          other machines too; needs the token it prints
 
 \b
@@ -43,7 +46,20 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
 
 @click.command(epilog=EXAMPLES, context_settings={"auto_envvar_prefix": "FARM"})
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("-n", "--workers", default=1, show_default=True, help="Model processes here.")
+@click.option(
+    "-n",
+    "--workers",
+    type=int,
+    help="Model processes here.  [default: 1; 0 with --slurm]",
+)
+@click.option(
+    "--slurm",
+    "plan_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.TOML",
+    help="Submit SLURM jobs of workers as demand grows; the file says of what kinds.",
+)
+@click.option("--dry-run", is_flag=True, help="With --slurm: print the job scripts and end.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", default=4242, show_default=True, help="Port; 0 picks a free one.")
 @click.option(
@@ -90,23 +106,44 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     metavar="FARM.TOML",
     help="A file with settings; options given here win.",
 )
-def serve(models: tuple[str, ...], **values: Any) -> int:
+def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **values: Any) -> int:
     """Serve one or more MODELs to every client, until Ctrl-C or SIGTERM.
 
     MODEL is FILE.py, FILE.py:NAME, package.module:NAME, or the URL of a running UM-Bridge server;
     NAME=MODEL gives it another name.
     """
+    if values["workers"] is None:
+        values["workers"] = 0 if plan_file else 1
     if not models and values["workers"]:
         raise click.UsageError("which MODEL? Or --workers 0 if all workers come from elsewhere")
     settings = Settings(**values)
+    plan = read_plan(plan_file, models) if plan_file else None
+    if dry_run:
+        if plan is None:
+            raise click.UsageError("--dry-run needs --slurm FILE.TOML")
+        _print_scripts(plan, settings)
+        return 0
     gc.freeze()
     gc.set_threshold(GARBAGE_AFTER)
     try:
-        return uvloop.run(_serve(Farm(models, settings)))
+        return uvloop.run(_serve(Farm(models, settings, plan=plan)))
     except WorkersFailed as error:
         if error.detail:
             click.echo(error.detail, err=True)
         raise click.ClickException(str(error)) from None
+
+
+def _print_scripts(plan: Plan, settings: Settings) -> None:
+    for kind in plan.kinds:
+        script = job_script(
+            kind,
+            job_name=f"farm-{kind.name}",
+            connect=settings.dir / "farm.json",
+            output=settings.dir / "jobs",
+            folder=Path.cwd(),
+        )
+        click.echo(f"### {kind.name}: {kind.min_jobs} to {kind.max_jobs} jobs of this")
+        click.echo(script)
 
 
 async def _serve(farm: Farm) -> int:

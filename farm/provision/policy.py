@@ -162,10 +162,13 @@ class KindPolicy:
 
     # What to do
 
-    def decide(self, demand: Demand | None, jobs: Sequence[Job], now: float) -> Decision:
+    def decide(
+        self, demand: Demand | None, jobs: Sequence[Job], now: float, *, leaving: int = 0
+    ) -> Decision:
         """What to do now, for this demand and the jobs that live and are not let go already.
 
         demand: None while it is not known which models these workers have: one job finds out.
+        leaving: jobs that were let go and are not gone yet; they count against the maximum only.
         """
         bounds = self.bounds
         spent = [job for job in jobs if _is_spent(job, demand)]
@@ -179,7 +182,7 @@ class KindPolicy:
             if now < self.paused_until:
                 problem = f"next try in {self.paused_until - now:.0f} s"
             else:
-                submit = max(0, min(lowest - have, bounds.max_jobs - len(jobs)))
+                submit = max(0, min(lowest - have, bounds.max_jobs - len(jobs) - leaving))
         release = [job.id for job in spent if job.phase == "serving" and job.idle_s > 0.0]
         highest = max(bounds.min_jobs, max(count for _, count in self._wanted))
         surplus = have - highest

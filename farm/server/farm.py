@@ -19,6 +19,8 @@ from farm.dispatcher import Dispatcher, Transport
 from farm.errors import Unavailable
 from farm.model import Model
 from farm.provision import local
+from farm.provision.elastic import Elastic
+from farm.provision.kinds import Plan
 from farm.server.app import create_app
 from farm.server.http import HttpServer
 from farm.settings import Settings
@@ -30,6 +32,7 @@ from farm.transports.connection import (
     read_connection,
     write_connection,
 )
+from farm.transports.keys import forget_secret, keep_secret, with_secret
 from farm.transports.local import LocalTransport
 from farm.transports.zmq import ZmqTransport
 
@@ -48,6 +51,8 @@ class Farm:
     models: what each worker process loads, as `farm serve` takes them. objects: models that exist
     in this process already; they run in threads here, which suits notebooks and tests.
     doors: whether HTTP is served; native clients and workers need the connection file only.
+    plan: SLURM jobs of workers that come and go with demand. Raises Unavailable then when SLURM's
+    commands are not there, and SettingsError when a template cannot be used.
     """
 
     def __init__(
@@ -57,12 +62,18 @@ class Farm:
         *,
         objects: Mapping[str, Model] | None = None,
         doors: bool = True,
+        plan: Plan | None = None,
     ) -> None:
         self.settings = settings
         self.connection_file = settings.dir / "farm.json"
         self._models = list(models)
         self._objects = objects
         self._with_doors = doors
+        self._plan = plan
+        self._elastic: Elastic | None = None
+        if plan is not None:
+            jobs = settings.dir / "jobs"
+            self._elastic = Elastic(plan, connect=self.connection_file, folder=jobs)
         # Set while it runs.
         self.connection = Connection("")
         self.dispatcher: Dispatcher
@@ -75,28 +86,17 @@ class Farm:
         Raises Unavailable when the run folder or the port is taken, or no worker comes up; and
         `local.WorkersFailed` when the models cannot be loaded. Nothing is left running then.
         """
-        self._take_folder()
+        before = self._take_folder()
         try:
-            await self._start()
+            await self._start(before)
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
         return self.connection
 
-    async def _start(self) -> None:
+    async def _start(self, before: Connection | None) -> None:
         settings = self.settings
-        host = socket.gethostname()
-        # Local users need no token, but a web page that calls itself 127.0.0.1 is none of them.
-        self.connection = Connection("", host=host, pid=os.getpid(), token=new_token())
-        bind = "tcp://127.0.0.1:*"
-        if not is_loopback(settings.host):
-            keys: dict[str, Any] = new_keys()
-            self.connection = replace(self.connection, **keys)
-            bind = f"tcp://{'*' if settings.host in ANY_HOST else settings.host}:*"
-        zmq = ZmqTransport(bind, keys=self.connection, heartbeat_s=settings.heartbeat_s)
-        port = zmq.endpoint.rpartition(":")[2]
-        reach = "127.0.0.1" if is_loopback(settings.host) else host
-        self.connection = replace(self.connection, endpoint=f"tcp://{reach}:{port}")
+        zmq = self._listen(before)
         transports: list[Transport] = [zmq]
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
@@ -108,10 +108,52 @@ class Farm:
         )
         self.dispatcher.start()
         write_connection(self.connection_file, self.connection)
+        if self._elastic is not None:
+            keep_secret(settings.dir, self.connection)
+            self._elastic.start(self.dispatcher)
         if self._models and settings.workers:
             await self._start_workers()
         if self._with_doors:
             await self._open_doors()
+
+    def _listen(self, before: Connection | None) -> ZmqTransport:
+        """The native wire, beyond this machine if anybody there is to reach it.
+
+        Jobs of a farm that was here before and had no time to stop may live: with its keys, at its
+        port, their workers join this one as soon as it is there.
+        """
+        settings = self.settings
+        host = socket.gethostname()
+        # Local users need no token, but a web page that calls itself 127.0.0.1 is none of them.
+        self.connection = Connection("", host=host, pid=os.getpid(), token=new_token())
+        if self._plan is None and is_loopback(settings.host):
+            zmq = ZmqTransport(keys=self.connection, heartbeat_s=settings.heartbeat_s)
+            self.connection = replace(self.connection, endpoint=zmq.endpoint)
+            return zmq
+        keys: dict[str, Any] = new_keys()
+        self.connection = replace(self.connection, **keys)
+        port = "*"
+        known = with_secret(settings.dir, before) if before and self._plan else None
+        if known is not None:
+            self.connection = replace(known, host=host, pid=os.getpid(), url="")
+            port = known.endpoint.rpartition(":")[2]
+        everywhere = settings.host in ANY_HOST or is_loopback(settings.host)
+        interface = "tcp://*" if everywhere else f"tcp://{settings.host}"
+
+        def listen(port: str) -> ZmqTransport:
+            bind = f"{interface}:{port}"
+            return ZmqTransport(bind, keys=self.connection, heartbeat_s=settings.heartbeat_s)
+
+        try:
+            zmq = listen(port)
+        except Unavailable:
+            if port == "*":
+                raise
+            zmq = listen("*")
+        reach = self._plan.host if self._plan and self._plan.host else host
+        port = zmq.endpoint.rpartition(":")[2]
+        self.connection = replace(self.connection, endpoint=f"tcp://{reach}:{port}")
+        return zmq
 
     async def _start_workers(self) -> None:
         settings = self.settings
@@ -159,6 +201,8 @@ class Farm:
     async def stop(self, *, grace_s: float | None = None) -> None:
         """Down in order: doors stop listening, running calls finish, workers end, sockets close."""
         grace_s = self.settings.grace_s if grace_s is None else grace_s
+        if self._elastic is not None:
+            self._elastic.begin_stop()
         if self._http is not None:
             await self._http.stop(grace_s)
             self._http = None
@@ -168,18 +212,26 @@ class Farm:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, self._workers.stop, min(grace_s, STOP_WORKERS_S))
             self._workers = None
+        if self._elastic is not None:
+            await self._elastic.stop()
         with contextlib.suppress(FileNotFoundError, Unavailable):
             if read_connection(self.connection_file).pid == os.getpid():
                 self.connection_file.unlink()
+                forget_secret(self.settings.dir)
 
     def hurry(self) -> None:
         """Let a `stop` under way wait for nothing: open calls fail, workers are killed."""
         self.dispatcher.give_up()
+        if self._elastic is not None:
+            self._elastic.hurry()
         if self._workers is not None:
             self._workers.hurry(0.0)
 
-    def _take_folder(self) -> None:
-        """Make the run folder ours. Raises Unavailable when a living farm has it."""
+    def _take_folder(self) -> Connection | None:
+        """Make the run folder ours, and say what a farm before us has left there.
+
+        Raises Unavailable when a living farm has it.
+        """
         folder = self.settings.dir
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -188,12 +240,13 @@ class Farm:
         try:
             before = read_connection(self.connection_file)
         except Unavailable:
-            return
+            return None
         if before.host == socket.gethostname() and _lives(before.pid):
             raise Unavailable(
                 f"a farm (process {before.pid}) runs in {folder} already; "
                 "stop it, or give this one its own --dir"
             )
+        return before
 
 
 def _lives(pid: int) -> bool:

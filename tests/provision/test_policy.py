@@ -150,8 +150,12 @@ def test_there_are_never_fewer_than_the_minimum() -> None:
 def test_nor_more_than_the_maximum_with_what_is_about_to_end() -> None:
     policy = KindPolicy(replace(BOUNDS, max_jobs=4))
     assert settled(policy, work(1000, 60.0), jobs(1), 10.0).submit == 3
+    demand = work(1000, 60.0)
+    assert settled(policy, demand, jobs(1), 20.0).submit == 3
+    assert policy.decide(demand, jobs(1), 21.0, leaving=2).submit == 1
+    assert policy.decide(demand, jobs(1), 22.0, leaving=5).submit == 0
     ending = jobs(3, ends_in_s=10.0)
-    assert settled(policy, work(1000, 60.0, needs_s=72.0), ending, 20.0).submit == 1
+    assert settled(policy, work(1000, 60.0, needs_s=72.0), ending, 30.0).submit == 1
 
 
 def test_while_it_is_not_known_what_they_serve_one_job_finds_out() -> None:
