@@ -37,6 +37,9 @@ EVENTS_KEPT = 100
 WORKERS_GRACE_S = 5.0
 """How long workers that hold nothing may take to say goodbye."""
 
+MOST_TURNS = 8
+"""Turns of the loop that what can wait is put off while calls keep coming in."""
+
 OnDone = Callable[[Outcome], None]
 
 
@@ -59,6 +62,27 @@ class Transport(Protocol):
         """Let go of every resource."""
 
 
+class Lull:
+    """Says when no call has come in for a turn of the loop, or they have kept coming for long.
+
+    On a busy loop what is done for each message, and not for each call, is best done rarely; on an
+    idle one at once. So no clock is needed to tell the one from the other.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._seen = 0
+        self._turns = 0
+
+    def is_now(self) -> bool:
+        """To be asked once in a turn; False: ask again in the next."""
+        calls = self._dispatcher.calls_taken
+        busy = calls != self._seen and self._turns < MOST_TURNS
+        self._seen = calls
+        self._turns = self._turns + 1 if busy else 0
+        return not busy
+
+
 class Dispatcher:
     """Takes calls in, has them run, gives the outcomes back; `farm.scheduler` has the policy."""
 
@@ -75,6 +99,8 @@ class Dispatcher:
         self._waiting: dict[TaskId, OnDone] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
+        self.calls_taken = 0
+        self._lull = Lull(self)
         self._acts_soon = False
         self._after_acting: list[Callable[[], None]] = []
         self._closed = False
@@ -135,6 +161,7 @@ class Dispatcher:
             now=now,
         )
         self._waiting[task_id] = on_done
+        self.calls_taken += 1
         self._act_soon()
         return task_id
 
@@ -228,9 +255,11 @@ class Dispatcher:
         self._scheduler.taken_back(worker, tasks, now=time.monotonic())
         self._act_soon()
 
-    def went_missing(self, worker: WorkerId, tasks: Iterable[TaskId]) -> None:
+    def went_missing(
+        self, worker: WorkerId, tasks: Iterable[TaskId], reason: str = "lost on the way"
+    ) -> None:
         """Tasks or their answers were lost on the way to or from a worker that lives on."""
-        self._scheduler.went_missing(worker, tasks, now=time.monotonic())
+        self._scheduler.went_missing(worker, tasks, reason, now=time.monotonic())
         self._act_soon()
 
     def _know(self, model: ModelInfo, worker: WorkerId) -> None:
@@ -262,7 +291,16 @@ class Dispatcher:
         # Calls that arrive in one turn of the loop leave together, many to a message.
         if not self._acts_soon:
             self._acts_soon = True
-            asyncio.get_running_loop().call_soon(self._act)
+            asyncio.get_running_loop().call_soon(self._act_in_time)
+
+    def _act_in_time(self) -> None:
+        """Act now, or a turn later if more calls may come and no worker idles."""
+        if not self._acts_soon:
+            return  # somebody did
+        if self._lull.is_now() or self._scheduler.has_idle():
+            self._act()
+        else:
+            asyncio.get_running_loop().call_soon(self._act_in_time)
 
     def _act(self) -> None:
         self._acts_soon = False
@@ -298,7 +336,7 @@ class Dispatcher:
                 outcome.outputs,
                 outcome.run_time_s,
                 outcome.info,
-                reply.worker or "",
+                outcome.worker or reply.worker or "",
                 reply.queue_time_s + outcome.queue_time_s,
                 outcome.idle_s,
             )

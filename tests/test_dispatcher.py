@@ -21,7 +21,7 @@ from farm.call import (
     TensorInfo,
     WorkerInfo,
 )
-from farm.dispatcher import Dispatcher
+from farm.dispatcher import Dispatcher, Lull
 from farm.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -145,6 +145,43 @@ async def test_calls_of_one_turn_leave_in_one_message() -> None:
     assert transport.messages == [(W1, 5)]
     dispatcher.finished(W1, [(task_id, Result(())) for _, task_id, _ in transport.sent])
     await asyncio.gather(*tasks)
+
+
+@on_loop
+async def test_calls_that_keep_coming_to_busy_workers_leave_in_few_messages() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    for _ in range(20):  # so that it knows that calls are short and may wait at a worker
+        task = asyncio.create_task(dispatcher.submit(cube()))
+        worker, task_id, _ = await transport.next()
+        dispatcher.finished(worker, [(task_id, Result((np.array([8.0]),), 1e-6))])
+        await task
+    transport.messages.clear()
+    for _ in range(40):
+        dispatcher.start_call(cube(), Hints(), lambda outcome: None)
+        await turns(1)
+    await until(lambda: len(transport.sent) == 40)
+    first, *others = [count for _, count in transport.messages]
+    assert first == 1  # an idle worker gets its call at once
+    assert max(others) <= 2 * (module.MOST_TURNS + 1)
+    assert len(others) <= 6
+
+
+@on_loop
+async def test_a_lull_is_a_turn_without_calls_or_comes_in_the_end() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    lull = Lull(dispatcher)
+    assert lull.is_now()
+    dispatcher.start_call(cube(), Hints(), lambda outcome: None)
+    assert not lull.is_now()
+    assert lull.is_now()
+    said = []
+    for _ in range(2 * module.MOST_TURNS + 2):
+        dispatcher.start_call(cube(), Hints(), lambda outcome: None)
+        said.append(lull.is_now())
+    put_off = [False] * module.MOST_TURNS
+    assert said == [*put_off, True, *put_off, True]
 
 
 @on_loop

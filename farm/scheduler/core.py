@@ -272,7 +272,14 @@ class Scheduler:
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
 
-    def went_missing(self, worker_id: WorkerId, task_ids: Iterable[TaskId], *, now: float) -> None:
+    def went_missing(
+        self,
+        worker_id: WorkerId,
+        task_ids: Iterable[TaskId],
+        reason: str = "lost on the way",
+        *,
+        now: float,
+    ) -> None:
         """These, or their answers, were lost on the way to or from a worker that lives on.
 
         It may have run them, so that they count as lost with it.
@@ -284,7 +291,7 @@ class Scheduler:
             task = worker.held.get(task_id)
             if task is not None:
                 release(task, worker)
-                self._lost(task, worker_id, "lost on the way", time_limit=False, now=now)
+                self._lost(task, worker_id, reason, time_limit=False, now=now)
         self._to_fill[worker.pool] = None
 
     # What to do
@@ -319,6 +326,10 @@ class Scheduler:
         donors = [pool for pool in self._pools.values() if pool.behind]
         asks = [for_idle(pool, donors, now) for pool in pools]
         return [ask for ask in asks if ask is not None]
+
+    def has_idle(self) -> bool:
+        """Whether some worker has a free slot."""
+        return any(pool.has_idle() for pool in self._pools.values())
 
     def wakeup(self) -> float | None:
         """When to call `actions` next if no fact comes before; None: never."""

@@ -19,6 +19,7 @@ import zmq
 import zmq.auth.thread
 
 from farm.call import Call
+from farm.dispatcher import Lull
 from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message
@@ -133,7 +134,8 @@ class ZmqTransport:
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
         self._clients = ClientDoor(dispatcher, self._put)
-        self._loop.add_reader(self._fd, self._read)
+        self._lull = Lull(dispatcher)
+        self._loop.add_reader(self._fd, self._look)
         self._probe()
         self._look_soon()
 
@@ -191,8 +193,7 @@ class ZmqTransport:
     def _put(self, routing_id: bytes, frames: list[Buffer]) -> bool:
         """Send to a peer; False when it is not there."""
         # The descriptor is edge-triggered, and a send, even one that fails, may swallow the edge.
-        if not self._look_is_due:
-            self._look_soon()
+        self._look_soon()
         try:
             send(self._router, [routing_id, *frames])
         except zmq.ZMQError as error:
@@ -202,23 +203,34 @@ class ZmqTransport:
         return True
 
     def _look_soon(self) -> None:
-        self._look_is_due = True
-        self._loop.call_soon(self._look)
+        if not self._look_is_due:
+            self._look_is_due = True
+            self._loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_is_due = False
+        self._look()
 
     def _look(self) -> None:
-        self._look_is_due = False
-        if not self._router.closed and has_message(self._router):
+        # While calls come in by other ways it pays to let messages gather.
+        if self._router.closed:
+            return
+        lull = self._lull.is_now()
+        if not has_message(self._router):
+            return
+        if lull:
             self._read()
+        else:
+            self._look_soon()
 
     def _read(self) -> None:
-        self._look_is_due = True  # at the end of this, after all that is sent meanwhile
+        was_due, self._look_is_due = self._look_is_due, True  # at the end, after all that is sent
         try:
             self._dispatcher.act_on(self._read_some)
         finally:
+            self._look_is_due = was_due
             if has_message(self._router):
                 self._look_soon()
-            else:
-                self._look_is_due = False
 
     def _read_some(self) -> None:
         for _ in range(MESSAGES_PER_TURN):
