@@ -69,7 +69,11 @@ def demands(
     found = {}
     for row in snapshot["queues"]:
         model, operation = row["model"], row["operation"]
-        if operation == "describe" or not row["queued"] + row["in_flight"]:
+        if operation == "describe":
+            if row["queued"]:  # any one worker answers all of them, whatever it runs
+                found[model, operation] = Demand(waiting=1)
+            continue
+        if not row["queued"] + row["in_flight"]:
             continue
         at_once = max_batch.get(model, 1) if operation == "evaluate" else 1
         waiting = math.ceil(row["queued"] / at_once)

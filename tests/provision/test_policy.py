@@ -83,9 +83,14 @@ def test_a_class_without_a_finished_call_takes_as_long_as_it_has_run() -> None:
     assert found["m", "evaluate"].work_s == 400.0
 
 
-def test_descriptions_and_empty_queues_are_no_demand() -> None:
-    asked = row(operation="describe", queued=5)
-    assert demands(snapshot(asked, row(operation="gradient")), {}) == {}
+def test_descriptions_need_one_worker_however_many_they_are() -> None:
+    asked = row(operation="describe", queued=5, in_flight=3, run_time_mean_s=100.0)
+    assert demands(snapshot(asked), {}) == {("m", "describe"): Demand(waiting=1)}
+    assert demands(snapshot(row(operation="describe", in_flight=3)), {}) == {}
+
+
+def test_empty_queues_are_no_demand() -> None:
+    assert demands(snapshot(row(operation="gradient")), {}) == {}
 
 
 def test_what_needs_the_least_time_decides_which_worker_is_of_use() -> None:
