@@ -67,6 +67,16 @@ def load_models(specs: Sequence[str]) -> dict[str, Model]:
     return models
 
 
+def located(spec: str) -> str:
+    """The same with the whole path of its file, for a process in another folder."""
+    named = ALIAS.fullmatch(spec)
+    alias, where = (named["alias"] + "=", named["spec"]) if named else ("", spec)
+    path, colon, name = where.rpartition(":") if ":" in where else (where, "", "")
+    if SERVER.fullmatch(where) or not path.endswith(".py"):
+        return spec
+    return f"{alias}{Path(path).expanduser().absolute()}{colon}{name}"
+
+
 def _load(spec: str) -> Mapping[str, Model]:
     renamed = ALIAS.fullmatch(spec)
     if renamed:

@@ -1,0 +1,229 @@
+"""The Dask transport's other end: what the processes of a Dask cluster run.
+
+A process loads the models once and keeps them for as long as it lives; its threads share them.
+Nothing here raises for what a model does: a model's errors are outcomes, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from farm.call import Call, ModelInfo, Result
+from farm.errors import FarmError
+from farm.model import Model
+from farm.version import __version__
+from farm.worker.load import NOT_THEIRS, LoadError, load_models
+from farm.worker.run import Outcome, Runner
+
+KEPT = 10_000
+"""Tasks whose fate a process remembers; more than are ever under way to it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Which models, as `farm serve` takes them. life: one connection of one farm to the cluster."""
+
+    specs: tuple[str, ...]
+    life: str
+
+    def mark(self, number: int) -> str:
+        """The name of the cluster-wide mark that a task has begun."""
+        return f"farm-{self.life}-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the models say of themselves, and the version of farm that the process has."""
+
+    infos: tuple[ModelInfo, ...]
+    version: str = __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The outcomes of a task's calls. took_s: seconds from its begin to its end."""
+
+    outcomes: list[Outcome]
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The task had been asked back before it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class RanBefore:
+    """The task had begun elsewhere and must not run twice."""
+
+    def __str__(self) -> str:
+        return "a Dask worker died with it"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """The process cannot have the models; `worker` is its address in the Dask cluster."""
+
+    worker: str
+    message: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """Models in this process. files: the user's files they came from, with the times of change."""
+
+    runner: Runner
+    files: Mapping[str, int] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
+
+
+_loading = threading.Lock()
+_loaded: dict[tuple[str, ...], _Loaded] = {}
+
+_lock = threading.Lock()
+_has_begun: dict[tuple[str, int], bool] = {}  # False: asked back before it did
+
+_thread = threading.local()
+
+
+def keep(specs: Sequence[str], models: Mapping[str, Model]) -> None:
+    """Let this process use objects where `specs` are asked for, as in a cluster of threads."""
+    _loaded[tuple(specs)] = _Loaded(Runner(models))
+
+
+def forget(specs: Sequence[str]) -> None:
+    """Keep these models no longer; whoever asks for them anew has them loaded anew."""
+    _loaded.pop(tuple(specs), None)
+
+
+def describe_models(models: Models) -> Described | Unfit:
+    """A Dask task: load the models and describe them."""
+    try:
+        return Described(_runner(models).models())
+    except (LoadError, FarmError) as error:
+        return _unfit(error)
+
+
+async def describe(models: Models, calls: Sequence[Call]) -> list[Outcome] | Unfit:
+    """Answer `describe` calls beside the threads that run tasks."""
+
+    def answer() -> list[Outcome] | Unfit:
+        try:
+            return _runner(models).execute(calls)
+        except LoadError as error:
+            return _unfit(error)
+
+    return await asyncio.to_thread(answer)
+
+
+def run(
+    models: Models, number: int, calls: Sequence[Call], *, once: bool
+) -> Ran | HandedBack | RanBefore | Unfit:
+    """A Dask task: the outcomes of calls, which may share one evaluation.
+
+    number: unique in the models' `life`; once: when a worker dies, Dask must not run it again.
+    """
+    began_at = time.perf_counter()
+    idle_s = began_at - getattr(_thread, "ended_at", began_at)
+    try:
+        runner = _runner(models)
+    except LoadError as error:
+        return _unfit(error)
+    if not _begin((models.life, number)):
+        return HandedBack()
+    if once and not _first(models.mark(number)):
+        return RanBefore()
+    name = _name()
+    outcomes = [
+        replace(outcome, worker=name, idle_s=idle_s) if isinstance(outcome, Result) else outcome
+        for outcome in runner.execute(calls)
+    ]
+    _thread.ended_at = time.perf_counter()
+    return Ran(outcomes, _thread.ended_at - began_at)
+
+
+def hand_back(life: str, numbers: Sequence[int]) -> list[int]:
+    """Of these tasks those that have begun here; the others will not begin here any more."""
+    with _lock:
+        return [number for number in numbers if _fate((life, number), begins=False)]
+
+
+def _begin(task: tuple[str, int]) -> bool:
+    with _lock:
+        return _fate(task, begins=True)
+
+
+def _fate(task: tuple[str, int], *, begins: bool) -> bool:
+    if len(_has_begun) >= KEPT:
+        del _has_begun[next(iter(_has_begun))]
+    return _has_begun.setdefault(task, begins)
+
+
+def _first(name: str) -> bool:
+    """Whether nobody in the whole cluster has asked this before."""
+    from distributed import Event
+
+    begun = Event(name)
+    if begun.is_set():
+        return False
+    begun.set()
+    return True
+
+
+def _runner(models: Models) -> Runner:
+    """The runner of this process. Raises LoadError."""
+    with _loading:
+        loaded = _loaded.get(models.specs)
+        if loaded is None:
+            runner = Runner(load_models(models.specs))
+            loaded = _loaded[models.specs] = _Loaded(runner, _their_files(), {models.life})
+        elif models.life not in loaded.checked:
+            _check_unchanged(loaded.files)
+            loaded.checked.add(models.life)
+        return loaded.runner
+
+
+def _their_files() -> dict[str, int]:
+    files = {}
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if path is not None and not path.startswith(NOT_THEIRS) and Path(path).is_file():
+            files[path] = Path(path).stat().st_mtime_ns
+    return files
+
+
+def _check_unchanged(files: Mapping[str, int]) -> None:
+    # Python imports a file once a process: a farm started after an edit would run the old model.
+    for path, changed_at in files.items():
+        try:
+            same = Path(path).stat().st_mtime_ns == changed_at
+        except OSError:
+            same = False
+        if not same:
+            raise LoadError(
+                f"{path} has changed since the Dask workers loaded it; restart them, "
+                "such as by client.restart()"
+            )
+
+
+def _unfit(error: LoadError | FarmError) -> Unfit:
+    from distributed import get_worker
+
+    return Unfit(get_worker().address, str(error), error.detail)
+
+
+def _name() -> str:
+    from distributed import get_worker
+
+    worker = get_worker()
+    own_name = worker.name if isinstance(worker.name, str) else worker.address
+    return f"{socket.gethostname()}/{own_name}-{os.getpid()}"
