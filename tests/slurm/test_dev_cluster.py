@@ -223,9 +223,10 @@ def test_a_second_cluster_comes_and_goes(cluster: Cluster) -> None:
     with cluster_with(tmp="own", options="KillWait=2") as second:
         config = second.run(["scontrol", "show", "config"])
         assert "KillWait                = 2 sec" in config
-        second.run(["touch", "/tmp/mine"], host="cpu1")
-        assert second.run(["ls", "/tmp/mine"], host="cpu1") == "/tmp/mine\n"
-        assert not Path("/tmp/mine").exists()
+        mine = Path(f"/tmp/{second.state.name}-of-cpu1")
+        second.run(["touch", str(mine)], host="cpu1")
+        assert second.run(["ls", str(mine)], host="cpu1") == f"{mine}\n"
+        assert not mine.exists()
         job = second.sbatch("--wrap", f"setsid sh -c '{STAYS}' & exec sleep 300")
         pid = pid_of(second, job)
         assert daemons(second.state)
