@@ -9,6 +9,7 @@ import click
 import orjson
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from farm.cli.target import target_option
@@ -21,7 +22,8 @@ Examples:
   farm status --to http://node3:4242 --json | jq .queues
 """
 
-EVENTS_SHOWN = 5
+EVENTS_SHOWN = 8
+JOBS_SHOWN = 4
 
 
 @click.command(epilog=EXAMPLES)
@@ -51,6 +53,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    if "slurm" in state:
+        parts += _slurm(state["slurm"])
     parts.extend(
         f"{title}: " + ", ".join(f"{q} {duration(value[q])}" for q in ("p50", "p95", "p99"))
         for title, value in (
@@ -60,8 +64,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         if value is not None
     )
     parts.extend(
-        f"{time.strftime('%H:%M:%S', time.localtime(event['time']))} "
-        f"{event['event']} {event['worker']}: {event['text']}"
+        time.strftime("%H:%M:%S ", time.localtime(event["time"]))
+        + escape(f"{event['event']} {event['worker']}: {event['text']}")
         for event in state["events"][-EVENTS_SHOWN:]
     )
     return Group(*parts)
@@ -97,6 +101,36 @@ def _workers(rows: list[dict[str, Any]]) -> Table:
             str(row["done"]),
         )
     return table
+
+
+def _slurm(state: dict[str, Any]) -> list[RenderableType]:
+    """How many jobs of each kind there are and should be, where they stand, what is in the way."""
+    kinds = Table("SLURM jobs of", "models", box=None, header_style="dim")
+    for column in ("wanted", "pending", "running", "most", "workers"):
+        kinds.add_column(column, justify="right")
+    problems: list[RenderableType] = []
+    if state["problem"]:
+        problems.append(f"[red]SLURM does not answer: {escape(state['problem'])}[/]")
+    for row in state["kinds"]:
+        columns = ("wanted", "pending", "running", "max_jobs", "workers")
+        models = ", ".join(row["models"])
+        kinds.add_row(row["name"], models, *(str(row[key]) for key in columns))
+        if row["problem"]:
+            text = f"{row['name']}: {row['problem']}"
+            if row["next_try_in_s"] is not None:
+                text += f"; next try in {row['next_try_in_s']:.0f} s"
+            problems.append(f"[red]{escape(text)}[/]")
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for job in state["jobs"]:
+        reason = job["reason"] if job["phase"] == "pending" else job["nodes"]
+        key: tuple[str, ...] = (job["kind"], job["phase"], job["state"] or "submitted", reason)
+        alike.setdefault(key, []).append(job["id"])
+    jobs = Table("kind", "phase", "SLURM says", "reason or nodes", "jobs", box=None)
+    jobs.header_style = "dim"
+    for words, ids in alike.items():
+        more = f" and {len(ids) - JOBS_SHOWN} more" if len(ids) > JOBS_SHOWN else ""
+        jobs.add_row(*map(escape, words), ", ".join(ids[:JOBS_SHOWN]) + more)
+    return [kinds, *([jobs] if alike else []), *problems]
 
 
 def duration(seconds: float) -> str:

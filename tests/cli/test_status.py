@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from farm.cli import run
-from farm.cli.status import duration
+from farm.cli.status import duration, tables
 from tests.serving import BEAM, Served, serving
 
 
@@ -46,6 +50,47 @@ def test_tables_show_the_same(capsys: pytest.CaptureFixture[str], served: Served
     assert "beam" in out
     assert "overhead of a call to an idle worker" in out
     assert out.count("idle") >= 2
+
+
+def test_jobs_of_an_elastic_farm_are_shown_with_what_is_in_their_way() -> None:
+    kind: dict[str, Any] = {
+        "name": "small",
+        "models": ["beam"],
+        "wanted": 7,
+        "pending": 6,
+        "running": 1,
+        "max_jobs": 9,
+        "workers": 4,
+        "next_try_in_s": 40.0,
+        "problem": "refused: sbatch: error: [x] invalid account",
+    }
+    job = {"kind": "small", "phase": "pending", "state": "PENDING", "reason": "Resources"}
+    running = {"id": "11", "kind": "small", "phase": "serving", "state": "RUNNING", "reason": ""}
+    jobs = [{"id": str(n), **job, "nodes": ""} for n in range(1, 7)] + [running | {"nodes": "n3"}]
+    slurm = {"problem": "squeue did not answer in 60 s", "kinds": [kind], "jobs": jobs}
+    event = {"time": 0.0, "event": "refused", "worker": "small", "text": "error: [x] invalid"}
+    state = {**EMPTY, "slurm": slurm, "events": [event]}
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(tables(state))
+    out = console.export_text()
+    assert re.search(r"small +beam +7 +6 +1 +9 +4", out)
+    assert re.search(r"small +pending +PENDING +Resources +1, 2, 3, 4 and 2 more", out)
+    assert re.search(r"small +serving +RUNNING +n3 +11", out)
+    assert "small: refused: sbatch: error: [x] invalid account; next try in 40 s" in out
+    assert "SLURM does not answer: squeue did not answer in 60 s" in out
+    assert "refused small: error: [x] invalid" in out
+
+
+EMPTY: dict[str, Any] = {
+    "workers": [],
+    "queues": [],
+    "calls_per_s": 0.0,
+    "done": 0,
+    "failed": 0,
+    "up_s": 1.0,
+    "overhead_s": None,
+    "idle_gap_s": None,
+}
 
 
 @pytest.mark.parametrize(
