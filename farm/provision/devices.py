@@ -1,0 +1,82 @@
+"""Which GPUs of this machine the model processes get, and how many processes that makes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+
+from farm.errors import InvalidInput
+
+AUTO = "auto"
+
+ASK_TIMEOUT_S = 30.0
+"""A driver that wakes its GPUs first takes some seconds."""
+
+_UUID = re.compile(r"\(UUID: ((?:GPU|MIG)-[^)]+)\)")
+
+
+def devices(wanted: str, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The values of CUDA_VISIBLE_DEVICES, one for each GPU that processes are started on.
+
+    wanted: `auto`, all GPUs that this process may use; or positions among these, as `0,2`. Which
+    these are SLURM or the user says by CUDA_VISIBLE_DEVICES; where nobody does all of the machine
+    are. Raises InvalidInput when there is none, or not that one.
+    """
+    bound = environment.get("CUDA_VISIBLE_DEVICES")
+    mine = _present() if bound is None else tuple(filter(None, map(str.strip, bound.split(","))))
+    if wanted == AUTO:
+        if not mine:
+            raise InvalidInput(
+                "--gpus auto finds no GPU: CUDA_VISIBLE_DEVICES is empty; ask SLURM for GPUs, as "
+                "by --gres=gpu:1"
+                if bound is not None
+                else "--gpus auto finds no GPU: nvidia-smi is not here or lists none; name them, "
+                "as --gpus 0,1"
+            )
+        return mine
+    positions = [text.strip() for text in wanted.split(",")]
+    if not all(text.isdecimal() for text in positions):
+        raise InvalidInput(f"--gpus is {wanted!r}; expected auto, or positions such as 0,1")
+    if len(set(map(int, positions))) < len(positions):
+        raise InvalidInput(f"--gpus is {wanted!r}, which names a GPU twice; -n 2 puts two on each")
+    if bound is None and not mine:
+        return tuple(positions)  # no program to ask; the driver will say if they are wrong
+    missing = [text for text in positions if int(text) >= len(mine)]
+    if missing:
+        raise InvalidInput(
+            f"--gpus names GPU {', '.join(missing)}; of {len(mine)} here ({', '.join(mine)}) the "
+            "first is 0"
+        )
+    return tuple(mine[int(text)] for text in positions)
+
+
+def _present() -> tuple[str, ...]:
+    """The GPUs of this machine, by what identifies them for good; none without a driver."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"],
+            capture_output=True,
+            text=True,
+            timeout=ASK_TIMEOUT_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    gpus: list[str] = []
+    for line in listed.splitlines():
+        found = _UUID.search(line)
+        if found is None:
+            continue
+        if found[1].startswith("MIG-") and gpus and gpus[-1].startswith("GPU-"):
+            gpus.pop()  # a GPU that is cut into instances is used by these
+        gpus.append(found[1])
+    return tuple(gpus)
+
+
+def cpus_here(environment: Mapping[str, str] = os.environ) -> int:
+    """CPUs that this process may use: what SLURM says of the step on this node, or the kernel."""
+    told = environment.get("SLURM_CPUS_ON_NODE", "")
+    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
