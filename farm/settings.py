@@ -21,6 +21,8 @@ class Settings:
     host, port: where the HTTP door listens; port 0 picks a free one.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
+    dask: a Dask cluster that runs the models too: its scheduler's address, or scheduler file.
+    dask_slots: calls that cluster is given at once even while it has fewer threads.
     time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
     retries: how often a call goes back to its queue after a worker died with it.
     max_queued, max_queued_per_client: waiting calls above which callers are told to come later.
@@ -35,6 +37,8 @@ class Settings:
     port: int = 4242
     dir: Path = Path("farm-run")
     workers: int = 1
+    dask: str | None = None
+    dask_slots: int = 0
     time_limit_s: float | None = None
     retries: int = 3
     max_queued: int = 100_000
@@ -52,7 +56,7 @@ class Settings:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; expected {expected}")
 
         expect("port", 0 <= self.port <= 65535, "0 to 65535")
-        for name in ("workers", "retries"):
+        for name in ("workers", "retries", "dask_slots"):
             expect(name, getattr(self, name) >= 0, "0 or more")
         for name in ("max_queued", "max_queued_per_client", "max_body_bytes"):
             expect(name, getattr(self, name) >= 1, "1 or more")
@@ -92,6 +96,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 _EXPECTED: dict[Any, tuple[type, ...]] = {
     "str": (str,),
+    "str | None": (str,),
     "Path": (str,),
     "NonFinite": (str,),
     "int": (int,),

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import uvloop
 
+from farm.errors import FarmError
 from farm.provision.kinds import Plan, read_plan
 from farm.provision.local import WorkersFailed
 from farm.provision.script import job_script
@@ -30,6 +31,7 @@ Examples:
   farm serve http://127.0.0.1:4243            a running UM-Bridge server's models
   farm serve --workers 0                      workers come from elsewhere: farm worker
   farm serve model.py --slurm cluster.toml    SLURM jobs of workers, as many as calls need
+  farm serve model.py --dask tcp://node1:8786 a Dask cluster runs the model
   farm serve model.py --host 0.0.0.0          other machines too; needs the token it prints
 
 \b
@@ -50,7 +52,7 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     "-n",
     "--workers",
     type=int,
-    help="Model processes here.  [default: 1; 0 with --slurm]",
+    help="Model processes here.  [default: 1; 0 with --slurm or --dask]",
 )
 @click.option(
     "--slurm",
@@ -60,6 +62,17 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     help="Submit SLURM jobs of workers as demand grows; the file says of what kinds.",
 )
 @click.option("--dry-run", is_flag=True, help="With --slurm: print the job scripts and end.")
+@click.option(
+    "--dask",
+    metavar="ADDRESS|FILE",
+    help="Have a Dask cluster run the models: its scheduler's address or scheduler file.",
+)
+@click.option(
+    "--dask-slots",
+    default=0,
+    metavar="COUNT",
+    help="Calls the Dask cluster gets at once even if it has fewer threads: for an adaptive one.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", default=4242, show_default=True, help="Port; 0 picks a free one.")
 @click.option(
@@ -113,9 +126,11 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     NAME=MODEL gives it another name.
     """
     if values["workers"] is None:
-        values["workers"] = 0 if plan_file else 1
-    if not models and values["workers"]:
+        values["workers"] = 0 if plan_file or values["dask"] else 1
+    if not models and (values["workers"] or values["dask"]):
         raise click.UsageError("which MODEL? Or --workers 0 if all workers come from elsewhere")
+    if values["dask"] and values["time_limit_s"] is not None:
+        raise click.UsageError("--time-limit kills model processes; those of Dask are not farm's")
     settings = Settings(**values)
     plan = read_plan(plan_file, models) if plan_file else None
     if dry_run:
@@ -127,7 +142,7 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     gc.set_threshold(GARBAGE_AFTER)
     try:
         return uvloop.run(_serve(Farm(models, settings, plan=plan)))
-    except WorkersFailed as error:
+    except (WorkersFailed, FarmError) as error:
         if error.detail:
             click.echo(error.detail, err=True)
         raise click.ClickException(str(error)) from None

@@ -160,10 +160,7 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--retry-failed", is_flag=True, help="With --resume: also the points that failed.")
 @_rule_options
 def run(
-    models: tuple[str, ...],
-    to: str | None,
-    workers: int | None,
-    time_limit_s: float | None,
+    target: Target,
     model: str | None,
     params: tuple[str, ...],
     fixes: tuple[str, ...],
@@ -182,7 +179,6 @@ def run(
     **rules: Any,
 ) -> int:
     """Run a sweep: MODEL served here by --workers processes, or the farm that --to names."""
-    target = Target(models, to, workers, time_limit_s)
     if resumed is not None:
         if params or fixes or design or out is not None:
             raise click.UsageError("--resume continues a sweep as it was planned: only FILE")
@@ -225,10 +221,7 @@ def run(
 @_rule_options
 def extend(
     file: Path,
-    models: tuple[str, ...],
-    to: str | None,
-    workers: int | None,
-    time_limit_s: float | None,
+    target: Target,
     points: int,
     **rules: Any,
 ) -> int:
@@ -242,8 +235,7 @@ def extend(
         for note in plan.design.notes:
             click.echo(f"note: {note}", err=True)
         store.extend(plan)
-        target = Target(models, to, workers, time_limit_s).or_else(_kept_target(store))
-        with _terminable(), open_farm(target, file) as farm:
+        with _terminable(), open_farm(target.or_else(_kept_target(store)), file) as farm:
             return _session(opened.handed_over(farm.client), farm, rules)
 
 
@@ -253,10 +245,7 @@ def extend(
 @click.option("--point", required=True, type=click.IntRange(min=0), help="Its index, from 0.")
 def rerun(
     file: Path,
-    models: tuple[str, ...],
-    to: str | None,
-    workers: int | None,
-    time_limit_s: float | None,
+    target: Target,
     point: int,
 ) -> int:
     """Evaluate one point again with the same inputs, and show all of it; FILE stays as it is."""
@@ -269,8 +258,7 @@ def rerun(
     click.echo(f"config = {call.config}")
     click.echo(f"so far: {Status(int(known.status[point])).name.lower()}")
     kept = Target.from_json(plan.provenance.get("target", ""))
-    target = Target(models, to, workers, time_limit_s).or_else(kept)
-    with open_farm(target, file.with_name(f"{file.name}.rerun")) as farm:
+    with open_farm(target.or_else(kept), file.with_name(f"{file.name}.rerun")) as farm:
         try:
             result = farm.client.submit(call).result()
         except FarmError as error:

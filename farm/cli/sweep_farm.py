@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,12 @@ class Target:
     to: str | None = None
     workers: int | None = None
     time_limit_s: float | None = None
+    dask: str | None = None
+    dask_slots: int = 0
 
     def to_json(self) -> str:
         """As text; `from_json` reads it back."""
-        data = {"models": self.models, "to": self.to, "workers": self.workers}
-        return json.dumps(data | {"time_limit_s": self.time_limit_s})
+        return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Target:
@@ -63,8 +65,27 @@ class OpenFarm:
 
 
 def farm_options(command: Command) -> Command:
-    """The options that say which farm runs a sweep."""
+    """The options that say which farm runs a sweep; the command gets them as its `target`."""
+
+    @functools.wraps(command)
+    def with_target(**values: Any) -> Any:
+        chosen = {f.name: values.pop(f.name) for f in fields(Target)}
+        return command(target=Target(**chosen), **values)
+
+    command = with_target
     for option in (
+        click.option(
+            "--dask-slots",
+            default=0,
+            metavar="COUNT",
+            help="Points the Dask cluster gets at once even if it has fewer threads: for an "
+            "adaptive one.",
+        ),
+        click.option(
+            "--dask",
+            metavar="ADDRESS|FILE",
+            help="Have a Dask cluster run MODEL: its scheduler's address or scheduler file.",
+        ),
         click.option(
             "--time-limit",
             "time_limit_s",
@@ -76,7 +97,8 @@ def farm_options(command: Command) -> Command:
             "-n",
             "--workers",
             type=click.IntRange(min=1),
-            help="Model processes when MODEL is served here. Default: one for each core.",
+            help="Model processes when MODEL is served here. Default: one for each core, or none "
+            "with --dask.",
         ),
         click.option(
             "--to",
@@ -101,9 +123,14 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
     """
     if target.models and target.to:
         raise click.UsageError("give MODEL to serve it here, or --to for a running farm, not both")
+    if target.dask and not target.models:
+        raise click.UsageError("--dask needs the MODEL that the Dask cluster is to run")
+    if target.dask and target.time_limit_s is not None:
+        raise click.UsageError("--time-limit kills model processes; those of Dask are not farm's")
     if target.models:
         with _served(target, out) as connection, connect(str(connection)) as client:
-            yield OpenFarm(client, max(START, PER_WORKER * _workers(target)), None)
+            start = max(_start(client), PER_WORKER * _workers(target))
+            yield OpenFarm(client, start, None)
         return
     current = connect(target.to)
 
@@ -129,7 +156,12 @@ def _served(target: Target, out: Path) -> Iterator[Path]:
     """
     folder = out.with_name(out.name + ".run")
     settings = Settings(
-        port=0, dir=folder, workers=_workers(target), time_limit_s=target.time_limit_s
+        port=0,
+        dir=folder,
+        workers=_workers(target),
+        time_limit_s=target.time_limit_s,
+        dask=target.dask,
+        dask_slots=target.dask_slots,
     )
     farm = Farm(list(target.models), settings, doors=False)
     try:
@@ -141,13 +173,13 @@ def _served(target: Target, out: Path) -> Iterator[Path]:
 
 
 def _workers(target: Target) -> int:
-    return target.workers or len(os.sched_getaffinity(0))
+    return target.workers or (0 if target.dask else len(os.sched_getaffinity(0)))
 
 
 def _start(client: Client) -> int:
-    """Points to give at first: a farm tells its workers, other servers have few."""
+    """Points to give at first: a farm tells how many calls it runs at once, other servers few."""
     try:
-        workers: Sequence[Any] = client.status()["workers"]
+        slots: int = sum(worker["slots"] for worker in client.status()["workers"])
     except (FarmError, KeyError):
         return START
-    return max(START, PER_WORKER * len(workers))
+    return max(START, PER_WORKER * slots)

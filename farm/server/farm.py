@@ -32,6 +32,7 @@ from farm.transports.connection import (
     read_connection,
     write_connection,
 )
+from farm.transports.dask import DaskTransport
 from farm.transports.keys import forget_secret, keep_secret, with_secret
 from farm.transports.local import LocalTransport
 from farm.transports.zmq import ZmqTransport
@@ -78,6 +79,7 @@ class Farm:
         self.connection = Connection("")
         self.dispatcher: Dispatcher
         self._workers: local.Workers | None = None
+        self._dask: DaskTransport | None = None
         self._http: HttpServer | None = None
 
     async def start(self) -> Connection:
@@ -98,6 +100,9 @@ class Farm:
         settings = self.settings
         zmq = self._listen(before)
         transports: list[Transport] = [zmq]
+        if settings.dask is not None:
+            self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
+            transports.append(self._dask)
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(
@@ -112,7 +117,9 @@ class Farm:
             keep_secret(settings.dir, self.connection)
             self._elastic.start(self.dispatcher)
         if self._models and settings.workers:
-            await self._start_workers()
+            self._start_workers()
+        if self._workers is not None or self._dask is not None:
+            await self._first_worker()
         if self._with_doors:
             await self._open_doors()
 
@@ -155,7 +162,7 @@ class Farm:
         self.connection = replace(self.connection, endpoint=f"tcp://{reach}:{port}")
         return zmq
 
-    async def _start_workers(self) -> None:
+    def _start_workers(self) -> None:
         settings = self.settings
         self._workers = local.Workers(
             local.WorkerSettings(
@@ -168,18 +175,25 @@ class Farm:
             )
         )
         self._workers.start()
-        joined = asyncio.create_task(
-            self.dispatcher.wait_for_workers(1, timeout_s=settings.start_timeout_s)
+
+    async def _first_worker(self) -> None:
+        """Until some worker is there, or what should bring workers fails."""
+        joined: asyncio.Future[None] = asyncio.create_task(
+            self.dispatcher.wait_for_workers(1, timeout_s=self.settings.start_timeout_s)
         )
-        ready = asyncio.wrap_future(self._workers.ready)
+        ready = []
+        if self._workers is not None:
+            ready.append(asyncio.wrap_future(self._workers.ready))
+        if self._dask is not None:
+            ready.append(asyncio.shield(asyncio.wrap_future(self._dask.ready)))
         try:
-            done, _ = await asyncio.wait({joined, ready}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({joined, *ready}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
             await joined
         finally:
-            joined.cancel()
-            ready.cancel()
+            for task in (joined, *ready):
+                task.cancel()
 
     async def _open_doors(self) -> None:
         settings = self.settings
@@ -193,9 +207,13 @@ class Farm:
         write_connection(self.connection_file, self.connection)
 
     async def wait_failed(self) -> None:
-        """Until the workers of this machine fail for good; then raises WorkersFailed."""
+        """Until what brings workers fails for good; then raises WorkersFailed or Unavailable."""
+        ends = []
         if self._workers is not None:
-            await asyncio.shield(asyncio.wrap_future(self._workers.ended))
+            ends.append(asyncio.shield(asyncio.wrap_future(self._workers.ended)))
+        if self._dask is not None:
+            ends.append(asyncio.shield(asyncio.wrap_future(self._dask.ready)))
+        await asyncio.gather(*ends)
         await asyncio.get_running_loop().create_future()
 
     async def stop(self, *, grace_s: float | None = None) -> None:

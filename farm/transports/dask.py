@@ -48,8 +48,8 @@ class DaskTransport:
         self.ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         """Done once the models are known; Unavailable if they or the cluster cannot be had."""
         self._member: Membership | None = None  # set by Dask's thread, read by both
-        self._main: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._serving: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()  # Dask's loop waits for it
 
     def start(self, dispatcher: Dispatcher) -> None:
         """Begin, on the running loop."""
@@ -71,15 +71,14 @@ class DaskTransport:
 
     def stop_workers(self) -> None:
         """Finish what runs in the cluster, hand back the rest and leave; the cluster lives on."""
-        self._stopping = True
+        self._soon(self._stop.set)
         member = self._member
         if member is not None:
             self._ask(member.name, lambda member: member.spawn(member.drain()))
 
     async def close(self) -> None:
         """Let go of the cluster; it drops what it still holds of ours."""
-        self._stopping = True
-        self._soon(lambda: self._main and self._main.cancel())
+        self._soon(self._end)
         await self._loop.run_in_executor(None, self._thread.join, 3 * ANSWER_S)
 
     def _ask(self, worker: WorkerId, ask: Callable[[Membership], None]) -> None:
@@ -97,30 +96,35 @@ class DaskTransport:
     # Dask's thread
 
     def _run(self) -> None:
-        with (
-            contextlib.suppress(asyncio.CancelledError),
-            asyncio.Runner(loop_factory=lambda: self._dask_loop) as runner,
-        ):
+        with asyncio.Runner(loop_factory=lambda: self._dask_loop) as runner:
             runner.run(self._belong())
+
+    def _end(self) -> None:
+        self._stop.set()
+        if self._serving is not None:
+            self._serving.cancel()
 
     async def _belong(self) -> None:
         """One connection to the cluster after another, until stopped."""
-        self._main = asyncio.current_task()
-        while not self._stopping:
+        while not self._stop.is_set():
             member = self._member = Membership(
                 self._cluster, self._specs, self._slots, self._tell, self._joined
             )
-            try:
-                reason = await member.serve()
-            except Exception as error:
-                reason = one_line(error)
-                self._failed(error)
-            finally:
-                await member.close()
-            self._left(member, reason)
-            if not member.drained.is_set():
-                log.warning("Dask cluster %s: %s", self._cluster, reason)
-                await asyncio.sleep(RECONNECT_S)
+            self._serving = asyncio.create_task(member.serve())
+            await asyncio.wait({self._serving})
+            cancelled = self._serving.cancelled()
+            error = Unavailable("closed") if cancelled else self._serving.exception()
+            self._left(member.name, error)
+            await member.close()
+            if cancelled or error is None:
+                return
+            if not self.ready.done():
+                # What is wrong from the start is the user's to mend; later, better times may come.
+                self._fail(error)
+                return
+            log.warning("Dask cluster %s: %s", self._cluster, one_line(error))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), RECONNECT_S)
 
     def _tell(self, fact: Callable[[Dispatcher], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
@@ -131,15 +135,11 @@ class DaskTransport:
         if not self.ready.done():
             self._tell(lambda _: self.ready.set_result(None))
 
-    def _left(self, member: Membership, reason: str) -> None:
-        drained = member.drained.is_set()
-        self._tell(lambda d: d.worker_left(member.name, reason, drained=drained))
+    def _left(self, name: WorkerId, error: BaseException | None) -> None:
+        reason = "stopped" if error is None else one_line(error)
+        self._tell(lambda d: d.worker_left(name, reason, drained=error is None))
 
-    def _failed(self, error: Exception) -> None:
-        """The first attempt must succeed; a farm that was up once waits for better times."""
-        if self.ready.done():
-            return
-        self._stopping = True
+    def _fail(self, error: BaseException) -> None:
         if not isinstance(error, FarmError):
             error = Unavailable(f"no Dask cluster at {self._cluster}: {one_line(error)}")
         self.ready.set_exception(error)

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
-from farm.errors import FarmError, Unavailable
+from farm.errors import FarmError, Unavailable, WorkerLost
 from farm.scheduler.state import TaskId, WorkerId, needs_no_slot
 from farm.transports import dask_worker
 from farm.transports.dask_worker import Described, HandedBack, Models, Ran, Unfit
@@ -43,8 +43,6 @@ ANSWER_S = 5.0
 
 LARGE_TASKS = {"distributed.admin.large-graph-warning-threshold": "1 PiB"}
 """Dask warns of large inputs in tasks, but these are used once."""
-
-LOST = "the connection to the Dask scheduler is lost"
 
 Tasks = Sequence[tuple[TaskId, Call]]
 Tell = Callable[[Callable[["Dispatcher"], None]], None]
@@ -113,26 +111,28 @@ class Membership:
         self._jobs: set[asyncio.Task[None]] = set()
         self._draining = False
         self._resized = asyncio.Event()  # to nothing, so that no more calls come
-        self.drained = asyncio.Event()
+        self._drained = asyncio.Event()
         self._lost = asyncio.Event()
 
     # Life
 
-    async def serve(self) -> str:
-        """Join and serve; why that is over. Raises when cluster or models are not to be had."""
-        self._client = await self._dask.Client(
+    async def serve(self) -> None:
+        """Join and serve until drained. Raises when cluster or models cannot be had or are lost."""
+        self._client = self._dask.Client(
             **self._where(), asynchronous=True, set_as_default=False, name="farm"
         )
+        await self._client
         joining = asyncio.create_task(self._join())
         watching = asyncio.create_task(self._watch())
-        ends = [asyncio.create_task(e.wait()) for e in (self.drained, self._lost)]
+        ends = [asyncio.create_task(e.wait()) for e in (self._drained, self._lost)]
         running: set[asyncio.Task[Any]] = {joining, watching, *ends}
         try:
-            while not (self.drained.is_set() or self._lost.is_set()):
+            while not self._drained.is_set():
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-            return "stopped" if self.drained.is_set() else LOST
+                if self._lost.is_set():
+                    raise Unavailable("the connection to the Dask scheduler is lost")
         finally:
             for task in running:
                 task.cancel()
@@ -211,7 +211,7 @@ class Membership:
         self._tell(lambda d: d.worker_resized(self.name, 0))
         self._resized.set()
         if not self._held:
-            self.drained.set()
+            self._drained.set()
 
     async def close(self) -> None:
         """Leave nothing in the cluster."""
@@ -302,7 +302,7 @@ class Membership:
         if ids:
             self._ended(flight, ids, said)
         if self._draining and not self._held:
-            self.drained.set()
+            self._drained.set()
 
     def _let_go(self, flight: _Flight) -> list[TaskId]:
         """Those of its calls that nobody has answered for; they are off our hands now."""
@@ -322,6 +322,12 @@ class Membership:
             self._tell(lambda d: d.finished(self.name, answers))
         elif isinstance(said, HandedBack | Unfit):
             self._not_run(ids, said)
+        elif type(said).__name__ == "KilledWorker" and self._suspects.issuperset(ids):
+            # It was alone, and Dask has tried each time as often as its user wants.
+            guilty = WorkerLost(
+                f"the call was lost with all Dask workers that ran it: {one_line(said)}"
+            )
+            self._tell(lambda d: d.finished(self.name, [(i, guilty) for i in ids]))
         else:
             self._missing(ids, said)
 
