@@ -72,7 +72,7 @@ def farm_options(command: Command) -> Command:
         chosen = {f.name: values.pop(f.name) for f in fields(Target)}
         return command(target=Target(**chosen), **values)
 
-    command = with_target
+    asked: Command = with_target
     for option in (
         click.option(
             "--dask-slots",
@@ -111,8 +111,8 @@ def farm_options(command: Command) -> Command:
         ),
         click.argument("models", nargs=-1, metavar="[MODEL]..."),
     ):
-        command = option(command)
-    return command
+        asked = option(asked)
+    return asked
 
 
 @contextlib.contextmanager
