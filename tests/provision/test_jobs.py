@@ -1,0 +1,118 @@
+"""The record of a farm's jobs: what squeue and the dispatcher tell, and what has changed by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from farm.provision.jobs import Jobs
+from farm.provision.slurm import JobRow
+
+
+def row(job: str, state: str, *, reason: str = "None", name: str = "farm-ab-small") -> JobRow:
+    return JobRow(job, state, name, "n1", "9:00", reason)
+
+
+def worker(job: str, **values: Any) -> dict[str, Any]:
+    return {"job": job, "host": "n1", "in_flight": 0, "done": 0, "ends_in_s": None, **values}
+
+
+def seen(jobs: Jobs, *rows: JobRow, now: float = 10.0) -> list[tuple[str, str]]:
+    return [(change.event, change.job.id) for change in jobs.looked(rows, now - 1, now)]
+
+
+def test_a_job_goes_its_way() -> None:
+    jobs = Jobs("ab")
+    job = jobs.submitted("1", "small", 0.0)
+    phases: list[str] = [job.phase]
+    assert seen(jobs, row("1", "PENDING", reason="Priority")) == []
+    assert seen(jobs, row("1", "RUNNING")) == []
+    phases.append(job.phase)
+    (change,) = jobs.hear([worker("1", host="n2"), worker("1")], 11.0)
+    assert (change.event, change.text) == ("started", "serves on n1, n2")
+    phases.append(job.phase)
+    assert phases == ["pending", "starting", "serving"]
+    assert job.workers == 2
+    assert jobs.hear([worker("1"), worker("1")], 12.0) == []
+    assert seen(jobs, row("1", "COMPLETED")) == [("ended", "1")]
+    assert jobs.live == {}
+    assert seen(jobs, row("1", "COMPLETED")) == []
+
+
+def test_only_jobs_of_this_farm_count() -> None:
+    jobs = Jobs("ab")
+    assert (
+        seen(jobs, row("1", "RUNNING", name="farm-cd-small"), row("2", "RUNNING", name="x")) == []
+    )
+    assert jobs.live == {}
+
+
+def test_jobs_of_the_farm_before_are_taken_over_unless_they_have_ended() -> None:
+    jobs = Jobs("ab")
+    rows = row("1", "RUNNING"), row("2", "FAILED"), row("3", "PENDING", reason="Resources")
+    assert seen(jobs, *rows) == [("adopted", "1"), ("adopted", "3")]
+    assert [job.phase for job in jobs.of("small")] == ["starting", "pending"]
+
+
+def test_a_job_that_squeue_could_not_know_yet_is_not_gone() -> None:
+    jobs = Jobs("ab")
+    jobs.submitted("1", "small", 9.5)  # while the question was under way
+    assert jobs.looked([], 9.0, 10.0) == []
+    (change,) = jobs.looked([], 11.0, 12.0)
+    assert (change.event, change.job.id) == ("gone", "1")
+
+
+def test_reasons_that_somebody_can_mend_are_told_once() -> None:
+    jobs = Jobs("ab")
+    jobs.submitted("1", "small", 0.0)
+    assert seen(jobs, row("1", "PENDING", reason="Resources")) == []
+    assert seen(jobs, row("1", "PENDING", reason="PartitionDown")) == [("waits", "1")]
+    assert seen(jobs, row("1", "PENDING", reason="PartitionDown")) == []
+
+
+def test_a_requeued_job_starts_anew() -> None:
+    jobs = Jobs("ab")
+    job = jobs.submitted("1", "small", 0.0)
+    seen(jobs, row("1", "RUNNING"))
+    jobs.hear([worker("1")], 5.0)
+    jobs.hear([], 6.0)
+    assert seen(jobs, row("1", "PENDING", reason="BeginTime")) == [("requeued", "1")]
+    assert (job.phase, job.served) == ("pending", False)
+    assert [change.event for change in jobs.hear([worker("1")], 7.0)] == ["started"]
+
+
+def test_a_job_is_idle_while_none_of_its_workers_has_done_anything() -> None:
+    jobs = Jobs("ab")
+    jobs.submitted("1", "small", 0.0)
+
+    def idle_s(now: float, *workers: dict[str, Any]) -> float:
+        jobs.hear(workers, now)
+        (job,) = jobs.for_policy("small", now)
+        return job.idle_s
+
+    assert idle_s(1.0, worker("1"), worker("1")) == 0.0
+    assert idle_s(2.0, worker("1"), worker("1")) == 0.0
+    assert idle_s(5.0, worker("1"), worker("1")) == 3.0
+    assert idle_s(6.0, worker("1"), worker("1", in_flight=1)) == 0.0
+    assert idle_s(7.0, worker("1"), worker("1", done=1)) == 0.0
+    assert idle_s(8.0, worker("1"), worker("1", done=1)) == 0.0
+    assert idle_s(9.0, worker("1"), worker("1", done=1)) == 1.0
+    # A call that came and went between two looks.
+    assert idle_s(10.0, worker("1"), worker("1", done=2)) == 0.0
+    assert idle_s(11.0, worker("1", done=2)) == 0.0
+
+
+def test_the_first_end_of_its_workers_is_the_end_of_a_job() -> None:
+    jobs = Jobs("ab")
+    jobs.submitted("1", "small", 0.0)
+    jobs.hear([worker("1", ends_in_s=50.0), worker("1", ends_in_s=40.0)], 1.0)
+    assert jobs.for_policy("small", 1.0)[0].ends_in_s == 40.0
+
+
+def test_jobs_on_their_way_out_cannot_be_counted_on() -> None:
+    jobs = Jobs("ab")
+    for n in "123":
+        jobs.submitted(n, "small", 0.0)
+    jobs.live["1"].let_go_at = 5.0
+    seen(jobs, row("1", "RUNNING"), row("2", "COMPLETING"), row("3", "RUNNING"))
+    assert [job.id for job in jobs.for_policy("small", 6.0)] == ["3"]
+    assert len(jobs.of("small")) == 3
