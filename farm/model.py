@@ -51,6 +51,8 @@ class Model:
     outputs: Tensors = {}
     max_batch: int = 1
     repeatable: bool = True
+    comm: Any = None
+    """Under `farm worker --mpi N`: the mpi4py communicator of the N ranks that run this model."""
     operations: frozenset[Operation] | None = None
     """What the model offers; None: the operations whose methods it defines."""
 

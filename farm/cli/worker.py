@@ -7,12 +7,17 @@ from pathlib import Path
 import click
 
 from farm.provision.allocation import end_time
+from farm.provision.group import DEFAULT_LINE, Launch
 from farm.provision.local import Workers, WorkerSettings, WorkersFailed
+from farm.provision.rank import serve_rank
+from farm.worker.mpi import WorldError, told_size
 
 EXAMPLES = """\b
 Examples:
   farm worker model.py --connect farm-run/farm.json -n 8
   farm worker model.py --connect /shared/run7 -n 2 --time-limit 600
+  farm worker solver.py --mpi 4 -n 2
+  srun --mpi=pmi2 -n 64 farm worker solver.py --mpi 4
 """
 
 
@@ -33,7 +38,21 @@ Examples:
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="Number of model processes.",
+    help="Number of model processes; with --mpi, of groups.",
+)
+@click.option(
+    "--mpi",
+    "ranks",
+    type=click.IntRange(1),
+    metavar="RANKS",
+    help="Run the models on groups of so many MPI ranks. Under srun or mpiexec the processes that "
+    "are there form the groups; otherwise each is started by --mpi-launch.",
+)
+@click.option(
+    "--mpi-launch",
+    "launch_line",
+    metavar="LINE",
+    help=f"What starts a group.  [default: {DEFAULT_LINE}]",
 )
 @click.option(
     "--time-limit",
@@ -51,14 +70,20 @@ def worker(
     models: tuple[str, ...],
     connect: Path,
     count: int,
+    ranks: int | None,
+    launch_line: str | None,
     time_limit_s: float | None,
     logs: Path | None,
-) -> None:
+) -> int:
     """Load MODELs in N processes and answer calls of a running farm, until SIGTERM or Ctrl-C.
 
     The first signal drains: what runs is finished, the rest handed back. A second one hurries.
     """
     file = connect / "farm.json" if connect.is_dir() else connect
+    if launch_line is not None and ranks is None:
+        raise click.UsageError("--mpi-launch needs --mpi RANKS")
+    if ranks is not None and launch_line is None and told_size() > 1:
+        return serve_rank(models, file, ranks=ranks, time_limit_s=time_limit_s)
     workers = Workers(
         WorkerSettings(
             models=models,
@@ -67,11 +92,12 @@ def worker(
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,
             ends_at=end_time(),
+            launch=None if ranks is None else Launch(ranks, launch_line or DEFAULT_LINE),
         )
     )
     workers.drain_on_signals()
-    workers.start()
     try:
+        workers.start()
         workers.ready.result()
         click.echo(f"{count} workers ready", err=True)
         workers.ended.result()
@@ -79,3 +105,6 @@ def worker(
         if error.detail:
             click.echo(error.detail, err=True)
         raise click.ClickException(str(error)) from None
+    except WorldError as error:
+        raise click.ClickException(str(error)) from None
+    return 0

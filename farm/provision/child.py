@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from farm.provision.record import Running, RunRecord
 from farm.worker.lifeline import Lifeline
@@ -24,7 +25,7 @@ OOM_EVIDENCE_S = 10.0
 
 
 class Child:
-    """One incarnation of one model process; its group, log and pipes.
+    """One incarnation of one model process, `farm.provision.process`; its group, log and pipes.
 
     worker: its name among the workers once it has loaded its models, else "".
     error: why the models cannot be had; done: it said goodbye; talks: more may be heard.
@@ -34,7 +35,7 @@ class Child:
     def __init__(
         self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> None:
-        """Start `python -m farm.provision.process` with `arguments`. Raises OSError."""
+        """Start the program with `arguments`. Raises OSError."""
         self.worker = ""
         self.error = ""
         self.done = False
@@ -44,42 +45,57 @@ class Child:
         self.told_to_drain = False
         self.ready_at: float | None = None
         self.log = log
-        self._unread = b""
-        self._record = RunRecord.create()
         self._lifeline = Lifeline()
-        self.status, status_write = os.pipe()
-        os.set_blocking(self.status, False)
         try:
             with log.open("ab") as output:
                 self._log_began = output.tell()
-                passed = {
-                    "--lifeline": self._lifeline.read_end,
-                    "--status": status_write,
-                    "--record": self._record.descriptor,
-                }
-                # -P: a file of the user's called like a module of farm's is not taken for it.
-                self._process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-u", "-P", "-m", "farm.provision.process"),
-                        *(word for name, fd in passed.items() for word in (name, str(fd))),
-                        *arguments,
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    process_group=0,
-                    pass_fds=tuple(passed.values()),
-                )
+                self._process = self._started(arguments, output, environment)
+        except OSError:
+            self._lifeline.cut()
+            raise
+        self.pid = self._process.pid
+        self._lifeline.tie(self.pid)
+
+    def _started(
+        self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Open the lines to the process, and start it."""
+        self._unread = b""
+        self._record = RunRecord.create()
+        self.status, status_write = os.pipe()
+        os.set_blocking(self.status, False)
+        passed = {
+            "--lifeline": self._lifeline.read_end,
+            "--status": status_write,
+            "--record": self._record.descriptor,
+        }
+        words = [word for name, fd in passed.items() for word in (name, str(fd))]
+        command = [*python("farm.provision.process"), *words, *arguments]
+        try:
+            return self._popen(command, output, environment, tuple(passed.values()))
         except OSError:
             os.close(self.status)
-            self._lifeline.cut()
             raise
         finally:
             os.close(status_write)
             self._record.close()
-        self.pid = self._process.pid
-        self._lifeline.tie(self.pid)
+
+    def _popen(
+        self,
+        command: Sequence[str],
+        output: BinaryIO,
+        environment: Mapping[str, str],
+        pass_fds: Sequence[int],
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            process_group=0,
+            pass_fds=pass_fds,
+        )
 
     def listen(self) -> None:
         """Take in what the process has said."""
@@ -106,8 +122,12 @@ class Child:
 
     def busy_since(self) -> float | None:
         """When the model call that runs began, on the monotonic clock; None when none runs."""
-        running = self._record.read()
+        running = self.running()
         return None if running is None or running.tasks == () else running.since_s
+
+    def why(self, code: int, *, out_of_memory: bool) -> str:
+        """Why it has ended, in words; code: its exit status."""
+        return in_words(code, out_of_memory=out_of_memory)
 
     def code(self) -> int | None:
         """The exit status, minus the signal that ended it; None while it lives.
@@ -142,6 +162,9 @@ class Child:
         self.kill()
         self._process.wait()
         self._lifeline.cut()
+        self._close_lines()
+
+    def _close_lines(self) -> None:
         os.close(self.status)
 
     def last_lines(self) -> str:
@@ -151,6 +174,12 @@ class Child:
             file.seek(max(self._log_began, file.tell() - LAST_BYTES))
             text = file.read().decode(errors="replace")
         return "\n".join(text.rstrip().splitlines()[-LAST_LINES:])
+
+
+def python(module: str) -> list[str]:
+    """The words of a command line that runs a module of farm's."""
+    # -P: a file of the user's called like a module of farm's is not taken for it.
+    return [sys.executable, "-u", "-P", "-m", module]
 
 
 def in_words(code: int, *, out_of_memory: bool) -> str:

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Protocol
 
 from farm.errors import Unavailable
-from farm.provision.child import Child, OutOfMemory, in_words
+from farm.provision.child import Child, OutOfMemory
+from farm.provision.group import Group, Launch
 from farm.transports.connection import Connection, read_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter
+from farm.worker.mpi import WorldError, check_installed
 
 log = logging.getLogger(__name__)
 
@@ -67,17 +69,18 @@ class WorkerSettings:
     """What the supervisor is to run, and how.
 
     models: as `farm.worker.load` understands them; count: model processes; connect: connection
-    file; logs: folder for what models print. devices: CUDA devices, dealt out in turn.
-    time_limit_s: a process whose model call takes longer is killed. ends_at: Unix time at which
-    the machine is taken away. lost_after_s: silence of the dispatcher after which a process ends
-    itself; if the one that takes its place hears nothing either, that is the end of it all.
-    first_s, longest_s, good_while_s: see `restart_delay_s`.
+    file; logs: folder for what models print. launch: how each is started as a group of MPI ranks.
+    devices: CUDA devices, dealt out in turn. time_limit_s: a process whose model call takes longer
+    is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the
+    dispatcher after which a process ends itself; if the one that takes its place hears nothing
+    either, that is the end of it all. first_s, longest_s, good_while_s: see `restart_delay_s`.
     """
 
     models: Sequence[str]
     count: int
     connect: Path
     logs: Path
+    launch: Launch | None = None
     devices: Sequence[str] = ()
     time_limit_s: float | None = None
     ends_at: float | None = None
@@ -153,8 +156,14 @@ class Workers:
         self._out_of_memory = OutOfMemory()
 
     def start(self) -> None:
-        """Start the processes. Raises Unavailable when the connection file cannot be used."""
+        """Start the processes. Raises Unavailable when the connection file cannot be used.
+
+        And WorldError when there is no MPI to start ranks with.
+        """
         connection = read_connection(self.settings.connect)
+        if self.settings.launch is not None:
+            check_installed()
+            self.settings.launch.words()
         self.settings.logs.mkdir(parents=True, exist_ok=True)
         self._reports: Reports = self._line_to(connection)
         self._thread.start()
@@ -314,7 +323,8 @@ class Workers:
         settings = self.settings
         environment = dict(os.environ)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // settings.count)))
+        processes = settings.count * (settings.launch.ranks if settings.launch else 1)
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // processes)))
         arguments = [*settings.models, "--connect", str(settings.connect)]
         arguments += ["--lost-after", str(settings.lost_after_s)]
         if settings.devices:
@@ -326,15 +336,24 @@ class Workers:
         try:
             with seat.log.open("a") as output:
                 output.write(f"--- farm starts a worker process, {time.strftime('%F %T %z')} ---\n")
-            seat.child = Child(arguments, log=seat.log, environment=environment)
-        except OSError as error:
+            if settings.launch is None:
+                seat.child = Child(arguments, log=seat.log, environment=environment)
+            else:
+                seat.child = Group(
+                    settings.launch,
+                    arguments,
+                    log=seat.log,
+                    environment=environment,
+                    loopback=self._connection.on_loopback(),
+                )
+        except (OSError, WorldError) as error:
             self._crashed(seat, f"it cannot be started: {error}", now, None, "")
 
     # Deaths
 
     def _gone(self, seat: _Seat, child: Child, code: int, now: float) -> None:
         """A process has ended: was that its goodbye, a crash, or the end of all?"""
-        reason = in_words(code, out_of_memory=self._out_of_memory.happened())
+        reason = child.why(code, out_of_memory=self._out_of_memory.happened())
         if not child.doom and code != EXIT_ORPHANED:
             self._report(child, reason)
         seat.child = None

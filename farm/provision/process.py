@@ -18,15 +18,16 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from farm.call import WorkerInfo
 from farm.errors import FarmError, Unavailable
+from farm.model import Model
 from farm.provision import allocation
 from farm.provision.record import RunRecord
 from farm.transports.connection import read_connection
-from farm.transports.zmq_worker import EXIT_ORPHANED, WorkerHost
+from farm.transports.zmq_worker import EXIT_ORPHANED, OnStart, WorkerHost
 from farm.worker.load import LoadError, load_models
 from farm.worker.run import Runner
 
@@ -98,9 +99,10 @@ class Watch:
                     os._exit(EXIT_ORPHANED)
                 numbers = os.read(self._read_end, 64)
                 if signal.SIGTERM in numbers or signal.SIGUSR1 in numbers:
-                    self._asked_to_drain()
+                    self.ask_to_drain()
 
-    def _asked_to_drain(self) -> None:
+    def ask_to_drain(self) -> None:
+        """As a signal does; from any thread."""
         with self._lock:
             if not self.asked and self._drain is not None:
                 self._drain()
@@ -109,14 +111,33 @@ class Watch:
 
 def serve(arguments: argparse.Namespace, status: Status, watch: Watch) -> int:
     """Load the models and serve them until drained; the exit status."""
+    record = RunRecord(arguments.record) if arguments.record is not None else None
+    return serve_models(
+        lambda: load_models(arguments.models),
+        arguments,
+        status.say,
+        watch,
+        on_start=None if record is None else record.write,
+    )
+
+
+def serve_models(
+    load: Callable[[], Mapping[str, Model]],
+    arguments: argparse.Namespace,
+    say: Callable[..., None],
+    watch: Watch,
+    *,
+    on_start: OnStart | None,
+    labels: Mapping[str, str] | None = None,
+) -> int:
+    """Serve the models that `load` gives until drained; the exit status."""
     try:
-        models = load_models(arguments.models)
-        runner = Runner(models)
+        runner = Runner(load())
         infos = runner.models()
     except (LoadError, FarmError) as error:
         if error.detail:
             print(error.detail, file=sys.stderr)
-        status.say(error=str(error))
+        say(error=str(error))
         return EXIT_NOT_LOADED
     host = socket.gethostname()
     info = WorkerInfo(
@@ -126,18 +147,17 @@ def serve(arguments: argparse.Namespace, status: Status, watch: Watch) -> int:
         pid=os.getpid(),
         device=arguments.device,
         ends_at=arguments.ends_at or allocation.end_time(),
-        labels=allocation.labels(),
+        labels=allocation.labels() | dict(labels or {}),
     )
-    record = RunRecord(arguments.record) if arguments.record is not None else None
     try:
         worker = WorkerHost(
             runner,
             read_connection(arguments.connect),
             info,
-            on_start=None if record is None else record.write,
+            on_start=on_start,
             lost_after_s=arguments.lost_after,
         )
-        status.say(worker=info.name)
+        say(worker=info.name)
         watch.call_on_drain(worker.drain)
         worker.run()
     except Unavailable as error:
@@ -145,24 +165,30 @@ def serve(arguments: argparse.Namespace, status: Status, watch: Watch) -> int:
         return EXIT_ORPHANED
     finally:
         watch.call_on_drain(None)
-    status.say(done=True)
+    say(done=True)
     return 0
 
 
-def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; descriptors are those that the supervisor passes on."""
-    parser = argparse.ArgumentParser(prog="farm.provision.process", description=__doc__)
+def parser_of(program: str) -> argparse.ArgumentParser:
+    """The command line of a process that serves models."""
+    parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--connect", required=True, metavar="FILE")
     parser.add_argument("--device", default="")
     parser.add_argument("--ends-at", type=float, default=None, metavar="UNIX_TIME")
     parser.add_argument("--lost-after", type=float, default=60.0, metavar="SECONDS")
+    return parser
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; descriptors are those that the supervisor passes on."""
+    parser = parser_of("farm.provision.process")
     for name in ("lifeline", "status", "record"):
         parser.add_argument(f"--{name}", type=int, default=None, metavar="DESCRIPTOR")
     return parser.parse_args(argv)
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """farm's own words, and the tracebacks of failed calls; other loggers are the models'."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
@@ -179,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # not for the programs that a model starts
     faulthandler.enable()  # a crash in C code leaves a Python traceback in the log
-    _log_to_stderr()
+    log_to_stderr()
     watch = Watch(arguments.lifeline)
     watch.start()
     return serve(arguments, Status(arguments.status), watch)

@@ -39,6 +39,10 @@ class Connection:
     pid: int = 0
     version: int = VERSION
 
+    def on_loopback(self) -> bool:
+        """Whether only this machine can reach the dispatcher."""
+        return is_loopback(self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]"))
+
     def __repr__(self) -> str:
         return f"Connection(endpoint={self.endpoint!r}, url={self.url!r})"  # keys stay out of logs
 

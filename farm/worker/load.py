@@ -51,11 +51,15 @@ class LoadError(ValueError):
         self.detail = detail
 
 
-def load_models(specs: Sequence[str]) -> dict[str, Model]:
-    """The models that `specs` name, by the name they are served under. Raises LoadError."""
+def load_models(specs: Sequence[str], *, comm: Any = None) -> dict[str, Model]:
+    """The models that `specs` name, by the name they are served under. Raises LoadError.
+
+    comm: the communicator of the MPI group that runs them: a class whose constructor has an
+    argument of that name gets it there, and every object as its attribute `comm`.
+    """
     models: dict[str, Model] = {}
     for spec in specs:
-        for name, model in _load(spec).items():
+        for name, model in _load(spec, comm).items():
             if name in models:
                 raise LoadError(
                     f"two models are called {name!r}, the second comes from {spec!r}; "
@@ -77,10 +81,10 @@ def located(spec: str) -> str:
     return f"{alias}{Path(path).expanduser().absolute()}{colon}{name}"
 
 
-def _load(spec: str) -> Mapping[str, Model]:
+def _load(spec: str, comm: Any) -> Mapping[str, Model]:
     renamed = ALIAS.fullmatch(spec)
     if renamed:
-        found = _load(renamed["spec"])
+        found = _load(renamed["spec"], comm)
         if len(found) != 1:
             raise LoadError(
                 f"{spec!r} gives one name to {len(found)} models ({_listed(found)}); "
@@ -95,7 +99,7 @@ def _load(spec: str) -> Mapping[str, Model]:
             raise LoadError(f"{spec}: {error}") from error
     module, name = _module(spec)
     found_object = _named(module, name, spec) if name else _only_model(module, spec)
-    model = _as_model(found_object, name or "", spec)
+    model = _as_model(found_object, name or "", spec, comm)
     return {model.name or type(model).__name__: model}
 
 
@@ -224,13 +228,15 @@ def _is_umbridge(value: Any) -> bool:
     return all(callable(getattr(value, method, None)) for method in methods)
 
 
-def _as_model(value: Any, name: str, spec: str) -> Model:
+def _as_model(value: Any, name: str, spec: str, comm: Any) -> Model:
     if inspect.isclass(value):
         if not (issubclass(value, Model) or _is_umbridge(value)):
             raise LoadError(
                 f"{spec}: class {value.__name__} extends neither farm.Model nor umbridge.Model"
             )
-        value = _made(value, spec)
+        value = _made(value, spec, comm)
+    if comm is not None:
+        value.comm = comm
     if isinstance(value, Model):
         return value
     if _is_umbridge(value):
@@ -246,10 +252,19 @@ def _as_model(value: Any, name: str, spec: str) -> Model:
     )
 
 
-def _made(cls: type, spec: str) -> Any:
+def _made(cls: type, spec: str, comm: Any) -> Any:
+    arguments: dict[str, Any] = {}
     try:
-        inspect.signature(cls).bind()
+        signature = inspect.signature(cls)
+        if "comm" in signature.parameters and comm is not None:
+            arguments["comm"] = comm
+        signature.bind(**arguments)
     except TypeError as error:
+        if "comm" in signature.parameters and comm is None:
+            raise LoadError(
+                f"{spec}: {cls.__name__}() needs an MPI communicator ({error}); "
+                "start it with: farm worker --mpi RANKS"
+            ) from None
         raise LoadError(
             f"{spec}: {cls.__name__}() needs arguments ({error}); "
             f"make the object in the file and name it: model = {cls.__name__}(...)"
@@ -257,7 +272,7 @@ def _made(cls: type, spec: str) -> Any:
     except ValueError:
         pass  # no signature to be had; the call itself will tell
     try:
-        return cls()
+        return cls(**arguments)
     except BaseException as error:
         raise _crash(f"making {cls.__name__}()", error) from error
 

@@ -174,13 +174,13 @@ def test_the_command_line() -> None:
 def test_a_drain_asked_for_before_there_is_anything_to_drain() -> None:
     watch = Watch(None)
     drained: list[str] = []
-    watch._asked_to_drain()
+    watch.ask_to_drain()
     watch.call_on_drain(lambda: drained.append("late"))
-    watch._asked_to_drain()
+    watch.ask_to_drain()
     assert drained == ["late"]
     other = Watch(None)
     other.call_on_drain(lambda: drained.append("once"))
-    other._asked_to_drain()
-    other._asked_to_drain()
+    other.ask_to_drain()
+    other.ask_to_drain()
     other.call_on_drain(None)
     assert drained == ["late", "once"]

@@ -1,0 +1,119 @@
+"""One group of MPI ranks as its supervisor sees it: a launcher, and a line from every rank."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from farm.provision.child import Child, in_words, python
+from farm.provision.rank_lines import VARIABLE, RankLines
+from farm.provision.record import Running
+from farm.worker.group import EXIT_STUCK
+from farm.worker.mpi import launcher_path
+
+DEFAULT_LINE = "mpiexec -n {ranks}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a group of ranks is started.
+
+    ranks: MPI processes of one group; line: the launcher and its options, `{ranks}` standing for
+    their number.
+    """
+
+    ranks: int
+    line: str = DEFAULT_LINE
+
+    def words(self) -> list[str]:
+        """The words of the line. Raises WorldError when there is no such launcher."""
+        program, *options = shlex.split(self.line.replace("{ranks}", str(self.ranks)))
+        return [launcher_path(program), *options]
+
+
+class Group(Child):
+    """One incarnation of a group; its process is the launcher, its end that of all ranks."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        loopback: bool,
+    ) -> None:
+        """Start `farm.provision.rank` with `arguments` in all ranks. Raises OSError, WorldError.
+
+        loopback: the farm is reached on this host only, so all ranks are here.
+        """
+        self._launch = launch
+        self._loopback = loopback
+        self._running: Running | None = Running((), time.monotonic())
+        self._told_code: int | None = None
+        super().__init__(arguments, log=log, environment=environment)
+
+    def _started(
+        self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        command = [*self._launch.words(), *python("farm.provision.rank")]
+        command += ["--ranks", str(self._launch.ranks), *arguments]
+        self._lines = RankLines(loopback=self._loopback)
+        self.status = self._lines.fileno()
+        told = {**environment, VARIABLE: self._lines.address}
+        try:
+            # The launcher has this lifeline: it dies with us. The ranks have their own.
+            return self._popen(command, output, told, (self._lifeline.read_end,))
+        except OSError:
+            self._lines.cut()
+            raise
+
+    def listen(self) -> None:
+        """Take in what the ranks have said, and which are gone."""
+        for facts in self._lines.read():
+            if "running" in facts:
+                tasks = facts["running"]
+                assert isinstance(tasks, list)
+                self._running = Running(tuple(tasks), time.monotonic())
+            if isinstance(facts.get("code"), int):
+                self._told_code = int(str(facts["code"]))
+            self._heard(facts)
+        self.talks = not self._lines.closed and self._lines.gone is None
+
+    def running(self) -> Running | None:
+        """What the group runs, as far as it has been heard."""
+        return self._running
+
+    def why(self, code: int, *, out_of_memory: bool) -> str:
+        """Why it has ended, in words."""
+        if self._told_code == EXIT_STUCK:
+            return "a rank failed while others waited for it in MPI"
+        reason = in_words(code, out_of_memory=out_of_memory)
+        if self._told_code is not None or self._lines.gone is None:
+            return reason
+        rank = f"rank {self._lines.gone}" if self._lines.gone >= 0 else "a rank"
+        return f"{rank} of {self._launch.ranks} died ({reason} of the launcher)"
+
+    def code(self) -> int | None:
+        """What rank 0 said its exit status is, else the launcher's; None while that lives."""
+        code = super().code()
+        return code if code is None or self._told_code is None else self._told_code
+
+    def drain(self) -> None:
+        """Ask rank 0 to finish what the group runs, and end it."""
+        self.told_to_drain = True
+        self._lines.drain()
+
+    def _kill_group(self) -> None:
+        self.listen()  # what has arrived would be lost with the lines
+        self._lines.cut()
+        self.talks = False
+        super()._kill_group()
+
+    def _close_lines(self) -> None:
+        self._lines.cut()

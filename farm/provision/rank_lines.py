@@ -1,0 +1,198 @@
+"""The lines between the MPI ranks of a group and their supervisor: plain sockets.
+
+Ranks are children of a launcher, perhaps on other hosts, so they inherit no pipes. Each rank opens
+a *lifeline* before anything else: the supervisor never writes to it, and on Linux the kernel sends
+the rank SIGKILL when it closes. Rank 0 has a *talk* besides: it tells what it runs and hears when
+to drain. What a process has written to a socket arrives even if it dies in the next moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import secrets
+import selectors
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+VARIABLE = "FARM_SUPERVISOR"
+"""The environment variable that tells ranks the supervisor's HOST:PORT/SECRET."""
+
+DIAL_WITHIN_S = 30.0
+LONGEST_LINE = 1 << 20
+DRAIN = b"drain\n"
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One connection. known: it has shown the secret; rank: whose lifeline it is, once told."""
+
+    unread: bytes = b""
+    known: bool = False
+    talks: bool = False
+    rank: int | None = None
+
+
+class RankLines:
+    """The supervisor's end, for one thread. `fileno()` is readable when there is news.
+
+    gone: the rank whose lifeline ended first, -1 if it had no number yet; None while all live.
+    closed: the lines are cut.
+    """
+
+    def __init__(self, *, loopback: bool) -> None:
+        """loopback: no rank lies on another host."""
+        self.gone: int | None = None
+        self._secret = secrets.token_hex(16)
+        self._listener = socket.create_server(("127.0.0.1" if loopback else "", 0), backlog=512)
+        self._listener.setblocking(False)
+        host = "127.0.0.1" if loopback else socket.gethostname()
+        self.address = f"{host}:{self._listener.getsockname()[1]}/{self._secret}"
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._peers: dict[socket.socket, _Peer] = {}
+        self._draining = False
+        self.closed = False
+
+    def fileno(self) -> int:
+        """A descriptor to wait on."""
+        return self._selector.fileno()
+
+    def read(self) -> Iterator[dict[str, object]]:
+        """Yield the facts that rank 0 has told since the last time."""
+        while not self.closed and (ready := self._selector.select(0)):
+            for key, _ in ready:
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket):
+                    yield from self._receive(key.fileobj)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            _keep_alive(connection)
+            self._peers[connection] = _Peer()
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _receive(self, connection: socket.socket) -> Iterator[dict[str, object]]:
+        peer = self._peers[connection]
+        try:
+            data = connection.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, peer.unread = (peer.unread + data).split(b"\n")
+        for line in lines:
+            if peer.known:
+                facts = json.loads(line)
+                peer.rank = facts.get("rank", peer.rank)
+                yield facts
+            elif not self._introduced(peer, line):
+                data = b""
+                break
+            elif peer.talks and self._draining:
+                connection.send(DRAIN)
+        if not data or len(peer.unread) > LONGEST_LINE:
+            if peer.known and not peer.talks and self.gone is None:
+                self.gone = -1 if peer.rank is None else peer.rank
+            self._drop(connection)
+
+    def _introduced(self, peer: _Peer, line: bytes) -> bool:
+        kind, _, secret = line.partition(b" ")
+        peer.known = hmac.compare_digest(secret, self._secret.encode())
+        peer.talks = kind == b"talk"
+        return peer.known
+
+    def _drop(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        del self._peers[connection]
+        connection.close()
+
+    def drain(self) -> None:
+        """Ask rank 0 to drain, now or when it dials in."""
+        self._draining = True
+        for connection, peer in self._peers.items():
+            if peer.known and peer.talks:
+                with contextlib.suppress(OSError):
+                    connection.send(DRAIN)
+
+    def cut(self) -> None:
+        """Close all lines: the ranks die. May be called twice."""
+        for connection in list(self._peers):
+            self._drop(connection)
+        if not self.closed:
+            self.closed = True
+            self._selector.close()
+            self._listener.close()
+
+
+class Lifeline:
+    """A rank's line to its supervisor; this process dies when it closes."""
+
+    def __init__(self, address: str) -> None:
+        """Dial in. address: as in `RankLines.address`. Raises OSError."""
+        self._socket = _dial(address, "lifeline")
+        if hasattr(fcntl, "F_SETSIG"):
+            # Only the end can come on it: nobody writes. See farm.worker.lifeline.
+            pid = os.getpid()
+            fcntl.fcntl(self._socket, fcntl.F_SETOWN, -pid if os.getpgrp() == pid else pid)
+            fcntl.fcntl(self._socket, fcntl.F_SETSIG, signal.SIGKILL)
+            flags = fcntl.fcntl(self._socket, fcntl.F_GETFL)
+            fcntl.fcntl(self._socket, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+    def fileno(self) -> int:
+        """Readable at the end, where the kernel does not act by itself."""
+        return self._socket.fileno()
+
+    def name(self, rank: int) -> None:
+        """Tell whose line this is."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(json.dumps({"rank": rank}).encode() + b"\n")
+
+
+class Talk:
+    """Rank 0's line of words to the supervisor and back."""
+
+    def __init__(self, address: str, on_drain: Callable[[], None]) -> None:
+        """Dial in. on_drain: called, in another thread, when asked to drain. Raises OSError."""
+        self._socket = _dial(address, "talk")
+        self._on_drain = on_drain
+        threading.Thread(target=self._hear, name="supervisor", daemon=True).start()
+
+    def say(self, **facts: object) -> None:
+        """Tell facts, as `farm.provision.process.Status` does, and what runs as `running`."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(json.dumps(facts).encode() + b"\n")
+
+    def _hear(self) -> None:
+        with self._socket, contextlib.suppress(OSError):
+            while words := self._socket.recv(64):
+                if DRAIN.strip() in words:
+                    self._on_drain()
+
+
+def _dial(address: str, kind: str) -> socket.socket:
+    where, _, secret = address.partition("/")
+    host, _, port = where.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=DIAL_WITHIN_S)
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _keep_alive(connection)
+    connection.sendall(f"{kind} {secret}\n".encode())
+    return connection
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Let the kernel find out within half a minute that the other host is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

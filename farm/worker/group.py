@@ -1,0 +1,392 @@
+"""One worker made of several MPI ranks: rank 0 passes each model call on, and all ranks run it.
+
+Every rank is a Member whose main thread waits for work in ZeroMQ, which costs no processor time;
+ranks that wait in MPI spin. MPI is entered inside the models only. In the process of rank 0 a
+second thread holds the Hub: it sends the work, hears from every member, and knows who is stuck.
+
+    host thread of rank 0      Hub ── evaluate(x) ──► Member of rank 0, 1, 2 ...    (main threads)
+                                   ◄── done, failed ──
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from farm.call import Array, Operation
+from farm.errors import FarmError, ModelFailed, TimeLimitExceeded, error_named
+from farm.model import Config, Inputs, Model, Tensors, operations_of
+from farm.protocols.wire_arrays import ArrayWriter, array_at
+from farm.worker.run import named
+
+STUCK_AFTER_S = 3.0
+"""When a rank has failed, the others have this long to return; else they wait for it in MPI."""
+
+HEARD_WITHIN_S = 10.0
+"""A rank that failed and finds that rank 0 does not hear of it ends the group after so long."""
+
+LOOK_EVERY_S = 1.0
+"""How often the hub looks whether all members live while they run something."""
+
+MEET_WITHIN_S = 60.0
+"""Time for all ranks to dial in to rank 0."""
+
+HEARTBEAT_S = 5.0
+
+GOODBYE = b"goodbye"
+
+GOODBYE_S = 5.0
+"""Time for a member to finish what it runs when the group ends."""
+
+EXIT_STUCK = 70
+"""Exit status of rank 0 when ranks hang in MPI (EX_SOFTWARE)."""
+
+EXIT_RANK_LOST = 76
+"""Exit status of a rank that ends itself because another one of its group is gone."""
+
+Context = zmq.Context["zmq.Socket[bytes]"]
+Perform = Callable[[str, str, Sequence[Any]], Any]
+"""Does one piece of work: what, for which model, with which arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the members of one group meet; rank 0 tells the others through MPI.
+
+    token: secret part of each member's name at the hub; keys: CurveZMQ keys of the hub (public)
+    and of its members (public, secret) where the ranks lie on several hosts, else empty.
+    """
+
+    address: str
+    size: int
+    token: str
+    keys: tuple[bytes, bytes, bytes] | None = None
+
+    def name(self, rank: int) -> bytes:
+        """The name of one member at the hub, unknown to everybody outside."""
+        return f"{self.token}/{rank}".encode()
+
+
+class Hub:
+    """Rank 0's line to all members, itself included; for one thread.
+
+    time_limit_s: how long one piece of work may take. broken: some rank is stuck, and the group
+    has to end. on_broken is told so, before the error is raised.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        time_limit_s: float | None = None,
+        on_broken: Callable[[], None] = lambda: None,
+    ) -> None:
+        """hosts: the host of each rank."""
+        self.broken = False
+        self.on_broken = on_broken
+        self.time_limit_s = time_limit_s
+        self._size = len(hosts)
+        self._serial = 0
+        self._folder = ""
+        self._context: Context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._socket.set(zmq.ROUTER_MANDATORY, 1)
+        self._socket.set(zmq.LINGER, 1000)
+        self._socket.set(zmq.SNDHWM, 0)
+        self._socket.set(zmq.RCVHWM, 0)
+        _set_heartbeat(self._socket)
+        self.meeting = self._bind(local=len(set(hosts)) == 1)
+
+    def _bind(self, *, local: bool) -> Meeting:
+        token = secrets.token_hex(16)
+        if local:
+            # The folder is its owner's only: what others cannot reach needs no keys.
+            self._folder = tempfile.mkdtemp(prefix="farm-")
+            address = f"ipc://{self._folder}/ranks"
+            self._socket.bind(address)
+            return Meeting(address, self._size, token)
+        public, secret = zmq.curve_keypair()
+        member_public, member_secret = zmq.curve_keypair()
+        self._socket.curve_server = True
+        self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
+        port = self._socket.bind_to_random_port("tcp://*")
+        address = f"tcp://{socket.gethostname()}:{port}"
+        return Meeting(address, self._size, token, (public, member_public, member_secret))
+
+    def meet(self) -> None:
+        """Wait until every member is here. Raises ModelFailed naming those that do not come."""
+        ranks = {self.meeting.name(rank): rank for rank in range(self._size)}
+        limit = time.monotonic() + MEET_WITHIN_S
+        while ranks:
+            if not self._socket.poll(max(0, int(1000 * (limit - time.monotonic())))):
+                missing = ", ".join(map(str, sorted(ranks.values())))
+                raise ModelFailed(
+                    f"ranks {missing} did not reach rank 0 at {self.meeting.address} within "
+                    f"{MEET_WITHIN_S:g} s; can its host be reached by that name?"
+                )
+            ranks.pop(self._socket.recv_multipart()[0], None)
+        if self._folder:
+            shutil.rmtree(self._folder)  # connections stay; nothing is left when we are killed
+
+    def perform(self, what: str, model: str = "", arguments: Sequence[Any] = ()) -> None:
+        """Have every member do this, and wait until all have.
+
+        Raises what the first rank to fail raised, as a FarmError that names it; TimeLimitExceeded.
+        When a member is gone, this process ends: the call is for others to run again.
+        """
+        if self.broken:
+            raise ModelFailed("the ranks of this group are stuck; it is about to end")
+        self._serial += 1
+        frames = encode(self._serial, what, model, arguments)
+        # Rank 0, in this process, comes last: from then on its model may hold the interpreter.
+        for rank in reversed(range(self._size)):
+            self._send(rank, frames)
+        self._collect()
+
+    def _send(self, rank: int, frames: Sequence[Any]) -> None:
+        try:
+            self._socket.send_multipart([self.meeting.name(rank), *frames], copy=True)
+        except zmq.ZMQError:
+            end_group(f"rank {rank} of the group is gone")
+
+    def _collect(self) -> None:
+        waiting = set(range(self._size))
+        ranks = {self.meeting.name(rank): rank for rank in waiting}
+        failures: dict[int, FarmError] = {}
+        began = time.monotonic()
+        limit = None if self.time_limit_s is None else began + self.time_limit_s
+        stuck_at: float | None = None
+        while waiting:
+            now = time.monotonic()
+            if stuck_at is not None and now >= stuck_at:
+                raise self._stuck(failures, waiting)
+            if limit is not None and now >= limit:
+                self._break()
+                raise TimeLimitExceeded(f"time limit of {self.time_limit_s:g} s")
+            due = min(t for t in (now + LOOK_EVERY_S, limit, stuck_at) if t is not None)
+            if not self._socket.poll(1 + int(1000 * (due - now))):
+                for rank in waiting:
+                    self._send(rank, [b""])  # fails when that member is gone
+                continue
+            name, *rest = self._socket.recv_multipart()
+            if name not in ranks or not rest[0]:
+                continue
+            serial, failure = json.loads(rest[0])
+            if serial != self._serial:
+                continue
+            waiting.discard(ranks[name])
+            if failure is not None:
+                self._send(ranks[name], [b""])  # heard
+                failures[ranks[name]] = error_named(*failure)
+                stuck_at = stuck_at or time.monotonic() + STUCK_AFTER_S
+        if failures:
+            raise self._failed(failures)
+
+    def _failed(self, failures: Mapping[int, FarmError], also: str = "") -> FarmError:
+        """The failure of the first rank that reported one; the others' are in the detail."""
+        rank, first = next(iter(failures.items()))
+        detail = "\n".join(
+            f"rank {r} of {self._size}:\n{error.detail or error.message}"
+            for r, error in failures.items()
+        )
+        message = f"rank {rank} of {self._size}: {first.message}{also}"
+        return error_named(type(first).__name__, message, detail)
+
+    def _stuck(self, failures: Mapping[int, FarmError], waiting: set[int]) -> FarmError:
+        self._break()
+        ranks = ", ".join(map(str, sorted(waiting)))
+        return self._failed(failures, f" (ranks that did not return and were ended: {ranks})")
+
+    def _break(self) -> None:
+        self.broken = True
+        self.on_broken()
+
+    def end(self) -> None:
+        """Let every member return. The hub goes last: they take its going for rank 0's death."""
+        waiting = {self.meeting.name(rank) for rank in range(self._size)}
+        for rank in reversed(range(self._size)):
+            self._send(rank, encode(0, "end", "", ()))
+        while waiting and self._socket.poll(int(1000 * GOODBYE_S)):
+            name, words = self._socket.recv_multipart()
+            if words == GOODBYE:
+                waiting.discard(name)
+        self._socket.close()
+        self._context.term()
+
+
+class Member:
+    """One rank's end: does what the hub says, in the thread that calls `serve`."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.value: Any = None
+        """What the last piece of work gave; rank 0's is the answer."""
+        self._context: Context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        self._socket.set(zmq.ROUTING_ID, meeting.name(rank))
+        self._socket.set(zmq.LINGER, 1000)
+        self._socket.set(zmq.RCVHWM, 0)
+        _set_heartbeat(self._socket)
+        if meeting.keys is not None:
+            self._socket.curve_serverkey, public, secret = meeting.keys
+            self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
+        self._ending = False
+        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
+        monitor = self._socket.get_monitor_socket(events)
+        self._watch = threading.Thread(target=self._watch_hub, args=(monitor,), daemon=True)
+        self._watch.start()
+        self._socket.connect(meeting.address)
+        self._socket.send(b"")
+
+    def _watch_hub(self, monitor: zmq.Socket[bytes]) -> None:
+        # The main thread may be in MPI, waiting for a rank 0 that is no more.
+        with monitor:
+            event = recv_monitor_message(monitor)["event"]
+        if event == zmq.EVENT_DISCONNECTED and not self._ending:
+            end_group("rank 0 of the group is gone")
+
+    def serve(self, perform: Perform) -> None:
+        """Do what the hub says until it says that this is the end."""
+        while True:
+            frames = self._socket.recv_multipart()
+            if not frames[0]:
+                continue  # the hub looked whether we live
+            serial, what, model, arguments = decode(frames)
+            if what == "end":
+                break
+            failure = None
+            try:
+                self.value = perform(what, model, arguments)
+            except BaseException as error:  # a model may raise SystemExit: its call fails, not we
+                own = error.__traceback__.tb_next if error.__traceback__ else None
+                known = named(error.with_traceback(own and own.tb_next))
+                failure = type(known).__name__, known.message, known.detail
+            del arguments, frames
+            self._socket.send(json.dumps([serial, failure]).encode())
+            if failure is not None and not self._socket.poll(int(1000 * HEARD_WITHIN_S)):
+                # Rank 0 waits for this rank in MPI and holds the interpreter, so nobody hears.
+                end_group(f"rank 0 is stuck; here the model failed: {failure[2] or failure[1]}")
+        self._ending = True
+        self._socket.send(GOODBYE)
+        self._socket.disable_monitor()
+        self._watch.join()
+        self._socket.close()
+        self._context.term()
+
+
+class GroupModel(Model):
+    """In the process of rank 0: a model that all ranks of the group run together.
+
+    It is described by rank 0 alone, which needs no company for that.
+    """
+
+    def __init__(self, name: str, model: Model, hub: Hub, member: Member) -> None:
+        self.name = model.name
+        self.description = model.description
+        self.max_batch = model.max_batch
+        self.repeatable = model.repeatable
+        self.operations = operations_of(model)
+        self._served_as = name
+        self._model = model
+        self._hub = hub
+        self._member = member
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        """What rank 0's model says."""
+        return self._model.describe(config)
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """Rank 0's value, once all ranks have returned."""
+        return self._perform(Operation.EVALUATE, inputs, config)
+
+    def gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Any:
+        """J^T sens, likewise."""
+        return self._perform(Operation.GRADIENT, out_wrt, in_wrt, inputs, sens, config)
+
+    def apply_jacobian(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
+    ) -> Any:
+        """J vec, likewise."""
+        return self._perform(Operation.APPLY_JACOBIAN, out_wrt, in_wrt, inputs, vec, config)
+
+    def apply_hessian(
+        self,
+        out_wrt: int,
+        in_wrt1: int,
+        in_wrt2: int,
+        inputs: Inputs,
+        sens: Array,
+        vec: Array,
+        config: Config,
+    ) -> Any:
+        """The Hessian's action, likewise."""
+        arguments = out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config
+        return self._perform(Operation.APPLY_HESSIAN, *arguments)
+
+    def _perform(self, operation: Operation, *arguments: Any) -> Any:
+        self._hub.perform(operation.value, self._served_as, arguments)
+        return self._member.value
+
+
+def end_group(why: str) -> None:
+    """End this process at once; its launcher or its supervisor ends the others."""
+    print(f"farm: {why}", file=sys.stderr, flush=True)
+    os._exit(EXIT_RANK_LOST)
+
+
+def _set_heartbeat(sock: zmq.Socket[bytes]) -> None:
+    milliseconds = int(1000 * HEARTBEAT_S)
+    sock.set(zmq.HEARTBEAT_IVL, milliseconds // 3)
+    sock.set(zmq.HEARTBEAT_TIMEOUT, milliseconds)
+    sock.set(zmq.HEARTBEAT_TTL, milliseconds)
+
+
+# --- messages ---------------------------------------------------------------------------------
+# The arguments of a model's method: whole numbers, arrays, Inputs and a config.
+
+
+def encode(serial: int, what: str, model: str, arguments: Sequence[Any]) -> list[Any]:
+    """Frames of a piece of work: a JSON header, small arrays together, each large one alone."""
+    arrays = ArrayWriter()
+
+    def told(argument: Any) -> Any:
+        if isinstance(argument, np.ndarray):
+            return {"array": arrays.put(argument)}
+        if isinstance(argument, Inputs):
+            return {"inputs": [[name, arrays.put(array)] for name, array in argument.items()]}
+        return {"plain": argument}
+
+    header = json.dumps([serial, what, model, [told(argument) for argument in arguments]])
+    return [header.encode(), b"".join(arrays.inline), *arrays.large]
+
+
+def decode(frames: Sequence[bytes]) -> tuple[int, str, str, list[Any]]:
+    """What `encode` wrote; arrays are writable copies."""
+    serial, what, model, told = json.loads(frames[0])
+
+    def array(where: Any) -> Array:
+        return np.array(array_at(frames[1:], 0, where))
+
+    def argument(told: dict[str, Any]) -> Any:
+        if "array" in told:
+            return array(told["array"])
+        if "inputs" in told:
+            return Inputs((name, array(where)) for name, where in told["inputs"])
+        return told["plain"]
+
+    return serial, what, model, [argument(each) for each in told]

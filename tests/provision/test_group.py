@@ -1,0 +1,118 @@
+"""A group of ranks as its supervisor sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from farm.provision.group import Group, Launch
+from farm.worker.mpi import WorldError
+from tests.running_farm import Farm, wait_until
+
+Start = Callable[..., Group]
+
+
+@pytest.fixture
+def start(farm: Farm, models: Path, tmp_path: Path) -> Iterator[Start]:
+    groups: list[Group] = []
+
+    def start(launch: Launch, *, model: str = "sleep") -> Group:
+        arguments = [f"{models}:{model}", "--connect", str(farm.connect)]
+        log = tmp_path / "log"
+        groups.append(Group(launch, arguments, log=log, environment=os.environ, loopback=True))
+        return groups[-1]
+
+    yield start
+    for group in groups:
+        group.close()
+
+
+def wait_for_code(group: Group) -> int:
+    wait_until(lambda: group.code() is not None, "the group has ended")
+    code = group.code()
+    assert code is not None
+    return code
+
+
+def test_the_words_of_a_launch_line() -> None:
+    assert Launch(3).words()[1:] == ["-n", "3"]
+    assert Launch(8, f"'{sys.executable}' -x 'a b' --ntasks={{ranks}}").words() == [
+        sys.executable,
+        *("-x", "a b", "--ntasks=8"),
+    ]
+    with pytest.raises(WorldError, match="no launcher 'sruhn'"):
+        Launch(3, "sruhn -n {ranks}").words()
+
+
+def test_a_group_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, start: Start) -> None:
+    group = start(Launch(2))
+    names = farm.wait_for_workers(1)
+    group.listen()
+    assert [group.worker] == names
+    assert (group.talks, group.done, group.busy_since()) == (True, False, None)
+    call = farm.submit("sleep", 0.5)
+
+    def busy() -> bool:
+        group.listen()
+        return group.busy_since() is not None
+
+    wait_until(busy, "the call runs")
+    running = group.running()
+    assert running is not None
+    assert len(running.tasks or ()) == 1
+    group.drain()
+    assert call.result(10).outputs[0][0] == 0.5
+    assert wait_for_code(group) == 0
+    group.listen()
+    assert (group.talks, group.done, group.busy_since()) == (False, True, None)
+    assert farm.losses() == []
+
+
+def test_a_killed_group_says_no_goodbye_and_its_ranks_are_gone(farm: Farm, start: Start) -> None:
+    group = start(Launch(2))
+    (name,) = farm.wait_for_workers(1)
+    rank_0 = int(name.split("/")[1].split("-")[0])
+    group.kill()
+    assert wait_for_code(group) == -signal.SIGKILL
+    group.listen()
+    assert (group.talks, group.done) == (False, False)
+    wait_until(lambda: not Path(f"/proc/{rank_0}/exe").exists(), "rank 0 is gone")
+    group.kill()
+    group.drain()
+
+
+def test_models_that_cannot_be_had_are_told_with_their_rank(farm: Farm, start: Start) -> None:
+    group = start(Launch(2), model="none_such")
+    assert wait_for_code(group) == 78
+    group.listen()
+    assert "of 2: " in group.error
+    assert "there is no 'none_such' in" in group.error
+    assert group.ready_at is None
+
+
+def test_a_launcher_that_starts_lone_worlds_is_told(start: Start) -> None:
+    group = start(Launch(2, f"{Path(sys.executable).parent / 'mpiexec'} -n 1"))
+    assert wait_for_code(group) == 78
+    group.listen()
+    assert "this MPI world has 1 rank, expected 2" in group.error
+    assert "--mpi=pmi2" in group.error
+
+
+def test_a_launcher_that_passes_no_environment_on_is_told(start: Start, tmp_path: Path) -> None:
+    group = start(Launch(1, "env -u FARM_SUPERVISOR"))
+    assert wait_for_code(group) == 78
+    assert "FARM_SUPERVISOR is not set here" in group.last_lines()
+
+
+def test_deaths_in_words(farm: Farm, start: Start) -> None:
+    group = start(Launch(2))
+    (name,) = farm.wait_for_workers(1)
+    os.kill(int(name.split("/")[1].split("-")[0]), signal.SIGKILL)
+    code = wait_for_code(group)
+    reason = group.why(code, out_of_memory=False)
+    assert reason == f"rank 0 of 2 died (exit code {code} of the launcher)"
