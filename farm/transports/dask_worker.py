@@ -79,15 +79,15 @@ class Unfit:
 
 @dataclass(slots=True)
 class _Loaded:
-    """Models in this process. files: the user's files they came from, with the times of change."""
+    """Models in this process. lives: those that may use them, as no file has changed since."""
 
     runner: Runner
-    files: Mapping[str, int] = field(default_factory=dict)
-    checked: set[str] = field(default_factory=set)
+    lives: set[str] = field(default_factory=set)
 
 
 _loading = threading.Lock()
 _loaded: dict[tuple[str, ...], _Loaded] = {}
+_files: dict[str, int] = {}  # the users' own that are imported here: when they had changed last
 
 _lock = threading.Lock()
 _has_begun: dict[tuple[str, int], bool] = {}  # False: asked back before it did
@@ -184,31 +184,36 @@ def _runner(models: Models) -> Runner:
     with _loading:
         loaded = _loaded.get(models.specs)
         if loaded is None:
-            runner = Runner(load_models(models.specs))
-            loaded = _loaded[models.specs] = _Loaded(runner, _their_files(), {models.life})
-        elif models.life not in loaded.checked:
-            _check_unchanged(loaded.files)
-            loaded.checked.add(models.life)
+            _check_unchanged()
+            try:
+                runner = Runner(load_models(models.specs))
+            finally:
+                _note_files()
+            loaded = _loaded[models.specs] = _Loaded(runner, {models.life})
+        elif models.life not in loaded.lives:
+            _check_unchanged()
+            loaded.lives.add(models.life)
         return loaded.runner
 
 
-def _their_files() -> dict[str, int]:
-    files = {}
+def _note_files() -> None:
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
-        if path is not None and not path.startswith(NOT_THEIRS) and Path(path).is_file():
-            files[path] = Path(path).stat().st_mtime_ns
-    return files
+        if path is not None and path not in _files and not path.startswith(NOT_THEIRS):
+            _files[path] = _changed_at(path)
 
 
-def _check_unchanged(files: Mapping[str, int]) -> None:
+def _changed_at(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _check_unchanged() -> None:
     # Python imports a file once a process: a farm started after an edit would run the old model.
-    for path, changed_at in files.items():
-        try:
-            same = Path(path).stat().st_mtime_ns == changed_at
-        except OSError:
-            same = False
-        if not same:
+    for path, changed_at in _files.items():
+        if _changed_at(path) != changed_at:
             raise LoadError(
                 f"{path} has changed since the Dask workers loaded it; restart them, "
                 "such as by client.restart()"

@@ -1,0 +1,157 @@
+"""Calls in a real Dask cluster that grows, shrinks and is killed: each is answered once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.call import NO_HINTS, Call, Operation, Result, canonical_config
+from farm.errors import InvalidOutput, ModelFailed, WorkerLost
+from farm.transports.dask_cluster import one_line
+from tests.dask_cluster import (
+    LIMIT_S,
+    Cluster,
+    expect_squares,
+    in_flight,
+    joined,
+    outcomes_of,
+    slots,
+    square,
+)
+from tests.loops import on_loop, until
+
+
+@on_loop
+async def test_slots_are_the_threads_of_the_cluster(cluster: Cluster) -> None:
+    first = cluster.add_worker(2)
+    async with joined(cluster) as dispatcher:
+        await until(lambda: slots(dispatcher) == 2, LIMIT_S)
+        cluster.add_worker(1)
+        await until(lambda: slots(dispatcher) == 3, LIMIT_S)
+        calls = [square(float(i), sleep=0.05) for i in range(12)]
+        assert len(expect_squares(await outcomes_of(dispatcher, calls))) == 2
+        first.kill()
+        await until(lambda: slots(dispatcher) == 1, LIMIT_S)
+        cluster.workers[1].terminate()
+        await until(lambda: slots(dispatcher) == 0, LIMIT_S)
+        waiting = asyncio.create_task(outcomes_of(dispatcher, calls))
+        await asyncio.sleep(0)
+        assert in_flight(dispatcher) == 0
+        cluster.add_worker()
+        expect_squares(await asyncio.wait_for(waiting, LIMIT_S))
+    assert cluster.tasks() == []
+
+
+@on_loop
+async def test_a_killed_worker_costs_nothing(cluster: Cluster) -> None:
+    for _ in range(2):
+        cluster.add_worker(2)
+    async with joined(cluster) as dispatcher:
+        await until(lambda: slots(dispatcher) == 4, LIMIT_S)
+        answers: dict[int, list[object]] = {i: [] for i in range(200)}
+        for i in answers:
+            call = square(float(i), sleep=0.02)
+            dispatcher.start_call(call, NO_HINTS, answers[i].append)
+        await until(lambda: sum(map(len, answers.values())) > 20, LIMIT_S)
+        cluster.workers[0].kill()
+        await until(lambda: sum(map(len, answers.values())) > 60, LIMIT_S)
+        cluster.add_worker(2)
+        await until(lambda: all(answers.values()), LIMIT_S)
+        assert [len(outcomes) for outcomes in answers.values()] == [1] * 200
+        expect_squares([outcomes[0] for outcomes in answers.values()])  # type: ignore[misc]
+    assert cluster.tasks() == []
+
+
+@on_loop
+async def test_errors_are_outcomes(cluster: Cluster) -> None:
+    cluster.add_worker()
+    async with joined(cluster) as dispatcher:
+        with pytest.raises(ModelFailed, match="ValueError: diverged") as caught:
+            await dispatcher.submit(square(1.0, **{"raise": "diverged"}))
+        assert "square.py" in caught.value.detail
+        with pytest.raises(InvalidOutput, match=r"expected \(1,\)"):
+            await dispatcher.submit(square(1.0, wrong=True))
+        expect_squares(await outcomes_of(dispatcher, [square(0.0), square(1.0)]))
+
+
+@on_loop
+async def test_a_call_that_kills_its_workers_is_lost_and_no_other(cluster: Cluster) -> None:
+    for _ in range(2):
+        cluster.add_worker(nanny=True)
+    async with joined(cluster) as dispatcher:
+        calls = [square(float(i), sleep=0.01) for i in range(40)]
+        killer = asyncio.create_task(dispatcher.submit(square(1.0, exit=3)))
+        expect_squares(await outcomes_of(dispatcher, calls))
+        with pytest.raises(WorkerLost, match="4 Dask workers died with it"):
+            await asyncio.wait_for(killer, 2 * LIMIT_S)
+    assert cluster.tasks() == []
+
+
+def runs(folder: Path) -> list[str]:
+    file = folder / "runs"
+    return file.read_text().split() if file.exists() else []
+
+
+@on_loop
+async def test_what_must_not_run_twice_does_not(cluster: Cluster, tmp_path: Path) -> None:
+    for _ in range(2):
+        cluster.add_worker()
+    async with joined(cluster) as dispatcher:
+        config = canonical_config({"folder": str(tmp_path)})
+        call = Call("Once", Operation.EVALUATE, (np.array([1.0]),), config)
+        running = asyncio.create_task(dispatcher.submit(call))
+        await until(lambda: runs(tmp_path), LIMIT_S)
+        (pid,) = runs(tmp_path)
+        (worker,) = [w for w in cluster.workers if w.pid == int(pid)]
+        worker.kill()
+        with pytest.raises(WorkerLost, match="'Once' is not repeatable"):
+            await asyncio.wait_for(running, LIMIT_S)
+        assert runs(tmp_path) == [pid]
+        (tmp_path / "go").touch()
+        assert (await dispatcher.submit(call)).outputs[0].tolist() == [1.0]
+
+
+@on_loop
+async def test_a_worker_that_lacks_the_models_gets_nothing(cluster: Cluster) -> None:
+    cluster.add_worker()
+    async with joined(cluster) as dispatcher:
+        cluster.add_worker(environment={"BROKEN": "1"})
+        await until(lambda: slots(dispatcher) == 2, LIMIT_S)
+        calls = [square(float(i), sleep=0.02) for i in range(20)]
+        assert len(expect_squares(await outcomes_of(dispatcher, calls))) == 1
+        assert slots(dispatcher) == 1
+        (event,) = [e for e in dispatcher.snapshot()["events"] if e["event"] == "unfit"]
+        assert "no licence here" in event["text"]
+
+
+@on_loop
+async def test_an_adaptive_cluster_sees_calls_before_it_has_workers(cluster: Cluster) -> None:
+    cluster.add_worker()
+    async with joined(cluster, slots=3) as dispatcher:
+        assert slots(dispatcher) == 3
+        cluster.workers[0].kill()
+        calls = [square(float(i)) for i in range(5)]
+        waiting = asyncio.create_task(outcomes_of(dispatcher, calls))
+        await until(lambda: len(cluster.tasks()) == 3, LIMIT_S)
+        cluster.add_worker()
+        expect_squares(await asyncio.wait_for(waiting, LIMIT_S))
+
+
+@on_loop
+async def test_calls_of_a_batchable_model_share_tasks(cluster: Cluster) -> None:
+    cluster.add_worker()
+    async with joined(cluster) as dispatcher:
+        calls = [replace(square(float(i)), model="Batched") for i in range(100)]
+        outcomes = await outcomes_of(dispatcher, calls)
+        expect_squares(outcomes)
+        assert len({o.run_time_s for o in outcomes if isinstance(o, Result)}) < 20
+
+
+def test_reasons_are_one_line() -> None:
+    assert one_line(TimeoutError()) == "no answer in time"
+    assert one_line(OSError("no\nroute")) == "no route"
+    assert one_line(KeyError()) == "KeyError"

@@ -1,0 +1,113 @@
+"""What a Dask worker does: loads models once, runs what it was not asked back for."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import distributed
+import numpy as np
+import pytest
+
+from farm.call import Call, Operation
+from farm.errors import Unavailable
+from farm.model import Config, Inputs, Model
+from farm.transports import dask_worker
+from farm.transports.dask_worker import HandedBack, Models, Ran, RanBefore
+from tests.dask_cluster import (
+    MODELS,
+    Cluster,
+    expect_squares,
+    joined,
+    outcomes_of,
+    square,
+)
+from tests.loops import on_loop
+
+
+@on_loop
+async def test_models_that_cannot_be_loaded(cluster: Cluster) -> None:
+    cluster.add_worker(environment={"BROKEN": "1"})
+    with pytest.raises(Unavailable, match=r"cannot load the models: .* OSError: no licence") as why:
+        async with joined(cluster):
+            pass
+    assert "same files and packages" in why.value.message
+    assert "Traceback" in why.value.detail
+
+
+@on_loop
+async def test_a_file_that_changed_is_not_run_as_it_was(cluster: Cluster) -> None:
+    cluster.add_worker()
+    async with joined(cluster) as dispatcher:
+        expect_squares(await outcomes_of(dispatcher, [square(0.0)]))
+        dispatcher.snapshot()
+    (cluster.folder / "square.py").write_text(MODELS.replace("** 2", "** 3"))
+    with pytest.raises(Unavailable, match=r"square\.py has changed .* client\.restart\(\)"):
+        async with joined(cluster):
+            pass
+
+
+@on_loop
+async def test_models_are_loaded_once_a_process(cluster: Cluster) -> None:
+    (cluster.folder / "square.py").write_text(MODELS + "\nprint('loaded', flush=True)\n")
+    cluster.add_worker(4)
+    for _ in range(2):
+        async with joined(cluster) as dispatcher:
+            expect_squares(await outcomes_of(dispatcher, [square(float(i)) for i in range(20)]))
+    assert (cluster.folder / "worker.log").read_text().count("loaded\n") == 1
+
+
+@pytest.fixture
+def models() -> Iterator[Models]:
+    life = secrets.token_hex(4)
+    dask_worker.keep(["kept"], {"Twice": Twice()})
+    yield Models(("kept",), life)
+    dask_worker.forget(["kept"])
+
+
+class Twice(Model):
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+    name = "Twice"
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return 2.0 * inputs["x"]
+
+
+def cluster_in_this_process() -> distributed.Client:
+    return distributed.Client(processes=False, dashboard_address=None, set_as_default=False)
+
+
+CALL = Call("Twice", Operation.EVALUATE, (np.ones(1),))
+
+
+def test_what_was_asked_back_does_not_begin(models: Models) -> None:
+    with distributed.Client(
+        processes=False, dashboard_address=None, set_as_default=False
+    ) as client:
+        ran = client.submit(dask_worker.run, models, 1, [CALL], once=False).result()
+        assert ran.outcomes[0].outputs[0].tolist() == [2.0]
+        assert dask_worker.hand_back(models.life, [1, 2]) == [1]
+        said = client.submit(dask_worker.run, models, 2, [CALL], once=False).result()
+        assert isinstance(said, HandedBack)
+        elsewhere = Models(models.specs, "another")
+        said = client.submit(dask_worker.run, elsewhere, 2, [CALL], once=False).result()
+        assert isinstance(said, Ran)
+
+
+def test_what_runs_once_runs_once(models: Models) -> None:
+    with distributed.Client(
+        processes=False, dashboard_address=None, set_as_default=False
+    ) as client:
+        for expected in (Ran, RanBefore):
+            future = client.submit(dask_worker.run, models, 7, [CALL], once=True, pure=False)
+            assert isinstance(future.result(), expected)
+
+
+def test_fates_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_worker, "KEPT", 3)
+    monkeypatch.setattr(dask_worker, "_has_begun", {})
+    for number in range(10):
+        assert dask_worker.hand_back("life", [number]) == []
+    assert list(dask_worker._has_begun) == [("life", 7), ("life", 8), ("life", 9)]
