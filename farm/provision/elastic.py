@@ -63,7 +63,8 @@ class _Kind:
         )
         self.models: frozenset[str] | None = None
         self.wanted = 0
-        self.failure = ""  # why the last submission or job came to nothing
+        self.refusal = ""  # of the last submission, in SLURM's words
+        self.failure = ""  # why the last job came to nothing
         self.too_long = ""
 
 
@@ -191,10 +192,11 @@ class Elastic:
         except SlurmError as error:
             now = time.monotonic()
             kind.policy.failed(now)
-            kind.failure = f"refused: {error}"
+            kind.refusal = f"refused: {error}"
             pause_s = kind.policy.paused_until - now
             self._dispatcher.note("refused", name, f"{error}; next try in {pause_s:.0f} s")
             return False
+        kind.refusal = ""
         self._tell("submitted", self._jobs.submitted(job_id, name, time.monotonic()), "")
         return True
 
@@ -369,7 +371,7 @@ class Elastic:
                 f"job {j.id} {j.state or 'submitted'} {j.reason}".strip() for j in jobs[:3]
             )
         else:
-            how = kind.failure or self._slurm_problem or "no job yet"
+            how = kind.refusal or kind.failure or self._slurm_problem or "no job yet"
         return f"workers of kind {name} ({models}) are awaited: {how}"
 
     def snapshot(self) -> dict[str, Any]:
@@ -391,7 +393,9 @@ class Elastic:
                     "running": sum(job.phase != "pending" for job in jobs),
                     "workers": sum(job.workers for job in jobs),
                     "next_try_in_s": pause_s or None,
-                    "problem": "; ".join(p for p in (kind.failure, kind.too_long) if p),
+                    "problem": "; ".join(
+                        text for text in (kind.refusal, kind.failure, kind.too_long) if text
+                    ),
                 }
             )
         jobs_now = [

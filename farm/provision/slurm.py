@@ -1,7 +1,7 @@
 """SLURM's commands as coroutines: submit, look, ask to drain, cancel. No policy.
 
-Each is a process of its own with a time-out; while slurmctld is away they block for seconds and
-then fail, which says nothing of the jobs.
+Each is a process of its own with a time-out, waited for by a thread; while slurmctld is away they
+block for seconds and then fail, which says nothing of the jobs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -138,29 +139,27 @@ class Slurm:
                     return f"{words['JobState']} ({words.get('Reason', 'None')})"
         return ""
 
-    async def _run(self, *command: str, feed: str | None = None) -> str:
+    async def _run(self, *command: str, feed: str = "") -> str:
         """What a command prints. Raises SlurmError when it fails or takes too long."""
+        return await asyncio.to_thread(self._wait_for, command, feed)
+
+    def _wait_for(self, command: Sequence[str], feed: str) -> str:
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL if feed is None else asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+            done = subprocess.run(
+                command,
                 env=clean(os.environ),
+                input=feed,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=self._timeout_s,
+                check=False,
             )
         except OSError as error:
             raise SlurmError(f"{command[0]} cannot be started: {error}") from None
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                output, errors = await process.communicate(None if feed is None else feed.encode())
-        except TimeoutError:
+        except subprocess.TimeoutExpired:
             raise SlurmError(f"{command[0]} did not answer in {self._timeout_s:g} s") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if process.returncode:
-            said = " ".join((errors or output).decode(errors="replace").split())
-            raise SlurmError(said or f"{command[0]} ended with exit code {process.returncode}")
-        return output.decode(errors="replace")
+        if done.returncode:
+            said = " ".join((done.stderr or done.stdout).split())
+            raise SlurmError(said or f"{command[0]} ended with exit code {done.returncode}")
+        return done.stdout
