@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from farm.errors import InvalidInput
 from farm.provision.allocation import end_time
+from farm.provision.devices import cpus_here, devices
 from farm.provision.group import DEFAULT_LINE, Launch
 from farm.provision.local import Workers, WorkerSettings, WorkersFailed
 from farm.provision.rank import serve_rank
@@ -18,6 +20,8 @@ Examples:
   farm worker model.py --connect /shared/run7 -n 2 --time-limit 600
   farm worker solver.py --mpi 4 -n 2
   srun --mpi=pmi2 -n 64 farm worker solver.py --mpi 4
+  farm worker solver.py --cpus 8              as many as fit
+  farm worker surrogate.py --gpus auto        one on each GPU; -n 2 puts two on each
 """
 
 
@@ -35,10 +39,9 @@ Examples:
 @click.option(
     "-n",
     "count",
-    default=1,
-    show_default=True,
     type=click.IntRange(1),
-    help="Number of model processes; with --mpi, of groups.",
+    help="Number of model processes; with --gpus, on each GPU; with --mpi, of groups.  "
+    "[default: 1]",
 )
 @click.option(
     "--mpi",
@@ -55,6 +58,18 @@ Examples:
     help=f"What starts a group.  [default: {DEFAULT_LINE}]",
 )
 @click.option(
+    "--cpus",
+    type=click.IntRange(1),
+    metavar="CPUS",
+    help="CPUs of each process: without -n as many are started as this machine, or the SLURM job's "
+    "part of it, has room for.",
+)
+@click.option(
+    "--gpus",
+    metavar="auto|0,1",
+    help="One process for each GPU, or for each of these; it sees only its own.",
+)
+@click.option(
     "--time-limit",
     "time_limit_s",
     type=float,
@@ -69,9 +84,11 @@ Examples:
 def worker(
     models: tuple[str, ...],
     connect: Path,
-    count: int,
+    count: int | None,
     ranks: int | None,
     launch_line: str | None,
+    cpus: int | None,
+    gpus: str | None,
     time_limit_s: float | None,
     logs: Path | None,
 ) -> int:
@@ -84,10 +101,21 @@ def worker(
         raise click.UsageError("--mpi-launch needs --mpi RANKS")
     if ranks is not None and launch_line is None and told_size() > 1:
         return serve_rank(models, file, ranks=ranks, time_limit_s=time_limit_s)
+    if gpus is not None and ranks is not None:
+        raise click.UsageError("--gpus is for single processes; ranks get theirs by --mpi-launch")
+    try:
+        its_devices = () if gpus is None else devices(gpus)
+    except InvalidInput as error:
+        raise click.UsageError(error.message) from None
+    if count is None:
+        count = max(1, cpus_here() // (cpus * (ranks or 1))) if cpus and not its_devices else 1
+    count *= max(1, len(its_devices))
     workers = Workers(
         WorkerSettings(
             models=models,
             count=count,
+            cpus=cpus,
+            devices=its_devices,
             connect=file,
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,

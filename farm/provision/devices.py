@@ -79,4 +79,10 @@ def _present() -> tuple[str, ...]:
 def cpus_here(environment: Mapping[str, str] = os.environ) -> int:
     """CPUs that this process may use: what SLURM says of the step on this node, or the kernel."""
     told = environment.get("SLURM_CPUS_ON_NODE", "")
-    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
+    return int(told) if told.isdecimal() and int(told) else _cores()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from farm.errors import Unavailable
 from farm.provision.child import Child, OutOfMemory
+from farm.provision.devices import cpus_here
 from farm.provision.group import Group, Launch
 from farm.transports.connection import Connection, read_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter
@@ -70,10 +71,11 @@ class WorkerSettings:
 
     models: as `farm.worker.load` understands them; count: model processes; connect: connection
     file; logs: folder for what models print. launch: how each is started as a group of MPI ranks.
+    cpus: threads that numerical libraries use in each process; None: its share of the CPUs here.
     devices: CUDA devices, dealt out in turn. time_limit_s: a process whose model call takes longer
-    is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the
-    dispatcher after which a process ends itself; if the one that takes its place hears nothing
-    either, that is the end of it all. first_s, longest_s, good_while_s: see `restart_delay_s`.
+    is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the dispatcher after which a process ends
+    itself; if the one that takes its place hears nothing either, that is the end of it all.
+    first_s, longest_s, good_while_s: see `restart_delay_s`.
     """
 
     models: Sequence[str]
@@ -81,6 +83,7 @@ class WorkerSettings:
     connect: Path
     logs: Path
     launch: Launch | None = None
+    cpus: int | None = None
     devices: Sequence[str] = ()
     time_limit_s: float | None = None
     ends_at: float | None = None
@@ -322,9 +325,9 @@ class Workers:
     def _start(self, seat: _Seat, now: float) -> None:
         settings = self.settings
         environment = dict(os.environ)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         processes = settings.count * (settings.launch.ranks if settings.launch else 1)
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // processes)))
+        threads = settings.cpus or max(1, cpus_here() // processes)
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
         arguments = [*settings.models, "--connect", str(settings.connect)]
         arguments += ["--lost-after", str(settings.lost_after_s)]
         if settings.devices:

@@ -81,3 +81,38 @@ def test_a_model_that_cannot_be_loaded_is_said(served: Served) -> None:
     assert status == 2
     assert "no_such_module_here" in errors
     assert errors.strip().splitlines()[-1].startswith("farm: error: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "count", "devices"),
+    [
+        (("--cpus", "2"), {"SLURM_CPUS_ON_NODE": "5"}, 2, {""}),
+        (("--cpus", "8"), {"SLURM_CPUS_ON_NODE": "4"}, 1, {""}),
+        (("--gpus", "auto", "-n", "2"), {"CUDA_VISIBLE_DEVICES": "4,7"}, 4, {"4", "7"}),
+        (("--gpus", "1"), {"CUDA_VISIBLE_DEVICES": "4,7"}, 1, {"7"}),
+    ],
+)
+def test_as_many_processes_as_there_is_room_for(
+    served: Served, options: tuple[str, ...], told: dict[str, str], count: int, devices: set[str]
+) -> None:
+    with subprocess.Popen(
+        [*FARM, "worker", "beam.py", "--connect", str(served.folder), *options],
+        cwd=served.folder.parent,
+        env=environment() | told,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert f"{count} workers ready" in process.stderr.readline()
+        rows = workers(served)
+        process.terminate()
+    assert len(rows) == count
+    assert {row["device"] for row in rows} == devices
+
+
+def test_gpus_that_are_not_there_are_told_in_one_line(served: Served) -> None:
+    status, _, errors = run_farm("worker", "beam.py", "--gpus", "all", cwd=served.folder.parent)
+    assert (status, errors) == (
+        2,
+        "farm: error: --gpus is 'all'; expected auto, or positions such as 0,1\n",
+    )

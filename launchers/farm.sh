@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=farm
+#SBATCH --output=farm-%j.out
+#SBATCH --open-mode=append
+#SBATCH --signal=B:TERM@60
+#SBATCH --no-kill
+# A farm in one SLURM job: the front door on its first node, workers on all of its nodes.
+#
+#   sbatch [SBATCH OPTIONS] launchers/farm.sh [OPTIONS] MODEL... [-- COMMAND...]
+#
+#   sbatch -N 4 --exclusive launchers/farm.sh model.py
+#   sbatch -N 2 -n 8 launchers/farm.sh model.py -- farm sweep --to . --param x=0:1 --design sobol:256 -o s.h5
+#   sbatch -N 2 --gpus-per-node=4 launchers/farm.sh --gpus auto surrogate.py
+#
+# Without a COMMAND the farm serves until the job ends. With one it serves it: the command runs on the first node with
+# FARM_CONNECTION (the connection file) and FARM_URL (for any UM-Bridge client) set, and the job ends with its status.
+#
+#   --cpus N           CPUs of one worker; a node gets as many workers as it has room for [SLURM_CPUS_PER_TASK, else 1]
+#   --workers N        workers on each node instead
+#   --gpus auto|0,1    a worker for each GPU of a node instead, or for each of these
+#   --time-limit S     kill a model call that runs longer
+#   --dir DIR          run folder, which all nodes see [farm-JOBID]
+#
+# `farm` is looked for on the PATH that sbatch was called with; FARM=/path/to/farm says otherwise.
+set -uo pipefail
+
+usage() { sed -n '/^# A farm in/,/^# .farm. is/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+die() { printf 'farm.sh: %s\n' "$*" >&2; exit 2; }
+
+cpus=${SLURM_CPUS_PER_TASK:-1} count='' gpus='' dir='' time_limit=()
+models=() command=()
+while (($#)); do
+    case $1 in
+        --help | -h) usage; exit 0 ;;
+        --) shift; command=("$@"); break ;;
+        --cpus | --workers | --gpus | --dir | --time-limit)
+            (($# > 1)) || die "$1 needs a value"
+            case $1 in
+                --cpus) cpus=$2 ;;
+                --workers) count=$2 ;;
+                --gpus) gpus=$2 ;;
+                --dir) dir=$2 ;;
+                --time-limit) time_limit=(--time-limit "$2") ;;
+            esac
+            shift 2 ;;
+        -*) die "there is no option $1; see launchers/farm.sh --help" ;;
+        *) models+=("$1"); shift ;;
+    esac
+done
+((${#models[@]})) || die "which MODEL? See launchers/farm.sh --help"
+[[ $cpus =~ ^[1-9][0-9]*$ ]] || die "--cpus is $cpus; expected a number of CPUs"
+[[ -z $count || $count =~ ^[1-9][0-9]*$ ]] || die "--workers is $count; expected a number of workers"
+[[ -n ${SLURM_JOB_ID:-} ]] || die "this is no SLURM job; submit it with sbatch, or use: farm serve ${models[*]}"
+farm=${FARM:-farm}
+command -v "$farm" >/dev/null ||
+    die "no $farm on the PATH: activate farm's environment before sbatch, or set FARM to the path of the program"
+dir=${dir:-farm-$SLURM_JOB_ID}
+
+# A step of one second before all else: where steps cannot start they often wait for ever, and nobody knows why.
+timeout --kill-after=5 "${FARM_PROBE_S:-60}" srun --overlap --nodes=1 --ntasks=1 --mem=0 true ||
+    die "srun cannot start a step in this job (exit status $?); what it says is above. Does the job have a CPU left?"
+
+serving='' working='' running='' status=0
+
+# shellcheck disable=SC2317  # called by the traps
+end() {
+    trap '' TERM INT
+    [[ -z $running ]] || { kill -TERM "$running" 2>/dev/null; wait "$running"; status=$?; }
+    running=''
+    finish
+}
+finish() {
+    trap '' TERM INT
+    # The front door lets running calls finish and tells the workers to end; then their step is over by itself.
+    [[ -z $serving ]] || { kill -TERM "$serving" 2>/dev/null; wait "$serving"; }
+    [[ -z $working ]] || {
+        for _ in {1..100}; do kill -0 "$working" 2>/dev/null || break; sleep 0.1; done
+        kill -TERM "$working" 2>/dev/null
+        wait "$working"
+    }
+    exit "$status"
+}
+trap 'status=143; end' TERM
+trap 'status=130; end' INT
+
+"$farm" serve --workers 0 --host 0.0.0.0 --port 0 --dir "$dir" &
+serving=$!
+field() { sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p" "$dir/farm.json" 2>/dev/null; }
+until url=$(field url) && [[ -n $url ]]; do
+    kill -0 "$serving" 2>/dev/null || { wait "$serving"; status=$?; serving=''; finish; }
+    sleep 0.1
+done
+port=${url##*:}
+FARM_CONNECTION=$(realpath "$dir")/farm.json
+FARM_URL="http://farm:$(field token)@$(hostname):$port"
+export FARM_CONNECTION FARM_URL
+
+if [[ -n $gpus ]]; then
+    many=(--gpus "$gpus")
+    [[ -z $count ]] || many+=(-n "$count")
+elif [[ -n $count ]]; then
+    many=(-n "$count")
+else
+    many=(--cpus "$cpus")
+fi
+# One task a node, which starts the node's workers and looks after them. --mem=0: all that the job has there. The step
+# shares the job's CPUs with the command, and a node that fails takes no other along.
+srun --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mem=0 \
+    --kill-on-bad-exit=0 --no-kill --wait=0 \
+    "$farm" worker "${models[@]}" --connect "$FARM_CONNECTION" "${many[@]}" "${time_limit[@]}" &
+working=$!
+
+# Clients that ask for a model before any worker has it are told that there is none.
+until "$farm" status --json --to "$dir" 2>/dev/null | grep -q '"slots"'; do
+    for part in "$serving" "$working"; do
+        kill -0 "$part" 2>/dev/null || { wait "$part"; status=$?; ((status)) || status=1; finish; }
+    done
+    sleep 0.2
+done
+
+cat <<TXT
+front door on $(hostname), port $port; connection file $FARM_CONNECTION
+from a machine that reaches this node:  $FARM_URL
+from your own, by ssh:  ssh -N -L 4242:$(hostname):$port ${SLURM_SUBMIT_HOST:-LOGIN-NODE}
+                        and then http://farm:$(field token)@127.0.0.1:4242
+TXT
+
+if ((${#command[@]})); then
+    "${command[@]}" &
+    running=$!
+    # Whichever ends first: without workers or a front door the command would wait for ever.
+    wait -n "$running" "$serving" "$working"
+    if kill -0 "$running" 2>/dev/null; then
+        echo "farm.sh: the $(kill -0 "$serving" 2>/dev/null && echo workers || echo "front door") ended before the command" >&2
+        status=1
+        end
+    fi
+    wait "$running"
+    status=$?
+    running=''
+else
+    wait -n "$serving" "$working"
+    status=$?
+fi
+finish
