@@ -73,9 +73,9 @@ class WorkerSettings:
     file; logs: folder for what models print. launch: how each is started as a group of MPI ranks.
     cpus: threads that numerical libraries use in each process; None: its share of the CPUs here.
     devices: CUDA devices, dealt out in turn. time_limit_s: a process whose model call takes longer
-    is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the dispatcher after which a process ends
-    itself; if the one that takes its place hears nothing either, that is the end of it all.
-    first_s, longest_s, good_while_s: see `restart_delay_s`.
+    is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the
+    dispatcher after which a process ends itself; if the one that takes its place hears nothing
+    either, that is the end of it all. first_s, longest_s, good_while_s: see `restart_delay_s`.
     """
 
     models: Sequence[str]
