@@ -17,7 +17,7 @@ from farm.settings import Settings
 @contextlib.contextmanager
 def serve(
     *models: str | Path | Model | type[Model],
-    workers: int = 1,
+    workers: int | None = None,
     port: int | None = None,
     dir: str | Path | None = None,
     **settings: Any,
@@ -28,8 +28,9 @@ def serve(
             tips = client.model("Beam").map(points)
 
     models: what `farm serve` takes runs in `workers` processes; a Model or its class, in as many
-    threads of this one. port: where other clients find it by HTTP, 0 for a free one; None: nowhere.
-    dir: the run folder; None: one that is removed at the end. settings: the other `Settings`.
+    threads of this one. workers: None is one, or none with `dask="tcp://..."`, a Dask cluster
+    that runs the former. port: where other clients find it by HTTP, 0 for a free one; None:
+    nowhere. dir: the run folder; None: one that is removed at the end. settings: the other `Settings`.
 
     Raises Unavailable, WorkersFailed when it does not come up, SettingsError.
     """
@@ -38,6 +39,10 @@ def serve(
     objects = {model.name or type(model).__name__: model for model in made}
     if len(specs) + len(objects) < max(1, len(models)):
         raise ValueError(f"serve needs models, each with a name of its own; got {models}")
+    if settings.get("dask") and objects:
+        raise ValueError("a Dask cluster loads models itself: name them, such as 'model.py:Beam'")
+    if workers is None:
+        workers = 0 if settings.get("dask") else 1
     with contextlib.ExitStack() as stack:
         if dir is None:
             dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-"))

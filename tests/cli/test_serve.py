@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from tests.dask_cluster import dask_cluster
 from tests.serving import BEAM, FARM, LIMIT_S, Served, environment, run_farm, serving
 
 
@@ -139,3 +141,44 @@ def test_it_serves_without_workers_of_its_own(folder: Path) -> None:
         assert evaluate(farm.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
         worker.terminate()
         assert worker.wait(LIMIT_S) == 0
+
+
+def test_a_dask_cluster_runs_the_model(folder: Path) -> None:
+    with dask_cluster(folder) as cluster:
+        cluster.add_worker(2)
+        with serving(folder, "beam.py", "--dask", cluster.address) as served:
+            assert evaluate(served.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
+            _, out, _ = run_farm("status", "--json", "--to", "run", cwd=folder)
+            (worker,) = json.loads(out)["workers"]
+            assert worker["host"] == cluster.address
+            status, _, errors = served.stop()
+        assert (status, errors) == (0, "farm stops; once more to hurry\n")
+        assert cluster.tasks() == []
+        (folder / "bad.py").write_text("import no_such_module_anywhere\n")
+        status, _, errors = run_farm(
+            "serve", "bad.py", "--port", "0", "--dask", "scheduler.json", cwd=folder
+        )
+        assert status == 2
+        assert "ModuleNotFoundError" in errors
+        assert re.search(
+            r"^farm: error: Dask worker tcp://\S+ cannot load the models", errors, re.M
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dask", "tcp://x:1"], "which MODEL?"),
+        (["beam.py", "--dask", "tcp://x:1", "--time-limit", "3"], "those of Dask are not farm's"),
+        (["beam.py", "--dask", "tcp://127.0.0.1:1"], "no Dask cluster at tcp://127.0.0.1:1"),
+        (["beam.py", "--dask", "nowhere"], "neither a scheduler file of Dask nor an address"),
+    ],
+)
+def test_a_dask_cluster_that_cannot_be_had(
+    folder: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "1s")
+    status, _, errors = run_farm("serve", *arguments, "--port", "0", cwd=folder)
+    assert status == 2
+    assert message in errors
+    assert "Traceback" not in errors

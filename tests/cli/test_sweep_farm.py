@@ -6,12 +6,15 @@ import os
 from pathlib import Path
 
 import click
+import h5py
+import numpy as np
 import pytest
 
 from farm.cli.sweep_farm import Target, open_farm
 from farm.errors import Unavailable
 from farm.sweep.window import START
-from tests.serving import BEAM, serving
+from tests.dask_cluster import dask_cluster
+from tests.serving import BEAM, run_farm, serving
 
 
 @pytest.fixture
@@ -22,7 +25,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "target",
-    [Target(), Target(to="http://x"), Target(("a.py", "b.py"), None, 4, 2.5)],
+    [
+        Target(),
+        Target(to="http://x"),
+        Target(("a.py", "b.py"), None, 4, 2.5),
+        Target(("a.py",), dask="tcp://x:8786", dask_slots=9),
+    ],
 )
 def test_a_target_reads_back(target: Target) -> None:
     assert Target.from_json(target.to_json()) == target
@@ -78,4 +86,28 @@ def test_a_farm_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_a_model_and_a_farm_are_too_much(tmp_path: Path) -> None:
     target = Target(("a.py",), to="http://x")
     with pytest.raises(click.UsageError, match="not both"), open_farm(target, tmp_path / "s"):
+        pass
+
+
+def test_a_dask_cluster_runs_the_points(folder: Path) -> None:
+    with dask_cluster(folder) as cluster:
+        cluster.add_worker(2)
+        status, _, errors = run_farm(
+            *("sweep", "run", "beam.py", "--dask", cluster.address, "--param", "load=1:2"),
+            *("--fix", "E=1,2,4", "--design", "grid:20", "-o", "s.h5"),
+            cwd=folder,
+        )
+        assert status == 0, errors
+        with h5py.File(folder / "s.h5") as file:
+            np.testing.assert_allclose(file["out_0"][:, 0], np.linspace(1.0, 2.0, 20))
+            names = [name.decode() for name in file["workers/name"]]
+        assert all("/tcp://127.0.0.1" in name for name in names)
+        assert cluster.tasks() == []
+
+
+@pytest.mark.parametrize(
+    "target", [Target(dask="tcp://x:1"), Target(("a.py",), time_limit_s=1.0, dask="tcp://x:1")]
+)
+def test_what_dask_cannot_do_is_said(target: Target, tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match="Dask"), open_farm(target, tmp_path / "s.h5"):
         pass

@@ -13,6 +13,7 @@ import pytest
 
 import farm
 from farm.errors import Unavailable
+from tests.dask_cluster import MODELS, dask_cluster
 
 DOUBLER = """
 import farm, os
@@ -64,3 +65,17 @@ def test_a_taken_run_folder(tmp_path: Path) -> None:
     folder = tmp_path / "taken"
     with pytest.raises(Unavailable, match="cannot be made"), farm.serve(where, dir=folder):
         pass
+
+
+def test_a_dask_cluster_runs_a_file(tmp_path: Path) -> None:
+    (tmp_path / "square.py").write_text(MODELS)
+    with dask_cluster(tmp_path) as cluster:
+        cluster.add_worker()
+        with farm.serve(tmp_path / "square.py:Square", dask=cluster.address) as client:
+            assert client.model("Square")(3.0) == 9.0
+        with (
+            pytest.raises(ValueError, match=r"such as 'model\.py:Beam'"),
+            farm.serve(where, dask=cluster.address),
+        ):
+            pass
+        assert cluster.tasks() == []

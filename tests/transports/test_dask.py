@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import dask.config
@@ -10,6 +11,7 @@ import pytest
 from distributed.security import Security
 
 from farm.errors import FarmError, Unavailable
+from farm.transports.dask import DaskTransport
 from tests.dask_cluster import (
     LIMIT_S,
     MODELS,
@@ -91,3 +93,9 @@ async def test_the_security_of_dask_is_the_farms(tmp_path: Path) -> None:
         with dask.config.set({f"distributed.comm.tls.{k}": v for k, v in tls.items()}):
             async with joined(cluster) as dispatcher:
                 expect_squares(await outcomes_of(dispatcher, [square(0.0)]))
+
+
+def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(Unavailable, match=r'pip install "modelfarm\[dask\]"'):
+        DaskTransport("tcp://127.0.0.1:8786", ["square.py"])
