@@ -30,7 +30,7 @@ def serve(
     models: what `farm serve` takes runs in `workers` processes; a Model or its class, in as many
     threads of this one. workers: None is one, or none with `dask="tcp://..."`, a Dask cluster
     that runs the former. port: where other clients find it by HTTP, 0 for a free one; None:
-    nowhere. dir: the run folder; None: one that is removed at the end. settings: the other `Settings`.
+    nowhere. dir: the run folder; None: one that is removed at the end. settings: other `Settings`.
 
     Raises Unavailable, WorkersFailed when it does not come up, SettingsError.
     """
