@@ -17,8 +17,9 @@ PAST_KEPT = 2000
 class FarmJob:
     """One job. state, reason: SLURM's words; empty until squeue has told of it.
 
-    workers: those that are joined now; served: some have joined at some time. let_go_at: when it
-    was asked to end, None as long as it is wanted; cancelled: and then it was cancelled.
+    workers: those that are joined now; served: some have joined at some time. drains: they
+    take nothing more, as before the end of the job. let_go_at: when it was asked to end, None as
+    long as it is wanted; cancelled: and then it was cancelled.
     """
 
     id: str
@@ -29,6 +30,7 @@ class FarmJob:
     nodes: str = ""
     workers: int = 0
     served: bool = False
+    drains: bool = False
     in_flight: int = 0
     done: int = 0
     idle_since: float | None = None
@@ -46,7 +48,7 @@ class FarmJob:
     @property
     def is_leaving(self) -> bool:
         """Whether it can be counted on no more."""
-        return self.let_go_at is not None or self.state == "COMPLETING"
+        return self.let_go_at is not None or self.drains or self.state == "COMPLETING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class Jobs:
                 job.idle_since = None
             elif job.idle_since is None:
                 job.idle_since = now
+            job.drains = bool(rows) and not any(row["slots"] for row in rows)
             job.done = done
             job.workers = len(rows)
             ends = [row["ends_in_s"] for row in rows if row["ends_in_s"] is not None]

@@ -24,7 +24,8 @@ class WorkerKind:
 
     name: in job names and in `farm status`. models: as `farm worker` takes them.
     min_jobs, max_jobs: how many jobs there are always, and at most.
-    workers: model processes of one job on each of its nodes, or with ranks, MPI groups in the job.
+    workers: model processes on each node of a job, or with gpus on each of its GPUs; with ranks the
+    MPI groups of the job.
     ranks: MPI ranks of one worker; 0: no MPI. cpus: of one model process or rank.
     nodes, gpus, mem: of one job, the last two per node, as sbatch's --gres=gpu:N and --mem.
     time: its limit, as sbatch takes it. warn_s: how long before that it drains.
@@ -103,9 +104,14 @@ class WorkerKind:
         return LONGEST_WARNING_S if limit_s is None else int(min(LONGEST_WARNING_S, limit_s / 6))
 
     @property
+    def workers_per_node(self) -> int:
+        """Model processes on each node, where there are no ranks."""
+        return self.workers * max(1, self.gpus)
+
+    @property
     def workers_per_job(self) -> int:
         """How many workers the scheduler gets of one job."""
-        return self.workers if self.ranks else self.workers * self.nodes
+        return self.workers if self.ranks else self.workers_per_node * self.nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,6 @@ def job_script(
 def _sbatch(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
     """The options of sbatch, one a line, quoted as it reads them."""
     tasks = kind.workers * kind.ranks if kind.ranks else kind.nodes
-    cpus = kind.cpus if kind.ranks else kind.cpus * kind.workers
     options = {
         "job-name": job_name,
         "output": f"{output}/%j.out",
@@ -74,7 +73,7 @@ def _sbatch(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list
         "nodes": str(kind.nodes),
         "ntasks": str(tasks),
         "ntasks-per-node": "" if kind.ranks else "1",
-        "cpus-per-task": str(cpus),
+        "cpus-per-task": str(_cpus_per_task(kind)),
         "mem": kind.mem,
         "gres": f"gpu:{kind.gpus}" if kind.gpus else "",
         "signal": f"TERM@{kind.warning_s}",
@@ -83,10 +82,14 @@ def _sbatch(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list
     return [*lines, "--requeue", *kind.sbatch]
 
 
+def _cpus_per_task(kind: WorkerKind) -> int:
+    """A task is a rank, or else the supervisor of all model processes of a node."""
+    return kind.cpus if kind.ranks else kind.cpus * kind.workers_per_node
+
+
 def _srun(kind: WorkerKind) -> list[str]:
     # srun does not take over --cpus-per-task of the job, from SLURM 22.05 on.
-    cpus = kind.cpus if kind.ranks else kind.cpus * kind.workers
-    options = [f"--cpus-per-task={cpus}"]
+    options = [f"--cpus-per-task={_cpus_per_task(kind)}"]
     if kind.ranks:
         options.append("--kill-on-bad-exit=1")  # else ranks wait for ever for one that died
     return [*options, *kind.srun]
@@ -98,9 +101,8 @@ def _farm(kind: WorkerKind, connect: Path) -> list[str]:
     if kind.ranks:
         words += ["--mpi", str(kind.ranks)]
     else:
-        words += ["-n", str(kind.workers)]
-    if kind.gpus:
-        words += ["--gpus", "auto"]
+        words += ["-n", str(kind.workers), "--cpus", str(kind.cpus)]
+        words += ["--gpus", "auto"] * bool(kind.gpus)
     if kind.call_limit_s is not None:
         words += ["--time-limit", f"{kind.call_limit_s:g}"]
     return [*words, "--", *kind.models]

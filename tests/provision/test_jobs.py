@@ -13,7 +13,8 @@ def row(job: str, state: str, *, reason: str = "None", name: str = "farm-ab-smal
 
 
 def worker(job: str, **values: Any) -> dict[str, Any]:
-    return {"job": job, "host": "n1", "in_flight": 0, "done": 0, "ends_in_s": None, **values}
+    idle = {"slots": 1, "in_flight": 0, "done": 0, "ends_in_s": None}
+    return {"job": job, "host": "n1", **idle, **values}
 
 
 def seen(jobs: Jobs, *rows: JobRow, now: float = 10.0) -> list[tuple[str, str]]:
@@ -110,9 +111,12 @@ def test_the_first_end_of_its_workers_is_the_end_of_a_job() -> None:
 
 def test_jobs_on_their_way_out_cannot_be_counted_on() -> None:
     jobs = Jobs("ab")
-    for n in "123":
+    for n in "1234":
         jobs.submitted(n, "small", 0.0)
     jobs.live["1"].let_go_at = 5.0
-    seen(jobs, row("1", "RUNNING"), row("2", "COMPLETING"), row("3", "RUNNING"))
+    seen(
+        jobs, row("1", "RUNNING"), row("2", "COMPLETING"), row("3", "RUNNING"), row("4", "RUNNING")
+    )
+    jobs.hear([worker("3", slots=0), worker("3"), worker("4", slots=0, in_flight=1)], 6.0)
     assert [job.id for job in jobs.for_policy("small", 6.0)] == ["3"]
-    assert len(jobs.of("small")) == 3
+    assert len(jobs.of("small")) == 4

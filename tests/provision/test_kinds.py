@@ -40,7 +40,7 @@ def test_each_table_is_a_kind_and_keys_above_them_are_for_all(tmp_path: Path) ->
     small, big = plan(tmp_path, TWO).kinds
     assert (small.name, small.account, small.time_limit_s) == ("small", "a1", 3600)
     assert (big.name, big.account, big.time_limit_s) == ("big", "a2", 3600)
-    assert (small.workers_per_job, big.workers_per_job) == (4, 1)
+    assert (small.workers_per_job, big.workers_per_job) == (4, 2)
     assert big.sbatch == ("--exclusive",)
     assert plan(tmp_path, TWO).host == "login1"
 
@@ -97,6 +97,7 @@ def test_jobs_are_warned_before_their_end_but_not_long_in_short_ones() -> None:
     assert WorkerKind(name="a", models=["m"], time="60", warn_s=300).warning_s == 300
 
 
-def test_workers_of_a_job_are_counted_over_its_nodes_but_groups_once() -> None:
+def test_workers_of_a_job_are_counted_over_nodes_and_gpus_but_groups_once() -> None:
+    assert WorkerKind(name="a", models=["m"], nodes=3, workers=2, gpus=4).workers_per_job == 24
     assert WorkerKind(name="a", models=["m"], nodes=3, workers=4).workers_per_job == 12
     assert WorkerKind(name="a", models=["m"], nodes=3, workers=4, ranks=6).workers_per_job == 4

@@ -59,15 +59,16 @@ def test_a_job_asks_for_what_its_kind_needs() -> None:
         "--time=1:00:00",
         "--nodes=1",
         "--ntasks=1",
-        "--cpus-per-task=8",
+        "--cpus-per-task=16",
         "--gres=gpu:2",
         "--signal=TERM@60",
         "--requeue",
         "--exclusive",
     } <= set(options)
     assert srun_line(text) == [
-        *("srun", "--cpus-per-task=8", sys.executable, "-P", "-m", "farm", "worker"),
-        *("--connect", "/run dir/farm.json", "-n", "4", "--gpus", "auto", "--", "m.py"),
+        *("srun", "--cpus-per-task=16", sys.executable, "-P", "-m", "farm", "worker"),
+        *("--connect", "/run dir/farm.json", "-n", "4", "--cpus", "2"),
+        *("--gpus", "auto", "--", "m.py"),
     ]
 
 

@@ -243,6 +243,7 @@ name = "fast"
 models = ["triple.py"]
 partition = "gpu"
 cpus = 2
+gpus = 1
 max_jobs = 1
 time = "5:00"
 """
@@ -257,6 +258,7 @@ def test_models_with_different_resources_share_a_farm(elastic: Elastic) -> None:
         ("fast", "gpu", "triple"),
     }
     (fast,) = [row for row in rows if row["kind"] == "fast"]
+    assert fast["device"]
     assert 200 < fast["ends_in_s"] <= 300
     cpus = elastic.run("squeue", "-h", "-j", fast["job"], "-o", "%C %L").split()
     assert cpus[0] == "2"
