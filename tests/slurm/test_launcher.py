@@ -32,7 +32,7 @@ def device(x):
 
 
 @pytest.fixture
-def folder(cluster: Cluster, tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder with models, which the nodes see."""
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "broken.py").write_text("raise ValueError('no licence')\n")
@@ -130,10 +130,8 @@ def test_mistakes_are_told_in_one_line(
     assert expected in output(folder, job)
 
 
-def test_a_sweep_outlives_a_node(cluster: Cluster, folder: Path) -> None:
-    """A node with workers dies in the middle: its points are evaluated by others."""
-    if not cluster.has_host_names:
-        pytest.skip("which node a worker is on shows by its host name, which takes root")
+def sweep_of_200(cluster: Cluster, folder: Path) -> tuple[str, str]:
+    """A job of three nodes in the middle of a sweep, and one of its nodes that is not the first."""
     sweep = "sweep --param x=0:1 --design random:200 --seed 1 -o s.h5"
     command = (str(FARM), *sweep.split(), "--config", '{"sleep": 0.2}')
     words = ("--workers", "2", "model.py:total", "--", *command)
@@ -141,9 +139,31 @@ def test_a_sweep_outlives_a_node(cluster: Cluster, folder: Path) -> None:
     wait_for(lambda: (folder / "s.h5.journal").exists(), "the sweep to begin")
     wait_for(lambda: (folder / "s.h5.journal").stat().st_size > 8000, "the first points")
     first = cluster.job(job)["BatchHost"]
-    other = next(n for n in ("cpu1", "cpu2", "cpu3") if n != first)
-    cluster.node("crash", other)
-    assert ended(cluster, folder, job, limit_s=90)["ExitCode"] == "0:0"
+    return job, next(n for n in ("cpu1", "cpu2", "cpu3") if n != first)
+
+
+def check_sweep(folder: Path) -> None:
     with h5py.File(folder / "s.h5") as file:
         assert file["status"][:].tolist() == [1] * 200
         assert np.allclose(file["out_0"][:, 0], file["theta"][:].sum(axis=1), rtol=1e-15)
+
+
+def test_a_sweep_outlives_a_node(cluster: Cluster, folder: Path) -> None:
+    """A node with workers dies in the middle: its points are evaluated by others."""
+    job, other = sweep_of_200(cluster, folder)
+    cluster.node("crash", other)
+    assert ended(cluster, folder, job, limit_s=90)["ExitCode"] == "0:0"
+    check_sweep(folder)
+
+
+def test_a_sweep_outlives_the_cable_of_a_node(netns_cluster: Cluster, folder: Path) -> None:
+    """The node's workers live on and cannot be reached: whatever they answer later does no harm.
+
+    Each node has an address and a 127.0.0.1 of its own here, as on a real cluster.
+    """
+    job, other = sweep_of_200(netns_cluster, folder)
+    netns_cluster.node("cut", other)
+    wait_for(lambda: not (folder / "s.h5.journal").exists(), "the sweep's end", 90)
+    check_sweep(folder)
+    netns_cluster.node("plug", other)
+    assert ended(netns_cluster, folder, job, limit_s=90)["ExitCode"] == "0:0"
