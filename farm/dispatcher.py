@@ -222,6 +222,7 @@ class Dispatcher:
         running: Iterable[TaskId] | None = None,
         drained: bool = False,
         time_limit: bool = False,
+        reclaimed: bool = False,
     ) -> None:
         """A worker is gone, for a reason in words; a second report of the same loss is ignored."""
         if self._workers.pop(worker, None) is None:
@@ -233,6 +234,7 @@ class Dispatcher:
             running=running,
             drained=drained,
             time_limit=time_limit,
+            reclaimed=reclaimed,
             now=time.monotonic(),
         )
         self._tell("left" if drained else "lost", worker, reason)

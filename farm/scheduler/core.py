@@ -171,6 +171,7 @@ class Scheduler:
         running: Iterable[TaskId] | None = None,
         drained: bool = False,
         time_limit: bool = False,
+        reclaimed: bool = False,
         now: float,
     ) -> None:
         """A worker is gone; its tasks go back to their queues, before all younger ones.
@@ -178,6 +179,8 @@ class Scheduler:
         running: the tasks it was running when it died, if that is known; they count an attempt,
         and so do, if it is not known, those sent first. drained: it left in order, none counts.
         time_limit: it was killed because `running` took too long, which running again won't mend.
+        reclaimed: its machine was taken away while it drained, which is nobody's fault: what may
+        run again counts no attempt.
         """
         worker = self._workers.pop(worker_id, None)
         if worker is None:
@@ -200,7 +203,7 @@ class Scheduler:
             guilty = {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
         for task in worker.held.values():
             unplace(task)
-            if task.id in guilty:
+            if task.id in guilty and not (reclaimed and task.queue.repeatable):
                 self._lost(task, worker_id, reason, time_limit=time_limit, now=now)
             else:
                 self._go_back(task, worker_id)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import zmq
 import zmq.auth.thread
 
-from farm.call import Call
+from farm.call import Call, WorkerInfo
 from farm.dispatcher import Lull
 from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.protocols import wire
@@ -45,6 +46,9 @@ SUPERVISOR_GRACE_S = 0.3
 MESSAGES_PER_TURN = 200
 """Messages read before the event loop gets its turn again."""
 
+ENDS_ABOUT_S = 10.0
+"""So far apart two machines may be about when a job ends."""
+
 LARGEST_FRAME = 4 * 1024**3
 """A peer that sends a larger frame is cut off: nobody fills the dispatcher's memory by mistake."""
 
@@ -52,15 +56,25 @@ LARGEST_FRAME = 4 * 1024**3
 class _Peer:
     """A worker as the transport sees it."""
 
-    __slots__ = ("given_up", "life", "out", "routing_id", "slots")
+    __slots__ = ("ends_at", "given_up", "life", "out", "routing_id", "slots")
 
-    def __init__(self, routing_id: bytes, life: str, slots: int) -> None:
+    def __init__(self, routing_id: bytes, life: str, info: WorkerInfo) -> None:
         self.routing_id = routing_id
         self.life = life
-        self.slots = slots
+        self.slots = info.slots
+        self.ends_at = info.ends_at
         self.out: set[TaskId] = set()
         # While it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
+
+    def is_reclaimed(self) -> bool:
+        """Whether it was draining, and its machine is taken away before its time.
+
+        So SLURM ends jobs that are cancelled or give way to others. At the end of its time limit a
+        job may have had a call that is too long for any job, which must not run for ever.
+        """
+        before_end = self.ends_at is None or time.time() < self.ends_at - ENDS_ABOUT_S
+        return self.slots == 0 and before_end
 
 
 class ZmqTransport:
@@ -304,7 +318,7 @@ class ZmqTransport:
         self._put(routing_id, wire.encode(Kind.WELCOME, life))
         if known is None or known.life != life:  # else our welcome was late, or lost
             self._forget(worker)
-            self._peers[worker] = _Peer(routing_id, life, info.slots)
+            self._peers[worker] = _Peer(routing_id, life, info)
             self._dispatcher.worker_joined(info, self)
 
     def _lost(self, supervisor: bytes, message: Message) -> None:
@@ -314,12 +328,14 @@ class ZmqTransport:
         if loss is None or loss.worker not in self._peers:
             return
         worker = WorkerId(loss.worker)
+        reclaimed = self._peers[worker].is_reclaimed() and not loss.time_limit
         self._forget(worker)
         self._dispatcher.worker_left(
             worker,
             loss.reason,
             running=None if loss.running is None else map(TaskId, loss.running),
             time_limit=loss.time_limit,
+            reclaimed=reclaimed,
         )
 
     # Liveness
@@ -357,7 +373,8 @@ class ZmqTransport:
     def _give_up(self, worker: WorkerId, peer: _Peer) -> None:
         if self._peers.get(worker) is peer:
             self._forget(worker)
-            self._dispatcher.worker_left(worker, "its connection was lost")
+            reason = "its connection was lost"
+            self._dispatcher.worker_left(worker, reason, reclaimed=peer.is_reclaimed())
 
     def _forget(self, worker: WorkerId) -> None:
         peer = self._peers.pop(worker, None)

@@ -139,6 +139,7 @@ class Recorder:
         running: Iterable[TaskId] | None = None,
         drained: bool = False,
         time_limit: bool = False,
+        reclaimed: bool = False,
     ) -> None:
         self.scheduler.worker_left(
             WorkerId(name),
@@ -146,6 +147,7 @@ class Recorder:
             running=running,
             drained=drained,
             time_limit=time_limit,
+            reclaimed=reclaimed,
             now=self.now,
         )
 

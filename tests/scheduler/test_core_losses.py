@@ -114,6 +114,27 @@ def test_drained_worker_costs_no_attempt(farm: Recorder) -> None:
     farm.expect(sent("w", task))
 
 
+def test_machine_that_is_taken_away_costs_no_attempt(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit()
+    for running in [None, [task]] * 3:
+        farm.expect(sent("w", task))
+        farm.leave("w", running=running, reclaimed=True)
+        farm.join("w")
+    farm.expect(sent("w", task))
+    assert farm.task(task).lost_on == ()
+
+
+def test_call_that_is_not_repeatable_is_lost_with_a_machine_that_is_taken_away(
+    farm: Recorder,
+) -> None:
+    farm.join("w", model(repeatable=False))
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.leave("w", reclaimed=True)
+    farm.expect(replied(task, WorkerLost, "w"))
+
+
 def test_worker_that_joins_again_has_lost_what_it_had(farm: Recorder) -> None:
     farm.join("w")
     task = farm.submit()

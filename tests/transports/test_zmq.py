@@ -408,6 +408,46 @@ async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> Non
 
 
 @on_loop
+@pytest.mark.parametrize("reported", [False, True])
+async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_attempt(
+    reported: bool,
+) -> None:
+    """SLURM cancels, or gives the node to others, and kills what has not finished by then."""
+    async with Farm.up(retries=0) as farm:
+        draining = await farm.worker(W1)
+        waiting = farm.submit()
+        task_id = await task_of(draining)
+        draining.say(Kind.RESIZE, 0)
+        if reported:
+            loss = Loss(W1, "stopped by its supervisor", [task_id], False)
+            farm.peer(SUPERVISOR).send(wire.encode_loss(loss))
+        else:
+            draining.close()
+        await until(lambda: not farm.workers())
+        assert await answer(await farm.worker(W2)) == task_id
+        await waiting
+
+
+@on_loop
+async def test_at_the_end_of_its_time_what_a_draining_worker_ran_counts_an_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that is too long for any job must not run for ever."""
+    monkeypatch.setattr(module, "ENDS_ABOUT_S", 1000.0)
+    async with Farm.up(retries=0) as farm:
+        draining = farm.peer(W1)
+        info = WorkerInfo(W1, (CUBE,), ends_at=time.time() + 100)
+        draining.send(wire.encode_join("a", info))
+        await draining.hear(Kind.WELCOME)
+        waiting = farm.submit()
+        await task_of(draining)
+        draining.say(Kind.RESIZE, 0)
+        draining.close()
+        with pytest.raises(WorkerLost):
+            await waiting
+
+
+@on_loop
 async def test_tasks_are_taken_back_from_a_worker() -> None:
     async with Farm.up() as farm:
         busy = await farm.worker(W1)
