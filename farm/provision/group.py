@@ -16,6 +16,9 @@ from farm.provision.record import Running
 from farm.worker.group import EXIT_STUCK
 from farm.worker.mpi import launcher_path
 
+NOTICE_WITHIN_S = 3.0
+"""A launcher whose ranks were killed has this long to end by itself."""
+
 DEFAULT_LINE = "mpiexec -n {ranks}"
 
 
@@ -56,6 +59,7 @@ class Group(Child):
         self._loopback = loopback
         self._running: Running | None = Running((), time.monotonic())
         self._told_code: int | None = None
+        self._kill_launcher_at: float | None = None
         super().__init__(arguments, log=log, environment=environment)
 
     def _started(
@@ -99,9 +103,22 @@ class Group(Child):
         rank = f"rank {self._lines.gone}" if self._lines.gone >= 0 else "a rank"
         return f"{rank} of {self._launch.ranks} died ({reason} of the launcher)"
 
+    def kill(self) -> None:
+        """End the ranks, now; their launcher is left a moment to notice.
+
+        A srun that is killed itself leaves its step behind, and with it the step's processors.
+        """
+        if self.code() is None and self._kill_launcher_at is None:
+            self._cut()
+            self._kill_launcher_at = time.monotonic() + NOTICE_WITHIN_S
+            self._process.terminate()
+
     def code(self) -> int | None:
         """What rank 0 said its exit status is, else the launcher's; None while that lives."""
         code = super().code()
+        due = self._kill_launcher_at
+        if code is None and due is not None and time.monotonic() >= due:
+            self._kill_group()
         return code if code is None or self._told_code is None else self._told_code
 
     def drain(self) -> None:
@@ -109,11 +126,20 @@ class Group(Child):
         self.told_to_drain = True
         self._lines.drain()
 
-    def _kill_group(self) -> None:
+    def _cut(self) -> None:
         self.listen()  # what has arrived would be lost with the lines
         self._lines.cut()
         self.talks = False
+
+    def _kill_group(self) -> None:
+        self._cut()
         super()._kill_group()
+
+    def close(self) -> None:
+        """Let go of what is held for it; if it still lives, it is killed, launcher and all."""
+        if self.code() is None:
+            self._kill_group()
+        super().close()
 
     def _close_lines(self) -> None:
         self._lines.cut()

@@ -52,6 +52,9 @@ GOODBYE = b"goodbye"
 GOODBYE_S = 5.0
 """Time for a member to finish what it runs when the group ends."""
 
+FOLLOW_AFTER_S = 0.3
+"""A rank ends so long after the one it follows: the supervisor is to see who was first."""
+
 EXIT_STUCK = 70
 """Exit status of rank 0 when ranks hang in MPI (EX_SOFTWARE)."""
 
@@ -346,6 +349,7 @@ class GroupModel(Model):
 def end_group(why: str) -> None:
     """End this process at once; its launcher or its supervisor ends the others."""
     print(f"farm: {why}", file=sys.stderr, flush=True)
+    time.sleep(FOLLOW_AFTER_S)
     os._exit(EXIT_RANK_LOST)
 
 

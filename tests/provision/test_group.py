@@ -33,7 +33,11 @@ def start(farm: Farm, models: Path, tmp_path: Path) -> Iterator[Start]:
 
 
 def wait_for_code(group: Group) -> int:
-    wait_until(lambda: group.code() is not None, "the group has ended")
+    def ended() -> bool:
+        group.listen()
+        return group.code() is not None
+
+    wait_until(ended, "the group has ended")
     code = group.code()
     assert code is not None
     return code
@@ -78,12 +82,25 @@ def test_a_killed_group_says_no_goodbye_and_its_ranks_are_gone(farm: Farm, start
     (name,) = farm.wait_for_workers(1)
     rank_0 = int(name.split("/")[1].split("-")[0])
     group.kill()
-    assert wait_for_code(group) == -signal.SIGKILL
+    assert wait_for_code(group) != 0
     group.listen()
     assert (group.talks, group.done) == (False, False)
     wait_until(lambda: not Path(f"/proc/{rank_0}/exe").exists(), "rank 0 is gone")
     group.kill()
     group.drain()
+
+
+def test_a_launcher_that_does_not_notice_is_killed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.provision.group.NOTICE_WITHIN_S", 0.2)
+    deaf = tmp_path / "deaf"
+    deaf.write_text("#!/bin/sh\ntrap '' TERM\ntouch $0.started\nwhile :; do sleep 0.05; done\n")
+    deaf.chmod(0o755)
+    group = start(Launch(1, str(deaf)))
+    wait_until((tmp_path / "deaf.started").exists, "the launcher has started")
+    group.kill()
+    assert wait_for_code(group) == -signal.SIGKILL
 
 
 def test_models_that_cannot_be_had_are_told_with_their_rank(farm: Farm, start: Start) -> None:
