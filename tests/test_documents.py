@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from farm.call import Array, Call, Derivative, Operation, Result
 from farm.worker.load import load_models
+from farm.worker.mpi import launcher_path
 from farm.worker.run import Runner
 
 ROOT = Path(__file__).parent.parent
@@ -74,6 +76,24 @@ def test_the_shown_gradient_is_right(tmp_path: Path) -> None:
             moved = [a + step * (k == in_wrt) for k, a in enumerate(x)]
             values.append(np.array(outputs(run, Call(name, Operation.EVALUATE, tuple(moved)))))
         assert slope == pytest.approx(sens @ (values[0] - values[1]) / 2e-6, rel=1e-6)
+
+
+RANK = """
+import sys
+import numpy as np
+from farm.worker.load import load_models
+from farm.worker.mpi import join_world
+(model,) = load_models(sys.argv[1:], comm=join_world(2, size=2)).values()
+value = model.evaluate({"x": np.full(1000, 2.0)}, {})
+assert abs(value - 4000**0.5) < 1e-12, value
+"""
+
+
+def test_the_model_of_the_mpi_page(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "mpi.md").read_text(), re.DOTALL)
+    (tmp_path / "norm.py").write_text(shown)
+    command = [launcher_path("mpiexec"), "-n", "2", sys.executable, "-c", RANK]
+    subprocess.run([*command, str(tmp_path / "norm.py")], check=True, timeout=30)
 
 
 def test_every_block_is_tried() -> None:

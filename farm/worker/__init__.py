@@ -1,1 +1,1 @@
-"""Beside the model: load it, run calls on it, name what went wrong; no sockets here."""
+"""Beside the model: load it, run calls on it, name what went wrong; no line to the farm here."""
