@@ -134,7 +134,7 @@ def contenders(folder: Path) -> Iterator[Contender]:
 
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as dask,
     ):

@@ -183,7 +183,7 @@ def other_peers(seconds: float) -> Iterator[tuple[str, int, Load]]:
 
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as dask,
     ):

@@ -62,8 +62,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "farm.toml"
     for field in fields(Settings):
-        value = {"str": '"x"', "Path": '"x"', "NonFinite": '"null"', "int": "1"}.get(
-            str(field.type), "1.0"
-        )
+        kind = str(field.type).removesuffix(" | None")
+        value = {"str": '"x"', "Path": '"x"', "NonFinite": '"null"', "int": "1", "float": "1.0"}[
+            kind
+        ]
         file.write_text(f"{field.name} = {value}\n")
         assert set(read_settings(file)) == {field.name}

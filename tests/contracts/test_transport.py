@@ -129,7 +129,7 @@ async def dask(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispa
         threads_per_worker=1,
         processes=False,
         protocol="tcp",
-        dashboard_address=None,
+        dashboard_address=":0",
     )
     try:
         transport = DaskTransport(cluster.scheduler_address, specs)

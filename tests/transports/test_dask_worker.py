@@ -76,7 +76,7 @@ class Twice(Model):
 
 
 def cluster_in_this_process() -> distributed.Client:
-    return distributed.Client(processes=False, dashboard_address=None, set_as_default=False)
+    return distributed.Client(processes=False, dashboard_address=":0", set_as_default=False)
 
 
 CALL = Call("Twice", Operation.EVALUATE, (np.ones(1),))
@@ -84,7 +84,7 @@ CALL = Call("Twice", Operation.EVALUATE, (np.ones(1),))
 
 def test_what_was_asked_back_does_not_begin(models: Models) -> None:
     with distributed.Client(
-        processes=False, dashboard_address=None, set_as_default=False
+        processes=False, dashboard_address=":0", set_as_default=False
     ) as client:
         ran = client.submit(dask_worker.run, models, 1, [CALL], once=False).result()
         assert ran.outcomes[0].outputs[0].tolist() == [2.0]
@@ -98,7 +98,7 @@ def test_what_was_asked_back_does_not_begin(models: Models) -> None:
 
 def test_what_runs_once_runs_once(models: Models) -> None:
     with distributed.Client(
-        processes=False, dashboard_address=None, set_as_default=False
+        processes=False, dashboard_address=":0", set_as_default=False
     ) as client:
         for expected in (Ran, RanBefore):
             future = client.submit(dask_worker.run, models, 7, [CALL], once=True, pure=False)
