@@ -177,6 +177,8 @@ async def _serve(farm: Farm) -> int:
     names = ", ".join(farm.dispatcher.models()) or "no model yet"
     click.echo(f"farm serves {names} at {connection.url}")
     click.echo(f"connection file {farm.connection_file.absolute()}")
+    if farm.has_plan:
+        click.echo(f"SLURM jobs come with demand: farm status --to {farm.settings.dir}")
     if not is_loopback(farm.settings.host):
         click.echo(f"clients elsewhere: http://user:{connection.token}@{connection.url[7:]}")
     failed = loop.create_task(farm.wait_failed())

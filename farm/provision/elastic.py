@@ -120,6 +120,9 @@ class Elastic:
                     await self._stopping.wait()
             except TimeoutError:
                 continue
+        # At once: calls that still run may take as long as whoever stops us lets us live.
+        waiting = [job for job in self._jobs.live.values() if job.phase == "pending"]
+        await self._let_go(waiting, "the farm stops")
 
     async def _step(self) -> None:
         now = time.monotonic()
@@ -341,7 +344,7 @@ class Elastic:
             todo = [
                 job
                 for job in self._jobs.live.values()
-                if job.id not in cancelled and (late or not job.served)
+                if job.id not in cancelled and (late or not (job.served or job.cancelled))
             ]
             cancelled.update(job.id for job in todo)
             for job in todo:

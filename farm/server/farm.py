@@ -82,6 +82,11 @@ class Farm:
         self._dask: DaskTransport | None = None
         self._http: HttpServer | None = None
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether SLURM jobs of workers come and go."""
+        return self._plan is not None
+
     async def start(self) -> Connection:
         """Up: dispatcher, workers, and once a worker is there the doors.
 

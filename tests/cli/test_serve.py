@@ -125,6 +125,43 @@ def test_a_settings_file_and_the_environment_set_what_options_do_not(folder: Pat
         assert len(json.loads(out)["workers"]) == 1
 
 
+def test_a_dry_run_prints_the_scripts_of_all_kinds_and_starts_nothing(folder: Path) -> None:
+    (folder / "cluster.toml").write_text('[[workers]]\n[[workers]]\nname = "big"\ncpus = 8\n')
+    arguments = ["serve", "beam.py", "--slurm", "cluster.toml", "--dir", "run", "--dry-run"]
+    status, out, errors = run_farm(*arguments, cwd=folder)
+    assert (status, errors) == (0, "")
+    assert out.count("#!/bin/bash") == 2
+    assert "#SBATCH --job-name=farm-w1" in out
+    assert "#SBATCH --cpus-per-task=8" in out
+    assert f"--connect {folder}/run/farm.json" in out
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[[workers]]\npartion = "x"\n', "sets 'partion', which is none of: account, backlog_s"),
+        ("", "has no [[workers]] table"),
+        ('[[workers]]\ntemplate = "none.in"\n', "none.in cannot be read"),
+    ],
+)
+def test_mistakes_in_the_file_of_kinds_are_one_line(
+    text: str, complaint: str, folder: Path
+) -> None:
+    (folder / "cluster.toml").write_text(text)
+    arguments = ["serve", "beam.py", "--slurm", "cluster.toml", "--dry-run"]
+    status, _, errors = run_farm(*arguments, cwd=folder)
+    assert status == 2
+    assert complaint in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_dry_run_is_for_slurm(folder: Path) -> None:
+    status, _, errors = run_farm("serve", "beam.py", "--dry-run", cwd=folder)
+    assert status == 2
+    assert "--dry-run needs --slurm" in errors
+
+
 def test_it_serves_without_workers_of_its_own(folder: Path) -> None:
     with (
         serving(folder, "--workers", "0") as farm,
