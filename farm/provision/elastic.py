@@ -240,15 +240,18 @@ class Elastic:
             self._tell("cancelled", job, f"it did not end within {DRAIN_S:.0f} s")
         await self._command(late, cancel=True)
 
-    async def _command(self, jobs: Sequence[FarmJob], *, cancel: bool) -> None:
+    async def _command(self, jobs: Sequence[FarmJob], *, cancel: bool) -> bool:
+        """Tell SLURM to cancel jobs or have them drain; whether it was told."""
         if not jobs:
-            return
+            return True
         self._look_soon()
         ids = [job.id for job in jobs]
         try:
             await (self._slurm.cancel(ids) if cancel else self._slurm.drain(ids))
         except SlurmError as error:
             self._dispatcher.note("scancel fails", ", ".join(f"job {i}" for i in ids), str(error))
+            return False
+        return True
 
     # Looking
 
@@ -346,11 +349,12 @@ class Elastic:
                 for job in self._jobs.live.values()
                 if job.id not in cancelled and (late or not (job.served or job.cancelled))
             ]
-            cancelled.update(job.id for job in todo)
             for job in todo:
-                job.let_go_at = time.monotonic()
-                self._tell("cancelled", job, "the farm stops")
-            await self._command(todo, cancel=True)
+                if job.let_go_at is None:
+                    job.let_go_at = time.monotonic()
+                    self._tell("cancelled", job, "the farm stops")
+            if await self._command(todo, cancel=True):
+                cancelled.update(job.id for job in todo)
             await asyncio.sleep(STEP_S)
         left = " ".join(self._jobs.live) or "which cannot be told, as squeue fails"
         log.error("jobs of this farm may live on: %s; see: squeue --me", left)
