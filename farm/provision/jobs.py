@@ -9,6 +9,10 @@ from typing import Any, Literal
 from farm.provision.policy import Job
 from farm.provision.slurm import ORDINARY_REASONS, JobRow
 
+DESERTED_S = 30.0
+"""A job whose workers have been gone for so long is of no use, whatever SLURM says of it: of a node
+that fails it says RUNNING for some minutes yet."""
+
 PAST_KEPT = 2000
 """Ended jobs that are remembered, so that squeue's memory of them does not bring them back."""
 
@@ -17,9 +21,9 @@ PAST_KEPT = 2000
 class FarmJob:
     """One job. state, reason: SLURM's words; empty until squeue has told of it.
 
-    workers: those that are joined now; served: some have joined at some time. drains: they
-    take nothing more, as before the end of the job. let_go_at: when it was asked to end, None as
-    long as it is wanted; cancelled: and then it was cancelled.
+    workers: those that are joined now; served: some have joined at some time. useless: they
+    take nothing more, as before the end of the job, or have been gone for some time. let_go_at:
+    when it was asked to end, None as long as it is wanted; cancelled: and then it was cancelled.
     """
 
     id: str
@@ -30,7 +34,8 @@ class FarmJob:
     nodes: str = ""
     workers: int = 0
     served: bool = False
-    drains: bool = False
+    useless: bool = False
+    deserted_since: float | None = None
     in_flight: int = 0
     done: int = 0
     idle_since: float | None = None
@@ -48,7 +53,7 @@ class FarmJob:
     @property
     def is_leaving(self) -> bool:
         """Whether it can be counted on no more."""
-        return self.let_go_at is not None or self.drains or self.state == "COMPLETING"
+        return self.let_go_at is not None or self.useless or self.state == "COMPLETING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,12 @@ class Jobs:
                 job.idle_since = None
             elif job.idle_since is None:
                 job.idle_since = now
-            job.drains = bool(rows) and not any(row["slots"] for row in rows)
+            if rows or not job.served:
+                job.deserted_since = None
+                job.useless = bool(rows) and not any(row["slots"] for row in rows)
+            else:
+                job.deserted_since = job.deserted_since or now
+                job.useless = now >= job.deserted_since + DESERTED_S
             job.done = done
             job.workers = len(rows)
             ends = [row["ends_in_s"] for row in rows if row["ends_in_s"] is not None]

@@ -109,6 +109,18 @@ def test_the_first_end_of_its_workers_is_the_end_of_a_job() -> None:
     assert jobs.for_policy("small", 1.0)[0].ends_in_s == 40.0
 
 
+def test_a_job_whose_workers_have_been_gone_for_long_cannot_be_counted_on() -> None:
+    """Its node has failed, which SLURM has not noticed yet; if it was only cut off, it is back."""
+    jobs = Jobs("ab")
+    jobs.submitted("1", "small", 0.0)
+    counted = []
+    for now, rows in [(1, [worker("1")]), (2, []), (20, []), (40, []), (50, [worker("1")])]:
+        seen(jobs, row("1", "RUNNING"), now=now)
+        jobs.hear(rows, now)
+        counted.append([job.phase for job in jobs.for_policy("small", now)])
+    assert counted == [["serving"], ["starting"], ["starting"], [], ["serving"]]
+
+
 def test_jobs_on_their_way_out_cannot_be_counted_on() -> None:
     jobs = Jobs("ab")
     for n in "1234":
