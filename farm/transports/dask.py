@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.call import WorkerInfo
@@ -38,11 +39,14 @@ class DaskTransport:
     models: as `farm serve` takes them; a file must be there under the same path for the cluster.
     slots: calls the cluster is given at once even if it has fewer threads, so that one that grows
     with its load, from nothing even, sees a load. TLS and time-outs are Dask's configuration's.
+
+    Raises Unavailable without Dask, and when `cluster` is neither.
     """
 
     def __init__(self, cluster: str, models: Sequence[str], *, slots: int = 0) -> None:
         dask_package()  # so that whoever lacks it is told at once
         self._cluster = cluster
+        self._where = _where(cluster)
         self._specs = tuple(located(spec) for spec in models)
         self._slots = slots
         self.ready: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -108,7 +112,7 @@ class DaskTransport:
         """One connection to the cluster after another, until stopped."""
         while not self._stop.is_set():
             member = self._member = Membership(
-                self._cluster, self._specs, self._slots, self._tell, self._joined
+                self._where, self._specs, self._slots, self._tell, self._joined
             )
             self._serving = asyncio.create_task(member.serve())
             await asyncio.wait({self._serving})
@@ -143,3 +147,13 @@ class DaskTransport:
         if not isinstance(error, FarmError):
             error = Unavailable(f"no Dask cluster at {self._cluster}: {one_line(error)}")
         self.ready.set_exception(error)
+
+
+def _where(cluster: str) -> dict[str, str]:
+    if Path(cluster).is_file():
+        return {"scheduler_file": cluster}
+    if "://" in cluster or cluster.rpartition(":")[2].isdigit():
+        return {"address": cluster}
+    raise Unavailable(
+        f"{cluster!r} is neither a scheduler file of Dask nor an address like tcp://HOST:8786"
+    )

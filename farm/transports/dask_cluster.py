@@ -14,9 +14,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +56,15 @@ def dask_package() -> ModuleType:
     return distributed
 
 
+def killed(said: object) -> bool:
+    return type(said).__name__ == "KilledWorker"
+
+
 def one_line(error: object) -> str:
     """What went wrong with a task or a connection, in one line."""
-    if type(error).__name__ == "KilledWorker":
+    if killed(error):
         _, last, allowed = error.args  # type: ignore[attr-defined]
-        return f"{allowed + 1} Dask workers died with it, the last was {last.address}"
+        return f"{allowed + 1} of Dask's workers died with it, the last was {last.address}"
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"
     return " ".join(str(error).split()) or type(error).__name__
@@ -69,31 +72,38 @@ def one_line(error: object) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """Calls that share one Dask task. number: the task's; once: it must not run twice."""
+    """Calls that share one Dask task.
+
+    number: the task's; once: it must not run twice; marked: the scheduler knows whether it has
+    begun; where: Dask's workers that may run it, if not all.
+    """
 
     ids: list[TaskId]
     number: int
     once: bool
+    marked: bool
     sent_at: float
+    where: list[str] | None
     future: Any
 
 
 class Membership:
     """One connection to the cluster, and one Worker to the dispatcher, from joining to leaving.
 
+    where: the argument that says so to Dask's client; least_slots: offered even with fewer threads;
     tell: has a fact told to the dispatcher; joined: gets what the Worker says of itself.
     """
 
     def __init__(
         self,
-        cluster: str,
+        where: Mapping[str, str],
         specs: tuple[str, ...],
         least_slots: int,
         tell: Tell,
         joined: Callable[[WorkerInfo], None],
     ) -> None:
         self._dask = dask_package()
-        self._cluster = cluster
+        self._where = where
         self._least_slots = least_slots
         self._tell = tell
         self._joined = joined
@@ -119,7 +129,7 @@ class Membership:
     async def serve(self) -> None:
         """Join and serve until drained. Raises when cluster or models cannot be had or are lost."""
         self._client = self._dask.Client(
-            **self._where(), asynchronous=True, set_as_default=False, name="farm"
+            **self._where, asynchronous=True, set_as_default=False, name="farm"
         )
         await self._client
         joining = asyncio.create_task(self._join())
@@ -137,16 +147,6 @@ class Membership:
             for task in running:
                 task.cancel()
 
-    def _where(self) -> dict[str, str]:
-        cluster = self._cluster
-        if Path(cluster).is_file():
-            return {"scheduler_file": cluster}
-        if "://" in cluster or cluster.rpartition(":")[2].isdigit():
-            return {"address": cluster}
-        raise Unavailable(
-            f"{cluster!r} is neither a scheduler file of Dask nor an address like tcp://HOST:8786"
-        )
-
     async def _join(self) -> None:
         """Have some process of the cluster load the models, then join with them."""
         try:
@@ -157,7 +157,7 @@ class Membership:
             return self._lost.set()
         except Exception as error:
             raise Unavailable(
-                f"the Dask workers at {self._cluster} cannot run farm: {one_line(error)}; "
+                f"Dask's workers cannot run farm: {one_line(error)}; "
                 f"install modelfarm {__version__} where they run"
             ) from None
         if isinstance(said, Unfit):
@@ -169,8 +169,8 @@ class Membership:
         assert isinstance(said, Described)
         if said.version != __version__:
             raise Unavailable(
-                f"the Dask workers at {self._cluster} have modelfarm {said.version}, this is "
-                f"{__version__}; install the same version"
+                f"Dask's workers have modelfarm {said.version}, this is {__version__}; "
+                "install the same version"
             )
         self._infos = {info.name: info for info in said.infos}
         scheduler = self._client.scheduler.address
@@ -185,6 +185,7 @@ class Membership:
                 return self._lost.set()
             self._unfit &= threads.keys()
             self._has({a: n for a, n in threads.items() if a not in self._unfit})
+            await self._free_stranded()
             await asyncio.sleep(LOOK_S)
 
     def _has(self, fit: dict[str, int]) -> None:
@@ -196,6 +197,8 @@ class Membership:
             self._tell(lambda d: d.worker_resized(self.name, slots))
 
     def _slots(self) -> int:
+        if self._unfit and not self._fit:
+            return 0
         return max(self._least_slots, sum(self._fit.values()))
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
@@ -203,6 +206,15 @@ class Membership:
         task = asyncio.get_running_loop().create_task(job)
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
+
+    async def _free_stranded(self) -> None:
+        """Give back what may run only on workers that are gone: Dask would keep it for them."""
+        for flight in dict.fromkeys(self._held.values()):
+            if flight.where is not None and self._fit.keys().isdisjoint(flight.where):
+                self._missing(
+                    self._let_go(flight), "the Dask workers that it could run on are gone"
+                )
+                await self._client.cancel([flight.future])
 
     async def drain(self) -> None:
         """Hand back what has not begun, and leave when the rest is done."""
@@ -263,23 +275,27 @@ class Membership:
     def _submit(self, tasks: Tasks, sent_at: float) -> None:
         import dask.config
 
+        ids = [task_id for task_id, _ in tasks]
         calls = [call for _, call in tasks]
         number = next(self._numbers)
         once = not self._infos[calls[0].model].repeatable
+        marked = once or ids[0] in self._suspects
+        where = list(self._fit) if self._unfit else None
         with dask.config.set(LARGE_TASKS):
             future = self._client.submit(
                 dask_worker.run,
                 self._models,
                 number,
                 calls,
+                marked=marked,
                 once=once,
                 # Dask's dashboard shows the model's name of it.
                 key=(f"{calls[0].model}-{self._models.life}", str(number)),
                 pure=False,
                 fifo_timeout="0 ms",  # in the order of the scheduler, which has its reasons
-                workers=list(self._fit) if self._unfit and self._fit else None,
+                workers=where,
             )
-        flight = _Flight([i for i, _ in tasks], number, once, sent_at, future)
+        flight = _Flight(ids, number, once, marked, sent_at, where, future)
         self._held.update(dict.fromkeys(flight.ids, flight))
         self.spawn(self._follow(flight))
 
@@ -295,14 +311,25 @@ class Membership:
         except Exception as error:
             said = error
         flight.future.release()
-        if flight.once:
-            with contextlib.suppress(Exception):
-                await self._dask.Event(self._models.mark(flight.number), self._client).clear()
+        if not await self._unmark(flight) and (
+            isinstance(said, concurrent.futures.CancelledError) or killed(said)
+        ):
+            said = HandedBack()
         ids = self._let_go(flight)
         if ids:
             self._ended(flight, ids, said)
         if self._draining and not self._held:
             self._drained.set()
+
+    async def _unmark(self, flight: _Flight) -> bool:
+        """Whether some process may have begun it."""
+        with contextlib.suppress(Exception):
+            if flight.marked:
+                mark = self._dask.Event(self._models.mark(flight.number), self._client)
+                began: bool = await mark.is_set()
+                await mark.clear()
+                return began
+        return True
 
     def _let_go(self, flight: _Flight) -> list[TaskId]:
         """Those of its calls that nobody has answered for; they are off our hands now."""
@@ -322,8 +349,8 @@ class Membership:
             self._tell(lambda d: d.finished(self.name, answers))
         elif isinstance(said, HandedBack | Unfit):
             self._not_run(ids, said)
-        elif type(said).__name__ == "KilledWorker" and self._suspects.issuperset(ids):
-            # It was alone, and Dask has tried each time as often as its user wants.
+        elif killed(said) and self._suspects.issuperset(ids):
+            # It had begun, alone, and Dask has tried each time as often as its user wants.
             guilty = WorkerLost(
                 f"the call was lost with all Dask workers that ran it: {one_line(said)}"
             )
@@ -369,7 +396,7 @@ class Membership:
         back: list[TaskId] = []
         # What must not run twice stays: it may begin on its way to a process that was asked.
         asked = {f: None for f in map(self._held.get, ids) if f is not None and not f.once}
-        try:
+        with contextlib.suppress(Exception):
             async with asyncio.timeout(ANSWER_S):
                 answers: dict[str, list[int]] = await self._client.run(
                     dask_worker.hand_back,
@@ -382,7 +409,4 @@ class Membership:
                 for flight in waiting:
                     back += self._let_go(flight)
                 await self._client.cancel([flight.future for flight in waiting])
-        except Exception as error:
-            log.info("asking the Dask workers for calls back: %s", one_line(error))
-        finally:
-            self._tell(lambda d: d.taken_back(self.name, back))
+        self._tell(lambda d: d.taken_back(self.name, back))

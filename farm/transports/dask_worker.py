@@ -126,11 +126,12 @@ async def describe(models: Models, calls: Sequence[Call]) -> list[Outcome] | Unf
 
 
 def run(
-    models: Models, number: int, calls: Sequence[Call], *, once: bool
+    models: Models, number: int, calls: Sequence[Call], *, marked: bool, once: bool
 ) -> Ran | HandedBack | RanBefore | Unfit:
     """A Dask task: the outcomes of calls, which may share one evaluation.
 
-    number: unique in the models' `life`; once: when a worker dies, Dask must not run it again.
+    number: unique in the models' `life`. marked: the cluster is to know that it has begun, even if
+    this process dies of it; once: when a worker dies, Dask must not run it again.
     """
     began_at = time.perf_counter()
     idle_s = began_at - getattr(_thread, "ended_at", began_at)
@@ -140,7 +141,7 @@ def run(
         return _unfit(error)
     if not _begin((models.life, number)):
         return HandedBack()
-    if once and not _first(models.mark(number)):
+    if marked and not _mark(models.mark(number)) and once:
         return RanBefore()
     name = _name()
     outcomes = [
@@ -168,8 +169,8 @@ def _fate(task: tuple[str, int], *, begins: bool) -> bool:
     return _has_begun.setdefault(task, begins)
 
 
-def _first(name: str) -> bool:
-    """Whether nobody in the whole cluster has asked this before."""
+def _mark(name: str) -> bool:
+    """Set a mark in Dask's scheduler; whether it was not set before."""
     from distributed import Event
 
     begun = Event(name)

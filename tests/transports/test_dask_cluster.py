@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import distributed
 import numpy as np
 import pytest
 
@@ -14,7 +15,9 @@ from farm.errors import InvalidOutput, ModelFailed, WorkerLost
 from farm.transports.dask_cluster import one_line
 from tests.dask_cluster import (
     LIMIT_S,
+    MODELS,
     Cluster,
+    dask_cluster,
     expect_squares,
     in_flight,
     joined,
@@ -79,16 +82,20 @@ async def test_errors_are_outcomes(cluster: Cluster) -> None:
 
 
 @on_loop
-async def test_a_call_that_kills_its_workers_is_lost_and_no_other(cluster: Cluster) -> None:
-    for _ in range(2):
-        cluster.add_worker(nanny=True)
-    async with joined(cluster) as dispatcher:
-        calls = [square(float(i), sleep=0.01) for i in range(40)]
-        killer = asyncio.create_task(dispatcher.submit(square(1.0, exit=3)))
-        expect_squares(await outcomes_of(dispatcher, calls))
-        with pytest.raises(WorkerLost, match="4 Dask workers died with it"):
-            await asyncio.wait_for(killer, 2 * LIMIT_S)
-    assert cluster.tasks() == []
+async def test_a_call_that_kills_its_workers_is_lost_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "square.py").write_text(MODELS)
+    impatient = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
+    with dask_cluster(tmp_path, impatient) as cluster:
+        for _ in range(2):
+            cluster.add_worker(nanny=True)
+        async with joined(cluster) as dispatcher:
+            expect_squares(await outcomes_of(dispatcher, [square(float(i)) for i in range(20)]))
+            calls = [square(float(i), sleep=0.01) for i in range(40)]
+            waiting = asyncio.create_task(outcomes_of(dispatcher, calls))
+            with pytest.raises(WorkerLost, match="1 of Dask's workers died with it"):
+                await asyncio.wait_for(dispatcher.submit(square(1.0, exit=3)), LIMIT_S)
+            expect_squares(await asyncio.wait_for(waiting, LIMIT_S))
+        assert cluster.tasks() == []
 
 
 def runs(folder: Path) -> list[str]:
@@ -126,6 +133,13 @@ async def test_a_worker_that_lacks_the_models_gets_nothing(cluster: Cluster) -> 
         assert slots(dispatcher) == 1
         (event,) = [e for e in dispatcher.snapshot()["events"] if e["event"] == "unfit"]
         assert "no licence here" in event["text"]
+        waiting = asyncio.create_task(outcomes_of(dispatcher, [square(0.0, sleep=600.0)]))
+        await until(lambda: in_flight(dispatcher), LIMIT_S)
+        cluster.workers[0].kill()
+        await until(lambda: slots(dispatcher) == 0, LIMIT_S)
+        await until(lambda: not in_flight(dispatcher), LIMIT_S)
+        assert not waiting.done()
+        waiting.cancel()
 
 
 @on_loop
@@ -155,3 +169,19 @@ def test_reasons_are_one_line() -> None:
     assert one_line(TimeoutError()) == "no answer in time"
     assert one_line(OSError("no\nroute")) == "no route"
     assert one_line(KeyError()) == "KeyError"
+
+
+@on_loop
+async def test_a_cluster_that_its_user_restarts(cluster: Cluster) -> None:
+    cluster.add_worker(nanny=True)
+    async with joined(cluster) as dispatcher:
+        calls = [square(float(i), sleep=0.05) for i in range(20)]
+        waiting = asyncio.create_task(outcomes_of(dispatcher, calls))
+        await until(lambda: in_flight(dispatcher), LIMIT_S)
+        await asyncio.to_thread(restart, cluster)
+        expect_squares(await asyncio.wait_for(waiting, LIMIT_S))
+
+
+def restart(cluster: Cluster) -> None:
+    with distributed.Client(cluster.address, set_as_default=False) as client:
+        client.restart()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -79,6 +80,9 @@ def cluster_in_this_process() -> distributed.Client:
     return distributed.Client(processes=False, dashboard_address=":0", set_as_default=False)
 
 
+run = functools.partial(dask_worker.run, marked=False, once=False)
+run_once = functools.partial(dask_worker.run, marked=True, once=True)
+
 CALL = Call("Twice", Operation.EVALUATE, (np.ones(1),))
 
 
@@ -86,13 +90,15 @@ def test_what_was_asked_back_does_not_begin(models: Models) -> None:
     with distributed.Client(
         processes=False, dashboard_address=":0", set_as_default=False
     ) as client:
-        ran = client.submit(dask_worker.run, models, 1, [CALL], once=False).result()
+        ran = client.submit(run, models, 1, [CALL]).result()
         assert ran.outcomes[0].outputs[0].tolist() == [2.0]
         assert dask_worker.hand_back(models.life, [1, 2]) == [1]
-        said = client.submit(dask_worker.run, models, 2, [CALL], once=False).result()
+        said = client.submit(run, models, 2, [CALL]).result()
         assert isinstance(said, HandedBack)
         elsewhere = Models(models.specs, "another")
-        said = client.submit(dask_worker.run, elsewhere, 2, [CALL], once=False).result()
+        said = client.submit(
+            dask_worker.run, elsewhere, 2, [CALL], marked=False, once=False
+        ).result()
         assert isinstance(said, Ran)
 
 
@@ -101,7 +107,9 @@ def test_what_runs_once_runs_once(models: Models) -> None:
         processes=False, dashboard_address=":0", set_as_default=False
     ) as client:
         for expected in (Ran, RanBefore):
-            future = client.submit(dask_worker.run, models, 7, [CALL], once=True, pure=False)
+            future = client.submit(
+                dask_worker.run, models, 7, [CALL], marked=True, once=True, pure=False
+            )
             assert isinstance(future.result(), expected)
 
 
