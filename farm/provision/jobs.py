@@ -90,7 +90,8 @@ class Jobs:
         changes: list[Change] = []
         seen = set()
         for row in rows:
-            if not row.name.startswith(self.prefix) or row.id in self._past:
+            ours = row.id in self.live or row.name.startswith(self.prefix)
+            if not ours or row.id in self._past:
                 continue
             seen.add(row.id)
             job = self.live.get(row.id)

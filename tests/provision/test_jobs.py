@@ -47,6 +47,12 @@ def test_only_jobs_of_this_farm_count() -> None:
     assert jobs.live == {}
 
 
+def test_a_job_that_a_site_gives_another_name_is_known_by_its_id() -> None:
+    jobs = Jobs("ab")
+    jobs.submitted("1", "small", 0.0)
+    assert seen(jobs, row("1", "COMPLETED", name="batch")) == [("ended", "1")]
+
+
 def test_jobs_of_the_farm_before_are_taken_over_unless_they_have_ended() -> None:
     jobs = Jobs("ab")
     rows = row("1", "RUNNING"), row("2", "FAILED"), row("3", "PENDING", reason="Resources")
