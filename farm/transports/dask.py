@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from farm.call import WorkerInfo
 from farm.errors import FarmError, Unavailable
 from farm.scheduler.state import TaskId, WorkerId
-from farm.transports.dask_cluster import ANSWER_S, Membership, Tasks, dask_package, one_line
+from farm.transports.dask_cluster import ANSWER_S, Membership, Tasks, one_line
 from farm.worker.load import located
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class DaskTransport:
     """
 
     def __init__(self, cluster: str, models: Sequence[str], *, slots: int = 0) -> None:
-        dask_package()  # so that whoever lacks it is told at once
+        self._dask = _dask_package()
         self._cluster = cluster
         self._where = _where(cluster)
         self._specs = tuple(located(spec) for spec in models)
@@ -112,7 +113,7 @@ class DaskTransport:
         """One connection to the cluster after another, until stopped."""
         while not self._stop.is_set():
             member = self._member = Membership(
-                self._where, self._specs, self._slots, self._tell, self._joined
+                self._dask, self._where, self._specs, self._slots, self._tell, self._joined
             )
             self._serving = asyncio.create_task(member.serve())
             await asyncio.wait({self._serving})
@@ -157,3 +158,11 @@ def _where(cluster: str) -> dict[str, str]:
     raise Unavailable(
         f"{cluster!r} is neither a scheduler file of Dask nor an address like tcp://HOST:8786"
     )
+
+
+def _dask_package() -> ModuleType:
+    try:
+        import distributed
+    except ImportError:
+        raise Unavailable('a Dask cluster needs Dask: pip install "modelfarm[dask]"') from None
+    return distributed

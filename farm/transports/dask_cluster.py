@@ -47,15 +47,6 @@ Tasks = Sequence[tuple[TaskId, Call]]
 Tell = Callable[[Callable[["Dispatcher"], None]], None]
 
 
-def dask_package() -> ModuleType:
-    """The package `distributed`. Raises Unavailable, which names the extra, without it."""
-    try:
-        import distributed
-    except ImportError:
-        raise Unavailable('a Dask cluster needs Dask: pip install "modelfarm[dask]"') from None
-    return distributed
-
-
 def killed(said: object) -> bool:
     return type(said).__name__ == "KilledWorker"
 
@@ -90,19 +81,21 @@ class _Flight:
 class Membership:
     """One connection to the cluster, and one Worker to the dispatcher, from joining to leaving.
 
-    where: the argument that says so to Dask's client; least_slots: offered even with fewer threads;
-    tell: has a fact told to the dispatcher; joined: gets what the Worker says of itself.
+    distributed: Dask's package; where: the cluster, as an argument of its client; least_slots: are
+    offered even with fewer threads; tell: has a fact told to the dispatcher; joined: gets what the
+    Worker says of itself.
     """
 
     def __init__(
         self,
+        distributed: ModuleType,
         where: Mapping[str, str],
         specs: tuple[str, ...],
         least_slots: int,
         tell: Tell,
         joined: Callable[[WorkerInfo], None],
     ) -> None:
-        self._dask = dask_package()
+        self._dask = distributed
         self._where = where
         self._least_slots = least_slots
         self._tell = tell
@@ -237,8 +230,7 @@ class Membership:
                     specs = self._models.specs
                     await self._client.run(dask_worker.forget, specs, on_error="ignore")
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(ANSWER_S):
-                await self._client.close()
+            await asyncio.wait_for(self._client.close(), ANSWER_S)
 
     # Calls
 
@@ -304,16 +296,13 @@ class Membership:
         said: object
         try:
             said = await flight.future
-        except concurrent.futures.CancelledError as error:
-            if getattr(error, "reason", "") == "scheduler-connection-lost":
-                return self._lost.set()
-            said = error
         except Exception as error:
             said = error
         flight.future.release()
-        if not await self._unmark(flight) and (
-            isinstance(said, concurrent.futures.CancelledError) or killed(said)
-        ):
+        cancelled = isinstance(said, concurrent.futures.CancelledError)
+        if cancelled and getattr(said, "reason", "") == "scheduler-connection-lost":
+            return self._lost.set()
+        if not await self._unmark(flight) and (cancelled or killed(said)):
             said = HandedBack()
         ids = self._let_go(flight)
         if ids:
@@ -379,10 +368,9 @@ class Membership:
         calls = [call for _, call in tasks]
         await self._there_are.wait()
         worker = secrets.choice(list(self._fit))
+        ask = self._client.run
         try:
-            said = await self._client.run(
-                dask_worker.describe, self._models, calls, workers=[worker]
-            )
+            said = await ask(dask_worker.describe, self._models, calls, workers=[worker])
             outcomes: list[Result | FarmError] | Unfit = said[worker]
         except Exception as error:
             return self._missing(ids, error)
