@@ -1,0 +1,118 @@
+"""Groups of MPI ranks on a real SLURM, over two nodes: steps, worlds, the launcher script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+
+FARM = Path(sys.executable).parent / "farm"
+MPI_SH = Path(__file__).parents[2] / "launchers" / "mpi.sh"
+
+MODEL = """
+import os, signal, socket
+import numpy as np
+import farm
+
+class Total(farm.Model):
+    inputs = {"x": 2}
+    outputs = {"y": 2, "hosts": 1}
+
+    def evaluate(self, inputs, config):
+        if config.get("kill") == self.comm.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        hosts = set(self.comm.allgather(socket.gethostname()))
+        return self.comm.allreduce(inputs["x"]), len(hosts)
+"""
+
+BEGIN = """#!/bin/bash
+workers() {
+    for i in $(seq 300); do
+        [ "$(@farm status --to run --json 2>/dev/null | grep -o '"pid"' | wc -l)" = "$1" ] && return
+        sleep 0.1
+    done
+    echo "there were never $1 workers"
+}
+call() {
+    timeout 30 @farm call 1,2 --to run --json "$@" 2>&1 | grep -oE '"(y|hosts)":[^]]*|error.*'
+}
+@farm serve --workers 0 --host 0.0.0.0 --port 0 --dir run > serve.log 2>&1 & serve=$!
+for i in $(seq 300); do [ -s run/farm.json ] && break; sleep 0.1; done
+"""
+END = "kill $serve; wait $serve\n"
+
+
+def said(cluster: Cluster, folder: Path, script: str, *options: str) -> str:
+    """What a job prints that runs a farm and this script on two nodes."""
+    (folder / "model.py").write_text(MODEL)
+    job = folder / "job.sh"
+    job.write_text((BEGIN + script + END).replace("@farm", str(FARM)))
+    output = folder / "out.txt"
+    command = ["sbatch", "--parsable", "-N2", "-n4", f"--output={output}", *options, str(job)]
+    cluster.wait_for_job(cluster.run(command, cwd=folder).strip(), "COMPLETED", limit_s=100)
+    return output.read_text()
+
+
+def test_a_group_is_a_step_over_the_nodes_and_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    text = said(
+        cluster,
+        tmp_path,
+        """
+        @farm worker model.py --connect run --mpi 4 --time-limit 60 \\
+            --mpi-launch "srun --mpi=pmi2 -K --exact -N2 -n {ranks}" & worker=$!
+        workers 1; call; call --config '{"kill": 3}'; call
+        kill -TERM $worker; wait $worker; echo "worker ended with $?"
+        """,
+        "--exclusive",
+    )
+    assert text.count('"y":[4.0,8.0') + text.count('"y": [4.0, 8.0') == 2
+    assert text.count('"hosts":[2.0') + text.count('"hosts": [2.0') == 2
+    assert "rank 3 of 4 died" in text
+    assert "worker ended with 0" in text
+
+
+def test_a_step_of_many_ranks_forms_groups(cluster: Cluster, tmp_path: Path) -> None:
+    text = said(
+        cluster,
+        tmp_path,
+        """
+        srun --mpi=pmi2 -K --overlap -n4 @farm worker model.py --connect run --mpi 2 & world=$!
+        workers 2; call
+        scancel --signal=TERM $SLURM_JOB_ID.0; wait $world; echo "world ended with $?"
+        srun --mpi=none -K --overlap -n4 @farm worker model.py --connect run --mpi 2
+        """,
+        "--exclusive",
+    )
+    assert "never" not in text
+    assert "[2.0" in text
+    assert "world ended with 0" in text
+    assert "this MPI world has 1 rank, expected 4" in text
+
+
+def test_the_launcher_makes_as_many_groups_as_fit(cluster: Cluster, tmp_path: Path) -> None:
+    text = said(
+        cluster,
+        tmp_path,
+        f"""
+        job=$(FARM=@farm sbatch --parsable -N2 -n4 -o mpi.txt {MPI_SH} \\
+            --mpi 2 model.py --connect run)
+        workers 2; call; scancel $job; workers 0; @farm status --to run
+        """,
+        "-n1",
+        "-N1",
+    )
+    assert "never" not in text
+    assert text.count("drained") == 2
+
+
+@pytest.mark.parametrize("words", [("model.py",), ("--mpi", "8", "model.py")])
+def test_what_the_launcher_cannot_do_is_said(
+    cluster: Cluster, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    command = ["sbatch", "--parsable", "-n2", f"--output={tmp_path}/out.txt"]
+    job = cluster.run([*command, str(MPI_SH), *words], cwd=tmp_path).strip()
+    cluster.wait_for_job(job, "FAILED")
+    assert "mpi.sh: " in (tmp_path / "out.txt").read_text()
