@@ -132,6 +132,13 @@ class Hub:
 
     def meet(self) -> None:
         """Wait until every member is here. Raises ModelFailed naming those that do not come."""
+        try:
+            self._wait_for_members()
+        finally:
+            if self._folder:  # connections stay; nothing is left when we are killed
+                shutil.rmtree(self._folder)
+
+    def _wait_for_members(self) -> None:
         ranks = {self.meeting.name(rank): rank for rank in range(self._size)}
         limit = time.monotonic() + MEET_WITHIN_S
         while ranks:
@@ -142,8 +149,6 @@ class Hub:
                     f"{MEET_WITHIN_S:g} s; can its host be reached by that name?"
                 )
             ranks.pop(self._socket.recv_multipart()[0], None)
-        if self._folder:
-            shutil.rmtree(self._folder)  # connections stay; nothing is left when we are killed
 
     def perform(self, what: str, model: str = "", arguments: Sequence[Any] = ()) -> None:
         """Have every member do this, and wait until all have.

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,7 @@ def test_members_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     hub = Hub(["a", "a"])
     with pytest.raises(ModelFailed, match="ranks 0, 1 did not reach rank 0 at ipc://"):
         hub.meet()
+    assert not Path(hub.meeting.address.removeprefix("ipc://")).parent.exists()
     hub._socket.close()
     hub._context.term()
 
