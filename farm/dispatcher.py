@@ -144,7 +144,7 @@ class Dispatcher:
             served = ", ".join(sorted(self._models)) or "none"
             text = f"model {call.model!r} is not served here; the following are: {served}"
             if awaited := self.awaited():
-                raise Unavailable(f"{text}; but {awaited}")
+                raise Unavailable(f"{text}; but {awaited}" if self._models else awaited)
             raise ModelNotFound(text)
         if call.operation is not Operation.DESCRIBE:
             info = self.description(call.model, call.config)

@@ -104,7 +104,7 @@ def _canonical(config: str) -> str:
 
 def _described(client: Client, model: str | None, config: str) -> ModelInfo:
     if model is None:
-        models = client.models()
+        models = client.expect_models()
         if len(models) != 1:
             names = ", ".join(models) or "none"
             raise click.UsageError(f"say which --model you mean; there are: {names}")

@@ -371,7 +371,7 @@ def _rules(options: dict[str, Any], store: Store, start: int) -> Rules:
 
 
 def _the_model(client: Client, name: str | None) -> str:
-    models = client.models()
+    models = client.expect_models()
     if name is None and len(models) == 1:
         return models[0]
     if name is None or name not in models:

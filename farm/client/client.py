@@ -13,7 +13,7 @@ from typing import Any
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client.remote import RemoteModel
-from farm.errors import ModelNotFound, Unavailable
+from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.transports.connection import read_connection
 from farm.transports.http_client import HttpLine
 from farm.transports.line import Line, as_it_is, submit
@@ -122,6 +122,21 @@ class Client:
         """The names of the models that are served."""
         return sorted(self.line.names())
 
+    def expect_models(self) -> list[str]:
+        """The same for who cannot go on without one.
+
+        Raises Unavailable when there is none yet and the farm says what it waits for.
+        """
+        names = self.models()
+        if not names:
+            try:
+                self.describe("")
+            except Unavailable:
+                raise
+            except FarmError:
+                pass  # it waits for nothing, or is no farm
+        return names
+
     def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
         """What a model says of itself for a config. Raises FarmError."""
         return self.line.describe(model, canonical_config(config))
@@ -129,9 +144,9 @@ class Client:
     def model(self, name: str | None = None) -> RemoteModel:
         """A model as an object to call; without a name the only one there is.
 
-        Raises ModelNotFound.
+        Raises ModelNotFound, or Unavailable while a farm awaits its first workers.
         """
-        names = self.models()
+        names = self.expect_models()
         if name is None and len(names) == 1:
             (name,) = names
         if name not in names:

@@ -132,14 +132,13 @@ def test_a_caller_of_a_model_that_is_awaited_hears_how_that_stands(site: Site) -
     site.fail("sbatch", "the cluster is full")
     with site.farm() as client:
         wait_until(lambda: events(client, "refused"), "a refusal")
-        with pytest.raises(
-            Unavailable, match=r"kind small .* awaited: refused: the cluster is full"
-        ):
-            call_by_name(client, "Double")
-
-
-def call_by_name(client: farm.Client, name: str) -> None:
-    client.submit(Call(name, Operation.DESCRIBE)).result(20)
+        why = r"^workers of kind small .* are awaited: refused: the cluster is full$"
+        with pytest.raises(Unavailable, match=why):
+            client.submit(Call("Double", Operation.DESCRIBE)).result(20)
+        with pytest.raises(Unavailable, match=why):
+            client.model()
+        with pytest.raises(Unavailable, match=why):
+            client.model("Double")
 
 
 def test_what_cannot_work_is_said_before_anything_starts(
