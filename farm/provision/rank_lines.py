@@ -42,13 +42,15 @@ class _Peer:
 class RankLines:
     """The supervisor's end, for one thread. `fileno()` is readable when there is news.
 
-    gone: the rank whose lifeline ended first, -1 if it had no number yet; None while all live.
+    gone: the rank whose lifeline ended first; -1 if that cannot be told, as when several had ended
+    by the time somebody looked; None while all live.
     closed: the lines are cut.
     """
 
     def __init__(self, *, loopback: bool) -> None:
         """loopback: no rank lies on another host."""
         self.gone: int | None = None
+        self._ended: list[int] = []
         self._secret = secrets.token_hex(16)
         self._listener = socket.create_server(("127.0.0.1" if loopback else "", 0), backlog=512)
         self._listener.setblocking(False)
@@ -72,6 +74,8 @@ class RankLines:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket):
                     yield from self._receive(key.fileobj)
+            if self.gone is None and self._ended:
+                self.gone = self._ended[0] if len(self._ended) == 1 else -1
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -101,8 +105,8 @@ class RankLines:
             elif peer.talks and self._draining:
                 connection.send(DRAIN)
         if not data or len(peer.unread) > LONGEST_LINE:
-            if peer.known and not peer.talks and self.gone is None:
-                self.gone = -1 if peer.rank is None else peer.rank
+            if peer.known and not peer.talks:
+                self._ended.append(-1 if peer.rank is None else peer.rank)
             self._drop(connection)
 
     def _introduced(self, peer: _Peer, line: bytes) -> bool:

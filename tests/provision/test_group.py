@@ -132,4 +132,7 @@ def test_deaths_in_words(farm: Farm, start: Start) -> None:
     os.kill(int(name.split("/")[1].split("-")[0]), signal.SIGKILL)
     code = wait_for_code(group)
     reason = group.why(code, out_of_memory=False)
-    assert reason == f"rank 0 of 2 died (exit code {code} of the launcher)"
+    # The launcher ends the other one at once; who looks then sees two, and names none.
+    assert reason in [
+        f"{which} of 2 died (exit code {code} of the launcher)" for which in ("rank 0", "a rank")
+    ]

@@ -134,3 +134,16 @@ def test_the_first_rank_to_go_is_known(lines: RankLines, rank: subprocess.Popen[
     other.close()
     list(lines.read())
     assert lines.gone == 3
+
+
+def test_of_ranks_that_went_before_anybody_looked_none_is_named(lines: RankLines) -> None:
+    where, _, secret = lines.address.partition("/")
+    host, _, port = where.rpartition(":")
+    ranks = [socket.create_connection((host, int(port))) for _ in range(2)]
+    for number, rank in enumerate(ranks):
+        rank.sendall(f'lifeline {secret}\n{{"rank": {number}}}\n'.encode())
+    assert len(heard(lines, 2)) == 2
+    for rank in ranks:
+        rank.close()
+    wait_until(lambda: list(lines.read()) == [] and lines.gone is not None, "ranks are gone")
+    assert lines.gone == -1
