@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -120,7 +120,8 @@ class DaskTransport:
             cancelled = self._serving.cancelled()
             error = Unavailable("closed") if cancelled else self._serving.exception()
             self._left(member.name, error)
-            await member.close()
+            with _no_tracebacks():
+                await member.close()
             if cancelled or error is None:
                 return
             if not self.ready.done():
@@ -158,6 +159,21 @@ def _where(cluster: str) -> dict[str, str]:
     raise Unavailable(
         f"{cluster!r} is neither a scheduler file of Dask nor an address like tcp://HOST:8786"
     )
+
+
+@contextlib.contextmanager
+def _no_tracebacks() -> Iterator[None]:
+    """Dask's client logs one when it is closed while it looks for a lost scheduler."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return record.exc_info is None
+
+    client_log = logging.getLogger("distributed.client")
+    client_log.addFilter(keep)
+    try:
+        yield
+    finally:
+        client_log.removeFilter(keep)
 
 
 def _dask_package() -> ModuleType:

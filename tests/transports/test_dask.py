@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from distributed.security import Security
 
 from farm.errors import FarmError, Unavailable
-from farm.transports.dask import DaskTransport
+from farm.transports.dask import DaskTransport, _no_tracebacks
 from tests.dask_cluster import (
     LIMIT_S,
     MODELS,
@@ -27,7 +28,7 @@ from tests.loops import on_loop, until
 
 
 @on_loop
-async def test_the_scheduler_comes_back(cluster: Cluster) -> None:
+async def test_the_scheduler_comes_back(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.add_worker()
     async with joined(cluster) as dispatcher:
         calls = [square(float(i), sleep=0.05) for i in range(10)]
@@ -42,6 +43,9 @@ async def test_the_scheduler_comes_back(cluster: Cluster) -> None:
         expect_squares(await asyncio.wait_for(waiting, LIMIT_S))
         events = [e["event"] for e in dispatcher.snapshot()["events"]]
         assert events == ["joined", "lost", "joined"]
+        assert [
+            r.getMessage() for r in caplog.records if r.exc_info and r.levelname == "ERROR"
+        ] == []
 
 
 @on_loop
@@ -99,3 +103,12 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(Unavailable, match=r'pip install "modelfarm\[dask\]"'):
         DaskTransport("tcp://127.0.0.1:8786", ["square.py"])
+
+
+def test_tracebacks_of_a_lost_scheduler_are_not_the_users(caplog: pytest.LogCaptureFixture) -> None:
+    client_log = logging.getLogger("distributed.client")
+    with _no_tracebacks():
+        client_log.error("closed on the way", exc_info=ValueError())
+        client_log.warning("still said")
+    client_log.error("said again", exc_info=ValueError())
+    assert [record.getMessage() for record in caplog.records] == ["still said", "said again"]
