@@ -34,8 +34,10 @@ def start(farm: Farm, models: Path, tmp_path: Path) -> Iterator[Start]:
 
 def wait_for_code(group: Group) -> int:
     def ended() -> bool:
+        # In the supervisor's order: what was said before the end is heard.
+        over = group.code() is not None
         group.listen()
-        return group.code() is not None
+        return over
 
     wait_until(ended, "the group has ended")
     code = group.code()
