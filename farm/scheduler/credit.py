@@ -24,7 +24,7 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
     queue = batch[0].queue
     accounts = queue.model.accounts
     alone = not worker.lots
-    refill = alone and worker.done > 0 and worker.last_answer_at > batch[0].submitted_at
+    refill = alone and worker.last_answer_at > batch[0].submitted_at
     rows = batch[0].rows if len(batch) == 1 else sum([task.rows for task in batch])
     lot: Lot | None = None
     row_held = 0

@@ -130,7 +130,7 @@ class WorkerHost:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        ended_at = time.perf_counter()
+        ended_at: float | None = None  # before the first run it did not idle, it was new
         while True:
             with self._lock:
                 self._attend()
@@ -148,7 +148,7 @@ class WorkerHost:
             self._began_at = time.perf_counter()
             if not self._look.is_set():
                 self._look.set()
-            self._run(batch, self._began_at - ended_at)
+            self._run(batch, -1.0 if ended_at is None else self._began_at - ended_at)
             ended_at = time.perf_counter()
 
     # Running

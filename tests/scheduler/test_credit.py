@@ -93,14 +93,14 @@ def test_batch_of_which_the_first_call_failed_tells_its_run_time(farm: Recorder)
     assert farm.run_times().count == 1
 
 
-def test_worker_that_never_ran_did_not_stand_idle_before_a_call_that_waited(
+def test_call_that_waited_for_a_worker_to_come_tells_of_no_overhead(
     farm: Recorder,
 ) -> None:
     farm.join("w", slots=0)
     first = farm.submit()
     farm.after(1.0).join("new")
     farm.expect(sent("new", first))
-    assert not farm.task(first).refill
+    assert farm.task(first).refill
     farm.after(1.0).finish("new", first)
     farm.expect(replied(first, 1.0, "new"))
     second = farm.submit()  # at the very moment: it did not wait for the answer

@@ -73,3 +73,6 @@ def test_idle_gap_is_of_calls_that_waited_for_the_worker_here_or_there(alone: bo
     assert gap["samples"] == 3
     assert gap["p50"] == pytest.approx(0.2)
     assert gap["p99"] == pytest.approx(0.298)
+    overhead = measures.snapshot(9.0)["overhead_s"]
+    assert overhead is not None
+    assert overhead["samples"] == 1  # that of the call that did not wait
