@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-root test-slurm check format bench examples clean
+.PHONY: help install demo test test-slow test-root test-slurm test-gpu check format bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
 
 test-root: $(STAMP) ## the tests that only root can run, such as a full disk
 	$(BIN)/python -m pytest -m "root and not slurm" --timeout 300
+
+test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest -m gpu
 
 test-slurm: $(STAMP) ## the tests on a SLURM of virtual nodes, which they bring up and take down
 	$(BIN)/python -m pytest -m slurm --timeout 300

@@ -66,7 +66,7 @@ Examples:
 )
 @click.option(
     "--gpus",
-    metavar="auto|0,1",
+    metavar="auto|per-node|0,1",
     help="One process for each GPU, or for each of these; it sees only its own.",
 )
 @click.option(

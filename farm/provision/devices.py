@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from farm.errors import InvalidInput
 
-AUTO = "auto"
+ALL = ("auto", "per-node")
 
 ASK_TIMEOUT_S = 30.0
 """A driver that wakes its GPUs first takes some seconds."""
@@ -20,25 +20,27 @@ _UUID = re.compile(r"\(UUID: ((?:GPU|MIG)-[^)]+)\)")
 def devices(wanted: str, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The values of CUDA_VISIBLE_DEVICES, one for each GPU that processes are started on.
 
-    wanted: `auto`, all GPUs that this process may use; or positions among these, as `0,2`. Which
-    these are SLURM or the user says by CUDA_VISIBLE_DEVICES; where nobody does all of the machine
-    are. Raises InvalidInput when there is none, or not that one.
+    wanted: `auto` or `per-node`, all GPUs that this process may use; or positions among these, as
+    `0,2`. Which these are SLURM or the user says by CUDA_VISIBLE_DEVICES; where nobody does all of
+    the machine are. Raises InvalidInput when there is none, or not that one.
     """
     bound = environment.get("CUDA_VISIBLE_DEVICES")
     mine = _present() if bound is None else tuple(filter(None, map(str.strip, bound.split(","))))
-    if wanted == AUTO:
+    if wanted in ALL:
         if not mine:
             raise InvalidInput(
-                "--gpus auto finds no GPU: CUDA_VISIBLE_DEVICES is empty; ask SLURM for GPUs, as "
+                f"--gpus {wanted} finds no GPU: CUDA_VISIBLE_DEVICES is empty; ask SLURM for GPUs, as "
                 "by --gres=gpu:1"
                 if bound is not None
-                else "--gpus auto finds no GPU: nvidia-smi is not here or lists none; name them, "
+                else f"--gpus {wanted} finds no GPU: nvidia-smi is not here or lists none; name them, "
                 "as --gpus 0,1"
             )
         return mine
     positions = [text.strip() for text in wanted.split(",")]
     if not all(text.isdecimal() for text in positions):
-        raise InvalidInput(f"--gpus is {wanted!r}; expected auto, or positions such as 0,1")
+        raise InvalidInput(
+            f"--gpus is {wanted!r}; expected auto, per-node, or positions such as 0,1"
+        )
     if len(set(map(int, positions))) < len(positions):
         raise InvalidInput(f"--gpus is {wanted!r}, which names a GPU twice; -n 2 puts two on each")
     if bound is None and not mine:

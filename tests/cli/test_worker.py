@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -114,5 +115,25 @@ def test_gpus_that_are_not_there_are_told_in_one_line(served: Served) -> None:
     status, _, errors = run_farm("worker", "beam.py", "--gpus", "all", cwd=served.folder.parent)
     assert (status, errors) == (
         2,
-        "farm: error: --gpus is 'all'; expected auto, or positions such as 0,1\n",
+        "farm: error: --gpus is 'all'; expected auto, per-node, or positions such as 0,1\n",
     )
+
+
+@pytest.mark.gpu
+def test_each_gpu_has_a_process_that_sees_it_alone(served: Served) -> None:
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    uuids = set(re.findall(r"\(UUID: (GPU-[^)]+)\)", listed))
+    assert uuids
+    command = [*FARM, "worker", "beam.py", "--connect", str(served.folder), "--gpus", "auto"]
+    with subprocess.Popen(
+        [*command, "-n", "2"],
+        cwd=served.folder.parent,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert f"{2 * len(uuids)} workers ready" in process.stderr.readline()
+        rows = workers(served)
+        process.terminate()
+    assert sorted(str(row["device"]) for row in rows) == sorted([*uuids, *uuids])

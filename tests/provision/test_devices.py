@@ -32,7 +32,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_slurms_binding_is_respected() -> None:
     bound = {"CUDA_VISIBLE_DEVICES": "2,3"}
-    assert devices("auto", bound) == ("2", "3")
+    assert devices("auto", bound) == devices("per-node", bound) == ("2", "3")
     assert devices("1", bound) == ("3",)
     assert devices("1,0", {"CUDA_VISIBLE_DEVICES": "GPU-a, MIG-b"}) == ("MIG-b", "GPU-a")
 
@@ -60,9 +60,9 @@ def test_gpus_may_be_named_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyP
         ("0", "", "names GPU 0; of 0 here"),
         ("auto", None, "nvidia-smi is not here or lists none"),
         ("2", "4,5", r"names GPU 2; of 2 here \(4, 5\) the first is 0"),
-        ("all", "0", "expected auto, or positions such as 0,1"),
-        ("", "0", "expected auto, or positions"),
-        ("-1", "0", "expected auto, or positions"),
+        ("all", "0", "expected auto, per-node, or positions such as 0,1"),
+        ("", "0", "expected auto, per-node, or positions"),
+        ("-1", "0", "expected auto, per-node, or positions"),
         ("0,0", "0", "names a GPU twice"),
     ],
 )
