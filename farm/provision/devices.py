@@ -28,13 +28,10 @@ def devices(wanted: str, environment: Mapping[str, str] = os.environ) -> tuple[s
     mine = _present() if bound is None else tuple(filter(None, map(str.strip, bound.split(","))))
     if wanted in ALL:
         if not mine:
-            raise InvalidInput(
-                f"--gpus {wanted} finds no GPU: CUDA_VISIBLE_DEVICES is empty; ask SLURM for GPUs, as "
-                "by --gres=gpu:1"
-                if bound is not None
-                else f"--gpus {wanted} finds no GPU: nvidia-smi is not here or lists none; name them, "
-                "as --gpus 0,1"
-            )
+            why = "nvidia-smi is not here or lists none; name them, as --gpus 0,1"
+            if bound is not None:
+                why = "CUDA_VISIBLE_DEVICES is empty; ask SLURM for GPUs, as by --gres=gpu:1"
+            raise InvalidInput(f"--gpus {wanted} finds no GPU: {why}")
         return mine
     positions = [text.strip() for text in wanted.split(",")]
     if not all(text.isdecimal() for text in positions):
