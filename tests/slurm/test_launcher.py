@@ -72,7 +72,7 @@ def test_a_command_runs_in_the_job_and_ends_it_with_its_status(
     assert "y = [3.]" in text
     status = json.loads(re.search(r"^\{.*^\}|^\{.*\}$", text, re.M | re.S)[0])  # type: ignore[index]
     assert 1 <= len(status["workers"]) <= 4
-    assert re.search(r"^url http://farm:\w+@cpu1:\d+$", text, re.M) or not cluster.has_host_names
+    assert re.search(r"^url http://farm:[\w-]+@cpu1:\d+$", text, re.M) or not cluster.has_host_names
     assert "ssh -N -L 4242:" in text
     assert "Killed" not in text
     assert not (folder / f"farm-{job}" / "farm.json").exists()
