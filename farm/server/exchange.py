@@ -95,6 +95,10 @@ class Exchange:
 
     # The request
 
+    def is_ahead_by(self, size: int) -> bool:
+        """Whether more than `size` bytes of its body are here before its turn."""
+        return not self._begun and self._size > size
+
     def begin(self, access: Admits) -> None:
         """It is this request's turn to be answered."""
         self._begun = True

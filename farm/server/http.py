@@ -46,6 +46,9 @@ SENT_AHEAD = 16
 """Requests that a client may send before their turn; more are left in the network, and with them
 the news that it hung up."""
 
+BYTES_AHEAD = 64 * 1024
+"""The same for the body of such a request: nobody fills the memory with what waits for its turn."""
+
 LAST_WORDS_S = 1.0
 """How long answers on their way may take once everything else has ended."""
 
@@ -205,6 +208,8 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
         elif not self.cycle.response_complete:
             self.cycle.add(body)
+            if self.cycle.is_ahead_by(BYTES_AHEAD):
+                self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         """The end of a request, perhaps of one that is answered already."""

@@ -54,7 +54,7 @@ def killed(said: object) -> bool:
 def one_line(error: object) -> str:
     """What went wrong with a task or a connection, in one line."""
     if killed(error):
-        _, last, allowed = error.args  # type: ignore[attr-defined]
+        _, last, allowed = error.args  # type: ignore[attr-defined]  # by name
         return f"{allowed + 1} of Dask's workers died with it, the last was {last.address}"
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"

@@ -210,6 +210,23 @@ def test_a_request_sent_ahead_that_is_too_long_is_refused_in_its_turn() -> None:
         assert received.index(b"first") < received.index(b"HTTP/1.1 413 ")
 
 
+def test_a_long_body_sent_ahead_is_left_in_the_network() -> None:
+    later, size = Later(), 50_000_000
+    with serving(later=later, echo=echo) as server, server.connect() as connection:
+        head = b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size
+        connection.sendall(post("/later", b"1") + head)
+        until(lambda: later.open, "the door is asked")
+        connection.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            connection.sendall(bytes(size))
+        connection.settimeout(WAIT_S)
+        server.call(later.open[0][1], 200, b"first")
+        received = b""
+        while b"longer than 1000 bytes" not in received:
+            received += connection.recv(10**5)
+        assert received.index(b"first") < received.index(b"HTTP/1.1 413 ")
+
+
 def test_mistakes_and_refusals_are_told_and_the_connection_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
