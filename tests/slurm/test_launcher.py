@@ -102,7 +102,8 @@ def test_gpus_get_a_worker_each(cluster: Cluster, folder: Path) -> None:
     sbatch = ("-p", "gpu", "-N1", "--gres=gpu:2")
     job = submit(cluster, folder, *words, sbatch=sbatch)
     assert ended(cluster, folder, job)["ExitCode"] == "0:0", output(folder, job)
-    assert set(re.findall(r'"device": ?"(\d)"', output(folder, job))) <= {"0", "1"}
+    shown = set(re.findall(r'"device": ?"(\d)"', output(folder, job)))
+    assert shown in ({"0"}, {"1"}, {"0", "1"})  # the second one may join later
     assert re.search(r"device = \[[01]\.\]", output(folder, job))
 
 
