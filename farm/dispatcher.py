@@ -272,6 +272,12 @@ class Dispatcher:
                 del self._descriptions[key]
         self._models[model.name] = model
 
+    def expect(self, models: Iterable[ModelInfo]) -> None:
+        """Take calls of these models although no worker has them: some are known to come."""
+        new = [model for model in models if model.name not in self._models]
+        self._models.update((model.name, model) for model in new)
+        self._scheduler.expect(new)
+
     # Carrying out
 
     def act_on(self, tell: Callable[[], None]) -> None:

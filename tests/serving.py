@@ -81,10 +81,15 @@ class Served:
                 raise AssertionError(f"farm serve ended: {output}{errors}")
             with contextlib.suppress(Unavailable):
                 connection = read_connection(self.folder)
-                if connection.url:
+                if connection.url and connection.pid == self.process.pid:
                     return connection
             time.sleep(0.02)
         raise AssertionError("farm serve did not come up")
+
+    def kill(self) -> None:
+        """End it without a chance to do anything about it."""
+        self.process.kill()
+        self.process.communicate(timeout=LIMIT_S)
 
     def wait_for_workers(self, count: int) -> None:
         """Until so many workers have joined: the farm answers from the first one on."""

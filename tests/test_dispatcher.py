@@ -123,6 +123,23 @@ async def test_call_goes_to_a_worker_and_its_result_comes_back() -> None:
 
 
 @on_loop
+async def test_call_of_a_model_that_is_expected_waits_for_its_worker() -> None:
+    dispatcher, transport = up()
+    dispatcher.expect([CUBE])
+    assert list(dispatcher.models()) == ["cube"]
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    with pytest.raises(InvalidInput):
+        await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.ones(2),)))
+    await turns()
+    assert transport.sent == []
+    transport.join()
+    dispatcher.expect([ONCE, ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=9)])
+    assert dispatcher.models() == {"cube": CUBE, "once": ONCE}, "its workers know better"
+    await transport.answer(8.0)
+    assert (await waiting).outputs[0][0] == 8.0
+
+
+@on_loop
 async def test_error_of_the_worker_is_raised() -> None:
     dispatcher, transport = up()
     transport.join()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from farm.dispatcher import Dispatcher
 from farm.errors import Unavailable
 from farm.provision.jobs import Change, FarmJob, Jobs
 from farm.provision.kinds import Plan, WorkerKind
+from farm.provision.legacy import Legacy
 from farm.provision.policy import Bounds, Decision, KindPolicy, Offer, demands, share
 from farm.provision.script import job_script
 from farm.provision.slurm import Slurm, SlurmError
@@ -85,6 +85,7 @@ class Elastic:
             self._script(kind, "farm-0-" + kind.name)
         # Set at the start; then the loop's own.
         self._dispatcher: Dispatcher
+        self._legacy: Legacy
         self._jobs: Jobs
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -97,11 +98,16 @@ class Elastic:
     def start(self, dispatcher: Dispatcher) -> None:
         """Begin, on the running loop."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._jobs = Jobs(_identity(self._folder / "identity"))
+            self._legacy = Legacy(self._folder)
         except OSError as error:
             raise Unavailable(f"folder {self._folder} cannot be used: {error}") from None
+        self._jobs = Jobs(self._legacy.identity)
         self._dispatcher = dispatcher
+        for kind in self._kinds.values():
+            known = self._legacy.models(kind.settings)
+            if known is not None:
+                kind.models = frozenset(model.name for model in known)
+                dispatcher.expect(known)
         dispatcher.add_part("slurm", self.snapshot)
         dispatcher.awaited = self.awaited
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -148,6 +154,8 @@ class Elastic:
         kind.failure = ""
         models = [model for row in workers if row["job"] == job.id for model in row["models"]]
         kind.models = frozenset(models)
+        infos = self._dispatcher.models()
+        self._legacy.keep(kind.settings, [infos[name] for name in sorted(kind.models)])
 
     def _decide(self, snapshot: dict[str, Any], now: float) -> dict[str, Decision]:
         max_batch = {name: info.max_batch for name, info in self._dispatcher.models().items()}
@@ -340,6 +348,7 @@ class Elastic:
         while time.monotonic() < give_up_at:
             heard = await self._look()
             if heard and not any(j.state != "COMPLETING" for j in self._jobs.live.values()):
+                self._legacy.forget_models()
                 return
             late = self._hurried or time.monotonic() >= end_at
             if late and not heard and not self._jobs.live:
@@ -420,13 +429,3 @@ class Elastic:
             for job in self._jobs.live.values()
         ]
         return {"problem": self._slurm_problem, "kinds": kinds, "jobs": jobs_now}
-
-
-def _identity(path: Path) -> str:
-    """The name of this run folder's farm in the names of its jobs; made once, then kept."""
-    try:
-        with path.open("x", encoding="ascii") as file:
-            file.write(secrets.token_hex(4))
-    except FileExistsError:
-        pass
-    return path.read_text(encoding="ascii").strip()

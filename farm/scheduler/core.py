@@ -127,6 +127,14 @@ class Scheduler:
 
     # Facts: workers
 
+    def expect(self, models: Iterable[ModelInfo]) -> None:
+        """Calls of these models are taken from now on, and wait for a worker that has them."""
+        for info in models:
+            model = self._models.get(info.name)
+            if model is None:
+                model = self._models[info.name] = ModelQueues(info.name, self._clients)
+            model.learn(info)
+
     def worker_joined(
         self,
         worker_id: WorkerId,
@@ -142,11 +150,7 @@ class Scheduler:
         """
         if worker_id in self._workers:
             self.worker_left(worker_id, "it joined again", now=now)
-        for info in models:
-            model = self._models.get(info.name)
-            if model is None:
-                model = self._models[info.name] = ModelQueues(info.name, self._clients)
-            model.learn(info)
+        self.expect(models)
         names = frozenset(info.name for info in models)
         pool = self._pools.get(names)
         if pool is None:

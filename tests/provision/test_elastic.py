@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import farm
@@ -19,6 +21,7 @@ from farm.server.farm import Farm, running
 from farm.settings import Settings, SettingsError
 from tests.provision.slurm_stand_in import install
 from tests.running_farm import wait_until
+from tests.serving import LIMIT_S, serving
 
 MODEL = """
 import farm
@@ -69,6 +72,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def events(client: farm.Client, *kinds: str) -> list[str]:
     return [e["text"] for e in client.status()["events"] if e["event"] in kinds]
+
+
+def queued(client: farm.Client) -> int:
+    return sum(row["queued"] for row in client.status()["queues"])
 
 
 def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None:
@@ -139,6 +146,42 @@ def test_a_caller_of_a_model_that_is_awaited_hears_how_that_stands(site: Site) -
             client.model()
         with pytest.raises(Unavailable, match=why):
             client.model("Double")
+
+
+PLAN = """
+[[workers]]
+name = "small"
+models = ["double.py"]
+min_jobs = 1
+"""
+
+
+def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> None:
+    (site.folder / "plan.toml").write_text('host = "127.0.0.1"' + PLAN)
+    with serving(site.folder, "--slurm", "plan.toml") as first:
+        first.wait_for_workers(1)
+        with farm.connect(site.folder / "run") as client:
+            wait_until(lambda: events(client, "started"), "the farm to take notice")
+            (worker,) = client.status()["workers"]
+            os.kill(worker["pid"], signal.SIGSTOP)
+            try:
+                answer = client.submit(Call("Double", Operation.EVALUATE, (np.array([2.0]),)))
+                first.kill()
+                with serving(site.folder, "--slurm", "plan.toml") as second:
+                    wait_until(lambda: queued(client) == 1, "the call again")
+                    assert client.models() == ["Double"]
+                    assert client.status()["workers"] == []
+                    os.kill(worker["pid"], signal.SIGCONT)
+                    assert answer.result(LIMIT_S).outputs[0][0] == 4.0
+                    assert client.status()["workers"][0]["name"] == worker["name"]
+                    second.stop()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker["pid"], signal.SIGCONT)
+    # In order this time: what is started next knows nothing.
+    site.fail("sbatch", "the cluster is full")
+    with serving(site.folder, "--slurm", "plan.toml"), farm.connect(site.folder / "run") as client:
+        assert client.models() == []
 
 
 def test_what_cannot_work_is_said_before_anything_starts(

@@ -1,0 +1,81 @@
+"""What a farm with SLURM jobs leaves in its folder for the one that is started after it.
+
+A front door that is killed leaves jobs alive, and clients that come back with their calls before
+any worker does. By the identity the next farm finds the jobs; by the models it knows what those
+calls are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from farm.call import ModelInfo
+from farm.provision.kinds import WorkerKind
+
+log = logging.getLogger(__name__)
+
+
+class Legacy:
+    """The identity of the farm of one folder, and the models that its kinds of workers serve.
+
+    Raises OSError when the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "models.json"
+        self.identity = _identity(folder / "identity")
+
+    def models(self, kind: WorkerKind) -> list[ModelInfo] | None:
+        """What workers of a kind served in the life before; None when that is not known.
+
+        A kind that is to load other files now than it was then is another kind.
+        """
+        known = self._read().get(kind.name)
+        if not isinstance(known, dict) or known.get("loads") != list(kind.models):
+            return None
+        try:
+            return [ModelInfo.from_json(row) for row in known["serves"]]
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("%s is of no use: %s", self._path, error)
+            return None
+
+    def keep(self, kind: WorkerKind, models: Sequence[ModelInfo]) -> None:
+        """Take down what workers of a kind serve."""
+        rows = [model.to_json() for model in models]
+        known = {**self._read(), kind.name: {"loads": list(kind.models), "serves": rows}}
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            temporary.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(self._path)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._path, error)
+
+    def forget_models(self) -> None:
+        """To be called when no job is left: what is loaded next may be something else."""
+        self._path.unlink(missing_ok=True)
+
+    def _read(self) -> Mapping[str, object]:
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read: %s", self._path, error)
+            return {}
+        return data if isinstance(data, dict) else {}
+
+
+def _identity(path: Path) -> str:
+    """The name of this run folder's farm in the names of its jobs; made once, then kept."""
+    try:
+        with path.open("x", encoding="ascii") as file:
+            file.write(secrets.token_hex(4))
+    except FileExistsError:
+        pass
+    return path.read_text(encoding="ascii").strip()
