@@ -104,6 +104,7 @@ class Host:
     def _load(self) -> Mapping[str, Model]:
         self._hub.meet()
         self._hub.perform("load")
+        self._hub.time_limit_s = self._arguments.time_limit  # of calls: loading may take longer
         return {
             name: GroupModel(name, model, self._hub, self._member)
             for name, model in self._rank.models.items()
@@ -174,7 +175,7 @@ def _serve(arguments: argparse.Namespace, comm: Any, watch: Watch, address: str 
     # At the first use of these mpi4py makes communicators, holding the interpreter as it waits.
     hosts = comm.allgather(socket.gethostname())
     comm.allreduce(0)
-    hub = Hub(hosts, time_limit_s=arguments.time_limit) if comm.rank == 0 else None
+    hub = Hub(hosts) if comm.rank == 0 else None
     meeting: Meeting = comm.bcast(None if hub is None else hub.meeting)
     member = Member(meeting, comm.rank)
     rank = Rank(arguments.models, comm)

@@ -47,6 +47,12 @@ MEET_WITHIN_S = 60.0
 
 HEARTBEAT_S = 5.0
 
+ARE_YOU_THERE = b""
+"""What the hub sends to see whether a member lives; and the first word of a member."""
+
+HEARD = b"heard"
+"""The hub's answer to a failure: rank 0's interpreter is not held by a model that hangs in MPI."""
+
 GOODBYE = b"goodbye"
 
 GOODBYE_S = 5.0
@@ -87,21 +93,20 @@ class Meeting:
 class Hub:
     """Rank 0's line to all members, itself included; for one thread.
 
-    time_limit_s: how long one piece of work may take. broken: some rank is stuck, and the group
-    has to end. on_broken is told so, before the error is raised.
+    time_limit_s: how long one piece of work may take; None: for ever. broken: some rank is stuck,
+    and the group has to end. on_broken is told so, before the error is raised.
     """
 
     def __init__(
         self,
         hosts: Sequence[str],
         *,
-        time_limit_s: float | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         """hosts: the host of each rank."""
         self.broken = False
         self.on_broken = on_broken
-        self.time_limit_s = time_limit_s
+        self.time_limit_s: float | None = None
         self._size = len(hosts)
         self._serial = 0
         self._folder = ""
@@ -118,7 +123,7 @@ class Hub:
         token = secrets.token_hex(16)
         if local:
             # The folder is its owner's only: what others cannot reach needs no keys.
-            self._folder = tempfile.mkdtemp(prefix="farm-")
+            self._folder = tempfile.mkdtemp(prefix="farm-", dir=_short_folder())
             address = f"ipc://{self._folder}/ranks"
             self._socket.bind(address)
             return Meeting(address, self._size, token)
@@ -188,7 +193,7 @@ class Hub:
             due = min(t for t in (now + LOOK_EVERY_S, limit, stuck_at) if t is not None)
             if not self._socket.poll(1 + int(1000 * (due - now))):
                 for rank in waiting:
-                    self._send(rank, [b""])  # fails when that member is gone
+                    self._send(rank, [ARE_YOU_THERE])  # fails when that member is gone
                 continue
             name, *rest = self._socket.recv_multipart()
             if name not in ranks or not rest[0]:
@@ -198,7 +203,7 @@ class Hub:
                 continue
             waiting.discard(ranks[name])
             if failure is not None:
-                self._send(ranks[name], [b""])  # heard
+                self._send(ranks[name], [HEARD])
                 failures[ranks[name]] = error_named(*failure)
                 stuck_at = stuck_at or time.monotonic() + STUCK_AFTER_S
         if failures:
@@ -257,7 +262,7 @@ class Member:
         self._watch = threading.Thread(target=self._watch_hub, args=(monitor,), daemon=True)
         self._watch.start()
         self._socket.connect(meeting.address)
-        self._socket.send(b"")
+        self._socket.send(ARE_YOU_THERE)
 
     def _watch_hub(self, monitor: zmq.Socket[bytes]) -> None:
         # The main thread may be in MPI, waiting for a rank 0 that is no more.
@@ -270,8 +275,8 @@ class Member:
         """Do what the hub says until it says that this is the end."""
         while True:
             frames = self._socket.recv_multipart()
-            if not frames[0]:
-                continue  # the hub looked whether we live
+            if frames[0] == ARE_YOU_THERE:
+                continue
             serial, what, model, arguments = decode(frames)
             if what == "end":
                 break
@@ -284,8 +289,8 @@ class Member:
                 failure = type(known).__name__, known.message, known.detail
             del arguments, frames
             self._socket.send(json.dumps([serial, failure]).encode())
-            if failure is not None and not self._socket.poll(int(1000 * HEARD_WITHIN_S)):
-                # Rank 0 waits for this rank in MPI and holds the interpreter, so nobody hears.
+            if failure is not None and not self._is_heard():
+                # Rank 0 waits for this rank in MPI and holds the interpreter.
                 end_group(f"rank 0 is stuck; here the model failed: {failure[2] or failure[1]}")
         self._ending = True
         self._socket.send(GOODBYE)
@@ -293,6 +298,14 @@ class Member:
         self._watch.join()
         self._socket.close()
         self._context.term()
+
+    def _is_heard(self) -> bool:
+        """Whether the hub says so in time; that it looked in before that tells nothing."""
+        limit = time.monotonic() + HEARD_WITHIN_S
+        while self._socket.poll(max(0, int(1000 * (limit - time.monotonic())))):
+            if self._socket.recv_multipart() == [HEARD]:
+                return True
+        return False
 
 
 class GroupModel(Model):
@@ -356,6 +369,12 @@ def end_group(why: str) -> None:
     print(f"farm: {why}", file=sys.stderr, flush=True)
     time.sleep(FOLLOW_AFTER_S)
     os._exit(EXIT_RANK_LOST)
+
+
+def _short_folder() -> str:
+    """Where a socket file may lie: its whole path has to be shorter than 108 bytes."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) < 80 else "/tmp"
 
 
 def _set_heartbeat(sock: zmq.Socket[bytes]) -> None:

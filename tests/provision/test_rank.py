@@ -271,8 +271,11 @@ def test_a_world_forms_groups_and_drains_on_sigterm(
     assert farm.losses() == []
 
 
-def test_the_time_limit_of_a_world(farm: Farm, world: Callable[..., subprocess.Popen[str]]) -> None:
-    launcher = world(2, 2, "--time-limit", "0.7")
+def test_the_time_limit_of_a_world_is_that_of_calls(
+    farm: Farm, models: Path, world: Callable[..., subprocess.Popen[str]]
+) -> None:
+    models.write_text(f"import time\ntime.sleep(0.5)\n{MODELS}")
+    launcher = world(2, 2, "--time-limit", "0.3")
     farm.wait_for_workers(1)
     assert isinstance(failure(farm, sleep=1000), TimeLimitExceeded)
     assert launcher.wait(LIMIT_S) != 0

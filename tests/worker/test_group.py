@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -167,7 +168,8 @@ def test_slow_ranks_are_waited_for_but_not_past_the_time_limit(
         elif rank == 1:
             free.wait(LIMIT_S)
 
-    hub = ranks(2, work, time_limit_s=0.6).hub
+    hub = ranks(2, work).hub
+    hub.time_limit_s = 0.6
     hub.perform("long")
     hub.perform("long")
     with pytest.raises(TimeLimitExceeded, match=r"time limit of 0\.6 s"):
@@ -234,6 +236,17 @@ def test_a_runner_takes_a_group_for_a_model(ranks: Callable[..., Ranks]) -> None
     assert [model.seen for model in models] == [seen, seen], "what does not fit reaches nobody"
 
 
+def test_a_long_path_of_temporary_files_does_not_keep_ranks_apart(
+    ranks: Callable[..., Ranks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    pair = ranks(2, lambda rank, *words: rank)
+    pair.hub.perform("evaluate")
+    assert pair.members[0].value == 0
+
+
 def test_members_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "MEET_WITHIN_S", 0.1)
     hub = Hub(["a", "a"])
@@ -286,7 +299,10 @@ group.HEARD_WITHIN_S = 0.2
 hub = group.Hub(["a"])
 member = group.Member(hub.meeting, 0)
 hub.meet()
+for _ in range(3):
+    hub._send(0, [group.ARE_YOU_THERE])  # as while a call runs
 hub._send(0, group.encode(1, "evaluate", "m", ()))
+hub._send(0, [group.ARE_YOU_THERE])
 member.serve(lambda *work: 1 / 0)
 """
     done = subprocess.run(
