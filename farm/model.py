@@ -52,7 +52,7 @@ class Model:
     max_batch: int = 1
     repeatable: bool = True
     comm: Any = None
-    """Under `farm worker --mpi N`: the mpi4py communicator of the N ranks that run this model."""
+    """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
     operations: frozenset[Operation] | None = None
     """What the model offers; None: the operations whose methods it defines."""
 

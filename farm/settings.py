@@ -21,6 +21,8 @@ class Settings:
     host, port: where the HTTP door listens; port 0 picks a free one.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
+    mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: what starts them, `{ranks}`
+    standing for their number; None: mpiexec.
     dask: a Dask cluster that runs the models too: its scheduler's address, or scheduler file.
     dask_slots: calls that cluster is given at once even while it has fewer threads.
     time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
@@ -37,6 +39,8 @@ class Settings:
     port: int = 4242
     dir: Path = Path("farm-run")
     workers: int = 1
+    mpi: int | None = None
+    mpi_launch: str | None = None
     dask: str | None = None
     dask_slots: int = 0
     time_limit_s: float | None = None
@@ -63,6 +67,9 @@ class Settings:
         for name in ("heartbeat_s", "lost_after_s", "start_timeout_s"):
             expect(name, getattr(self, name) > 0, "a number of seconds above 0")
         expect("grace_s", self.grace_s >= 0, "a number of seconds, 0 or more")
+        expect("mpi", self.mpi is None or self.mpi >= 1, "1 or more MPI ranks")
+        lone = self.mpi_launch is not None and self.mpi is None
+        expect("mpi_launch", not lone, "it to come with mpi, the number of ranks")
         limit = self.time_limit_s
         expect("time_limit_s", limit is None or limit > 0, "a number of seconds above 0")
         allowed = ("literal", "null", "error")
@@ -100,6 +107,7 @@ _EXPECTED: dict[Any, tuple[type, ...]] = {
     "Path": (str,),
     "NonFinite": (str,),
     "int": (int,),
+    "int | None": (int,),
     "float": (int, float),
     "float | None": (int, float),
 }

@@ -24,6 +24,8 @@ from farm.settings import Settings, SettingsError, read_settings
         ("grace_s", -1.0),
         ("time_limit_s", 0.0),
         ("non_finite", "nan"),
+        ("mpi", 0),
+        ("mpi_launch", "mpiexec"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> None:

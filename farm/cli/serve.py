@@ -11,6 +11,7 @@ from typing import Any
 import click
 import uvloop
 
+from farm.cli.mpi_options import mpi_options
 from farm.errors import FarmError
 from farm.provision.kinds import Plan, read_plan
 from farm.provision.local import WorkersFailed
@@ -28,6 +29,7 @@ Examples:
   farm serve model.py --workers 4             the one model in a file
   farm serve model.py:Beam plate.py:Plate     several models, each worker has all
   farm serve mypackage.models:forward         anything that can be imported
+  farm serve solver.py --mpi 4 -n 2           two groups of four MPI ranks
   farm serve http://127.0.0.1:4243            a running UM-Bridge server's models
   farm serve --workers 0                      workers come from elsewhere: farm worker
   farm serve model.py --slurm cluster.toml    SLURM jobs of workers, as many as calls need
@@ -54,6 +56,7 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     type=int,
     help="Model processes here.  [default: 1; 0 with --slurm or --dask]",
 )
+@mpi_options
 @click.option(
     "--slurm",
     "plan_file",
@@ -131,6 +134,11 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
         raise click.UsageError("which MODEL? Or --workers 0 if all workers come from elsewhere")
     if values["dask"] and values["time_limit_s"] is not None:
         raise click.UsageError("--time-limit kills model processes; those of Dask are not farm's")
+    if values["mpi"] is not None and not values["workers"]:
+        raise click.UsageError(
+            "--mpi is for workers here: say how many by --workers; for SLURM jobs ranks are set in "
+            "their FILE.TOML, and Dask has none"
+        )
     settings = Settings(**values)
     plan = read_plan(plan_file, models) if plan_file else None
     if dry_run:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from farm.cli.mpi_options import mpi_options
 from farm.client import Client, connect
 from farm.errors import FarmError
 from farm.provision.local import WorkersFailed
@@ -36,6 +37,8 @@ class Target:
     time_limit_s: float | None = None
     dask: str | None = None
     dask_slots: int = 0
+    mpi: int | None = None
+    mpi_launch: str | None = None
 
     def to_json(self) -> str:
         """As text; `from_json` reads it back."""
@@ -72,7 +75,7 @@ def farm_options(command: Command) -> Command:
         chosen = {f.name: values.pop(f.name) for f in fields(Target)}
         return command(target=Target(**chosen), **values)
 
-    asked: Command = with_target
+    asked: Command = mpi_options(with_target)
     for option in (
         click.option(
             "--dask-slots",
@@ -97,8 +100,8 @@ def farm_options(command: Command) -> Command:
             "-n",
             "--workers",
             type=click.IntRange(min=1),
-            help="Model processes when MODEL is served here. Default: one for each core, or none "
-            "with --dask.",
+            help="Model processes when MODEL is served here. Default: as many as keep all cores "
+            "busy, or none with --dask.",
         ),
         click.option(
             "--to",
@@ -125,6 +128,8 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
         raise click.UsageError("give MODEL to serve it here, or --to for a running farm, not both")
     if target.dask and not target.models:
         raise click.UsageError("--dask needs the MODEL that the Dask cluster is to run")
+    if target.mpi is not None and (target.dask or not target.models):
+        raise click.UsageError("--mpi needs the MODEL, which is then served here and not by Dask")
     if target.dask and target.time_limit_s is not None:
         raise click.UsageError("--time-limit kills model processes; those of Dask are not farm's")
     if target.models:
@@ -162,6 +167,8 @@ def _served(target: Target, out: Path) -> Iterator[Path]:
         time_limit_s=target.time_limit_s,
         dask=target.dask,
         dask_slots=target.dask_slots,
+        mpi=target.mpi,
+        mpi_launch=target.mpi_launch,
     )
     farm = Farm(list(target.models), settings, doors=False)
     try:
@@ -173,7 +180,9 @@ def _served(target: Target, out: Path) -> Iterator[Path]:
 
 
 def _workers(target: Target) -> int:
-    return target.workers or (0 if target.dask else len(os.sched_getaffinity(0)))
+    if target.workers or target.dask:
+        return target.workers or 0
+    return max(1, len(os.sched_getaffinity(0)) // (target.mpi or 1))
 
 
 def _start(client: Client) -> int:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from farm.cli.mpi_options import mpi_options
 from farm.errors import InvalidInput
 from farm.provision.allocation import end_time
 from farm.provision.devices import cpus_here, devices
-from farm.provision.group import DEFAULT_LINE, Launch
+from farm.provision.group import launch_of
 from farm.provision.local import Workers, WorkerSettings, WorkersFailed
 from farm.provision.rank import serve_rank
-from farm.worker.mpi import WorldError, told_size
+from farm.worker.mpi import told_size
 
 EXAMPLES = """\b
 Examples:
@@ -43,20 +44,7 @@ Examples:
     help="Number of model processes; with --gpus, on each GPU; with --mpi, of groups.  "
     "[default: 1]",
 )
-@click.option(
-    "--mpi",
-    "ranks",
-    type=click.IntRange(1),
-    metavar="RANKS",
-    help="Run the models on groups of so many MPI ranks. Under srun or mpiexec the processes that "
-    "are there form the groups; otherwise each is started by --mpi-launch.",
-)
-@click.option(
-    "--mpi-launch",
-    "launch_line",
-    metavar="LINE",
-    help=f"What starts a group.  [default: {DEFAULT_LINE}]",
-)
+@mpi_options
 @click.option(
     "--cpus",
     type=click.IntRange(1),
@@ -85,8 +73,8 @@ def worker(
     models: tuple[str, ...],
     connect: Path,
     count: int | None,
-    ranks: int | None,
-    launch_line: str | None,
+    mpi: int | None,
+    mpi_launch: str | None,
     cpus: int | None,
     gpus: str | None,
     time_limit_s: float | None,
@@ -95,20 +83,27 @@ def worker(
     """Load MODELs in N processes and answer calls of a running farm, until SIGTERM or Ctrl-C.
 
     The first signal drains: what runs is finished, the rest handed back. A second one hurries.
+
+    With --mpi under srun or mpiexec the processes that are there form the groups.
     """
     file = connect / "farm.json" if connect.is_dir() else connect
-    if launch_line is not None and ranks is None:
+    if mpi_launch is not None and mpi is None:
         raise click.UsageError("--mpi-launch needs --mpi RANKS")
-    if ranks is not None and launch_line is None and told_size() > 1:
-        return serve_rank(models, file, ranks=ranks, time_limit_s=time_limit_s)
-    if gpus is not None and ranks is not None:
+    if mpi is not None and mpi_launch is None and told_size() > 1:
+        if count or cpus or gpus or logs:
+            raise click.UsageError(
+                "-n, --cpus, --gpus and --logs are for processes that farm starts; under srun or "
+                "mpiexec give these to the launcher, or have farm use one by --mpi-launch"
+            )
+        return serve_rank(models, file, ranks=mpi, time_limit_s=time_limit_s)
+    if gpus is not None and mpi is not None:
         raise click.UsageError("--gpus is for single processes; ranks get theirs by --mpi-launch")
     try:
         its_devices = () if gpus is None else devices(gpus)
     except InvalidInput as error:
         raise click.UsageError(error.message) from None
     if count is None:
-        count = max(1, cpus_here() // (cpus * (ranks or 1))) if cpus and not its_devices else 1
+        count = max(1, cpus_here() // (cpus * (mpi or 1))) if cpus and not its_devices else 1
     count *= max(1, len(its_devices))
     workers = Workers(
         WorkerSettings(
@@ -120,7 +115,7 @@ def worker(
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,
             ends_at=end_time(),
-            launch=None if ranks is None else Launch(ranks, launch_line or DEFAULT_LINE),
+            launch=launch_of(mpi, mpi_launch),
         )
     )
     workers.drain_on_signals()
@@ -132,7 +127,5 @@ def worker(
     except WorkersFailed as error:
         if error.detail:
             click.echo(error.detail, err=True)
-        raise click.ClickException(str(error)) from None
-    except WorldError as error:
         raise click.ClickException(str(error)) from None
     return 0

@@ -14,7 +14,7 @@ from farm.provision.child import Child, in_words, python
 from farm.provision.rank_lines import VARIABLE, RankLines
 from farm.provision.record import Running
 from farm.worker.group import EXIT_STUCK
-from farm.worker.mpi import launcher_path
+from farm.worker.mpi import WorldError, launcher_path
 
 NOTICE_WITHIN_S = 3.0
 """A launcher whose ranks were killed has this long to end by itself."""
@@ -34,9 +34,20 @@ class Launch:
     line: str = DEFAULT_LINE
 
     def words(self) -> list[str]:
-        """The words of the line. Raises WorldError when there is no such launcher."""
-        program, *options = shlex.split(self.line.replace("{ranks}", str(self.ranks)))
+        """The words of the line. Raises WorldError when that is none, or names no launcher here."""
+        try:
+            program, *options = shlex.split(self.line.replace("{ranks}", str(self.ranks)))
+        except ValueError as error:  # an open quotation, or no words at all
+            raise WorldError(
+                f"--mpi-launch is {self.line!r}, which is no command ({error}); "
+                f"expected something like: {DEFAULT_LINE}"
+            ) from None
         return [launcher_path(program), *options]
+
+
+def launch_of(ranks: int | None, line: str | None) -> Launch | None:
+    """How options say that groups are started; None without MPI."""
+    return None if ranks is None else Launch(ranks, line or DEFAULT_LINE)
 
 
 class Group(Child):

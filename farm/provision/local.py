@@ -161,15 +161,21 @@ class Workers:
     def start(self) -> None:
         """Start the processes. Raises Unavailable when the connection file cannot be used.
 
-        And WorldError when there is no MPI to start ranks with.
+        And WorkersFailed when there is no MPI to start ranks with.
         """
         connection = read_connection(self.settings.connect)
         if self.settings.launch is not None:
-            check_installed()
-            self.settings.launch.words()
+            self._check_launch(self.settings.launch)
         self.settings.logs.mkdir(parents=True, exist_ok=True)
         self._reports: Reports = self._line_to(connection)
         self._thread.start()
+
+    def _check_launch(self, launch: Launch) -> None:
+        try:
+            check_installed()
+            launch.words()
+        except WorldError as error:
+            raise WorkersFailed(str(error)) from None
 
     def _line_to(self, connection: Connection) -> Reporter:
         self._connection = connection

@@ -20,6 +20,7 @@ from farm.errors import Unavailable
 from farm.model import Model
 from farm.provision import local
 from farm.provision.elastic import Elastic
+from farm.provision.group import launch_of
 from farm.provision.kinds import Plan
 from farm.server.app import create_app
 from farm.server.http import HttpServer
@@ -175,6 +176,7 @@ class Farm:
                 count=settings.workers,
                 connect=self.connection_file,
                 logs=settings.dir / "logs",
+                launch=launch_of(settings.mpi, settings.mpi_launch),
                 time_limit_s=settings.time_limit_s,
                 lost_after_s=settings.lost_after_s,
             )

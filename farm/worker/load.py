@@ -263,7 +263,7 @@ def _made(cls: type, spec: str, comm: Any) -> Any:
         if "comm" in signature.parameters and comm is None:
             raise LoadError(
                 f"{spec}: {cls.__name__}() needs an MPI communicator ({error}); "
-                "start it with: farm worker --mpi RANKS"
+                "start it with --mpi RANKS"
             ) from None
         raise LoadError(
             f"{spec}: {cls.__name__}() needs arguments ({error}); "

@@ -16,6 +16,14 @@ from farm.sweep.window import START
 from tests.dask_cluster import dask_cluster
 from tests.serving import BEAM, run_farm, serving
 
+TOTAL = """
+import farm
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def total(x):
+    return total.comm.allreduce(x * (total.comm.rank + 1))
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -30,6 +38,7 @@ def folder(tmp_path: Path) -> Path:
         Target(to="http://x"),
         Target(("a.py", "b.py"), None, 4, 2.5),
         Target(("a.py",), dask="tcp://x:8786", dask_slots=9),
+        Target(("a.py",), mpi=4, mpi_launch="srun -n {ranks}"),
     ],
 )
 def test_a_target_reads_back(target: Target) -> None:
@@ -103,6 +112,21 @@ def test_a_dask_cluster_runs_the_points(folder: Path) -> None:
             names = [name.decode() for name in file["workers/name"]]
         assert all("/tcp://127.0.0.1" in name for name in names)
         assert cluster.tasks() == []
+
+
+def test_groups_of_mpi_ranks_run_the_points(folder: Path) -> None:
+    (folder / "total.py").write_text(TOTAL)
+    status, _, errors = run_farm(
+        *("sweep", "run", "total.py", "--mpi", "2", "-n", "1", "--param", "x=1:2"),
+        *("--design", "grid:5", "-o", "s.h5"),
+        cwd=folder,
+    )
+    assert status == 0, errors
+    with h5py.File(folder / "s.h5") as file:
+        np.testing.assert_allclose(file["out_0"][:, 0], 3.0 * np.linspace(1.0, 2.0, 5))
+    target = Target(mpi=2, dask="tcp://x:1", models=("a.py",))
+    with pytest.raises(click.UsageError, match="--mpi needs"), open_farm(target, folder / "x"):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""`--mpi`: models on groups of ranks from the command line; what it cannot do is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from tests.serving import BEAM, run_farm, serving
+
+NORM = """
+import farm
+
+@farm.model(inputs={"x": 2}, outputs={"norm": 1, "ranks": 1})
+def norm(x):
+    mine = x[norm.comm.rank :: norm.comm.size]
+    return norm.comm.allreduce(mine @ mine) ** 0.5, norm.comm.size
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "beam.py").write_text(BEAM)
+    return tmp_path
+
+
+def test_groups_of_mpi_ranks_run_the_model(folder: Path) -> None:
+    (folder / "norm.py").write_text(NORM)
+    with serving(folder, "norm.py", "--mpi", "2") as served:
+        body = {"name": "norm", "input": [[3, 4]]}
+        answer = urllib3.request("POST", f"{served.connection.url}/Evaluate", json=body)
+        assert answer.json() == {"output": [[5.0], [2.0]]}
+        assert served.stop()[::2] == (0, "farm stops; once more to hurry\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mpi", "2", "--mpi-launch", "sruhn -n {ranks}"], "there is no launcher 'sruhn' here"),
+        (["--mpi", "2", "--mpi-launch", "mpiexec 'a"], "is no command (No closing quotation)"),
+        (["--mpi", "2", "--mpi-launch", " "], "--mpi-launch is ' ', which is no command"),
+        (["--mpi", "2", "--workers", "0"], "--mpi is for workers here"),
+        (["--mpi", "2", "--dask", "tcp://x:1"], "--mpi is for workers here"),
+        (["--mpi-launch", "mpiexec"], "expected it to come with mpi, the number of ranks"),
+    ],
+)
+def test_groups_that_cannot_be_had(folder: Path, arguments: list[str], message: str) -> None:
+    status, _, errors = run_farm("serve", "beam.py", "--port", "0", *arguments, cwd=folder)
+    assert status == 2
+    assert message in errors
+    assert errors.startswith("farm: error: ")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--mpi-launch", "mpiexec"), "--mpi-launch needs --mpi RANKS"),
+        (("--mpi", "2", "-n", "2"), "are for processes that farm starts; under srun or mpiexec"),
+    ],
+)
+def test_options_of_mpi_that_do_not_fit(
+    folder: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    words = ("worker", "beam.py", *options)
+    status, _, errors = run_farm(*words, cwd=folder)
+    assert status == 2
+    assert message in errors
+    assert errors.count("\n") == 1
