@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-root test-slurm test-gpu check format bench examples clean
+.PHONY: help install demo test test-slow test-root test-slurm test-gpu check format proto bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ check: $(STAMP) ## format, lint, types, import order
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
+
+proto: $(STAMP) ## write the messages of farm/protocols/*.proto as Python
+	$(BIN)/python -m tests.protocols.kserve_proto
 
 bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and machine
 	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v cluster.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

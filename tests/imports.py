@@ -39,7 +39,12 @@ IMPURE = {
 }
 """What a pure part may not import: clocks, processes, sockets, other programs, chance."""
 
-DISTRIBUTIONS = {"zmq": "pyzmq", "starlette": "fastapi"}
+DISTRIBUTIONS = {
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "starlette": "fastapi",
+    "zmq": "pyzmq",
+}
 """The distribution that brings an import name, where the two differ."""
 
 
