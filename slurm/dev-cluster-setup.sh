@@ -69,6 +69,7 @@ SlurmdTimeout=20
 BatchStartTimeout=10
 MessageTimeout=10
 CONF
+    write_job_submit && echo "JobSubmitPlugins=lua" >>"$SLURM_CONF"
     for option in $OPTIONS; do
         [[ $option == [A-Z]*=?* ]] || misused "DEV_CLUSTER_OPTIONS has '$option', expected KEY=VALUE"
         sed -i "/^${option%%=*}=/d" "$SLURM_CONF"
@@ -89,6 +90,19 @@ PartitionName=short Nodes=cpu[1-4] MaxTime=1 DefaultTime=1
 PartitionName=scavenge Nodes=cpu[1-4],gpu[1-2] PriorityTier=1 GraceTime=5
 CONF
 }
+
+write_job_submit() { # where SLURM has the plugin: an account that is refused, as unknown ones are by a database
+    compgen -G '/usr/lib*/slurm*/job_submit_lua.so' || compgen -G '/usr/lib/*/slurm*/job_submit_lua.so' || return
+    cat >"$STATE/job_submit.lua" <<'LUA'
+function slurm_job_submit(job, partitions, user)
+    return job.account == "closed" and slurm.ESLURM_INVALID_ACCOUNT or slurm.SUCCESS
+end
+function slurm_job_modify(job, before, partitions, user)
+    return slurm.SUCCESS
+end
+return slurm.SUCCESS
+LUA
+} >/dev/null
 
 write_gres_conf() { # to SLURM a GPU is any character device: twins of /dev/null, or what there is
     local i device there=(/dev/null /dev/zero)

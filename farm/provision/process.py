@@ -52,11 +52,13 @@ class Watch:
     """The thread that hears signals and the supervisor's end, whatever the main thread does.
 
     Signals wake it through a pipe that the C part of the handler writes, so they are heard while
-    the main thread is inside C code that lets other threads run.
+    the main thread is inside C code that lets other threads run. patience_s: how long after a
+    signal the drain begins.
     """
 
-    def __init__(self, lifeline: int | None) -> None:
+    def __init__(self, lifeline: int | None, *, patience_s: float = 0.0) -> None:
         self._lifeline = lifeline
+        self._patience_s = patience_s
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._lock = threading.Lock()
@@ -99,7 +101,9 @@ class Watch:
                     os._exit(EXIT_ORPHANED)
                 numbers = os.read(self._read_end, 64)
                 if signal.SIGTERM in numbers or signal.SIGUSR1 in numbers:
-                    self.ask_to_drain()
+                    timer = threading.Timer(self._patience_s, self.ask_to_drain)
+                    timer.daemon = True
+                    timer.start()
 
     def ask_to_drain(self) -> None:
         """As a signal does; from any thread."""

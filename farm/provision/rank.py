@@ -28,9 +28,21 @@ from farm.provision.process import (
     serve_models,
 )
 from farm.provision.rank_lines import VARIABLE, Lifeline, Talk
-from farm.worker.group import EXIT_RANK_LOST, EXIT_STUCK, GroupModel, Hub, Meeting, Member
+from farm.worker.group import (
+    EXIT_RANK_LOST,
+    EXIT_STUCK,
+    LOOK_EVERY_S,
+    GroupModel,
+    Hub,
+    Meeting,
+    Member,
+)
 from farm.worker.load import LoadError, load_models
 from farm.worker.mpi import WorldError, join_world, told_size
+
+DRAIN_AFTER_S = 1.5 * LOOK_EVERY_S
+"""When a rank dies `srun -K` sends SIGTERM to the others, and the hub sees within LOOK_EVERY_S that
+it is gone. Were the signal a drain at once, a call that kills ranks would run again for ever."""
 
 
 class Rank:
@@ -152,7 +164,7 @@ def run(arguments: argparse.Namespace, *, size: int) -> int:
     faulthandler.enable()  # a crash in C code leaves a Python traceback in the log
     log_to_stderr()
     lifeline = None if address is None else Lifeline(address)
-    watch = Watch(None if lifeline is None else lifeline.fileno())
+    watch = Watch(None if lifeline is None else lifeline.fileno(), patience_s=DRAIN_AFTER_S)
     watch.start()
     try:
         comm = join_world(arguments.ranks, size=size)

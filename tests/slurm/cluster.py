@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import random
 import re
 import socket
@@ -94,7 +93,8 @@ class Cluster:
     def reset(self) -> None:
         """No jobs, every daemon running, every cable plugged, no node drained."""
         self.up()
-        self.run(["scancel", f"--user={pwd.getpwuid(os.getuid()).pw_name}"])
+        if jobs := self.run(["squeue", "-h", "-o", "%A"]).split():
+            self.run(["scancel", *jobs])
         for name in NODES:
             if self.node_state(name).startswith("drain"):
                 self.node("resume", name)
@@ -104,6 +104,11 @@ class Cluster:
     def has_host_names(self) -> bool:
         """Whether each node has a host name of its own, which takes root."""
         return "own host names" in self.dev_cluster("status")
+
+    @property
+    def refuses_an_account(self) -> bool:
+        """Whether jobs for the account `closed` are refused, which takes a plugin of SLURM's."""
+        return (self.state / "job_submit.lua").exists()
 
     def on(self, host: str, *command: str) -> list[str]:
         """The command line that runs `command` on a host; its process is the command's own."""

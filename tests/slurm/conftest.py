@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import CannotRunHere, Cluster
+from tests.slurm.elastic import Elastic, elastic_on
 
 HERE = Path(__file__).parent
 
@@ -64,3 +65,9 @@ def netns_cluster(session_netns_cluster: Cluster) -> Iterator[Cluster]:
     """A second one, where each host has an address and a 127.0.0.1 of its own, as real ones."""
     yield session_netns_cluster
     session_netns_cluster.reset()
+
+
+@pytest.fixture
+def elastic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Elastic]:
+    with elastic_on(cluster, request.node.name) as farm:
+        yield farm

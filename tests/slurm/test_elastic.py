@@ -1,160 +1,14 @@
-"""`farm serve --slurm` on a real cluster: jobs come, go, are refused, lost, found again."""
+"""`farm serve --slurm` on a real cluster: jobs come, go, are refused, found again."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
-from farm.provision.allocation import seconds_of
-from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
-
-FARM = [sys.executable, "-m", "farm"]
-
-MODEL = """
-import time
-import farm
-
-class {name}(farm.Model):
-    name = "{name}"
-    inputs = {{"x": 1}}
-    outputs = {{"y": 1}}
-
-    def evaluate(self, inputs, config):
-        time.sleep(config.get("sleep", 0.0))
-        return {factor} * inputs["x"]
-"""
-
-CALLS = """
-import sys
-import farm
-
-name, count, sleep = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-with farm.connect("run") as client:
-    model = client.model(name)
-    futures = [model.submit([float(n)], config={"sleep": sleep}) for n in range(count)]
-    print([float(future.result()[0]) for future in futures])
-"""
-"""Many calls at once in a process of their own, which outlives a front door."""
-
-ONE_KIND = """
-backlog_s = 2
-grow_after_s = 0.5
-idle_timeout_s = 3
-
-[[workers]]
-name = "small"
-models = ["double.py"]
-partition = "cpu"
-max_jobs = 3
-"""
-
-
-class Elastic:
-    """A folder with models and a farm that may run there, as a user has them."""
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster = cluster
-        self.folder = folder
-        folder.mkdir()
-        (folder / "double.py").write_text(MODEL.format(name="double", factor=2))
-        (folder / "triple.py").write_text(MODEL.format(name="triple", factor=3))
-        (folder / "calls.py").write_text(CALLS)
-        self.process: subprocess.Popen[str] | None = None
-
-    def serve(self, plan: str, *arguments: str) -> None:
-        (self.folder / "farm.toml").write_text(plan)
-        options = ["--slurm", "farm.toml", "--dir", "run", "--port", "0", *arguments]
-        self.process = self.cluster.start([*FARM, "serve", *options], cwd=self.folder)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.startswith("farm serves"), self.process.communicate(timeout=LIMIT_S)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.communicate(timeout=LIMIT_S)
-
-    def stop(self) -> str:
-        """Stop the farm as Ctrl-C does; what it wrote to stderr."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGINT)
-        _, errors = self.process.communicate(timeout=LIMIT_S)
-        assert self.process.returncode == 0, errors
-        self.process = None
-        return errors
-
-    def run(self, *command: str, timeout_s: float = LIMIT_S) -> str:
-        return self.cluster.run(list(command), cwd=self.folder, timeout_s=timeout_s)
-
-    def status(self) -> dict[str, Any]:
-        state: dict[str, Any] = orjson.loads(self.run(*FARM, "status", "--json", "--to", "run"))
-        return state
-
-    def jobs(self) -> dict[str, str]:
-        """Live jobs and their states."""
-        lines = self.run("squeue", "-h", "-o", "%i %T").splitlines()
-        return dict(line.split() for line in lines)
-
-    def events(self, kind: str) -> list[str]:
-        return [
-            f"{event['worker']}: {event['text']}"
-            for event in self.status()["events"]
-            if event["event"] == kind
-        ]
-
-    def wait_for_no_jobs(self) -> None:
-        wait_for(lambda: not self.jobs(), "the jobs to be let go")
-
-    def wait_for_workers(self, count: int) -> list[dict[str, Any]]:
-        def found() -> list[dict[str, Any]]:
-            rows: list[dict[str, Any]] = self.status()["workers"]
-            return rows if len(rows) == count else []
-
-        return wait_for(found, f"{count} workers")
-
-    @contextlib.contextmanager
-    def calling(self, name: str, count: int, sleep_s: float) -> Iterator[Callable[[], list[float]]]:
-        """Calls under way; the value waits for their answers."""
-        command = [sys.executable, "calls.py", name, str(count), str(sleep_s)]
-        process = self.cluster.start(command, cwd=self.folder)
-
-        def answers() -> list[float]:
-            out, errors = process.communicate(timeout=4 * LIMIT_S)
-            assert process.returncode == 0, errors
-            return [float(word) for word in out.strip("[]\n").split(",")]
-
-        try:
-            yield answers
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-
-
-@contextlib.contextmanager
-def elastic_on(cluster: Cluster, name: str) -> Iterator[Elastic]:
-    farm = Elastic(cluster, cluster.folder / name)
-    try:
-        yield farm
-    finally:
-        if farm.process is not None:
-            farm.kill()
-
-
-@pytest.fixture
-def elastic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Elastic]:
-    with elastic_on(cluster, request.node.name) as farm:
-        yield farm
+from tests.slurm.cluster import Cluster, wait_for
+from tests.slurm.elastic import FARM, ONE_KIND, Elastic, elastic_on
 
 
 def test_jobs_come_with_demand_go_when_idle_and_none_is_left(elastic: Elastic) -> None:
@@ -184,18 +38,30 @@ def test_jobs_come_with_demand_go_when_idle_and_none_is_left(elastic: Elastic) -
 def test_a_refused_submission_is_shown_in_slurms_words_and_tried_ever_less(
     elastic: Elastic,
 ) -> None:
-    elastic.serve(ONE_KIND.replace('"cpu"', '"nowhere"'))
-    wait_for(lambda: elastic.events("refused"), "a refusal")
-    (event,) = elastic.events("refused")
-    assert "invalid partition specified: nowhere" in event
-    assert "next try in 5 s" in event
-    text = elastic.run(*FARM, "status", "--to", "run")
-    assert "invalid partition specified: nowhere" in " ".join(text.split())
+    plan = ONE_KIND.replace('"cpu"', '"nowhere"')
+    billed = '[[workers]]\nname = "billed"\nmodels = ["triple.py"]\naccount = "closed"\n'
+    has_accounts = elastic.cluster.refuses_an_account
+    elastic.serve(plan + has_accounts * billed)
+    wait_for(lambda: elastic.events("refused")[has_accounts:], "a refusal of each kind")
+    said = {
+        "small": "invalid partition specified: nowhere",
+        "billed": "Invalid account or account/partition combination specified",
+    }
+    text = " ".join(elastic.run(*FARM, "status", "--to", "run").split())
+    for event in elastic.events("refused")[:2]:
+        kind, _, reason = event.partition(": ")
+        assert said[kind] in reason
+        assert said[kind] in text
+        assert "next try in 5 s" in reason
     with pytest.raises(subprocess.CalledProcessError) as caught:
         elastic.run(*FARM, "call", "1", "--model", "double", "--to", "run")
     assert "invalid partition" in caught.value.stderr
-    wait_for(lambda: len(elastic.events("refused")) == 2, "another try")
-    assert "next try in 10 s" in elastic.events("refused")[1]
+
+    def refused_again() -> list[str]:
+        return [event for event in elastic.events("refused") if "small" in event][1:]
+
+    (again,) = wait_for(refused_again, "another try")
+    assert "next try in 10 s" in again
     elastic.stop()
 
 
@@ -296,32 +162,6 @@ gpus = 1
 max_jobs = 1
 time = "5:00"
 """
-
-
-def test_models_with_different_resources_share_a_farm(elastic: Elastic) -> None:
-    elastic.serve(TWO_KINDS)
-    rows = elastic.wait_for_workers(3)
-    where = {(row["kind"], row["host"], *row["models"]) for row in rows}
-    assert {(kind, host[:3], model) for kind, host, model in where} == {
-        ("cheap", "cpu", "double"),
-        ("fast", "gpu", "triple"),
-    }
-    (fast,) = [row for row in rows if row["kind"] == "fast"]
-    assert fast["device"]
-    assert 200 < fast["ends_in_s"] <= 300
-    cpus = elastic.run("squeue", "-h", "-j", fast["job"], "-o", "%C %L").split()
-    assert cpus[0] == "2"
-    left_s = seconds_of(cpus[1])
-    assert left_s is not None
-    assert abs(left_s - fast["ends_in_s"]) < 30
-    # What is slow for one does not hold up the other.
-    with elastic.calling("triple", 20, 1.0) as slow, elastic.calling("double", 20, 0.1) as quick:
-        began = time.monotonic()
-        assert quick() == [2.0 * n for n in range(20)]
-        assert time.monotonic() - began < 15
-        assert slow() == [3.0 * n for n in range(20)]
-    elastic.stop()
-    assert elastic.jobs() == {}
 
 
 def test_a_front_door_that_is_killed_finds_its_jobs_again(elastic: Elastic) -> None:

@@ -1,0 +1,186 @@
+"""A farm of `farm serve --slurm` in a folder of its own on the cluster, as a user has it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import farm
+from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
+
+FARM = [sys.executable, "-m", "farm"]
+
+MODEL = """
+import time
+import farm
+
+class {name}(farm.Model):
+    name = "{name}"
+    inputs = {{"x": 1}}
+    outputs = {{"y": 1}}
+
+    def evaluate(self, inputs, config):
+        time.sleep(config.get("sleep", 0.0))
+        return {factor} * inputs["x"]
+"""
+
+CALLS = """
+import sys
+import farm
+
+name, count, sleep = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+with farm.connect("run") as client:
+    model = client.model(name)
+    futures = [model.submit([float(n)], config={"sleep": sleep}) for n in range(count)]
+    print([float(future.result()[0]) for future in futures])
+"""
+"""Many calls at once in a process of their own, which outlives a front door."""
+
+ONE_KIND = """
+backlog_s = 2
+grow_after_s = 0.5
+idle_timeout_s = 3
+
+[[workers]]
+name = "small"
+models = ["double.py"]
+partition = "cpu"
+max_jobs = 3
+"""
+
+
+class Elastic:
+    """A folder with models and a farm that may run there, as a user has them.
+
+    host: where the farm and the commands run; user: whose they are, "" for who runs the tests.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path, *, user: str = "") -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.host = "login"
+        self.user = user
+        self.python = python_of(user) if user else sys.executable
+        folder.mkdir()
+        if user:
+            shutil.chown(folder, user)
+        for factor, name in enumerate(("double", "triple", "quadruple"), 2):
+            (folder / f"{name}.py").write_text(MODEL.format(name=name, factor=factor))
+        (folder / "calls.py").write_text(CALLS)
+        self.process: subprocess.Popen[str] | None = None
+
+    def serve(self, plan: str, *arguments: str) -> None:
+        (self.folder / "farm.toml").write_text(plan)
+        options = ["--slurm", "farm.toml", "--dir", "run", "--port", "0", *arguments]
+        self.process = self._start([*FARM, "serve", *options])
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("farm serves"), self.process.communicate(timeout=LIMIT_S)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.communicate(timeout=LIMIT_S)
+
+    def stop(self) -> str:
+        """Stop the farm as Ctrl-C does; what it wrote to stderr."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        _, errors = self.process.communicate(timeout=LIMIT_S)
+        assert self.process.returncode == 0, errors
+        self.process = None
+        return errors
+
+    def run(self, *command: str, timeout_s: float = LIMIT_S) -> str:
+        return self.cluster.run(self._ours(command), self.host, self.folder, timeout_s)
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        return self.cluster.start(self._ours(command), self.host, self.folder)
+
+    def _ours(self, command: Sequence[str]) -> list[str]:
+        """The command line that runs a command as the farm's user."""
+        if not self.user:
+            return list(command)
+        return [*as_user(self.user), *(self.python if c == sys.executable else c for c in command)]
+
+    def status(self) -> dict[str, Any]:
+        state: dict[str, Any] = orjson.loads(self.run(*FARM, "status", "--json", "--to", "run"))
+        return state
+
+    def jobs(self) -> dict[str, str]:
+        """Live jobs and their states."""
+        lines = self.run("squeue", "-h", "-o", "%i %T").splitlines()
+        return dict(line.split() for line in lines)
+
+    def events(self, kind: str) -> list[str]:
+        return [
+            f"{event['worker']}: {event['text']}"
+            for event in self.status()["events"]
+            if event["event"] == kind
+        ]
+
+    def wait_for_no_jobs(self) -> None:
+        wait_for(lambda: not self.jobs(), "the jobs to be let go")
+
+    def wait_for_workers(self, count: int) -> list[dict[str, Any]]:
+        def found() -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = self.status()["workers"]
+            return rows if len(rows) == count else []
+
+        return wait_for(found, f"{count} workers")
+
+    @contextlib.contextmanager
+    def calling(self, name: str, count: int, sleep_s: float) -> Iterator[Callable[[], list[float]]]:
+        """Calls under way; the value waits for their answers."""
+        command = [sys.executable, "calls.py", name, str(count), str(sleep_s)]
+        process = self._start(command)
+
+        def answers() -> list[float]:
+            out, errors = process.communicate(timeout=4 * LIMIT_S)
+            assert process.returncode == 0, errors
+            return [float(word) for word in out.strip("[]\n").split(",")]
+
+        try:
+            yield answers
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def as_user(name: str) -> list[str]:
+    """What stands before a command that root runs as someone else, who finds farm where we do."""
+    path = os.pathsep.join([str(Path(farm.__file__).parents[1]), sysconfig.get_path("purelib")])
+    who = [f"--reuid={name}", f"--regid={name}", "--clear-groups"]
+    return ["setpriv", *who, "env", f"PYTHONPATH={path}"]
+
+
+@functools.cache
+def python_of(user: str) -> str:
+    """A Python with which this user can run farm: ours may lie in a home folder. Else empty."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        command = [*as_user(user), python, "-P", "-m", "farm", "--version"]
+        if subprocess.run(command, capture_output=True, cwd="/", check=False).returncode == 0:
+            return python
+    return ""
+
+
+@contextlib.contextmanager
+def elastic_on(cluster: Cluster, name: str, *, user: str = "") -> Iterator[Elastic]:
+    elastic = Elastic(cluster, cluster.folder / name, user=user)
+    try:
+        yield elastic
+    finally:
+        if elastic.process is not None:
+            elastic.kill()
