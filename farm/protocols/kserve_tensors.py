@@ -86,7 +86,7 @@ def numpy_type(datatype: Any, where: str) -> np.dtype[Any]:
     if datatype == BF16:
         return _bfloat16()
     raise InvalidInput(
-        f"datatype of {where} is {_shown(datatype)}; expected one of {', '.join(DATATYPES)}"
+        f"datatype of {where} is {shown(datatype)}; expected one of {', '.join(DATATYPES)}"
     )
 
 
@@ -109,7 +109,7 @@ def checked_shape(shape: Iterable[Any], where: str) -> tuple[int, ...]:
     for size in sizes:
         if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
             raise InvalidInput(
-                f"shape of {where} holds {_shown(size)}; expected whole numbers from 0 to 2^63-1"
+                f"shape of {where} holds {shown(size)}; expected whole numbers from 0 to 2^63-1"
             )
     return sizes
 
@@ -122,12 +122,12 @@ def shaped(flat: Array, shape: tuple[int, ...], where: str) -> Array:
     count = math.prod(shape)
     if flat.size != count:
         raise InvalidInput(
-            f"{where} has {flat.size} elements; its shape {_shown(list(shape))} has {count}"
+            f"{where} has {flat.size} elements; its shape {shown(list(shape))} has {count}"
         )
     try:
         return flat.reshape(shape)
     except ValueError:  # no elements, and sizes that are too large beside the 0
-        raise InvalidInput(f"shape of {where} is too large: {_shown(list(shape))}") from None
+        raise InvalidInput(f"shape of {where} is too large: {shown(list(shape))}") from None
 
 
 def raw_array(data: Raw, datatype: str, shape: tuple[int, ...], where: str) -> Array:
@@ -144,7 +144,7 @@ def raw_array(data: Raw, datatype: str, shape: tuple[int, ...], where: str) -> A
     if len(data) != count * dtype.itemsize:
         raise InvalidInput(
             f"{where} has {len(data)} bytes; expected {count * dtype.itemsize}: "
-            f"{count} of {datatype} in shape {_shown(list(shape))}"
+            f"{count} of {datatype} in shape {shown(list(shape))}"
         )
     flat = np.frombuffer(data, dtype)
     if datatype == "BOOL" and count and flat.view(np.uint8).max() > 1:
@@ -203,10 +203,11 @@ def bytes_of(element: Any) -> bytes:
         try:
             return element.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"{_shown(element)} is no text: half a surrogate pair") from None
-    raise InvalidInput(f"{_shown(element)} is an element of a BYTES tensor; expected bytes or text")
+            raise InvalidInput(f"{shown(element)} is no text: half a surrogate pair") from None
+    raise InvalidInput(f"{shown(element)} is an element of a BYTES tensor; expected bytes or text")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A client's value as an error message shows it: not too much of it."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,310 @@
+"""KServe v2 without its encodings: what a request asks and what it is as a Call, for HTTP and gRPC.
+
+A tensor that the model declares with shape (n,) is shown to clients as [-1, n]. A request's tensor
+of rank 2 is then a batch of rows, one of rank 1 a single evaluation, whose answer has no batch
+axis either. That holds for every model, whether its evaluate takes batches or not.
+Source: Open Inference Protocol, and Triton's protocol extensions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from farm.call import (
+    EMPTY_CONFIG,
+    Array,
+    Call,
+    Hints,
+    ModelInfo,
+    Operation,
+    TensorInfo,
+    canonical_config,
+)
+from farm.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FarmError,
+    InvalidInput,
+    InvalidOutput,
+    InvalidRequest,
+    ModelFailed,
+    ModelNotFound,
+    Overloaded,
+    TimeLimitExceeded,
+    Unavailable,
+    UnsupportedFeature,
+    WorkerLost,
+)
+from farm.protocols.kserve_tensors import datatype_of, shown
+
+VERSION = "1"
+"""The one version that every model has."""
+
+PRIORITY_LEVELS, DEFAULT_PRIORITY = 200, 100
+"""Levels of the parameter `priority`, 1 the most urgent, and the one of a request without it."""
+
+STREAM = Operation.__members__.get("STREAM")
+
+Parameters = Mapping[str, Any]
+NO_PARAMETERS: Parameters = MappingProxyType({})
+
+ERRORS: Mapping[type[FarmError], tuple[int, str]] = MappingProxyType(
+    {
+        InvalidRequest: (400, "INVALID_ARGUMENT"),
+        InvalidInput: (400, "INVALID_ARGUMENT"),
+        ModelNotFound: (404, "NOT_FOUND"),
+        UnsupportedFeature: (501, "UNIMPLEMENTED"),
+        ModelFailed: (500, "INTERNAL"),
+        InvalidOutput: (500, "INTERNAL"),
+        WorkerLost: (500, "INTERNAL"),
+        TimeLimitExceeded: (500, "INTERNAL"),
+        DeadlineExceeded: (504, "DEADLINE_EXCEEDED"),
+        Cancelled: (503, "CANCELLED"),
+        Overloaded: (503, "UNAVAILABLE"),
+        Unavailable: (503, "UNAVAILABLE"),
+    }
+)
+"""The HTTP status and the name of the gRPC status that each error is answered with."""
+
+
+class InferInput(NamedTuple):
+    """A tensor of a request: `array` has this shape and the datatype's numpy type."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    array: Array
+    parameters: Parameters = NO_PARAMETERS
+
+
+class RequestedOutput(NamedTuple):
+    """An output that a request asks for by name."""
+
+    name: str
+    parameters: Parameters = NO_PARAMETERS
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """A request for inference; version "": any; id None: none was given; outputs (): all."""
+
+    model: str
+    inputs: Sequence[InferInput]
+    version: str = ""
+    id: str | None = None
+    parameters: Parameters = NO_PARAMETERS
+    outputs: Sequence[RequestedOutput] = ()
+
+
+class WishedOutput(NamedTuple):
+    """An output of the answer: its position among the model's outputs, and what to call it."""
+
+    position: int
+    name: str
+    datatype: str
+    binary: bool
+    """Over HTTP: as raw bytes behind the JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the answer is to look like; none of it reaches the model."""
+
+    model: str
+    id: str | None
+    outputs: Sequence[WishedOutput]
+
+
+def check_version(model: str, version: str) -> None:
+    """Raises ModelNotFound for a version that there is none of; "" stands for the newest."""
+    if version not in ("", VERSION):
+        raise ModelNotFound(
+            f"model {shown(model)} has no version {shown(version)}; it has version {VERSION!r}"
+        )
+
+
+def call_of(
+    request: InferRequest, info: ModelInfo, *, streaming: bool = False
+) -> tuple[Call, Wish]:
+    """The call that the request is, for a model that describes itself so, and what is asked back.
+
+    info: for the config of `config_of`; streaming: the way back carries several answers, so a model
+    that streams is asked to. Raises InvalidInput, UnsupportedFeature.
+    """
+    operation = _operation(info, streaming)
+    arrays, rows = _arrays(request.inputs, info)
+    call = Call(info.name, operation, arrays, config_of(request.parameters), rows=rows)
+    return call, Wish(info.name, request.id, _outputs(request, info))
+
+
+def _operation(info: ModelInfo, streaming: bool) -> Operation:
+    if streaming and STREAM is not None and STREAM in info.operations:
+        return STREAM
+    if Operation.EVALUATE in info.operations:
+        return Operation.EVALUATE
+    if STREAM in info.operations:
+        raise UnsupportedFeature(
+            f"model {info.name!r} gives several answers to one request; "
+            "ask it by gRPC's ModelStreamInfer or HTTP's generate_stream"
+        )
+    raise UnsupportedFeature(f"model {info.name!r} does not offer inference: it has no evaluate")
+
+
+def _arrays(given: Sequence[InferInput], info: ModelInfo) -> tuple[tuple[Array, ...], int | None]:
+    """The inputs in the model's order, and the number of rows, None for no batch axis."""
+    by_name = {tensor.name: tensor for tensor in given}
+    if len(given) != len(info.inputs) or len(by_name) != len(given):
+        raise _wrong_inputs(given, info)
+    arrays = []
+    rows: int | None = None
+    first = True
+    for tensor in info.inputs:
+        got = by_name.get(tensor.name)
+        if got is None:
+            raise _wrong_inputs(given, info)
+        datatype = datatype_of(tensor.dtype)
+        if got.datatype != datatype:
+            raise InvalidInput(
+                f"input {got.name!r} has datatype {got.datatype}; "
+                f"model {info.name!r} expects {datatype}"
+            )
+        those = _rows(got, tensor, info)
+        if not first and those != rows:
+            raise _unlike_rows(given)
+        rows, first = those, False
+        arrays.append(got.array)
+    # Rows that hold nothing cost a client nothing: nobody declares a million million of them.
+    if rows is not None and not any(array.size for array in arrays):
+        raise InvalidInput("the inputs hold no values; expected one row or more")
+    return tuple(arrays), rows
+
+
+def _rows(got: InferInput, tensor: TensorInfo, info: ModelInfo) -> int | None:
+    shape, expected = got.shape, tensor.shape
+    surplus = len(shape) - len(expected)
+    if surplus in (0, 1) and (
+        shape[surplus:] == expected
+        or all(want in (-1, size) for want, size in zip(expected, shape[surplus:], strict=True))
+    ):
+        return shape[0] if surplus else None
+    one, batch = list(expected), [-1, *expected]
+    raise InvalidInput(
+        f"input {got.name!r} has shape {shown(list(shape))}; model {info.name!r} expects "
+        f"{one}, or {batch} for a batch"
+    )
+
+
+def _wrong_inputs(given: Sequence[InferInput], info: ModelInfo) -> InvalidInput:
+    expected = [tensor.name for tensor in info.inputs]
+    names = [tensor.name for tensor in given]
+    for name in names:
+        if name not in expected:
+            wrong = f"there is no input {shown(name)}"
+            break
+        if names.count(name) > 1:
+            wrong = f"input {name!r} is given more than once"
+            break
+    else:
+        missing = next(name for name in expected if name not in names)
+        wrong = f"input {missing!r} is missing"
+    return InvalidInput(f"{wrong}; model {info.name!r} expects the inputs {expected}")
+
+
+def _unlike_rows(given: Sequence[InferInput]) -> InvalidInput:
+    shapes = ", ".join(f"{tensor.name!r} {shown(list(tensor.shape))}" for tensor in given)
+    return InvalidInput(
+        f"the inputs have the shapes {shapes}; expected a batch axis of the same size for all "
+        "or for none"
+    )
+
+
+def _outputs(request: InferRequest, info: ModelInfo) -> Sequence[WishedOutput]:
+    binary = _flag(request.parameters, "binary_data_output", False)
+    if not request.outputs:
+        return [
+            WishedOutput(i, tensor.name, datatype_of(tensor.dtype), binary)
+            for i, tensor in enumerate(info.outputs)
+        ]
+    names = [tensor.name for tensor in info.outputs]
+    wished: list[WishedOutput] = []
+    for name, parameters in request.outputs:
+        if name not in names:
+            raise InvalidInput(
+                f"there is no output {shown(name)}; model {info.name!r} has the outputs {names}"
+            )
+        if any(name == other.name for other in wished):
+            raise InvalidInput(f"output {name!r} is asked for more than once")
+        refuse_shared_memory(parameters)
+        if parameters.get("classification"):
+            raise UnsupportedFeature("classification of outputs is not offered here")
+        position = names.index(name)
+        datatype = datatype_of(info.outputs[position].dtype)
+        flag = _flag(parameters, "binary_data", binary)
+        wished.append(WishedOutput(position, name, datatype, flag))
+    return wished
+
+
+def refuse_shared_memory(parameters: Parameters) -> None:
+    """Raises UnsupportedFeature where a tensor is said to lie in shared memory."""
+    if "shared_memory_region" in parameters:
+        raise UnsupportedFeature("shared memory is not offered here; send the data itself")
+
+
+def _flag(parameters: Parameters, name: str, default: bool) -> bool:
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if type(value) is not bool:
+        raise InvalidInput(f"parameter {name} is {shown(value)}; expected true or false")
+    return value
+
+
+def config_of(parameters: Parameters) -> str:
+    """The model's config, which the parameter `farm_config` holds as JSON text.
+
+    Raises InvalidInput when it is not the text of a JSON object.
+    """
+    text = parameters.get("farm_config")
+    if text is None:
+        return EMPTY_CONFIG
+    try:
+        if type(text) is not str:
+            raise TypeError(f"it is {shown(text)}")
+        return canonical_config(json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidInput(
+            f"parameter farm_config is no JSON object written as a string: {error}"
+        ) from None
+
+
+def hints_of_parameters(parameters: Parameters, hints: Hints) -> Hints:
+    """`hints` with what a request's parameters `priority` and `timeout` say besides.
+
+    priority: 1 the most urgent, larger less so, 0 as if it were not there; timeout: microseconds,
+    0 none. Raises InvalidInput.
+    """
+    if "priority" not in parameters and "timeout" not in parameters:
+        return hints
+    level = _whole(parameters, "priority")
+    timeout_us = _whole(parameters, "timeout")
+    if level:
+        hints = replace(hints, priority=DEFAULT_PRIORITY - min(level, PRIORITY_LEVELS))
+    if timeout_us:
+        deadline_s = timeout_us / 1e6
+        if hints.deadline_s is not None:
+            deadline_s = min(deadline_s, hints.deadline_s)
+        hints = replace(hints, deadline_s=deadline_s)
+    return hints
+
+
+def _whole(parameters: Parameters, name: str) -> int:
+    value = parameters.get(name, 0)
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise InvalidInput(
+            f"parameter {name} is {shown(value)}; expected a whole number, 0 or more"
+        )
+    return value

@@ -1,0 +1,248 @@
+"""KServe v2 over HTTP, server half: JSON bodies with or without raw tensors behind them.
+
+In the binary form a body is JSON and then the raw tensors in the order of `inputs`; the header
+Inference-Header-Content-Length says where the JSON ends. NaN and the infinities are the bare words
+that Python and tritonclient write and read.
+Source: Open Inference Protocol (REST); Triton's binary tensor data and generate extensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from farm.call import Result
+from farm.errors import FarmError, InvalidInput, InvalidRequest
+from farm.protocols.json_numbers import NonFinite, kind_of, parse
+from farm.protocols.kserve import (
+    ERRORS,
+    NO_PARAMETERS,
+    VERSION,
+    InferInput,
+    InferRequest,
+    Parameters,
+    RequestedOutput,
+    Wish,
+    refuse_shared_memory,
+)
+from farm.protocols.kserve_data import array_of_data, data_of_array
+from farm.protocols.kserve_tensors import checked_shape, raw_array, raw_bytes, shown
+from farm.protocols.umbridge import valid_text
+
+HEADER_LENGTH = b"inference-header-content-length"
+"""The header, in lower case."""
+
+
+def decode_infer(
+    model: str, version: str, body: bytes, header_length: bytes | None = None
+) -> InferRequest:
+    """The request for inference that a body holds. model, version: from the path.
+
+    header_length: the value of `HEADER_LENGTH`, None when it was not sent. Every tensor has been
+    checked against what was sent. Raises InvalidRequest, InvalidInput, UnsupportedFeature.
+    """
+    if header_length is None:
+        message, tail = parse(body), _Tail(b"")
+    else:
+        end = _json_length(header_length, len(body))
+        message, tail = parse(body[:end]), _Tail(memoryview(body)[end:])
+    if type(message) is not dict:
+        raise InvalidRequest(f"the body is {kind_of(message)}; expected a JSON object")
+    inputs = [_input(item, i, tail) for i, item in enumerate(_objects(message, "inputs"))]
+    tail.check_end()
+    return InferRequest(
+        model,
+        inputs,
+        version,
+        _id(message),
+        _parameters(message, "the request"),
+        [_output(o, i) for i, o in enumerate(_objects(message, "outputs", needed=False))],
+    )
+
+
+def _json_length(text: bytes, body_length: int) -> int:
+    text = text.strip()
+    if not (text.isdigit() and len(text) < 20) or int(text) > body_length:
+        raise InvalidRequest(
+            f"Inference-Header-Content-Length is {text[:40].decode('latin-1')!r}; expected the "
+            f"length of the JSON, at most the body's {body_length} bytes"
+        )
+    if not int(text):
+        raise InvalidRequest(
+            "Inference-Header-Content-Length is 0: a body without its JSON is not taken here"
+        )
+    return int(text)
+
+
+class _Tail:
+    """The raw tensors behind the JSON, taken one after the other."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, size: Any, where: str) -> bytes | memoryview:
+        left = len(self._data) - self._position
+        if type(size) is not int or not 0 <= size <= left:
+            raise InvalidInput(
+                f"binary_data_size of {where} is {shown(size)}; expected a whole number of bytes, "
+                f"{left} are left behind the JSON"
+            )
+        start, self._position = self._position, self._position + size
+        return self._data[start : self._position]
+
+    def check_end(self) -> None:
+        left = len(self._data) - self._position
+        if left:
+            raise InvalidInput(f"{left} bytes are left behind the last input's data")
+
+
+def _objects(message: dict[str, Any], key: str, *, needed: bool = True) -> Sequence[Any]:
+    value = message.get(key)
+    if value is None and not needed:
+        return ()
+    if type(value) is not list:
+        what = kind_of(value) if key in message else "missing"
+        raise InvalidInput(f"{key} is {what}; expected a list of objects")
+    for i, item in enumerate(value):
+        if type(item) is not dict:
+            raise InvalidInput(f"{key}[{i}] is {kind_of(item)}; expected an object")
+    return value
+
+
+def _id(message: dict[str, Any]) -> str | None:
+    value = message.get("id")
+    if value is None:
+        return None
+    if type(value) is not str:
+        raise InvalidInput(f"id is {kind_of(value)}; expected a string")
+    return _text(value, "id")
+
+
+def _text(value: str, where: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # which only the slow reader lets pass
+        raise InvalidRequest(f"{where} holds half a surrogate pair") from None
+    return value
+
+
+def _parameters(holder: dict[str, Any], where: str) -> Parameters:
+    value = holder.get("parameters")
+    if value is None:
+        return NO_PARAMETERS
+    if type(value) is not dict:
+        raise InvalidInput(f"parameters of {where} is {kind_of(value)}; expected an object")
+    return value
+
+
+def _name(holder: dict[str, Any], where: str) -> str:
+    name = holder.get("name")
+    if type(name) is not str:
+        what = kind_of(name) if "name" in holder else "missing"
+        raise InvalidInput(f"name of {where} is {what}; expected a string")
+    return name
+
+
+def _input(item: dict[str, Any], index: int, tail: _Tail) -> InferInput:
+    name = _name(item, f"inputs[{index}]")
+    where = f"input {shown(name)}"
+    datatype, sizes = item.get("datatype"), item.get("shape")
+    if type(sizes) is not list:
+        what = kind_of(sizes) if "shape" in item else "missing"
+        raise InvalidInput(f"shape of {where} is {what}; expected a list of whole numbers")
+    shape = checked_shape(sizes, where)
+    if type(datatype) is not str:
+        what = kind_of(datatype) if "datatype" in item else "missing"
+        raise InvalidInput(f"datatype of {where} is {what}; expected a string, such as FP64")
+    parameters = _parameters(item, where)
+    if parameters:
+        refuse_shared_memory(parameters)
+    size = parameters.get("binary_data_size")
+    if size is None:
+        if "data" not in item:
+            raise InvalidInput(f"{where} has neither data nor the parameter binary_data_size")
+        array = array_of_data(item["data"], datatype, shape, where)
+    elif item.get("data") is not None:
+        raise InvalidInput(f"{where} has both data and binary_data_size; expected one of them")
+    else:
+        array = raw_array(tail.take(size, where), datatype, shape, where)
+    return InferInput(name, datatype, shape, array, parameters)
+
+
+def _output(item: dict[str, Any], index: int) -> RequestedOutput:
+    name = _name(item, f"outputs[{index}]")
+    return RequestedOutput(name, _parameters(item, f"output {shown(name)}"))
+
+
+def encode_infer(
+    wish: Wish, result: Result, non_finite: NonFinite = NonFinite.LITERAL
+) -> tuple[bytes, int | None]:
+    """The body of the answer, and the length of its JSON when raw tensors are behind it.
+
+    Raises InvalidInput for BYTES that are not UTF-8 in an answer that is to be JSON, InvalidOutput
+    for a non-finite number when `non_finite` is ERROR.
+    """
+    parts, tail = [_head(wish.model)], []
+    if wish.id is not None:
+        parts += (b'"id":', orjson.dumps(wish.id), b",")
+    parts.append(b'"outputs":[')
+    for i, output in enumerate(wish.outputs):
+        if i:
+            parts.append(b",")
+        array = result.outputs[output.position]
+        parts.append(_output_head(output.name, output.datatype))
+        parts.append(repr(list(array.shape)).encode())
+        if output.binary:
+            raw = raw_bytes(array)
+            parts.append(b',"parameters":{"binary_data_size":%d}}' % len(raw))
+            tail.append(raw)
+        else:
+            data = data_of_array(array, output.datatype, f"output {output.name!r}", non_finite)
+            parts += (b',"data":', data, b"}")
+    parts.append(b"]}")
+    if not tail:
+        return b"".join(parts), None
+    length = sum(map(len, parts))
+    return b"".join(parts + tail), length
+
+
+@lru_cache(maxsize=1024)
+def _head(model: str) -> bytes:
+    return b'{"model_name":%b,"model_version":"%b",' % (orjson.dumps(model), VERSION.encode())
+
+
+@lru_cache(maxsize=4096)
+def _output_head(name: str, datatype: str) -> bytes:
+    return b'{"name":%b,"datatype":"%b","shape":' % (orjson.dumps(name), datatype.encode())
+
+
+def encode_error(error: FarmError) -> tuple[int, bytes]:
+    """The status and the body that an error is answered with."""
+    return ERRORS[type(error)][0], error_body(error.message)
+
+
+def error_body(message: str) -> bytes:
+    """The protocol's one form for whatever is not an answer."""
+    return orjson.dumps({"error": valid_text(message)})
+
+
+def decode_parameters(body: bytes) -> Parameters:
+    """What a request to the repository says: the body is empty or an object with `parameters`.
+
+    Raises InvalidRequest, InvalidInput.
+    """
+    return _parameters(decode_object(body), "the request")
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """A JSON object, which an empty body is, too. Raises InvalidRequest."""
+    message = parse(body) if body and not body.isspace() else {}
+    if type(message) is not dict:
+        raise InvalidRequest(f"the body is {kind_of(message)}; expected a JSON object")
+    return message

@@ -1,0 +1,97 @@
+"""Which models KServe clients may use: one record for HTTP and gRPC.
+
+Unloading takes a model away from KServe clients alone, for the life of the farm: its workers keep
+it, and other protocols go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from farm.call import ModelInfo
+from farm.errors import ModelNotFound, Unavailable, UnsupportedFeature
+from farm.protocols.kserve import VERSION, Parameters, check_version
+from farm.protocols.kserve_tensors import shown
+
+
+class Serves(Protocol):
+    """Says what is served."""
+
+    def models(self) -> Mapping[str, ModelInfo]:
+        """The models, described for the empty config."""
+
+
+class Repository:
+    """The models of a farm, less those that a client has unloaded."""
+
+    def __init__(self, backend: Serves) -> None:
+        self._backend = backend
+        self._unloaded: set[str] = set()
+
+    def models(self) -> dict[str, ModelInfo]:
+        """Those that are loaded."""
+        models = self._backend.models()
+        return {name: info for name, info in models.items() if name not in self._unloaded}
+
+    def model(self, name: str, version: str = "") -> ModelInfo:
+        """A loaded model. Raises ModelNotFound, or Unavailable while none is served at all."""
+        info = self._known(name)
+        check_version(name, version)
+        if name in self._unloaded:
+            raise ModelNotFound(f"model {name!r} is unloaded; load it in the repository")
+        return info
+
+    def _known(self, name: str) -> ModelInfo:
+        models = self._backend.models()
+        info = models.get(name)
+        if info is None:
+            if not models:
+                raise Unavailable("no model is served yet: the farm waits for its first worker")
+            names = list(models)
+            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+            raise ModelNotFound(
+                f"no model {shown(name)} is served here; the models are "
+                f"{', '.join(map(repr, names[:20]))}{more}"
+            )
+        return info
+
+    def is_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model can be asked."""
+        return name in self.models() and version in ("", VERSION)
+
+    def all_ready(self) -> bool:
+        """Whether there are models and none is unloaded."""
+        models = self._backend.models()
+        return bool(models) and self._unloaded.isdisjoint(models)
+
+    def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
+        """Every model with its version, state and why it is not ready, as JSON data."""
+        rows = []
+        for name in self._backend.models():
+            row = {"name": name, "version": VERSION, "state": "READY"}
+            if name in self._unloaded:
+                if ready_only:
+                    continue
+                row.update(state="UNAVAILABLE", reason="unloaded")
+            rows.append(row)
+        return rows
+
+    def load(self, name: str, parameters: Parameters) -> None:
+        """Make a model usable again.
+
+        Raises ModelNotFound, and UnsupportedFeature when another configuration or files are sent.
+        """
+        for key in parameters:
+            if key == "config" or key.startswith("file:"):
+                raise UnsupportedFeature(
+                    f"parameter {shown(key)}: models are not changed from outside; "
+                    "start the farm with the model that it should serve"
+                )
+        self._known(name)
+        self._unloaded.discard(name)
+
+    def unload(self, name: str) -> None:
+        """Refuse a model to KServe clients until it is loaded again. Raises ModelNotFound."""
+        self._known(name)
+        self._unloaded.add(name)
