@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -88,8 +88,7 @@ class RequestedOutput(NamedTuple):
     parameters: Parameters = NO_PARAMETERS
 
 
-@dataclass(frozen=True, slots=True)
-class InferRequest:
+class InferRequest(NamedTuple):
     """A request for inference; version "": any; id None: none was given; outputs (): all."""
 
     model: str
@@ -110,8 +109,7 @@ class WishedOutput(NamedTuple):
     """Over HTTP: as raw bytes behind the JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(NamedTuple):
     """What the answer is to look like; none of it reaches the model."""
 
     model: str
