@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from farm.sweep.parameters import Normal as normal
     from farm.sweep.parameters import choice
     from farm.worker.command import CommandModel
+    from farm.worker.onnx import OnnxModel
 else:
     _LATER = {
         "Client": ("farm.client", "Client"),
         "CommandModel": ("farm.worker.command", "CommandModel"),
         "Executor": ("farm.client", "Executor"),
+        "OnnxModel": ("farm.worker.onnx", "OnnxModel"),
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
         "choice": ("farm.sweep.parameters", "choice"),
@@ -63,6 +65,7 @@ __all__ = [
     "Inputs",
     "Model",
     "ModelInfo",
+    "OnnxModel",
     "Operation",
     "RemoteModel",
     "Result",

@@ -4,6 +4,7 @@ FILE.py:NAME            a Model class or object, a @farm.model function, an umbr
 FILE.py                 the one model in the file
 package.module:NAME     the same in a package or module; the current folder is looked in first
 package.module          the one model in the module
+FILE.onnx FILE.pt2      a neural network or other graph in a file
 http://HOST:PORT        all models of a running UM-Bridge server
 MODEL@http://HOST:PORT  one of them
 ALIAS=any of these      the same model under another name
@@ -19,21 +20,24 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from farm.errors import FarmError
 from farm.model import Model
+from farm.worker.onnx import OnnxModel
 from farm.worker.umbridge import adapt_object, models_at
 
 ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
 SERVER = re.compile(r"(?:(?P<model>.+)@)?(?P<url>https?://.+)", re.DOTALL)
 FORMS = (
-    "FILE.py:NAME, FILE.py, package.module:NAME, http://HOST:PORT, MODEL@http://HOST:PORT "
-    "or ALIAS=any of these"
+    "FILE.py:NAME, FILE.py, package.module:NAME, FILE.onnx, FILE.pt2, http://HOST:PORT, "
+    "MODEL@http://HOST:PORT or ALIAS=any of these"
 )
+GRAPHS: Mapping[str, Callable[[Path], Model]] = {".onnx": OnnxModel}
+"""What opens a file of another library, by the end of its name."""
 NOT_THEIRS = (
     str(Path(__file__).parents[1]),
     *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -76,7 +80,7 @@ def located(spec: str) -> str:
     named = ALIAS.fullmatch(spec)
     alias, where = (named["alias"] + "=", named["spec"]) if named else ("", spec)
     path, colon, name = where.rpartition(":") if ":" in where else (where, "", "")
-    if SERVER.fullmatch(where) or not path.endswith(".py"):
+    if SERVER.fullmatch(where) or Path(path).suffix not in (".py", *GRAPHS):
         return spec
     return f"{alias}{Path(path).expanduser().absolute()}{colon}{name}"
 
@@ -97,10 +101,22 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
             return models_at(server["url"], server["model"])
         except FarmError as error:
             raise LoadError(f"{spec}: {error}") from error
+    if Path(spec).suffix in GRAPHS:
+        model = _graph(Path(spec), spec)
+        return {model.name: model}
     module, name = _module(spec)
     found_object = _named(module, name, spec) if name else _only_model(module, spec)
     model = _as_model(found_object, name or "", spec, comm)
     return {model.name or type(model).__name__: model}
+
+
+def _graph(path: Path, spec: str) -> Model:
+    """The model in a file of another library."""
+    path = _existing(path, spec)
+    try:
+        return GRAPHS[path.suffix](path)
+    except (ValueError, ImportError) as error:
+        raise LoadError(f"{spec}: {error}") from error
 
 
 def _module(spec: str) -> tuple[ModuleType, str]:
@@ -116,10 +132,7 @@ def _module(spec: str) -> tuple[ModuleType, str]:
 
 
 def _module_of_file(path: Path, spec: str) -> ModuleType:
-    path = path.expanduser()
-    if not path.is_file():
-        raise LoadError(f"{spec}: there is no file {str(path)!r} (looked from {Path.cwd()})")
-    path = path.resolve()
+    path = _existing(path, spec).resolve()
     _look_in(path.parent)  # so that the file may import its neighbours
     module_name = path.stem
     known = sys.modules.get(module_name)
@@ -141,6 +154,13 @@ def _module_of_file(path: Path, spec: str) -> ModuleType:
         del sys.modules[module_name]
         raise _crash(f"loading {str(path)!r}", error) from error
     return module
+
+
+def _existing(path: Path, spec: str) -> Path:
+    path = path.expanduser()
+    if not path.is_file():
+        raise LoadError(f"{spec}: there is no file {str(path)!r} (looked from {Path.cwd()})")
+    return path
 
 
 def _module_of_package(name: str, spec: str) -> ModuleType:

@@ -1,0 +1,172 @@
+"""Functions of arrays that other libraries keep in files, as models: what they have in common.
+
+Such a file says names, types and sizes of its tensors, but not which axis is the batch; that is
+found here, and tried out before anybody else's numbers share an evaluation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array, TensorInfo
+from farm.model import Config, Inputs, Model
+
+DEFAULT_MAX_BATCH = 64
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One tensor as its file has it: a size that is a text varies, by its symbol or by ''."""
+
+    name: str
+    sizes: tuple[int | str, ...]
+    dtype: str
+
+    def tensor(self, *, batched: bool) -> TensorInfo:
+        """The same for one evaluation: without the batch axis, -1 for a size that varies."""
+        sizes = self.sizes[1:] if batched else self.sizes
+        return TensorInfo(
+            self.name, tuple(n if isinstance(n, int) else -1 for n in sizes), self.dtype
+        )
+
+
+class GraphModel(Model):
+    """A model whose evaluation is one run of a graph; a subclass opens it and writes `run`.
+
+    batched: whether the graph's tensors have a batch axis in front, also when max_batch is 1.
+    """
+
+    batched: bool = False
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """The graph's outputs in its own order, for arrays as the graph takes them."""
+        raise NotImplementedError(f"{type(self).__name__} defines no run")
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """The graph's outputs by name. The config is not used."""
+        arrays = list(inputs.values())
+        if self.batched and self.max_batch == 1:
+            outputs = [y.reshape(y.shape[1:]) for y in self.run([x[None] for x in arrays])]
+        else:
+            outputs = self.run(arrays)
+        return dict(zip(self.outputs, outputs, strict=True))
+
+    def declare(
+        self, inputs: Sequence[Port], outputs: Sequence[Port], max_batch: int | None
+    ) -> None:
+        """Set inputs, outputs and max_batch from what the file says, and warm the graph up.
+
+        The first axis is the batch axis if its size varies, is the same in all tensors, and rows
+        evaluated together are what they are alone. max_batch: None is DEFAULT_MAX_BATCH with such
+        an axis and 1 without. Raises ValueError when more is asked for than the graph can do.
+        """
+        if max_batch is not None and max_batch < 1:
+            raise ValueError(f"max_batch is {max_batch}; expected 1 or more")
+        self.batched = share_first_axis(inputs, outputs)
+        most = DEFAULT_MAX_BATCH if self.batched else 1
+        if self.batched:
+            trouble, rows_mix = self._try_rows(inputs, outputs)
+            if trouble:
+                most, self.batched = 1, not rows_mix
+        else:
+            trouble = "its tensors share no first axis of any size"
+            self._try_once(inputs, outputs)
+        if max_batch is not None and max_batch > 1 and most == 1:
+            raise ValueError(f"max_batch is {max_batch}, but {trouble}; leave it out")
+        if trouble and self.batched:
+            log.warning("%s is evaluated row by row: %s", self.name, trouble)
+        self.max_batch = most if max_batch is None else max_batch
+        self.inputs = {port.name: port.tensor(batched=self.batched) for port in inputs}
+        self.outputs = {port.name: port.tensor(batched=self.batched) for port in outputs}
+
+    def _try_once(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> list[Array] | None:
+        """Evaluate made-up inputs, which warms up; None when they are none for this graph."""
+        arrays = made_up(inputs, rows=1)
+        try:
+            found = self.run(arrays)
+        except Exception as error:
+            text = " ".join(str(error).split())
+            log.warning("%s is not warmed up, as it rejects made-up inputs: %s", self.name, text)
+            return None
+        check_outputs(found, outputs)
+        return found
+
+    def _try_rows(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> tuple[str, bool]:
+        """What speaks against evaluating rows together, '' for nothing; and whether they mix."""
+        if self._try_once(inputs, outputs) is None:
+            return "", False
+        both = made_up(inputs, rows=2)
+        alone = [self.run([x[i : i + 1] for x in both]) for i in (0, 1)]
+        try:
+            together = self.run(both)
+        except Exception as error:
+            return f"two rows at once raise {' '.join(str(error).split())}", False
+        for port, *arrays in zip(outputs, together, *alone, strict=True):
+            joined = np.concatenate(arrays[1:])
+            if arrays[0].shape != joined.shape or not close(arrays[0], joined):
+                return f"output {port.name!r} of a row depends on the rows beside it", True
+        return "", False
+
+
+def share_first_axis(inputs: Sequence[Port], outputs: Sequence[Port]) -> bool:
+    """Whether all tensors begin with an axis whose size varies, under one symbol in the inputs.
+
+    Outputs may have another symbol: exporters that infer shapes give them names of their own.
+    """
+    firsts = [port.sizes[0] if port.sizes else 0 for port in (*inputs, *outputs)]
+    symbols = {first for first in firsts[: len(inputs)] if first}
+    return bool(inputs) and all(isinstance(first, str) for first in firsts) and len(symbols) <= 1
+
+
+def made_up(ports: Sequence[Port], *, rows: int) -> list[Array]:
+    """Arrays that fit: numbers from 0 to 1, always the same; `rows` stands for what varies first.
+
+    Other sizes that vary are 2.
+    """
+    rng = np.random.default_rng(1)
+    arrays: list[Array] = []
+    for port in ports:
+        sizes = [n if isinstance(n, int) else 2 for n in port.sizes]
+        if port.sizes and isinstance(port.sizes[0], str):
+            sizes[0] = rows
+        if port.dtype == "bytes":
+            arrays.append(np.full(sizes, b"", object))
+        elif port.dtype.startswith(("float", "bfloat")):
+            arrays.append(rng.random(sizes).astype(port.dtype))
+        else:
+            arrays.append(rng.integers(0, 2, sizes).astype(port.dtype))
+    return arrays
+
+
+def close(one: Array, other: Array) -> bool:
+    """Whether two arrays differ by rounding only; other kernels run for other numbers of rows."""
+    if not np.issubdtype(one.dtype, np.floating):
+        return bool(np.array_equal(one, other))
+    finite = np.abs(other[np.isfinite(other)])
+    scale = float(finite.max(initial=0.0))
+    slack = float(np.finfo(one.dtype).eps) ** 0.5
+    return bool(np.allclose(one, other, rtol=slack, atol=slack * scale, equal_nan=True))
+
+
+def check_outputs(arrays: Sequence[Array], ports: Sequence[Port]) -> None:
+    """Raise ValueError when arrays do not fit what is said of them."""
+    if len(arrays) != len(ports):
+        raise ValueError(
+            f"it gives {len(arrays)} outputs, declared are {[port.name for port in ports]}"
+        )
+    for array, port in zip(arrays, ports, strict=True):
+        fits = len(array.shape) == len(port.sizes) and all(
+            n == size or isinstance(size, str)
+            for n, size in zip(array.shape, port.sizes, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"output {port.name!r} has shape {array.shape}, declared is {port.sizes}"
+            )

@@ -1,0 +1,131 @@
+"""ONNX files as models, run by onnxruntime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array
+from farm.errors import InvalidInput
+from farm.worker.cpus import cpus
+from farm.worker.graph import GraphModel, Port
+
+DTYPES = {"float": "float32", "double": "float64", "string": "bytes"} | {
+    name: name
+    for name in (
+        *("bool", "float16", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+    )
+}
+"""What is in the brackets of `tensor(...)`, and farm's name for it."""
+
+GPU_PROVIDERS = ("CUDAExecutionProvider", "ROCMExecutionProvider", "MIGraphXExecutionProvider")
+
+Provider = str | tuple[str, dict[str, Any]]
+
+
+class OnnxModel(GraphModel):
+    """A model in an ONNX file; names, types and sizes of its tensors come from the file.
+
+    path: the file; what it keeps in further files is found beside it.
+    max_batch: rows of one evaluation; None: 64 if the file has a batch axis, else 1. That is a
+        first axis of any size, the same in all tensors, whose rows do not touch one another.
+    providers: onnxruntime's execution providers, best first; None: a GPU's if there is one, and
+        the CPU's. name: what it is served as; None: the file's name without `.onnx`.
+
+    Raises ValueError when the file cannot be served, ImportError without the extra `onnx`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_batch: int | None = None,
+        providers: Sequence[Provider] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.name = Path(path).stem if name is None else name
+        runtime = _onnxruntime()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = cpus()
+        options.log_severity_level = 3  # errors; warnings are about the file, not about a call
+        wanted = providers_here(runtime) if providers is None else providers
+        try:
+            self._session = runtime.InferenceSession(os.fspath(path), options, providers=wanted)
+        except Exception as error:  # onnxruntime's have no base class of their own
+            text = " ".join(str(error).split())
+            raise ValueError(f"onnxruntime cannot open {str(path)!r}: {text}") from error
+        self._bad_input = runtime.capi.onnxruntime_pybind11_state.InvalidArgument
+        self.providers: list[str] = self._session.get_providers()
+        self.description = self._session.get_modelmeta().description or f"ONNX model {self.name}"
+        self._inputs = [port_of(node) for node in self._session.get_inputs()]
+        outputs = [port_of(node) for node in self._session.get_outputs()]
+        self.declare(self._inputs, outputs, max_batch)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """The graph's outputs. Raises InvalidInput when sizes that vary do not go together."""
+        feed = {port.name: _fed(x) for port, x in zip(self._inputs, arrays, strict=True)}
+        try:
+            outputs: list[Array] = self._session.run(None, feed)
+        except self._bad_input as error:
+            raise InvalidInput(" ".join(str(error).split())) from error
+        return [_encoded(y) if y.dtype.kind in "OU" else y for y in outputs]
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(
+            f'ONNX files need onnxruntime: pip install "modelfarm[onnx]" ({error})'
+        ) from error
+    return onnxruntime
+
+
+def providers_here(runtime: Any) -> list[str]:
+    """The execution providers for this process, best first: a GPU's if it may see one."""
+    offered = runtime.get_available_providers()
+    no_gpu = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    gpu = [] if no_gpu else [name for name in GPU_PROVIDERS if name in offered]
+    return [*gpu, "CPUExecutionProvider"]
+
+
+def port_of(node: Any) -> Port:
+    """One input or output of a session. Raises ValueError when it is no tensor farm carries."""
+    kind = str(node.type)
+    dtype = DTYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
+    if dtype is None or not kind.startswith("tensor("):
+        hint = ""
+        if kind.startswith("seq(map("):
+            hint = "; convert scikit-learn models with options={'zipmap': False}"
+        raise ValueError(
+            f"{node.name!r} is {kind}; expected a tensor of {', '.join(sorted(DTYPES))}{hint}"
+        )
+    sizes = tuple(n if isinstance(n, int) and n >= 0 else _symbol(n) for n in node.shape)
+    return Port(node.name, sizes, dtype)
+
+
+def _symbol(size: object) -> str:
+    return size if isinstance(size, str) else ""
+
+
+def _fed(array: Array) -> Array:
+    if array.dtype != object:
+        return array
+    try:
+        texts = [text.decode() for text in array.ravel()]
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"ONNX strings are UTF-8: {error}") from None
+    decoded = np.empty(len(texts), object)
+    decoded[:] = texts
+    return decoded.reshape(array.shape)
+
+
+def _encoded(array: Array) -> Array:
+    encoded = np.empty(array.size, object)
+    encoded[:] = [text.encode() for text in array.ravel()]
+    return encoded.reshape(array.shape)
