@@ -50,7 +50,7 @@ class Child:
             with log.open("ab") as output:
                 self._log_began = output.tell()
                 self._process = self._started(arguments, output, environment)
-        except OSError:
+        except BaseException:
             self._lifeline.cut()
             raise
         self.pid = self._process.pid

@@ -24,6 +24,7 @@ from farm.provision.group import Group, Launch
 from farm.transports.connection import Connection, read_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter
 from farm.worker.mpi import WorldError, check_installed
+from farm.worker.open_files import allow_many_open_files
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,9 @@ GOODBYE_S = 5.0
 
 HURRY_S = 2.0
 """After a second signal, what still runs is killed this much later and handed back."""
+
+FILES_OF_A_GROUP, OTHER_FILES = 5, 100
+"""Open at once for each group of MPI ranks besides a connection to each rank; and for the rest."""
 
 START_CRASHES = 3
 """So many crashes while loading, before any process ever served, and the supervisor gives up."""
@@ -164,18 +168,26 @@ class Workers:
         And WorkersFailed when there is no MPI to start ranks with.
         """
         connection = read_connection(self.settings.connect)
+        open_files = allow_many_open_files()
         if self.settings.launch is not None:
-            self._check_launch(self.settings.launch)
+            self._check_launch(self.settings.launch, open_files)
         self.settings.logs.mkdir(parents=True, exist_ok=True)
         self._reports: Reports = self._line_to(connection)
         self._thread.start()
 
-    def _check_launch(self, launch: Launch) -> None:
+    def _check_launch(self, launch: Launch, open_files: int) -> None:
         try:
             check_installed()
             launch.words()
         except WorldError as error:
             raise WorkersFailed(str(error)) from None
+        needed = self.settings.count * (launch.ranks + FILES_OF_A_GROUP) + OTHER_FILES
+        if needed > open_files:
+            raise WorkersFailed(
+                f"a connection to each of {self.settings.count * launch.ranks} MPI ranks needs "
+                f"{needed} open files, this process may have {open_files}: raise the hard limit "
+                "(ulimit -Hn), or start fewer groups here and others by another farm worker"
+            )
 
     def _line_to(self, connection: Connection) -> Reporter:
         self._connection = connection

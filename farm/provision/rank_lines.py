@@ -24,6 +24,9 @@ from dataclasses import dataclass
 VARIABLE = "FARM_SUPERVISOR"
 """The environment variable that tells ranks the supervisor's HOST:PORT/SECRET."""
 
+BACKLOG = 4096
+"""All ranks of a group dial in at once."""
+
 DIAL_WITHIN_S = 30.0
 LONGEST_LINE = 1 << 20
 DRAIN = b"drain\n"
@@ -52,7 +55,7 @@ class RankLines:
         self.gone: int | None = None
         self._ended: list[int] = []
         self._secret = secrets.token_hex(16)
-        self._listener = socket.create_server(("127.0.0.1" if loopback else "", 0), backlog=512)
+        self._listener = socket.create_server(("127.0.0.1" if loopback else "", 0), backlog=BACKLOG)
         self._listener.setblocking(False)
         host = "127.0.0.1" if loopback else socket.gethostname()
         self.address = f"{host}:{self._listener.getsockname()[1]}/{self._secret}"
@@ -103,7 +106,7 @@ class RankLines:
                 data = b""
                 break
             elif peer.talks and self._draining:
-                connection.send(DRAIN)
+                _ask_to_drain(connection)
         if not data or len(peer.unread) > LONGEST_LINE:
             if peer.known and not peer.talks:
                 self._ended.append(-1 if peer.rank is None else peer.rank)
@@ -125,8 +128,7 @@ class RankLines:
         self._draining = True
         for connection, peer in self._peers.items():
             if peer.known and peer.talks:
-                with contextlib.suppress(OSError):
-                    connection.send(DRAIN)
+                _ask_to_drain(connection)
 
     def cut(self) -> None:
         """Close all lines: the ranks die. May be called twice."""
@@ -181,6 +183,11 @@ class Talk:
             while words := self._socket.recv(64):
                 if DRAIN.strip() in words:
                     self._on_drain()
+
+
+def _ask_to_drain(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is gone, as is about to be read
+        connection.send(DRAIN)
 
 
 def _dial(address: str, kind: str) -> socket.socket:

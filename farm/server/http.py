@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import socket
 from collections import deque
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from farm.errors import Unavailable
 from farm.protocols.umbridge import error_body
 from farm.server.exchange import Exchange
+from farm.worker.open_files import allow_many_open_files
 
 if TYPE_CHECKING:
     from farm.server.app import FrontDoor
@@ -38,9 +38,6 @@ it and none sends into a connection that is being closed."""
 
 PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """A peer that vanished is noticed within two minutes, and no router forgets a long run."""
-
-OPEN_FILES = 65_536
-"""Open connections that are asked for, as far as the machine allows."""
 
 SENT_AHEAD = 16
 """Requests that a client may send before their turn; more are left in the network, and with them
@@ -104,7 +101,8 @@ class HttpServer:
             return
         server.config.timeout_graceful_shutdown = grace_s  # type: ignore[assignment]  # a float will do
         server.should_exit = True
-        await serving
+        with _without("Cancel %s running task"):  # a forced end is what was asked for
+            await serving
         state = server.server_state
         ending: list[asyncio.Future[None]] = [*state.tasks]
         for connection in list(state.connections):
@@ -115,6 +113,21 @@ class HttpServer:
         for connection in list(state.connections):
             connection.transport.abort()
         self._server = self._serving = None
+
+
+@contextlib.contextmanager
+def _without(message: str) -> Iterator[None]:
+    """Keep a message of uvicorn's that begins like this from the user."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith(message)
+
+    uvicorns = logging.getLogger("uvicorn.error")
+    uvicorns.addFilter(is_other)
+    try:
+        yield
+    finally:
+        uvicorns.removeFilter(is_other)
 
 
 class _Server(uvicorn.Server):
@@ -235,8 +248,11 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket whose connections are probed when silent. Raises Unavailable."""
+def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
+    """A listening socket whose connections are probed when silent.
+
+    Raises Unavailable, which names the `option` that gives another port.
+    """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -258,14 +274,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason}; --port 0 picks a free one"
+            f"cannot listen on {host}:{port}: {reason}; {option} 0 picks a free one"
         ) from None
     return listener
-
-
-def allow_many_open_files() -> None:
-    """Raise this process's limit of open files towards `OPEN_FILES`, as far as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -31,6 +31,7 @@ from farm.call import Array, Operation
 from farm.errors import FarmError, ModelFailed, TimeLimitExceeded, error_named
 from farm.model import Config, Inputs, Model, Tensors, operations_of
 from farm.protocols.wire_arrays import ArrayWriter, array_at
+from farm.worker.open_files import allow_many_open_files
 from farm.worker.run import named
 
 STUCK_AFTER_S = 3.0
@@ -104,6 +105,7 @@ class Hub:
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         """hosts: the host of each rank."""
+        allow_many_open_files()  # a connection for each rank
         self.broken = False
         self.on_broken = on_broken
         self.time_limit_s: float | None = None

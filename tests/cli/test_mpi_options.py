@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import urllib3
 
-from tests.serving import BEAM, run_farm, serving
+from tests.serving import BEAM, FARM, environment, run_farm, serving
 
 NORM = """
 import farm
@@ -69,3 +71,12 @@ def test_options_of_mpi_that_do_not_fit(
     assert status == 2
     assert message in errors
     assert errors.count("\n") == 1
+
+
+def test_more_ranks_than_there_may_be_connections(folder: Path) -> None:
+    command = f"ulimit -n 300; exec {shlex.join(FARM)} serve beam.py --port 0 --mpi 50 -n 4"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "200 MPI ranks needs 320 open files, this process may have 300" in done.stderr

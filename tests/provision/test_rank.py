@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -28,6 +29,8 @@ from tests.running_farm import LIMIT_S, Farm, wait_until
 from tests.serving import environment
 
 Start = Callable[..., Workers]
+
+ENDS_AT = int(time.time()) + 3600
 
 MODELS = """
 import ctypes, os, signal, time
@@ -59,11 +62,15 @@ class Total(farm.Model):
             os.kill(os.getpid(), signal.SIGKILL)
         if config.get("kill") == comm.rank:
             os.kill(os.getpid(), signal.SIGKILL)
-        (HERE / f"rank{comm.rank}").write_text(str(os.getpid()))
         if "sleep" in config:
             time.sleep(config["sleep"])
-        if "hold" in config:
-            ctypes.PyDLL(None).usleep(int(config["hold"] * 1e6))
+        held = HERE / "held"
+        if "hold" in config or (config.get("hold once") == comm.rank and not held.exists()):
+            held.touch()
+            lock = ctypes.PyDLL(None).pthread_mutex_lock
+            mutex = ctypes.create_string_buffer(64)
+            lock(mutex)
+            lock(mutex)  # for ever, with the interpreter held, and no signal ends it
         if config.get("alone"):
             return inputs["x"], comm.size
         y = np.empty(2)
@@ -215,6 +222,34 @@ def test_a_call_that_always_kills_a_rank_is_given_up(farm: Farm, start: Start) -
     assert answer(farm, 1.0) == (3.0, 2.0)
 
 
+@pytest.mark.parametrize(
+    ("rank", "config"), [(0, {}), (1, {}), (1, {"hold once": 0})], ids=["0", "1", "held"]
+)
+def test_a_rank_that_is_killed_ends_the_others_even_if_the_launcher_does_not(
+    farm: Farm,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    rank: int,
+    config: dict[str, int],
+) -> None:
+    """As srun leaves them alone unless it is told -K."""
+    monkeypatch.setattr("farm.provision.local.GOODBYE_S", 0.2 if config else 60.0)
+    workers = start(2)
+    ranks = ranks_of(workers)
+    (pid,) = workers.pids()
+    launcher = psutil.Process(pid)
+    launchers = {launcher, *launcher.children(recursive=True)} - {*ranks}
+    for process in launchers:
+        process.suspend()
+    call = submit(farm, 1.0, **{"kill once": rank}, **config)
+    wait_until(lambda: all(gone(rank) for rank in ranks), "all ranks are gone")
+    for process in launchers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+    assert call.result(LIMIT_S).outputs[0][0] == 3.0
+    assert len(farm.losses()) == 1
+
+
 @pytest.mark.parametrize("how", ["sleep", "hold"])
 def test_the_time_limit_ends_the_whole_group(
     farm: Farm, start: Start, tmp_path: Path, how: str
@@ -232,7 +267,7 @@ def test_the_time_limit_ends_the_whole_group(
 
 @pytest.fixture
 def world(farm: Farm, models: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """`mpiexec -n SIZE farm worker --mpi RANKS`."""
+    """`mpiexec -n SIZE farm worker --mpi RANKS`, in what could be a job of SLURM's."""
     started: list[subprocess.Popen[str]] = []
 
     def world(size: int, ranks: int, *words: str) -> subprocess.Popen[str]:
@@ -240,7 +275,7 @@ def world(farm: Farm, models: Path) -> Iterator[Callable[..., subprocess.Popen[s
         command += ["worker", str(models), "--connect", str(farm.connect), "--mpi", str(ranks)]
         process = subprocess.Popen(
             [*command, *words],
-            env=environment(),
+            env=environment() | {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(ENDS_AT)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -260,6 +295,10 @@ def test_a_world_forms_groups_and_drains_on_sigterm(
 ) -> None:
     launcher = world(4, 2)
     assert len(set(farm.wait_for_workers(2))) == 2
+    infos = farm.dispatcher._workers.values()
+    assert [(i.ends_at, i.labels["job"], i.labels["ranks"]) for i in infos] == [
+        (ENDS_AT, "7", "2")
+    ] * 2
     futures = [submit(farm, float(i)) for i in range(10)]
     assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [3.0 * i for i in range(10)]
     running = submit(farm, 1.0, sleep=0.5)

@@ -138,7 +138,9 @@ def test_a_request_that_runs_is_finished_while_no_new_one_is_taken() -> None:
         stopping.result(WAIT_S)
 
 
-def test_a_request_that_outlasts_the_grace_is_answered_with_an_error() -> None:
+def test_a_request_that_outlasts_the_grace_is_answered_with_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     slow = Slow()
     with front_door({"slow": slow}) as door, door.connect() as running, door.connect() as half:
         half.sendall(ASK[:-5])  # a body that never ends
@@ -152,6 +154,7 @@ def test_a_request_that_outlasts_the_grace_is_answered_with_an_error() -> None:
             assert (status, json.loads(body)["error"]["type"]) == (503, "Unavailable")
             assert connection.recv(1) == b""
         slow.go.set()
+    assert caplog.text == "", "uvicorn's tasks are not the user's"
 
 
 def test_points_that_outlast_the_grace_are_cut_off_so_that_it_is_seen(
