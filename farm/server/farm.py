@@ -11,6 +11,7 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -281,7 +282,16 @@ def _lives(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return pid != os.getpid()
+    return pid != os.getpid() and not _has_ended(pid)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether all that is left of the process is its number, until its parent takes note."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # no such system, or gone by now
+        return False
+    return stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")  # proc(5)
 
 
 @contextlib.contextmanager

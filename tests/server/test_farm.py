@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,7 @@ from farm.model import Inputs
 from farm.provision.local import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
-from farm.transports.connection import read_connection
+from farm.transports.connection import Connection, read_connection, write_connection
 from tests.serving import BEAM, LIMIT_S
 
 
@@ -79,6 +82,18 @@ def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match=r"a farm \(process 1\) runs in"), running(second):
             pass
         assert (tmp_path / "farm.json").read_text() == taken
+
+
+def test_the_folder_of_a_farm_that_has_ended_is_free_before_its_parent_takes_note(
+    tmp_path: Path,
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        left = Connection("tcp://x:1", host=socket.gethostname(), pid=ended.pid)
+        write_connection(tmp_path / "farm.json", left)
+        part = Farm([], Settings(dir=tmp_path), objects={"Double": Double()}, doors=False)
+        with running(part) as connection:
+            assert connection.pid == os.getpid()
 
 
 def test_a_taken_port_leaves_nothing_behind(tmp_path: Path) -> None:
