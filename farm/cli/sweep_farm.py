@@ -20,6 +20,7 @@ from farm.errors import FarmError
 from farm.provision.local import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
+from farm.sweep.errors import SweepError
 from farm.sweep.window import PER_WORKER, START
 
 Command = Callable[..., Any]
@@ -157,7 +158,7 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
 def _served(target: Target, out: Path) -> Iterator[Path]:
     """A farm in this process for the block; gives its connection file.
 
-    Its run folder, with what the models print, stays when the block fails.
+    Its run folder, with what the models print, stays when the farm fails, or a call's answer.
     """
     folder = out.with_name(out.name + ".run")
     settings = Settings(
@@ -175,7 +176,15 @@ def _served(target: Target, out: Path) -> Iterator[Path]:
         with running(farm):
             yield farm.connection_file
     except WorkersFailed as error:
-        raise click.ClickException(f"{error} (what the models said is in {folder}/logs)") from None
+        said = ""
+        if any((folder / "logs").glob("*.log")):
+            said = f" (what the models said is in {folder}/logs)"
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise click.ClickException(f"{error}{said}") from None
+    except (SweepError, click.ClickException, KeyboardInterrupt):
+        shutil.rmtree(folder, ignore_errors=True)  # the sweep is refused: no fault of the models
+        raise
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from farm.cli.sweep_farm import Target, open_farm
-from farm.errors import Unavailable
+from farm.errors import ModelFailed, Unavailable
+from farm.sweep.errors import SweepError
 from farm.sweep.window import START
 from tests.dask_cluster import dask_cluster
 from tests.serving import BEAM, run_farm, serving
@@ -74,6 +75,29 @@ def test_what_models_said_stays_when_they_cannot_be_loaded(folder: Path) -> None
         open_farm(target, folder / "s.h5"),
     ):
         pass
+    assert any((folder / "s.h5.run" / "logs").iterdir())
+    target = Target((str(folder / "bad.py"),), workers=1, mpi=2, mpi_launch="sruhn")
+    with (
+        pytest.raises(click.ClickException, match=r"no launcher 'sruhn' here[^/]*$"),
+        open_farm(target, folder / "t.h5"),
+    ):
+        pass
+    assert not (folder / "t.h5.run").exists()
+
+
+@pytest.mark.parametrize("error", [SweepError("no room"), KeyboardInterrupt()], ids=["no", "^C"])
+def test_nothing_stays_of_a_sweep_that_is_refused(folder: Path, error: BaseException) -> None:
+    target = Target((str(folder / "beam.py"),), workers=1)
+    with pytest.raises(type(error)), open_farm(target, folder / "s.h5"):
+        raise error
+    assert not (folder / "s.h5.run").exists()
+
+
+def test_what_models_said_stays_when_an_answer_is_an_error(folder: Path) -> None:
+    target = Target((str(folder / "beam.py"),), workers=1)
+    with pytest.raises(ModelFailed), open_farm(target, folder / "s.h5"):
+        raise ModelFailed("no convergence")
+    assert any((folder / "s.h5.run" / "logs").iterdir())
 
 
 def test_a_running_farm_gets_enough_for_its_workers(folder: Path) -> None:
