@@ -240,6 +240,17 @@ def decode_parameters(body: bytes) -> Parameters:
     return _parameters(decode_object(body), "the request")
 
 
+def decode_index(body: bytes) -> bool:
+    """Whether an index of the repository is to hold the models that are ready alone.
+
+    Raises InvalidRequest, InvalidInput.
+    """
+    ready = decode_object(body).get("ready")
+    if ready is not None and type(ready) is not bool:
+        raise InvalidInput(f"ready is {kind_of(ready)}; expected true or false")
+    return bool(ready)
+
+
 def decode_object(body: bytes) -> dict[str, Any]:
     """A JSON object, which an empty body is, too. Raises InvalidRequest."""
     message = parse(body) if body and not body.isspace() else {}

@@ -19,6 +19,9 @@ from farm.server.access import Access
 from farm.server.api import create_api
 from farm.server.asgi import USER, answer_json, answer_refused, headers_of, peer_of
 from farm.server.door import Backend, Door, Refused
+from farm.server.kserve import KServeDoor
+from farm.server.kserve_paths import is_below, is_stream
+from farm.server.kserve_repository import Repository
 from farm.server.page import status_page
 from farm.server.stream import IN_FLIGHT
 from farm.server.umbridge import PATHS, UmBridgeDoor
@@ -35,17 +38,20 @@ def create_app(
     token: str | None = None,
     settings: Settings = DEFAULTS,
     in_flight: int = IN_FLIGHT,
+    repository: Repository | None = None,
 ) -> FrontDoor:
     """The way in to `backend`, which is the dispatcher or something like it.
 
     token: what clients from other machines show, None to let everybody in; settings: of them
-    max_body_bytes and non_finite; in_flight: points of one streamed request at work at once.
+    max_body_bytes and non_finite; in_flight: points of one streamed request at work at once;
+    repository: KServe's, where another door has a share in it.
     """
     limit, non_finite = settings.max_body_bytes, NonFinite(settings.non_finite)
     umbridge = UmBridgeDoor(backend, non_finite=non_finite)
     api = create_api(backend, max_body_bytes=limit, non_finite=non_finite, in_flight=in_flight)
     doors: dict[str, Door] = {str(path): umbridge for path in PATHS} | {"/": status_page}
-    return FrontDoor(doors, api, Access(token), max_body_bytes=limit)
+    kserve = KServeDoor(backend, repository or Repository(backend), non_finite=non_finite)
+    return FrontDoor(doors, api, Access(token), max_body_bytes=limit, kserve=kserve)
 
 
 class FrontDoor:
@@ -58,15 +64,20 @@ class FrontDoor:
         access: Access,
         *,
         max_body_bytes: int = DEFAULTS.max_body_bytes,
+        kserve: KServeDoor | None = None,
     ) -> None:
         self.access = access
         self.max_body_bytes = max_body_bytes
         self._doors = doors
         self._otherwise = otherwise
+        self._kserve = kserve
 
     def door(self, path: str) -> Door | None:
-        """The door of exactly this path."""
-        return self._doors.get(path)
+        """The door of exactly this path, or of what is below /v2."""
+        door = self._doors.get(path)
+        if door is None and is_below(path) and not is_stream(path):
+            return self._kserve
+        return door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that is for no door."""

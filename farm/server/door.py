@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from farm.call import Call, Hints, ModelInfo, Result
 from farm.errors import FarmError, InvalidInput
@@ -58,7 +58,10 @@ class Backend(Protocol):
 
 
 class Request(NamedTuple):
-    """A whole request. path: unquoted; peer: the client's host; user: its Basic name, or ""."""
+    """A whole request. path: unquoted, but below /v2 as it was sent, with its query.
+
+    peer: the client's host; user: its Basic name, or "".
+    """
 
     method: str
     path: str
@@ -82,6 +85,14 @@ TakeBack = Callable[[], None]
 
 Door = Callable[[Request, Answer], TakeBack | None]
 """Answers a request, now or later; None: nothing is to be taken back."""
+
+
+@runtime_checkable
+class SpeaksErrors(Protocol):
+    """A door whose protocol has its own form for errors; else they have UM-Bridge's."""
+
+    def error_body(self, kind: str, message: str) -> bytes:
+        """The body of an answer for what goes wrong outside the door."""
 
 
 class Refused(Exception):

@@ -6,8 +6,7 @@ import http
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from farm.errors import Unavailable
-from farm.protocols.umbridge import encode_error, error_body
+from farm.protocols.umbridge import error_body
 from farm.server.door import (
     INTERNAL_ERROR,
     JSON,
@@ -16,6 +15,7 @@ from farm.server.door import (
     Headers,
     Refused,
     Request,
+    SpeaksErrors,
     TakeBack,
     too_large,
     unpacked,
@@ -141,7 +141,7 @@ class Exchange:
             self._refuse(refused)
         except Exception:
             logger.exception("answering %s", self._path)
-            self.answer(500, error_body("InternalError", INTERNAL_ERROR))
+            self.answer(500, self._error_body("InternalError", INTERNAL_ERROR))
 
     # The answer
 
@@ -174,13 +174,20 @@ class Exchange:
         self._connection.on_response_complete()
 
     def _refuse(self, refused: Refused) -> None:
-        self.answer(refused.status, error_body(refused.kind, refused.message), refused.headers)
+        body = self._error_body(refused.kind, refused.message)
+        self.answer(refused.status, body, refused.headers)
+
+    def _error_body(self, kind: str, message: str) -> bytes:
+        door = self._door
+        form = door.error_body if isinstance(door, SpeaksErrors) else error_body
+        return form(kind, message)
 
     def give_up(self) -> None:
         """The server ends: answer now that there will be no answer."""
         self.keep_alive = False
         take_back = self._take_back
-        self.answer(*encode_error(Unavailable("the farm shut down before the call finished")))
+        message = "the farm shut down before the call finished"
+        self.answer(503, self._error_body("Unavailable", message))
         if take_back is not None:
             take_back()
 

@@ -26,6 +26,7 @@ from farm.worker.open_files import allow_many_open_files
 
 if TYPE_CHECKING:
     from farm.server.app import FrontDoor
+    from farm.server.door import Door
 
 logger = logging.getLogger(__name__)
 
@@ -177,22 +178,16 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A request begins: for a door, or else for the application."""
-        door = self._front.door(self.url.decode("latin-1"))
+        path, door = self._door()
         if door is None:
-            # Not in the letters in which clients write it, or not for a door.
-            path = unquote((httptools.parse_url(self.url).path or b"").decode("ascii"))
-            door = self._front.door("/" + path.lstrip("/"))
-            if door is None:
-                super().on_headers_complete()
-                return
-        else:
-            path = self.url.decode("latin-1")
+            super().on_headers_complete()
+            return
         before = self.cycle
         self.cycle = exchange = Exchange(
             self,
             door,
             self.parser.get_method().decode("ascii"),
-            "/" + path.lstrip("/"),
+            path,
             dict(self.headers),
             limit=self._front.max_body_bytes,
             keep_alive=self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive(),
@@ -204,6 +199,19 @@ class Connection(HttpToolsProtocol):
             if len(self.pipeline) >= SENT_AHEAD:
                 self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))
+
+    def _door(self) -> tuple[str, Door | None]:
+        """The path as its door knows it, and the door; None: it is for the application."""
+        path = self.url.decode("latin-1")
+        door = self._front.door(path)
+        if door is None:
+            # Not in the letters in which clients write it, or not for a door.
+            path = "/" + (httptools.parse_url(self.url).path or b"").decode("ascii").lstrip("/")
+            door = self._front.door(path)
+        if door is None:
+            path = "/" + unquote(path).lstrip("/")
+            door = self._front.door(path)
+        return path, door
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if isinstance(cycle, Exchange):
