@@ -9,7 +9,7 @@
 #   sbatch [SBATCH OPTIONS] launchers/farm.sh [OPTIONS] MODEL... [-- COMMAND...]
 #
 #   sbatch -N 4 --exclusive launchers/farm.sh model.py
-#   sbatch -N 2 -n 8 launchers/farm.sh model.py -- farm sweep --to . --param x=0:1 --design sobol:256 -o s.h5
+#   sbatch -N 2 -n 8 launchers/farm.sh model.py -- farm sweep --param x=0:1 --design sobol:256 -o s.h5
 #   sbatch -N 2 --gpus-per-node=4 launchers/farm.sh --gpus auto surrogate.py
 #
 # Without a COMMAND the farm serves until the job ends. With one it serves it: the command runs on the first node with

@@ -134,7 +134,8 @@ class Elastic:
         now = time.monotonic()
         snapshot = self._dispatcher.snapshot()
         for change in self._jobs.hear(snapshot["workers"], now):
-            self._kind_serves(change, snapshot["workers"])
+            if change.event == "started":
+                self._kind_serves(change, snapshot["workers"])
             self._look_soon()
         if now >= self._look_at and (self._jobs.live or not self._known):
             await self._look()
@@ -418,7 +419,7 @@ class Elastic:
             {
                 "id": job.id,
                 "kind": job.kind,
-                "phase": "leaving" if job.is_leaving else job.phase,
+                "phase": _phase(job),
                 "state": job.state,
                 "reason": job.reason,
                 "nodes": job.nodes,
@@ -429,3 +430,10 @@ class Elastic:
             for job in self._jobs.live.values()
         ]
         return {"problem": self._slurm_problem, "kinds": kinds, "jobs": jobs_now}
+
+
+def _phase(job: FarmJob) -> str:
+    """Where a job is on its way, for people."""
+    if job.let_go_at is None and job.is_deserted:
+        return "deserted"
+    return "leaving" if job.is_leaving else job.phase

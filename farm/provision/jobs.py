@@ -9,6 +9,10 @@ from typing import Any, Literal
 from farm.provision.policy import Job
 from farm.provision.slurm import ORDINARY_REASONS, JobRow
 
+DRAINING_S = 2.0
+"""A job none of whose workers has taken anything for so long drains; one that cannot be reached for
+a moment takes nothing either."""
+
 DESERTED_S = 30.0
 """A job whose workers have been gone for so long is of no use, whatever SLURM says of it: of a node
 that fails it says RUNNING for some minutes yet."""
@@ -21,9 +25,9 @@ PAST_KEPT = 2000
 class FarmJob:
     """One job. state, reason: SLURM's words; empty until squeue has told of it.
 
-    workers: those that are joined now; served: some have joined at some time. useless: they
-    take nothing more, as before the end of the job, or have been gone for some time. let_go_at:
-    when it was asked to end, None as long as it is wanted; cancelled: and then it was cancelled.
+    workers: those that are joined now; served: some have joined at some time. shut_since: since
+    when none takes calls, or all are gone; useless: that was too long ago. let_go_at: when it was
+    asked to end, None as long as it is wanted; cancelled: and then it was cancelled.
     """
 
     id: str
@@ -35,7 +39,7 @@ class FarmJob:
     workers: int = 0
     served: bool = False
     useless: bool = False
-    deserted_since: float | None = None
+    shut_since: float | None = None
     in_flight: int = 0
     done: int = 0
     idle_since: float | None = None
@@ -55,15 +59,21 @@ class FarmJob:
         """Whether it can be counted on no more."""
         return self.let_go_at is not None or self.useless or self.state == "COMPLETING"
 
+    @property
+    def is_deserted(self) -> bool:
+        """Whether the workers that it had are gone."""
+        return self.served and not self.workers
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Something that happened to a job.
 
-    event: adopted, waits, started, requeued, ended; gone: SLURM does not know it any more.
+    event: adopted, waits, started, requeued, ended; gone: SLURM does not know it any more;
+    deserted: its last worker has left or was lost.
     """
 
-    event: Literal["adopted", "waits", "started", "requeued", "ended", "gone"]
+    event: Literal["adopted", "waits", "started", "deserted", "requeued", "ended", "gone"]
     job: FarmJob
     text: str
 
@@ -142,14 +152,18 @@ class Jobs:
                 job.idle_since = None
             elif job.idle_since is None:
                 job.idle_since = now
-            if rows or not job.served:
-                job.deserted_since = None
-                job.useless = bool(rows) and not any(row["slots"] for row in rows)
-            else:
-                job.deserted_since = job.deserted_since or now
-                job.useless = now >= job.deserted_since + DESERTED_S
+            if job.workers and not rows:
+                changes.append(Change("deserted", job, ""))
             job.done = done
             job.workers = len(rows)
+            if any(row["slots"] for row in rows) or not (rows or job.served):
+                job.shut_since = None
+                job.useless = False
+            else:
+                job.shut_since = now if job.shut_since is None else job.shut_since
+                shut_s = now - job.shut_since
+                # Once it drains it stays of no use when its workers are gone.
+                job.useless |= shut_s >= (DRAINING_S if rows else DESERTED_S)
             ends = [row["ends_in_s"] for row in rows if row["ends_in_s"] is not None]
             job.ends_in_s = min(ends, default=None)
             if rows and not job.served:

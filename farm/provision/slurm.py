@@ -30,7 +30,7 @@ ENDED = frozenset(
 )
 """States in squeue(1), JOB STATE CODES; all others have nodes, or are about to."""
 
-ORDINARY_REASONS = frozenset({"", "None", "Priority", "Resources", "BeginTime"})
+ORDINARY_REASONS = frozenset({"", "Priority", "Resources", "BeginTime"})
 """Reasons for waiting that nobody has to do anything about."""
 
 FORMAT = "%i|%T|%N|%L|%j|%r"
@@ -42,7 +42,10 @@ class SlurmError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """What squeue says of a job. reason: why it waits, or how it ended, in SLURM's words."""
+    """What squeue says of a job.
+
+    reason: why it waits, or how it ended, in SLURM's words; empty where SLURM says None.
+    """
 
     id: str
     state: str
@@ -64,8 +67,7 @@ class JobRow:
     @property
     def in_words(self) -> str:
         """Its state, and the reason if there is one."""
-        reason = "" if self.reason in ("", "None") else f" ({self.reason})"
-        return f"{self.state}{reason}"
+        return f"{self.state} ({self.reason})" if self.reason else self.state
 
 
 def parse_jobs(text: str) -> list[JobRow]:
@@ -75,8 +77,13 @@ def parse_jobs(text: str) -> list[JobRow]:
         words = line.split("|", 5)
         if len(words) == 6:
             job, state, nodes, left, name, reason = words
-            rows.append(JobRow(job, state, name, nodes, left, reason.strip("()")))
+            rows.append(JobRow(job, state, name, nodes, left, _reason(reason)))
     return rows
+
+
+def _reason(word: str) -> str:
+    word = word.strip("()")
+    return "" if word == "None" else word
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
@@ -132,11 +139,13 @@ class Slurm:
         for command in commands:
             with contextlib.suppress(SlurmError):
                 output = (await self._run(*command)).strip()
-                words = dict(w.split("=", 1) for w in output.split() if "=" in w)
                 if command[0] == "sacct" and output:
-                    return output.splitlines()[0].replace("|", ", exit code ")
+                    state, code = output.splitlines()[0].split("|")
+                    return JobRow(job, state, "", reason=f"exit code {code}").in_words
+                words = dict(w.split("=", 1) for w in output.split() if "=" in w)
                 if "JobState" in words:
-                    return f"{words['JobState']} ({words.get('Reason', 'None')})"
+                    reason = _reason(words.get("Reason", ""))
+                    return JobRow(job, words["JobState"], "", reason=reason).in_words
         return ""
 
     async def _run(self, *command: str, feed: str = "") -> str:

@@ -8,7 +8,7 @@ from farm.provision.jobs import Jobs
 from farm.provision.slurm import JobRow
 
 
-def row(job: str, state: str, *, reason: str = "None", name: str = "farm-ab-small") -> JobRow:
+def row(job: str, state: str, *, reason: str = "", name: str = "farm-ab-small") -> JobRow:
     return JobRow(job, state, name, "n1", "9:00", reason)
 
 
@@ -135,6 +135,28 @@ def test_jobs_on_their_way_out_cannot_be_counted_on() -> None:
     seen(
         jobs, row("1", "RUNNING"), row("2", "COMPLETING"), row("3", "RUNNING"), row("4", "RUNNING")
     )
-    jobs.hear([worker("3", slots=0), worker("3"), worker("4", slots=0, in_flight=1)], 6.0)
-    assert [job.id for job in jobs.for_policy("small", 6.0)] == ["3"]
+    for now in (6.0, 8.0):
+        jobs.hear([worker("3", slots=0), worker("3"), worker("4", slots=0, in_flight=1)], now)
+    assert [job.id for job in jobs.for_policy("small", 8.0)] == ["3"]
     assert len(jobs.of("small")) == 4
+
+
+def test_a_job_that_drains_is_not_counted_on_again_when_its_workers_are_gone() -> None:
+    """Else the job that takes its place would be one too many until SLURM tells of the end."""
+    jobs = Jobs("ab")
+    jobs.submitted("1", "small", 0.0)
+    counted, events = [], []
+    shut = worker("1", slots=0)
+    for now, rows in [(1, [worker("1")]), (2, [shut]), (3, [shut]), (4, [shut]), (5, []), (6, [])]:
+        events += [change.event for change in jobs.hear(rows, now)]
+        counted.append(len(jobs.for_policy("small", now)))
+    assert counted == [1, 1, 1, 0, 0, 0]
+    assert events == ["started", "deserted"]
+
+
+def test_a_job_that_cannot_be_reached_for_a_moment_is_counted_on() -> None:
+    jobs = Jobs("ab")
+    jobs.submitted("1", "small", 0.0)
+    for now, slots in [(1.0, 1), (2.0, 0), (3.9, 0), (4.0, 1), (5.0, 0), (6.9, 0)]:
+        jobs.hear([worker("1", slots=slots)], now)
+        assert len(jobs.for_policy("small", now)) == 1

@@ -32,7 +32,7 @@ def test_rows_of_squeue_are_read() -> None:
     text = "7|PENDING||1:00|farm-ab-x|(Resources)\nslurm: warning\n8|RUNNING|n[1-2]|0:10|a b|None\n"
     assert parse_jobs(text) == [
         JobRow("7", "PENDING", "farm-ab-x", "", "1:00", "Resources"),
-        JobRow("8", "RUNNING", "a b", "n[1-2]", "0:10", "None"),
+        JobRow("8", "RUNNING", "a b", "n[1-2]", "0:10", ""),
     ]
 
 
@@ -52,7 +52,7 @@ def test_states_say_whether_a_job_waits_runs_or_has_ended() -> None:
     assert (
         JobRow("1", "FAILED", "", reason="NonZeroExitCode").in_words == "FAILED (NonZeroExitCode)"
     )
-    assert JobRow("1", "COMPLETED", "", reason="None").in_words == "COMPLETED"
+    assert JobRow("1", "COMPLETED", "").in_words == "COMPLETED"
 
 
 def test_settings_of_the_job_around_us_and_of_commands_do_not_reach_them() -> None:
@@ -99,7 +99,8 @@ def test_a_command_that_hangs_is_ended(commands: Path) -> None:
     ("scontrol", "sacct", "fate"),
     [
         ("echo JobId=1 JobState=FAILED Reason=NonZeroExitCode", "", "FAILED (NonZeroExitCode)"),
-        ("exit 1", 'echo "FAILED|1:0"', "FAILED, exit code 1:0"),
+        ("echo JobId=1 JobState=COMPLETED Reason=None", "", "COMPLETED"),
+        ("exit 1", 'echo "FAILED|1:0"', "FAILED (exit code 1:0)"),
         ("exit 1", "echo accounting storage is disabled >&2; exit 1", ""),
     ],
 )

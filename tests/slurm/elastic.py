@@ -138,7 +138,11 @@ class Elastic:
             rows: list[dict[str, Any]] = self.status()["workers"]
             return rows if len(rows) == count else []
 
-        return wait_for(found, f"{count} workers")
+        try:
+            return wait_for(found, f"{count} workers")
+        except AssertionError as error:
+            error.add_note(self.run(*FARM, "status", "--to", "run"))
+            raise
 
     @contextlib.contextmanager
     def calling(self, name: str, count: int, sleep_s: float) -> Iterator[Callable[[], list[float]]]:
