@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from farm.sweep.parameters import choice
     from farm.worker.command import CommandModel
     from farm.worker.onnx import OnnxModel
+    from farm.worker.torch import TorchModel
 else:
     _LATER = {
         "Client": ("farm.client", "Client"),
@@ -30,6 +31,7 @@ else:
         "OnnxModel": ("farm.worker.onnx", "OnnxModel"),
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
+        "TorchModel": ("farm.worker.torch", "TorchModel"),
         "choice": ("farm.sweep.parameters", "choice"),
         "connect": ("farm.client", "connect"),
         "integer": ("farm.sweep.parameters", "Integer"),
@@ -71,6 +73,7 @@ __all__ = [
     "Result",
     "Sweep",
     "TensorInfo",
+    "TorchModel",
     "__version__",
     "choice",
     "connect",

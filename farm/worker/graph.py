@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array, TensorInfo
+from farm.errors import InvalidOutput
 from farm.model import Config, Inputs, Model
 
 DEFAULT_MAX_BATCH = 64
@@ -41,9 +42,11 @@ class GraphModel(Model):
     """A model whose evaluation is one run of a graph; a subclass opens it and writes `run`.
 
     batched: whether the graph's tensors have a batch axis in front, also when max_batch is 1.
+    warm: whether the graph has run, which it has not when it rejects made-up inputs.
     """
 
     batched: bool = False
+    warm: bool = False
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The graph's outputs in its own order, for arrays as the graph takes them."""
@@ -59,7 +62,12 @@ class GraphModel(Model):
         return dict(zip(self.outputs, outputs, strict=True))
 
     def declare(
-        self, inputs: Sequence[Port], outputs: Sequence[Port], max_batch: int | None
+        self,
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
+        max_batch: int | None,
+        *,
+        strict: bool = False,
     ) -> None:
         """Set inputs, outputs and max_batch from what the file says, and warm the graph up.
 
@@ -71,13 +79,13 @@ class GraphModel(Model):
             raise ValueError(f"max_batch is {max_batch}; expected 1 or more")
         self.batched = share_first_axis(inputs, outputs)
         most = DEFAULT_MAX_BATCH if self.batched else 1
+        self._try_once(inputs, outputs, strict=strict)
         if self.batched:
             trouble, rows_mix = self._try_rows(inputs, outputs)
             if trouble:
                 most, self.batched = 1, not rows_mix
         else:
             trouble = "its tensors share no first axis of any size"
-            self._try_once(inputs, outputs)
         if max_batch is not None and max_batch > 1 and most == 1:
             raise ValueError(f"max_batch is {max_batch}, but {trouble}; leave it out")
         if trouble and self.batched:
@@ -86,21 +94,23 @@ class GraphModel(Model):
         self.inputs = {port.name: port.tensor(batched=self.batched) for port in inputs}
         self.outputs = {port.name: port.tensor(batched=self.batched) for port in outputs}
 
-    def _try_once(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> list[Array] | None:
-        """Evaluate made-up inputs, which warms up; None when they are none for this graph."""
+    def _try_once(self, inputs: Sequence[Port], outputs: Sequence[Port], *, strict: bool) -> None:
+        """Evaluate made-up inputs, which warms up."""
         arrays = made_up(inputs, rows=1)
         try:
             found = self.run(arrays)
         except Exception as error:
             text = " ".join(str(error).split())
+            if strict or isinstance(error, InvalidOutput):
+                raise ValueError(f"it does not run as declared: {text}") from error
             log.warning("%s is not warmed up, as it rejects made-up inputs: %s", self.name, text)
-            return None
+            return
         check_outputs(found, outputs)
-        return found
+        self.warm = True
 
     def _try_rows(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> tuple[str, bool]:
         """What speaks against evaluating rows together, '' for nothing; and whether they mix."""
-        if self._try_once(inputs, outputs) is None:
+        if not self.warm:
             return "", False
         both = made_up(inputs, rows=2)
         alone = [self.run([x[i : i + 1] for x in both]) for i in (0, 1)]

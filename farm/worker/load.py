@@ -28,6 +28,7 @@ from typing import Any
 from farm.errors import FarmError
 from farm.model import Model
 from farm.worker.onnx import OnnxModel
+from farm.worker.torch import TorchModel
 from farm.worker.umbridge import adapt_object, models_at
 
 ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
@@ -36,7 +37,11 @@ FORMS = (
     "FILE.py:NAME, FILE.py, package.module:NAME, FILE.onnx, FILE.pt2, http://HOST:PORT, "
     "MODEL@http://HOST:PORT or ALIAS=any of these"
 )
-GRAPHS: Mapping[str, Callable[[Path], Model]] = {".onnx": OnnxModel}
+GRAPHS: Mapping[str, Callable[[Path], Model]] = {
+    ".onnx": OnnxModel,
+    ".pt": TorchModel,
+    ".pt2": TorchModel,
+}
 """What opens a file of another library, by the end of its name."""
 NOT_THEIRS = (
     str(Path(__file__).parents[1]),
