@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -14,6 +15,9 @@ ALL = ("auto", "per-node")
 ASK_TIMEOUT_S = 30.0
 """A driver that wakes its GPUs first takes some seconds."""
 
+HIDDEN = ("-1", "NoDevFiles")
+"""What hides all GPUs that come after it: CUDA's word, and SLURM's in a job without GPUs."""
+
 _UUID = re.compile(r"\(UUID: ((?:GPU|MIG)-[^)]+)\)")
 
 
@@ -25,13 +29,13 @@ def devices(wanted: str, environment: Mapping[str, str] = os.environ) -> tuple[s
     the machine are. Raises InvalidInput when there is none, or not that one.
     """
     bound = environment.get("CUDA_VISIBLE_DEVICES")
-    mine = _present() if bound is None else tuple(filter(None, map(str.strip, bound.split(","))))
+    mine = _present() if bound is None else _visible(bound)
+    if not mine and (wanted in ALL or bound is not None):
+        why = "nvidia-smi is not here or lists none; name them, as --gpus 0,1"
+        if bound is not None:
+            why = f"CUDA_VISIBLE_DEVICES is {bound!r}; ask SLURM for GPUs, as by --gres=gpu:1"
+        raise InvalidInput(f"--gpus {wanted} finds no GPU: {why}")
     if wanted in ALL:
-        if not mine:
-            why = "nvidia-smi is not here or lists none; name them, as --gpus 0,1"
-            if bound is not None:
-                why = "CUDA_VISIBLE_DEVICES is empty; ask SLURM for GPUs, as by --gres=gpu:1"
-            raise InvalidInput(f"--gpus {wanted} finds no GPU: {why}")
         return mine
     positions = [text.strip() for text in wanted.split(",")]
     if not all(text.isdecimal() for text in positions):
@@ -40,7 +44,7 @@ def devices(wanted: str, environment: Mapping[str, str] = os.environ) -> tuple[s
         )
     if len(set(map(int, positions))) < len(positions):
         raise InvalidInput(f"--gpus is {wanted!r}, which names a GPU twice; -n 2 puts two on each")
-    if bound is None and not mine:
+    if not mine:
         return tuple(positions)  # no program to ask; the driver will say if they are wrong
     missing = [text for text in positions if int(text) >= len(mine)]
     if missing:
@@ -49,6 +53,11 @@ def devices(wanted: str, environment: Mapping[str, str] = os.environ) -> tuple[s
             "first is 0"
         )
     return tuple(mine[int(text)] for text in positions)
+
+
+def _visible(bound: str) -> tuple[str, ...]:
+    names = filter(None, map(str.strip, bound.split(",")))
+    return tuple(itertools.takewhile(lambda name: name not in HIDDEN, names))
 
 
 def _present() -> tuple[str, ...]:

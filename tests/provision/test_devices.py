@@ -56,8 +56,10 @@ def test_gpus_may_be_named_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("wanted", "bound", "text"),
     [
-        ("auto", "", "CUDA_VISIBLE_DEVICES is empty; ask SLURM for GPUs"),
-        ("0", "", "names GPU 0; of 0 here"),
+        ("auto", "", "CUDA_VISIBLE_DEVICES is ''; ask SLURM for GPUs"),
+        ("0", "", "--gpus 0 finds no GPU: CUDA_VISIBLE_DEVICES is ''"),
+        ("auto", "NoDevFiles", "CUDA_VISIBLE_DEVICES is 'NoDevFiles'; ask SLURM for GPUs"),
+        ("1", "3,-1,4", r"names GPU 1; of 1 here \(3\)"),
         ("auto", None, "nvidia-smi is not here or lists none"),
         ("2", "4,5", r"names GPU 2; of 2 here \(4, 5\) the first is 0"),
         ("all", "0", "expected auto, per-node, or positions such as 0,1"),
