@@ -53,12 +53,17 @@ class Watch:
 
     Signals wake it through a pipe that the C part of the handler writes, so they are heard while
     the main thread is inside C code that lets other threads run. patience_s: how long after a
-    signal the drain begins.
+    signal the drain begins; interruptible: SIGINT drains too, as with no supervisor to hear it.
     """
 
-    def __init__(self, lifeline: int | None, *, patience_s: float = 0.0) -> None:
+    def __init__(
+        self, lifeline: int | None, *, patience_s: float = 0.0, interruptible: bool = False
+    ) -> None:
         self._lifeline = lifeline
         self._patience_s = patience_s
+        self._drains = {signal.SIGTERM, signal.SIGUSR1}
+        if interruptible:
+            self._drains.add(signal.SIGINT)
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._lock = threading.Lock()
@@ -68,11 +73,11 @@ class Watch:
     def start(self) -> None:
         """Begin, in the main thread."""
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._signalled)
-        signal.signal(signal.SIGUSR1, self._signalled)
         # Ctrl-C in a terminal and SLURM's signals reach all processes; the supervisor decides.
         # A handler, not SIG_IGN, which the programs that a model starts would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
+        for number in self._drains:
+            signal.signal(number, self._signalled)
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
@@ -100,7 +105,7 @@ class Watch:
                         os.killpg(os.getpgrp(), signal.SIGKILL)
                     os._exit(EXIT_ORPHANED)
                 numbers = os.read(self._read_end, 64)
-                if signal.SIGTERM in numbers or signal.SIGUSR1 in numbers:
+                if not self._drains.isdisjoint(numbers):
                     timer = threading.Timer(self._patience_s, self.ask_to_drain)
                     timer.daemon = True
                     timer.start()

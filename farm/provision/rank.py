@@ -164,7 +164,11 @@ def run(arguments: argparse.Namespace, *, size: int) -> int:
     faulthandler.enable()  # a crash in C code leaves a Python traceback in the log
     log_to_stderr()
     lifeline = None if address is None else Lifeline(address)
-    watch = Watch(None if lifeline is None else lifeline.fileno(), patience_s=DRAIN_AFTER_S)
+    watch = Watch(
+        None if lifeline is None else lifeline.fileno(),
+        patience_s=DRAIN_AFTER_S,
+        interruptible=lifeline is None,
+    )
     watch.start()
     try:
         comm = join_world(arguments.ranks, size=size)

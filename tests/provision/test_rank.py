@@ -290,8 +290,9 @@ def world(farm: Farm, models: Path) -> Iterator[Callable[..., subprocess.Popen[s
         process.communicate()
 
 
-def test_a_world_forms_groups_and_drains_on_sigterm(
-    farm: Farm, world: Callable[..., subprocess.Popen[str]]
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+def test_a_world_forms_groups_and_drains_on_signals(
+    farm: Farm, world: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     launcher = world(4, 2)
     assert len(set(farm.wait_for_workers(2))) == 2
@@ -303,7 +304,7 @@ def test_a_world_forms_groups_and_drains_on_sigterm(
     assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [3.0 * i for i in range(10)]
     running = submit(farm, 1.0, sleep=0.5)
     wait_until(lambda: farm.snapshot()["queues"][0]["in_flight"], "the call runs")
-    launcher.send_signal(signal.SIGTERM)
+    launcher.send_signal(number)
     assert running.result(LIMIT_S).outputs[0][0] == 3.0
     launcher.wait(LIMIT_S)
     farm.wait_for_workers(0)
