@@ -139,7 +139,7 @@ class DaskTransport:
     def _joined(self, info: WorkerInfo) -> None:
         self._tell(lambda dispatcher: dispatcher.worker_joined(info, self))
         if not self.ready.done():
-            self._tell(lambda _: self.ready.set_result(None))
+            self.ready.set_result(None)  # who waits on the dispatcher's loop hears of it after that
 
     def _left(self, name: WorkerId, error: BaseException | None) -> None:
         reason = "stopped" if error is None else one_line(error)

@@ -227,8 +227,7 @@ class Membership:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(ANSWER_S):
                 if self._client.status == "running":
-                    specs = self._models.specs
-                    await self._client.run(dask_worker.forget, specs, on_error="ignore")
+                    await self._client.run(dask_worker.forget, self._models, on_error="ignore")
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._client.close(), ANSWER_S)
 

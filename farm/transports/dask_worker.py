@@ -100,9 +100,14 @@ def keep(specs: Sequence[str], models: Mapping[str, Model]) -> None:
     _loaded[tuple(specs)] = _Loaded(Runner(models))
 
 
-def forget(specs: Sequence[str]) -> None:
-    """Keep these models no longer; whoever asks for them anew has them loaded anew."""
-    _loaded.pop(tuple(specs), None)
+def forget(models: Models) -> None:
+    """This life has ended. Models that no other one uses are kept no longer."""
+    with _loading:
+        loaded = _loaded.get(models.specs)
+        if loaded is not None:
+            loaded.lives.discard(models.life)
+            if not loaded.lives:
+                del _loaded[models.specs]
 
 
 def describe_models(models: Models) -> Described | Unfit:
@@ -134,7 +139,8 @@ def run(
     this process dies of it; once: when a worker dies, Dask must not run it again.
     """
     began_at = time.perf_counter()
-    idle_s = began_at - getattr(_thread, "ended_at", began_at)
+    # Before its first run a thread did not idle, it was new.
+    idle_s = began_at - _thread.ended_at if hasattr(_thread, "ended_at") else -1.0
     try:
         runner = _runner(models)
     except LoadError as error:

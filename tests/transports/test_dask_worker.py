@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +16,9 @@ from farm.call import Call, Operation
 from farm.errors import Unavailable
 from farm.model import Config, Inputs, Model
 from farm.transports import dask_worker
-from farm.transports.dask_worker import HandedBack, Models, Ran, RanBefore
+from farm.transports.dask_worker import HandedBack, Models, Ran, RanBefore, Unfit
 from tests.dask_cluster import (
+    LIMIT_S,
     MODELS,
     Cluster,
     expect_squares,
@@ -64,7 +66,7 @@ def models() -> Iterator[Models]:
     life = secrets.token_hex(4)
     dask_worker.keep(["kept"], {"Twice": Twice()})
     yield Models(("kept",), life)
-    dask_worker.forget(["kept"])
+    dask_worker.forget(Models(("kept",), life))
 
 
 class Twice(Model):
@@ -76,41 +78,64 @@ class Twice(Model):
         return 2.0 * inputs["x"]
 
 
-def cluster_in_this_process() -> distributed.Client:
-    return distributed.Client(processes=False, dashboard_address=":0", set_as_default=False)
+@pytest.fixture
+def client() -> Iterator[distributed.Client]:
+    """Of a cluster in this process."""
+    with distributed.Client(
+        processes=False,
+        n_workers=1,
+        threads_per_worker=1,
+        dashboard_address=":0",
+        set_as_default=False,
+    ) as client:
+        yield client
 
-
-run = functools.partial(dask_worker.run, marked=False, once=False)
-run_once = functools.partial(dask_worker.run, marked=True, once=True)
 
 CALL = Call("Twice", Operation.EVALUATE, (np.ones(1),))
 
-
-def test_what_was_asked_back_does_not_begin(models: Models) -> None:
-    with distributed.Client(
-        processes=False, dashboard_address=":0", set_as_default=False
-    ) as client:
-        ran = client.submit(run, models, 1, [CALL]).result()
-        assert ran.outcomes[0].outputs[0].tolist() == [2.0]
-        assert dask_worker.hand_back(models.life, [1, 2]) == [1]
-        said = client.submit(run, models, 2, [CALL]).result()
-        assert isinstance(said, HandedBack)
-        elsewhere = Models(models.specs, "another")
-        said = client.submit(
-            dask_worker.run, elsewhere, 2, [CALL], marked=False, once=False
-        ).result()
-        assert isinstance(said, Ran)
+run = functools.partial(dask_worker.run, marked=False, once=False)
 
 
-def test_what_runs_once_runs_once(models: Models) -> None:
-    with distributed.Client(
-        processes=False, dashboard_address=":0", set_as_default=False
-    ) as client:
-        for expected in (Ran, RanBefore):
-            future = client.submit(
-                dask_worker.run, models, 7, [CALL], marked=True, once=True, pure=False
-            )
-            assert isinstance(future.result(), expected)
+def test_what_was_asked_back_does_not_begin(models: Models, client: distributed.Client) -> None:
+    ran: Any = client.submit(run, models, 1, [CALL]).result()
+    assert ran.outcomes[0].outputs[0].tolist() == [2.0]
+    assert dask_worker.hand_back(models.life, [1, 2]) == [1]
+    said: Any = client.submit(run, models, 2, [CALL]).result()
+    assert isinstance(said, HandedBack)
+    elsewhere = Models(models.specs, "another")
+    said = client.submit(run, elsewhere, 2, [CALL]).result()
+    assert isinstance(said, Ran)
+
+
+def test_what_runs_once_runs_once(models: Models, client: distributed.Client) -> None:
+    run_once = functools.partial(dask_worker.run, marked=True, once=True)
+    for expected in (Ran, RanBefore):
+        future = client.submit(run_once, models, 7, [CALL], pure=False)
+        assert isinstance(future.result(), expected)
+
+
+def test_a_thread_idles_between_its_runs(models: Models, client: distributed.Client) -> None:
+    rans: list[Any] = [client.submit(run, models, n, [CALL]).result() for n in (1, 2)]
+    first, second = (ran.outcomes[0] for ran in rans)
+    assert first.idle_s < 0, "it was new"
+    assert 0 < second.idle_s < LIMIT_S
+
+
+def test_models_are_kept_until_the_last_farm_that_uses_them_has_left(
+    models: Models, client: distributed.Client
+) -> None:
+    other = Models(models.specs, "other")
+    numbers = itertools.count()
+
+    def told(by: Models) -> object:
+        return client.submit(run, by, next(numbers), [CALL]).result()
+
+    assert isinstance(told(models), Ran)
+    assert isinstance(told(other), Ran)
+    dask_worker.forget(other)
+    assert isinstance(told(models), Ran)
+    dask_worker.forget(models)
+    assert isinstance(told(models), Unfit)
 
 
 def test_fates_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
