@@ -1,0 +1,213 @@
+"""What a KServe request is as a call: names, types, ranks, outputs, parameters, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import Hints, ModelInfo, Operation, TensorInfo
+from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
+from farm.protocols.kserve import (
+    ERRORS,
+    InferInput,
+    InferRequest,
+    RequestedOutput,
+    WishedOutput,
+    call_of,
+    check_version,
+    config_of,
+    hints_of_parameters,
+    refuse_shared_memory,
+)
+from farm.protocols.kserve_tensors import DATATYPES
+
+TWO = ModelInfo(
+    "two",
+    inputs=(TensorInfo("a", (3,)), TensorInfo("b", (2, 2), "int32")),
+    outputs=(TensorInfo("y", (3,)), TensorInfo("z", (), "bool")),
+)
+OPEN = ModelInfo("open", (TensorInfo("x", (-1, 2)),), (TensorInfo("y", (-1,)),))
+SCALAR = ModelInfo("scalar", (TensorInfo("x", ()),), (TensorInfo("y", ()),))
+EMPTY = ModelInfo("empty", (), (TensorInfo("y", (1,)),))
+
+
+def tensor(name: str, shape: tuple[int, ...], datatype: str = "FP64") -> InferInput:
+    return InferInput(name, datatype, shape, np.zeros(shape, DATATYPES[datatype]))
+
+
+def asked(*inputs: InferInput, **rest: Any) -> InferRequest:
+    return InferRequest("two", inputs, **rest)
+
+
+A, B = tensor("a", (3,)), tensor("b", (2, 2), "INT32")
+AS, BS = tensor("a", (5, 3)), tensor("b", (5, 2, 2), "INT32")
+
+
+def test_rank_decides_between_one_evaluation_and_a_batch() -> None:
+    call, _ = call_of(asked(A, B), TWO)
+    assert (call.model, call.operation, call.rows) == ("two", Operation.EVALUATE, None)
+    call, _ = call_of(asked(AS, BS), TWO)
+    assert call.rows == 5
+    assert [x.shape for x in call.inputs] == [(5, 3), (5, 2, 2)]
+
+
+def test_inputs_are_found_by_name() -> None:
+    call, _ = call_of(asked(B, A), TWO)
+    assert call.inputs[0] is A.array
+    assert call.inputs[1] is B.array
+
+
+def test_open_sizes_and_scalars() -> None:
+    assert call_of(asked(tensor("x", (7, 2))), OPEN)[0].rows is None
+    assert call_of(asked(tensor("x", (3, 7, 2))), OPEN)[0].rows == 3
+    assert call_of(asked(tensor("x", ())), SCALAR)[0].rows is None
+    assert call_of(asked(tensor("x", (4,))), SCALAR)[0].rows == 4
+    assert call_of(asked(), EMPTY)[0].rows is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ([A], "input 'b' is missing; model 'two' expects the inputs ['a', 'b']"),
+        ([A, B, tensor("c", (1,))], "there is no input 'c'"),
+        ([A, tensor("c", (1,))], "there is no input 'c'"),
+        ([A, A], "input 'a' is given more than once"),
+        ([A, B, A], "input 'a' is given more than once"),
+        ([], "input 'a' is missing"),
+        ([A, tensor("b", (2, 2), "INT64")], "'b' has datatype INT64; model 'two' expects INT32"),
+        ([tensor("a", (4,)), B], "'a' has shape [4]; model 'two' expects [3], or [-1, 3] for a"),
+        ([tensor("a", (5, 4)), BS], "'a' has shape [5, 4]"),
+        ([tensor("a", (5, 5, 3)), BS], "'a' has shape [5, 5, 3]"),
+        ([tensor("a", ()), B], "'a' has shape []"),
+        ([A, tensor("b", (4,), "INT32")], "'b' has shape [4]"),
+        ([AS, B], "the inputs have the shapes 'a' [5, 3], 'b' [2, 2]; expected a batch axis"),
+        ([AS, tensor("b", (4, 2, 2), "INT32")], "expected a batch axis of the same size"),
+        ([tensor("a", (0, 3)), tensor("b", (0, 2, 2), "INT32")], "the inputs hold no values"),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs: list[InferInput], text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        call_of(asked(*inputs), TWO)
+    assert text in caught.value.message
+
+
+def test_a_million_million_rows_of_nothing_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="the inputs hold no values"):
+        call_of(asked(tensor("x", (10**12, 0, 2))), OPEN)
+
+
+def test_the_outputs_wished_for() -> None:
+    y, z = WishedOutput(0, "y", "FP64", False), WishedOutput(1, "z", "BOOL", False)
+    _, wish = call_of(asked(A, B, id="é"), TWO)
+    assert (wish.model, wish.id, list(wish.outputs)) == ("two", "é", [y, z])
+    _, wish = call_of(asked(A, B, outputs=[RequestedOutput("z"), RequestedOutput("y")]), TWO)
+    assert list(wish.outputs) == [z, y]
+    _, wish = call_of(asked(A, B, parameters={"binary_data_output": True}), TWO)
+    assert [output.binary for output in wish.outputs] == [True, True]
+    some = [RequestedOutput("z", {"binary_data": False}), RequestedOutput("y")]
+    _, wish = call_of(asked(A, B, parameters={"binary_data_output": True}, outputs=some), TWO)
+    assert [output.binary for output in wish.outputs] == [False, True]
+    _, wish = call_of(asked(A, B, outputs=[RequestedOutput("y", {"binary_data": True})]), TWO)
+    assert [output.binary for output in wish.outputs] == [True]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "parameters", "kind", "text"),
+    [
+        (["q"], {}, InvalidInput, "there is no output 'q'; model 'two' has the outputs"),
+        (["y", "y"], {}, InvalidInput, "output 'y' is asked for more than once"),
+        (["y"], {"binary_data": 1}, InvalidInput, "parameter binary_data is 1; expected true or"),
+        (["y"], {"classification": 3}, UnsupportedFeature, "classification"),
+        (["y"], {"shared_memory_region": "r"}, UnsupportedFeature, "shared memory"),
+    ],
+)
+def test_outputs_that_there_are_none_of(
+    outputs: list[str], parameters: dict[str, Any], kind: type[FarmError], text: str
+) -> None:
+    wanted = [RequestedOutput(name, parameters) for name in outputs]
+    with pytest.raises(kind, match=text):
+        call_of(asked(A, B, outputs=wanted), TWO)
+
+
+def test_parameters_that_nobody_knows_are_accepted() -> None:
+    parameters = {"content_type": "np", "sequence_id": 7, "x": {"deep": [1]}, "y": None}
+    call, _ = call_of(asked(A, B, parameters=parameters), TWO)
+    assert call.config == "{}"
+
+
+def test_models_that_cannot_be_asked() -> None:
+    no_evaluate = ModelInfo("two", TWO.inputs, TWO.outputs, frozenset({Operation.GRADIENT}))
+    with pytest.raises(UnsupportedFeature, match="does not offer inference"):
+        call_of(asked(A, B), no_evaluate)
+    complex_numbers = ModelInfo("c", (TensorInfo("x", (1,), "complex128"),), ())
+    with pytest.raises(UnsupportedFeature, match="no datatype for tensors of complex128"):
+        call_of(asked(tensor("x", (1,))), complex_numbers)
+
+
+def test_the_config_is_a_parameter() -> None:
+    parameters = {"farm_config": '{"b": 2, "a": [1]}'}
+    assert config_of(parameters) == '{"a":[1],"b":2}'
+    assert call_of(asked(A, B, parameters=parameters), TWO)[0].config == '{"a":[1],"b":2}'
+    for wrong in ("[1]", "{", {"a": 1}, 3, "[" * 100_000):
+        with pytest.raises(InvalidInput, match="parameter farm_config is no JSON object"):
+            config_of({"farm_config": wrong})
+
+
+HINTS = Hints(client="ann", priority=5, deadline_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "priority", "deadline_s"),
+    [
+        ({}, 5, 2.0),
+        ({"priority": 0, "timeout": 0}, 5, 2.0),
+        ({"priority": 1}, 99, 2.0),
+        ({"priority": 100}, 0, 2.0),
+        ({"priority": 2**64 - 1}, -100, 2.0),
+        ({"timeout": 1_500_000}, 5, 1.5),
+        ({"timeout": 2_500_000}, 5, 2.0),
+    ],
+)
+def test_priority_and_timeout(parameters: dict[str, int], priority: int, deadline_s: float) -> None:
+    hints = hints_of_parameters(parameters, HINTS)
+    assert (hints.client, hints.priority, hints.deadline_s) == ("ann", priority, deadline_s)
+
+
+def test_urgent_goes_before_less_urgent() -> None:
+    levels = [hints_of_parameters({"priority": p}, Hints()).priority for p in (1, 2, 0, 150, 200)]
+    assert levels == sorted(levels, reverse=True)
+    assert len(set(levels)) == 5
+    assert hints_of_parameters({"timeout": 1}, Hints()).deadline_s == 1e-6
+
+
+@pytest.mark.parametrize("key", ["priority", "timeout"])
+@pytest.mark.parametrize("value", [-1, 1.0, True, "1", None, [1], 2**64])
+def test_priority_and_timeout_are_whole_numbers(key: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"parameter {key} is .*; expected a whole number"):
+        hints_of_parameters({key: value}, Hints())
+
+
+def test_shared_memory_is_refused() -> None:
+    refuse_shared_memory({"binary_data_size": 3})
+    with pytest.raises(UnsupportedFeature, match="shared memory is not offered here"):
+        refuse_shared_memory({"shared_memory_region": "r"})
+
+
+def test_there_is_one_version() -> None:
+    check_version("m", "")
+    check_version("m", "1")
+    for version in ("2", "0", "one", "01"):
+        with pytest.raises(ModelNotFound, match="model 'm' has no version"):
+            check_version("m", version)
+
+
+def test_every_error_has_its_statuses() -> None:
+    assert set(ERRORS) == set(FarmError.kinds.values())
+    # https://grpc.io/docs/guides/status-codes/
+    names = {"INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE"}
+    names |= {"DEADLINE_EXCEEDED", "CANCELLED"}
+    assert {grpc for _, grpc in ERRORS.values()} <= names
+    assert all(400 <= http < 600 for http, _ in ERRORS.values())
+    assert {ERRORS[kind][0] for kind in (InvalidInput, ModelNotFound)} == {400, 404}
