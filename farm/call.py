@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,22 +29,60 @@ class Operation(StrEnum):
     GRADIENT = "gradient"
     APPLY_JACOBIAN = "apply_jacobian"
     APPLY_HESSIAN = "apply_hessian"
+    STREAM = "stream"
+    """Several answers to one evaluation, each as it is there."""
     DESCRIBE = "describe"
     """The model's tensors for a config; takes no inputs, needs no free worker."""
 
 
+BYTES = "bytes"
+BFLOAT16 = "bfloat16"
+
+
+@lru_cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy type of a tensor whose dtype has this name.
+
+    Beside numpy's own numbers, "bytes" stands for arrays of `object` that hold `bytes`, as text and
+    images are, and "bfloat16" for that of the package ml_dtypes. Raises TypeError.
+    """
+    if name == BYTES:
+        return np.dtype(object)
+    if name == BFLOAT16:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError(
+                'bfloat16 needs the package ml_dtypes: pip install "modelfarm[kserve]"'
+            ) from None
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    dtype: np.dtype[Any] = np.dtype(name)
+    if dtype.kind not in "biufc":
+        raise TypeError(f"expected a type of numbers, {BYTES!r} or {BFLOAT16!r}, got {name!r}")
+    return dtype
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One named input or output of a model; `shape` is that of one evaluation, without batch."""
+    """One named input or output of a model; `shape` is that of one evaluation, without batch.
+
+    A size of -1 in the shape is one that varies from call to call. dtype: see `numpy_dtype`.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float64"
 
     @property
+    def varies(self) -> bool:
+        """Whether some size of it is known with the call only."""
+        return -1 in self.shape
+
+    @property
     def size(self) -> int:
-        """Number of entries of one evaluation."""
-        return math.prod(self.shape)
+        """Number of entries of one evaluation; -1 when it varies."""
+        return -1 if -1 in self.shape else math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +121,7 @@ class ModelInfo:
             return tuple(
                 TensorInfo(
                     _text(t["name"]),
-                    tuple(_at_least(0, size) for size in t["shape"]),
+                    tuple(_at_least(-1, size) for size in t["shape"]),
                     _dtype(t["dtype"]),
                 )
                 for t in items
@@ -141,6 +180,8 @@ class Result:
     queue_time_s: seconds in the farm's queue, and at the worker until the run; from a worker only
     these last ones.
     idle_s: seconds the worker had nothing to do before this run; negative where that is not known.
+    batch_rows: rows that this run of the model was for, those of other calls included.
+    more: this is one of several answers of a stream, and more may follow; the last has no outputs.
     """
 
     outputs: tuple[Array, ...]
@@ -149,6 +190,8 @@ class Result:
     worker: str = ""
     queue_time_s: float = 0.0
     idle_s: float = -1.0
+    batch_rows: int = 1
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +263,8 @@ def _text(value: Any) -> str:
 
 
 def _dtype(value: Any) -> str:
-    if np.dtype(_text(value)).kind not in "biufc":
-        raise ValueError(f"expected a type of numbers, got {value!r}")
+    if _text(value) not in (BYTES, BFLOAT16):
+        numpy_dtype(value)
     return str(value)
 
 

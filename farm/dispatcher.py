@@ -18,11 +18,14 @@ from typing import Any, Protocol
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
-from farm.model import check_call
-from farm.scheduler.actions import Outcome, Reply, Send, TakeBack
+from farm.model import as_declared, check_call
+from farm.scheduler.actions import EndStream, Outcome, Reply, Send, TakeBack
 from farm.scheduler.core import Scheduler
+from farm.scheduler.lull import Lull
 from farm.scheduler.measures import Measures
+from farm.scheduler.parts import Whole, cut
 from farm.scheduler.state import TaskId, WorkerId
+from farm.scheduler.statistics import ModelStatistics, Statistics
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +39,6 @@ EVENTS_KEPT = 100
 
 WORKERS_GRACE_S = 5.0
 """How long workers that hold nothing may take to say goodbye."""
-
-MOST_TURNS = 8
-"""Turns of the loop that what can wait is put off while calls keep coming in."""
 
 OnDone = Callable[[Outcome], None]
 
@@ -55,32 +55,14 @@ class Transport(Protocol):
     def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         """Ask for tasks back; `taken_back` is the answer."""
 
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        """Let a worker end a stream that it has begun, if that can be."""
+
     def stop_workers(self) -> None:
         """Ask every worker to drain and end."""
 
     async def close(self) -> None:
         """Let go of every resource."""
-
-
-class Lull:
-    """Says when no call has come in for a turn of the loop, or they have kept coming for long.
-
-    On a busy loop what is done for each message, and not for each call, is best done rarely; on an
-    idle one at once. So no clock is needed to tell the one from the other.
-    """
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        self._seen = 0
-        self._turns = 0
-
-    def is_now(self) -> bool:
-        """To be asked once in a turn; False: ask again in the next."""
-        calls = self._dispatcher.calls_taken
-        busy = calls != self._seen and self._turns < MOST_TURNS
-        self._seen = calls
-        self._turns = self._turns + 1 if busy else 0
-        return not busy
 
 
 class Dispatcher:
@@ -97,6 +79,7 @@ class Dispatcher:
         self._models: dict[str, ModelInfo] = {}
         self._descriptions: OrderedDict[tuple[str, str], ModelInfo] = OrderedDict()
         self._waiting: dict[TaskId, OnDone] = {}
+        self._in_parts: dict[TaskId, Sequence[TaskId]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self.calls_taken = 0
@@ -108,6 +91,7 @@ class Dispatcher:
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self._parts: dict[str, Callable[[], object]] = {}
         self.measures = Measures()
+        self._statistics = Statistics()
         self.awaited: Callable[[], str] = str  # why models may still be missing; "": none is
         self._started = time.time()
 
@@ -135,6 +119,8 @@ class Dispatcher:
     def start_call(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
         """Take a call in without waiting; `on_done` gets its outcome later, exactly once.
 
+        Of a stream it gets every answer, which say that more follow, and then its end. A call of
+        more rows than the model takes at once runs in parts, side by side.
         Raises FarmError at once, and then never calls `on_done`, when the call cannot be taken:
         unknown model, full queue, or an input that does not fit a description already known.
         """
@@ -146,12 +132,39 @@ class Dispatcher:
             if awaited := self.awaited():
                 raise Unavailable(f"{text}; but {awaited}" if self._models else awaited)
             raise ModelNotFound(text)
+        most = self._models[call.model].max_batch
         if call.operation is not Operation.DESCRIBE:
             info = self.description(call.model, call.config)
             if info is not None:
                 check_call(call, info)
+                if most > 1:
+                    call = as_declared(call, info)
         if hints.deadline_s is not None and math.isnan(hints.deadline_s):
             raise InvalidInput("the deadline is not a number of seconds")
+        if call.rows is not None and call.rows > most and call.operation is Operation.EVALUATE:
+            return self._start_parts(cut(call, most), hints, on_done)
+        return self._start(call, hints, on_done)
+
+    def _start_parts(self, parts: Sequence[Call], hints: Hints, on_done: OnDone) -> TaskId:
+        """Take in a call that runs in parts; its id is that of the first."""
+        ids: list[TaskId] = []
+
+        def done(outcome: Outcome) -> None:
+            self.cancel(ids[0])  # if it failed, the other parts are of no use
+            on_done(outcome)
+
+        whole = Whole(len(parts), done)
+        try:
+            for number, part in enumerate(parts):
+                ids.append(self._start(part, hints, whole.part(number)))
+        except FarmError:
+            for task_id in ids:
+                self.cancel(task_id)
+            raise
+        self._in_parts[ids[0]] = ids
+        return ids[0]
+
+    def _start(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
         now = time.monotonic()
         task_id = self._scheduler.submit(
             call,
@@ -167,14 +180,19 @@ class Dispatcher:
 
     def cancel(self, task_id: TaskId) -> None:
         """Take a call back: `on_done` will not be called."""
-        if self._waiting.pop(task_id, None) is not None:
-            self._scheduler.cancel(task_id)
-            self._act_soon()
-            self._changed.set()
+        for part in self._in_parts.pop(task_id, (task_id,)):
+            if self._waiting.pop(part, None) is not None:
+                self._scheduler.cancel(part)
+                self._act_soon()
+                self._changed.set()
 
     def models(self) -> Mapping[str, ModelInfo]:
         """The models that are served, as they describe themselves for the empty config."""
         return self._models
+
+    def statistics(self) -> Mapping[str, ModelStatistics]:
+        """What has become of the calls of each model that was called."""
+        return self._statistics.models
 
     async def describe(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo:
         """The model's description for a config; from memory when known, and then without a worker.
@@ -325,18 +343,20 @@ class Dispatcher:
             callback()
         self._set_timer()
 
-    def _tell_worker(self, action: Send | TakeBack) -> None:
+    def _tell_worker(self, action: Send | TakeBack | EndStream) -> None:
         carrier = self._carrier.get(action.worker)
         if carrier is None:
             return  # lost while carrying out; its tasks are back in their queues
         if isinstance(action, Send):
             carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
-        else:
+        elif isinstance(action, TakeBack):
             carrier.take_back(action.worker, action.tasks)
+        else:
+            carrier.end_stream(action.worker, action.task)
 
     def _reply(self, reply: Reply, now: float) -> None:
         task, outcome = reply.task, reply.outcome
-        on_done = self._waiting.pop(task.id, None)
+        on_done = self._waiting.get(task.id)
         if isinstance(outcome, Result):
             if outcome.info is not None and task.call.operation is Operation.DESCRIBE:
                 self._remember(task.call, outcome.info)
@@ -347,8 +367,13 @@ class Dispatcher:
                 outcome.worker or reply.worker or "",
                 reply.queue_time_s + outcome.queue_time_s,
                 outcome.idle_s,
+                outcome.batch_rows,
+                outcome.more,
             )
-        self.measures.add(task, outcome, now)
+        if not (isinstance(outcome, Result) and outcome.more):
+            self._waiting.pop(task.id, None)
+            self.measures.add(task, outcome, now)
+            self._statistics.add(task, outcome, now, time.time())
         if on_done is not None:
             on_done(outcome)
         if self._closed:

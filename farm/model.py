@@ -5,11 +5,22 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.call import Array, Call, Derivative, ModelInfo, Operation, TensorInfo
+from farm.call import (
+    BFLOAT16,
+    BYTES,
+    Array,
+    Call,
+    Derivative,
+    ModelInfo,
+    Operation,
+    TensorInfo,
+    numpy_dtype,
+)
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 
 Config = dict[str, Any]
@@ -34,7 +45,8 @@ class Model:
     """A model F: inputs -> outputs; subclass it, set the two dictionaries and write `evaluate`.
 
     inputs, outputs: name -> shape of one evaluation; an int n means (n,); dtype float64 unless a
-    `TensorInfo` says otherwise. Sizes that depend on the config come from `describe` instead.
+    `TensorInfo` says otherwise. Sizes that depend on the config come from `describe` instead; one
+    of -1 may be another one in each call.
     max_batch: when above 1, `evaluate` takes and gives arrays with a leading batch axis.
     repeatable: False forbids a second run of a call whose worker was lost.
     Optional methods, each taken as supported when it is defined, `out_wrt` and `in_wrt` being
@@ -43,6 +55,10 @@ class Model:
     gradient(out_wrt, in_wrt, inputs, sens, config)                    -> J^T sens, like the input
     apply_jacobian(out_wrt, in_wrt, inputs, vec, config)               -> J vec, like the output
     apply_hessian(out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config) -> like input in_wrt1
+
+    and for protocols that carry several answers to one question
+
+    stream(inputs, config)    a generator of outputs, each in a form that `evaluate` may return
     """
 
     name: str = ""
@@ -142,7 +158,11 @@ def model(
 
 _FLOAT64 = np.dtype(np.float64)
 
-OPTIONAL_OPERATIONS = (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN)
+DERIVATIVES = frozenset(
+    {Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN},
+)
+
+OPTIONAL_OPERATIONS = DERIVATIVES | {Operation.STREAM}
 
 
 def operations_of(model: Model) -> frozenset[Operation]:
@@ -184,18 +204,26 @@ def _tensors(declared: Tensors, what: str) -> tuple[TensorInfo, ...]:
         )
     tensors = []
     for name, shape in declared.items():
+        dtype = "float64"
         if isinstance(shape, TensorInfo):
-            tensors.append(TensorInfo(name, tuple(shape.shape), shape.dtype))
-            continue
+            dtype = shape.dtype
+            shape = shape.shape
+            try:
+                numpy_dtype(dtype)
+            except TypeError as error:
+                raise InvalidOutput(
+                    f"{what} {name!r} is declared with {dtype!r}: {error}"
+                ) from None
         try:
             sizes = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
         except (TypeError, ValueError):
-            sizes = (-1,)
-        if any(n < 0 for n in sizes):
+            sizes = (-2,)
+        if any(n < -1 for n in sizes):
             raise InvalidOutput(
-                f"{what} {name!r} is declared with shape {shape!r}; expected whole numbers >= 0"
+                f"{what} {name!r} is declared with shape {shape!r}; expected whole numbers >= 0, "
+                "or -1 for a size that varies"
             )
-        tensors.append(TensorInfo(str(name), sizes))
+        tensors.append(TensorInfo(str(name), sizes, dtype))
     return tuple(tensors)
 
 
@@ -215,12 +243,13 @@ def check_call(call: Call, info: ModelInfo) -> None:
         raise InvalidInput(
             f"model {name!r} expects {len(info.inputs)} input vectors, got {len(call.inputs)}"
         )
-    rows = call.rows or 1
+    if call.rows == 0:
+        raise InvalidInput(f"the call has no rows; model {name!r} wants one or more")
     for i, (array, tensor) in enumerate(zip(call.inputs, info.inputs, strict=True)):
         if call.rows is None and _is_as_declared(array, tensor.shape, tensor.dtype):
             continue  # nearly always
-        if array.size != tensor.size * rows or not _shape_fits(array, tensor, call.rows):
-            if array.ndim <= 1 and call.rows is None:
+        if not _shape_fits(array, tensor, call.rows):
+            if array.ndim <= 1 and call.rows is None and not tensor.varies:
                 raise InvalidInput(
                     f"input {i} ({tensor.name!r}) has length {array.size}, "
                     f"model {name!r} expects {tensor.size}"
@@ -234,7 +263,7 @@ def check_call(call: Call, info: ModelInfo) -> None:
                 f"input {i} ({tensor.name!r}) is {array.dtype}, "
                 f"model {name!r} expects {tensor.dtype}"
             )
-    if call.operation is not Operation.EVALUATE:
+    if call.operation in DERIVATIVES:
         if call.derivative is None or call.rows is not None:
             raise InvalidInput(f"{call.operation} needs its indices and takes no batch of rows")
         _check_derivative(call.operation, call.derivative, info)
@@ -268,9 +297,29 @@ def _check_vector(key: str, vector: Array | None, tensor: TensorInfo, like: str)
 
 
 def _shape_fits(array: Array, tensor: TensorInfo, rows: int | None) -> bool:
-    if rows is None:
-        return array.ndim == 1 or array.shape == tensor.shape
-    return array.shape[:1] == (rows,) and (array.ndim == 2 or array.shape[1:] == tensor.shape)
+    """Whether an input has the tensor's shape, or can be put into it, being flat."""
+    shape = array.shape
+    if rows is not None:
+        if shape[:1] != (rows,):
+            return False
+        shape = shape[1:]
+    if tensor.varies:
+        return _varying(shape, tensor.shape) is not None
+    return shape == tensor.shape or (len(shape) == 1 and shape[0] == tensor.size)
+
+
+def _varying(shape: tuple[int, ...], declared: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of an array whose tensor is declared with sizes that vary; None: it does not fit.
+
+    A flat array fits where its length leaves no doubt about the one size that varies.
+    """
+    if len(shape) == len(declared):
+        fits = all(d in (-1, n) for n, d in zip(shape, declared, strict=True))
+        return shape if fits else None
+    known = math.prod(n for n in declared if n != -1)
+    if len(shape) != 1 or declared.count(-1) != 1 or not known or shape[0] % known:
+        return None
+    return tuple(shape[0] // known if n == -1 else n for n in declared)
 
 
 def _is_as_declared(array: Array, shape: tuple[int, ...], dtype: str) -> bool:
@@ -280,7 +329,36 @@ def _is_as_declared(array: Array, shape: tuple[int, ...], dtype: str) -> bool:
 
 def _casts(dtype: np.dtype[Any], expected: str) -> bool:
     # Whole numbers are numbers: JSON has no float64, so int64 input to a float64 model is right.
-    return dtype.kind in "biuf" and np.can_cast(dtype, expected, "same_kind")
+    wanted = numpy_dtype(expected)
+    if dtype == wanted:
+        return True
+    if expected == BFLOAT16:
+        return dtype.kind in "iuf"
+    return dtype.kind in "biuf" and np.can_cast(dtype, wanted, "same_kind")
+
+
+def as_declared(call: Call, info: ModelInfo) -> Call:
+    """The call with its inputs in the shapes and types that the model declares.
+
+    So calls that were asked in different ways, flat or not, may share a batch. The call must have
+    passed `check_call`.
+    """
+    inputs = []
+    for array, tensor in zip(call.inputs, info.inputs, strict=True):
+        if array.shape != tensor.shape or call.rows is not None or tensor.varies:
+            array = array.reshape(shape_of(array, tensor, call.rows))
+        inputs.append(array.astype(numpy_dtype(tensor.dtype), copy=False))
+    return replace(call, inputs=tuple(inputs))
+
+
+def shape_of(array: Array, tensor: TensorInfo, rows: int | None) -> tuple[int, ...]:
+    """The shape in which the model takes an input that fits its tensor, batch axis included."""
+    lead = () if rows is None else (rows,)
+    if not tensor.varies:
+        return lead + tensor.shape
+    found = _varying(array.shape[len(lead) :], tensor.shape)
+    assert found is not None, "check_call saw to it"
+    return lead + found
 
 
 def inputs_for(call: Call, info: ModelInfo) -> Inputs:
@@ -288,9 +366,13 @@ def inputs_for(call: Call, info: ModelInfo) -> Inputs:
 
     They are copies, which the model may write to: a Call's arrays may be views of a message.
     """
-    lead = () if call.rows is None else (call.rows,)
     return Inputs(
-        (tensor.name, np.array(array, dtype=tensor.dtype, order="C").reshape(lead + tensor.shape))
+        (
+            tensor.name,
+            np.array(array, dtype=numpy_dtype(tensor.dtype), order="C").reshape(
+                shape_of(array, tensor, call.rows)
+            ),
+        )
         for array, tensor in zip(call.inputs, info.inputs, strict=True)
     )
 
@@ -349,15 +431,48 @@ def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> 
 
     Raises InvalidOutput naming `what`, with expected and actual.
     """
+    if dtype == BYTES:
+        try:
+            array = bytes_array(value)
+        except TypeError as error:
+            raise InvalidOutput(f"{what} holds {error}, expected bytes or text") from None
+    else:
+        array = _numbers(value, dtype, what)
+    if array.shape == shape:
+        return np.ascontiguousarray(array)
+    fitting: tuple[int, ...] | None = shape
+    if -1 in shape:
+        fitting = _varying(array.shape, shape)
+    elif array.ndim > 1 or array.size != math.prod(shape):
+        fitting = None
+    if fitting is None:
+        raise InvalidOutput(f"{what} has shape {array.shape}, expected {shape}")
+    return np.ascontiguousarray(array).reshape(fitting)
+
+
+def _numbers(value: Any, dtype: str, what: str) -> Array:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
         raise InvalidOutput(f"{what} is not an array: {error}") from None
-    if not (array.dtype is _FLOAT64 and dtype == "float64"):
-        fits = array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind")
-        if not fits or array.dtype.kind not in "biuf":
-            raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
-        array = array.astype(dtype, copy=False)
-    if array.shape != shape and not (array.ndim <= 1 and array.size == math.prod(shape)):
-        raise InvalidOutput(f"{what} has shape {array.shape}, expected {shape}")
-    return np.ascontiguousarray(array).reshape(shape)
+    if array.dtype is _FLOAT64 and dtype == "float64":
+        return array
+    if not _casts(array.dtype, dtype):
+        raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
+    return array.astype(numpy_dtype(dtype), copy=False)
+
+
+def bytes_array(value: Any) -> Array:
+    """An array of `bytes`, as tensors of dtype "bytes" are, from bytes and texts in any nesting.
+
+    Raises TypeError that says what is none.
+    """
+    array = np.array(value, dtype=object)
+    flat = np.empty(array.size, dtype=object)
+    for i, item in enumerate(array.reshape(-1)):
+        if isinstance(item, str):
+            item = item.encode()
+        if not isinstance(item, bytes):
+            raise TypeError(f"a {type(item).__name__}")
+        flat[i] = bytes(item)
+    return flat.reshape(array.shape)

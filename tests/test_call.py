@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ml_dtypes import bfloat16
 
-from farm.call import Call, ModelInfo, Operation, TensorInfo, WorkerInfo, canonical_config
+from farm.call import (
+    Call,
+    ModelInfo,
+    Operation,
+    TensorInfo,
+    WorkerInfo,
+    canonical_config,
+    numpy_dtype,
+)
 
 INFO = ModelInfo(
     name="beam",
@@ -43,7 +52,7 @@ def test_what_may_be_left_out() -> None:
     "change",
     [
         {"name": 7},
-        {"inputs": [{"name": "E", "shape": [-1], "dtype": "float64"}]},
+        {"inputs": [{"name": "E", "shape": [-2], "dtype": "float64"}]},
         {"inputs": [{"name": "E", "shape": [True], "dtype": "float64"}]},
         {"inputs": [{"name": "E", "shape": [3], "dtype": "object"}]},
         {"inputs": [{"name": "E", "shape": [3], "dtype": "no such"}]},
@@ -73,6 +82,30 @@ def test_values_cannot_be_changed() -> None:
 
 def test_size_of_a_tensor() -> None:
     assert [t.size for t in (*INFO.inputs, *INFO.outputs)] == [3, 1, 8]
+    assert [t.varies for t in (*INFO.inputs, *INFO.outputs)] == [False, False, False]
+    varying = TensorInfo("text", (-1, 4), "bytes")
+    assert varying.varies
+    assert varying.size == -1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("float16", np.float16), ("bool", np.bool_), ("bytes", object), ("bfloat16", bfloat16)],
+)
+def test_names_of_dtypes(name: str, expected: type) -> None:
+    assert numpy_dtype(name) == np.dtype(expected)
+    assert (
+        TensorInfo("x", (), name)
+        == ModelInfo.from_json(
+            through_json(ModelInfo("m", (TensorInfo("x", (), name),), ()).to_json())
+        ).inputs[0]
+    )
+
+
+@pytest.mark.parametrize("name", ["object", "S4", "datetime64", "no such"])
+def test_what_names_no_dtype_is_refused(name: str) -> None:
+    with pytest.raises(TypeError):
+        numpy_dtype(name)
 
 
 JSON = st.recursive(

@@ -21,7 +21,7 @@ from farm.call import (
     TensorInfo,
     WorkerInfo,
 )
-from farm.dispatcher import Dispatcher, Lull
+from farm.dispatcher import Dispatcher
 from farm.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -32,6 +32,7 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
+from farm.scheduler.lull import MOST_TURNS
 from farm.scheduler.state import TaskId, WorkerId
 from tests.loops import on_loop, until
 
@@ -47,6 +48,7 @@ class Recorder:
         self.sent: list[tuple[WorkerId, TaskId, Call]] = []
         self.messages: list[tuple[WorkerId, int]] = []
         self.taken_back: list[tuple[WorkerId, list[TaskId]]] = []
+        self.ended: list[tuple[WorkerId, TaskId]] = []
         self.life: list[str] = []
         self.leave_on_stop = True
 
@@ -60,6 +62,9 @@ class Recorder:
 
     def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         self.taken_back.append((worker, list(tasks)))
+
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        self.ended.append((worker, task))
 
     def stop_workers(self) -> None:
         self.life.append("stop workers")
@@ -139,6 +144,121 @@ async def test_call_of_a_model_that_is_expected_waits_for_its_worker() -> None:
     assert (await waiting).outputs[0][0] == 8.0
 
 
+ROWS = ModelInfo("rows", (TensorInfo("x", (1, 1)),), CUBE.outputs, max_batch=2)
+
+
+def rows(count: int, model: str = "rows") -> Call:
+    x = np.arange(float(count)).reshape(count, 1)
+    return Call(model, Operation.EVALUATE, (x,), rows=count)
+
+
+def doubled(call: Call) -> Result:
+    """The answer of a model that doubles its rows."""
+    return Result((2.0 * call.inputs[0].reshape(-1, 1),), 0.001)
+
+
+@on_loop
+async def test_call_of_many_rows_runs_in_parts_and_is_answered_whole() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ROWS, CUBE))
+    transport.join(W2, (ROWS, CUBE))
+    for model, parts in (("rows", [2, 2, 1]), ("cube", [1, 1, 1, 1, 1])):
+        waiting = asyncio.create_task(dispatcher.submit(rows(5, model)))
+        seen = []
+        for _ in parts:
+            worker, task_id, call = await transport.next()
+            seen.append(call.rows)
+            dispatcher.finished(worker, [(task_id, doubled(call))])
+        assert sorted(seen, key=str) == sorted(parts, key=str)
+        result = await waiting
+        assert result.outputs[0].tolist() == [[0.0], [2.0], [4.0], [6.0], [8.0]]
+    assert dispatcher.statistics()["rows"].rows == 5
+    assert not dispatcher._in_parts
+
+
+@on_loop
+async def test_part_that_fails_fails_the_call_and_takes_the_others_back() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ROWS,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(9)))
+    worker, task_id, _ = await transport.next()
+    dispatcher.finished(worker, [(task_id, ModelFailed("diverged"))])
+    with pytest.raises(ModelFailed, match="diverged"):
+        await waiting
+    await turns()
+    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+    assert not dispatcher._in_parts
+
+
+@on_loop
+async def test_call_in_parts_is_cancelled_as_one() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ROWS,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(9)))
+    await transport.next()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await turns()
+    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+    assert not dispatcher._waiting
+
+
+@on_loop
+async def test_call_in_parts_is_refused_as_one() -> None:
+    dispatcher, transport = up(max_queued=3)
+    transport.join(W1, (ROWS,))
+    with pytest.raises(Overloaded):
+        await dispatcher.submit(rows(9))
+    with pytest.raises(InvalidInput, match="no rows"):
+        await dispatcher.submit(Call("rows", Operation.EVALUATE, (np.ones((0, 1)),), rows=0))
+    await turns()
+    assert transport.sent == []
+    assert dispatcher.snapshot()["queues"] == []
+
+
+@on_loop
+async def test_calls_in_different_shapes_and_types_meet_in_a_batch() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ROWS,))
+    first = asyncio.create_task(dispatcher.submit(rows(1)))
+    busy = await transport.next()
+    arrays = np.ones(1), np.ones((1, 1), np.float32)
+    alike = [Call("rows", Operation.EVALUATE, (array,)) for array in arrays]
+    tasks = [asyncio.create_task(dispatcher.submit(call)) for call in alike]
+    await turns()
+    transport.messages.clear()
+    dispatcher.finished(busy[0], [(busy[1], doubled(busy[2]))])
+    await first
+    await turns()
+    assert transport.messages == [(W1, 2)]
+    for task in tasks:
+        task.cancel()
+
+
+@on_loop
+async def test_stream_gives_its_answers_and_then_its_end() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ModelInfo("s", (), (), frozenset({Operation.STREAM})),))
+    heard: list[object] = []
+    task_id = dispatcher.start_call(Call("s", Operation.STREAM), Hints(), heard.append)
+    worker, sent, _ = await transport.next()
+    for k in range(2):
+        dispatcher.finished(worker, [(sent, Result((np.array([k]),), more=True))])
+        await until(lambda k=k: len(heard) == k + 1)  # type: ignore[misc]  # mypy on lambdas
+    assert dispatcher.snapshot()["done"] == 0
+    dispatcher.finished(worker, [(sent, Result((), 3.0))])
+    await until(lambda: len(heard) == 3)
+    assert [r.more for r in heard if isinstance(r, Result)] == [True, True, False]
+    assert dispatcher.snapshot()["done"] == 1
+    assert dispatcher.statistics()["s"].executions == 1
+    again = dispatcher.start_call(Call("s", Operation.STREAM), Hints(), heard.append)
+    await transport.next()
+    dispatcher.cancel(again)
+    await until(lambda: transport.ended == [(W1, again)])
+    assert task_id == sent
+
+
 @on_loop
 async def test_error_of_the_worker_is_raised() -> None:
     dispatcher, transport = up()
@@ -180,25 +300,8 @@ async def test_calls_that_keep_coming_to_busy_workers_leave_in_few_messages() ->
     await until(lambda: len(transport.sent) == 40)
     first, *others = [count for _, count in transport.messages]
     assert first == 1  # an idle worker gets its call at once
-    assert max(others) <= 2 * (module.MOST_TURNS + 1)
+    assert max(others) <= 2 * (MOST_TURNS + 1)
     assert len(others) <= 6
-
-
-@on_loop
-async def test_a_lull_is_a_turn_without_calls_or_comes_in_the_end() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    lull = Lull(dispatcher)
-    assert lull.is_now()
-    dispatcher.start_call(cube(), Hints(), lambda outcome: None)
-    assert not lull.is_now()
-    assert lull.is_now()
-    said = []
-    for _ in range(2 * module.MOST_TURNS + 2):
-        dispatcher.start_call(cube(), Hints(), lambda outcome: None)
-        said.append(lull.is_now())
-    put_off = [False] * module.MOST_TURNS
-    assert said == [*put_off, True, *put_off, True]
 
 
 @on_loop

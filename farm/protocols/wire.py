@@ -78,6 +78,7 @@ class Kind(IntEnum):
     CHECK = 17  # D to W: you should hold these
     MISSING = 18  # W to D: of those I hold not these
     REFUSED = 19  # D to W, S, C: what you said cannot be used, and why
+    END_STREAM = 20  # D to W: nobody waits for more of these
 
 
 class Message(NamedTuple):
@@ -270,9 +271,7 @@ def _call(message: Message, row: list[Any]) -> Call:
     operation = _OPERATIONS[row[2]]
     if len(row) == 4:
         return Call(model, operation, inputs)
-    config, rows = row[4:6]
-    if rows is not None and _id(rows) < 1:
-        raise ValueError(f"a call of {rows} rows")
+    config, rows = row[4], None if row[5] is None else _rows(row[5])
     derivative = None
     if len(row) > 6:
         out_wrt, in_wrt, in_wrt2, sens, vec = row[6:]
@@ -299,6 +298,12 @@ def _id(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"expected a whole number, got {value!r}")
     return value
+
+
+def _rows(value: Any) -> int:
+    if _id(value) < 1:
+        raise ValueError(f"{value} rows")
+    return int(value)
 
 
 # Answers
@@ -333,7 +338,7 @@ def _runs_of_answers(
 ) -> Iterator[list[tuple[int, Any]]]:
     """The answers in their order, those together that a group can tell: all of them results."""
     run: list[tuple[int, Outcome]] = []
-    worker = ""
+    worker, batch_rows = "", 1
     form: Form | None = None
     for answer in answers:
         outcome = answer[1]
@@ -342,6 +347,8 @@ def _runs_of_answers(
             and isinstance(outcome, Result)
             and outcome.info is None
             and outcome.worker == worker
+            and outcome.batch_rows == batch_rows
+            and not outcome.more
             and have_form(outcome.outputs, form)
         ):
             run.append(answer)
@@ -349,8 +356,9 @@ def _runs_of_answers(
         if run:
             yield run
         run, form = [answer], None
-        if isinstance(outcome, Result) and outcome.info is None:
-            worker, form = outcome.worker, form_of(outcome.outputs)
+        if isinstance(outcome, Result) and outcome.info is None and not outcome.more:
+            worker, batch_rows = outcome.worker, outcome.batch_rows
+            form = form_of(outcome.outputs)
     if run:
         yield run
 
@@ -358,8 +366,9 @@ def _runs_of_answers(
 def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
     arrays = [writer.put(a) for a in result.outputs]
     row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
-    if result.info is not None or result.worker:
-        row += [result.worker, None if result.info is None else result.info.to_json()]
+    if result.info is not None or result.worker or result.batch_rows != 1 or result.more:
+        info = None if result.info is None else result.info.to_json()
+        row += [result.worker, info, result.batch_rows, result.more]
     return row
 
 
@@ -373,6 +382,7 @@ def _result_group(writer: ArrayWriter, run: Sequence[tuple[int, Result]]) -> lis
         [r.idle_s for r in results],
         results[0].worker,
         [r.queue_time_s for r in results],
+        results[0].batch_rows,
     ]
 
 
@@ -408,14 +418,15 @@ def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]
     """The results of a group, or one error for all of them."""
     ids = [_id(i) for i in group[0]]
     try:
-        _, columns, run_times_s, idle_s, worker, queue_times_s = group
+        _, columns, run_times_s, idle_s, worker, queue_times_s, batch_rows = group
+        rows = _rows(batch_rows)
         _check_times(min(run_times_s), min(idle_s))
         _check_times(max(run_times_s), max(idle_s))
         _check_times(min(queue_times_s), 0.0)
         name = _text(worker)
         outputs = zip(*_columns(message, columns, len(ids)), strict=True)
         results = [
-            Result(y, run_s, None, name, queue_s, idle)
+            Result(y, run_s, None, name, queue_s, idle, rows)
             for y, run_s, queue_s, idle in zip(
                 outputs, run_times_s, queue_times_s, idle_s, strict=True
             )
@@ -438,9 +449,10 @@ def _result(message: Message, row: list[Any]) -> Result:
     _check_times(queue_time_s, 0.0)
     if len(row) == 5:
         return Result(outputs, run_time_s, None, "", queue_time_s, idle_s)
-    worker, info = row[5:]
+    worker, info, batch_rows, more = row[5:]
     known = None if info is None else ModelInfo.from_json(info)
-    return Result(outputs, run_time_s, known, _text(worker), queue_time_s, idle_s)
+    rows, more = _rows(batch_rows), bool(more)
+    return Result(outputs, run_time_s, known, _text(worker), queue_time_s, idle_s, rows, more)
 
 
 # The rest

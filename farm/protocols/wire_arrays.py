@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array
+from farm.call import BFLOAT16, BYTES, Array, numpy_dtype
 
 INLINE_BYTES = 32 * 1024
 """Arrays up to this size travel inside frame 0: copying costs less than a frame of their own."""
@@ -41,10 +41,10 @@ class ArrayWriter:
         self.large: list[Array] = []
 
     def put(self, array: Array) -> list[Any]:
-        """Put an array. Raises TypeError when it is none of plain numbers."""
+        """Put an array. Raises TypeError when it is none of plain numbers, nor of bytes."""
         dtype = array.dtype.str
         if dtype not in _DTYPES:
-            raise TypeError(f"arrays of {array.dtype} do not travel; float64 does")
+            return self._put_special(array)
         nbytes = array.nbytes
         if nbytes > INLINE_BYTES:
             self.large.append(np.ascontiguousarray(array).reshape(-1))
@@ -56,6 +56,17 @@ class ArrayWriter:
             nbytes += -nbytes % 8
         self.length = at + nbytes
         return [dtype, array.shape, at]
+
+    def _put_special(self, array: Array) -> list[Any]:
+        """Put an array as others that can be put: at then says where these are."""
+        if array.dtype == object and all(type(item) is bytes for item in array.flat):
+            items = array.reshape(-1).tolist()
+            lengths = np.fromiter(map(len, items), np.uint32, len(items))
+            text = np.frombuffer(b"".join(items), np.uint8)
+            return [BYTES, array.shape, [self.put(lengths), self.put(text)]]
+        if array.dtype.name == BFLOAT16:
+            return [BFLOAT16, array.shape, [self.put(array.view(np.uint16))]]
+        raise TypeError(f"arrays of {array.dtype} do not travel; float64 does")
 
     def put_column(self, arrays: Sequence[Array]) -> list[Any]:
         """Put alike arrays, as `form_of` allows them, one after the other."""
@@ -77,7 +88,11 @@ def array_at(frames: Sequence[Buffer], inline_at: int, where: Any) -> Array:
     TypeError, LookupError, OverflowError.
     """
     text, shape, at = where
-    dtype = _FLOAT64 if text == "<f8" else _DTYPES[text]
+    dtype = _FLOAT64 if text == "<f8" else _DTYPES.get(text)
+    if dtype is None:
+        if text not in (BYTES, BFLOAT16) or any(part[0] not in _DTYPES for part in at):
+            raise LookupError(f"an array of {text!r}")
+        return _special(text, shape, *[array_at(frames, inline_at, part) for part in at])
     if len(shape) == 1:
         count = shape[0]
     elif len(shape) > MOST_DIMENSIONS:
@@ -92,6 +107,24 @@ def array_at(frames: Sequence[Buffer], inline_at: int, where: Any) -> Array:
         return np.frombuffer(frames[-at], dtype).reshape(shape)
     array = np.frombuffer(frames[0], dtype, count, inline_at + at)
     return array if len(shape) == 1 else array.reshape(shape)
+
+
+def _special(text: str, shape: Any, first: Array, second: Array | None = None) -> Array:
+    """The array that `_put_special` has put as one or two others."""
+    if len(shape) > MOST_DIMENSIONS or min(shape, default=0) < 0:
+        raise ValueError(f"an array of shape {shape}")
+    if text == BFLOAT16 and second is None and first.dtype == np.uint16:
+        return first.view(numpy_dtype(BFLOAT16)).reshape(shape)
+    if text != BYTES or second is None or first.dtype != np.uint32 or second.dtype != np.uint8:
+        raise ValueError(f"an array of {text!r} in parts that it cannot have")
+    ends = np.cumsum(first, dtype=np.int64).tolist()
+    if len(ends) != math.prod(shape) or (ends[-1] if ends else 0) != second.size:
+        raise ValueError(f"{len(ends)} texts of {second.size} bytes in all for shape {shape}")
+    whole = second.tobytes()
+    array = np.empty(len(ends), object)
+    for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        array[i] = whole[start:end]
+    return array.reshape(shape)
 
 
 def column_at(frames: Sequence[Buffer], inline_at: int, where: Any, count: int) -> list[Array]:

@@ -21,7 +21,10 @@ class Send:
 
 @dataclass(slots=True)
 class Reply:
-    """Answer the task's caller; it is said once for each task that was not cancelled."""
+    """Answer the task's caller; it is said once for each task that was not cancelled.
+
+    Of a stream it is said for each answer, which then says that more follow, and for its end.
+    """
 
     task: Task
     outcome: Outcome
@@ -37,4 +40,12 @@ class TakeBack:
     tasks: list[TaskId]
 
 
-Action = Send | Reply | TakeBack
+@dataclass(slots=True)
+class EndStream:
+    """Let this worker end a stream before its time, as nobody waits for more of it."""
+
+    worker: WorkerId
+    task: TaskId
+
+
+Action = Send | Reply | TakeBack | EndStream

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, cast
 
-from farm.call import Call, ModelInfo
+from farm.call import Call, ModelInfo, Operation, Result
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
@@ -19,7 +19,7 @@ from farm.errors import (
     TimeLimitExceeded,
     WorkerLost,
 )
-from farm.scheduler.actions import Action, Outcome, Reply, Send, TakeBack
+from farm.scheduler.actions import Action, EndStream, Outcome, Reply, Send, TakeBack
 from farm.scheduler.batching import batch_key, take_batch
 from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
 from farm.scheduler.deadlines import Deadlines
@@ -66,6 +66,7 @@ class Scheduler:
         self._deadlines = Deadlines(self._tasks)
         # Between a fact and the next `actions`.
         self._replies: list[Reply] = []
+        self._ends: list[EndStream] = []
         self._to_fill: dict[Pool, None] = {}
         self._to_ask: dict[Worker, None] = {}
 
@@ -122,6 +123,8 @@ class Scheduler:
             self._forget(task)
         else:
             task.abandoned = True
+            if _is_stream(task):
+                self._ends.append(EndStream(task.worker.id, task.id))
             if task.worker.behind:  # perhaps it has not begun
                 self._to_ask[task.worker] = None
 
@@ -236,7 +239,13 @@ class Scheduler:
             return
         worker = task.worker
         here = worker is not None and worker.id == worker_id
-        if not here and (worker_id not in task.former or task.abandoned):
+        if not here and (worker_id not in task.former or task.abandoned or _is_stream(task)):
+            return
+        if isinstance(outcome, Result) and outcome.more:
+            task.answers += 1
+            if not task.abandoned:
+                waited_s = task.sent_at - task.submitted_at
+                self._replies.append(Reply(task, outcome, waited_s, worker_id))
             return
         if not task.abandoned:
             self._reply(task, outcome, task.sent_at - task.submitted_at, worker_id)
@@ -315,6 +324,9 @@ class Scheduler:
         if self._replies:
             out += self._replies
             self._replies = []
+        if self._ends:
+            out += self._ends
+            self._ends = []
         if self._to_fill:
             pools, self._to_fill = self._to_fill, {}
             if self._queued:
@@ -444,6 +456,11 @@ class Scheduler:
                 f"worker {task.lost_on[0]} may have run this call before it was lost, and model "
                 f"{task.call.model!r} is not repeatable"
             )
+        elif task.answers:
+            error = WorkerLost(
+                f"worker {worker} was lost ({reason}) after {task.answers} answers of a stream, "
+                "which cannot begin anew"
+            )
         elif len(task.lost_on) > self.retries:
             error = WorkerLost(
                 f"the call was lost {len(task.lost_on)} times, with " + ", ".join(task.lost_on)
@@ -468,3 +485,7 @@ class Scheduler:
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+
+def _is_stream(task: Task) -> bool:
+    return task.queue.operation is Operation.STREAM

@@ -36,6 +36,7 @@ class Task:
         "abandoned",
         "account",
         "alone",
+        "answers",
         "asked_back",
         "batch_key",
         "call",
@@ -92,6 +93,7 @@ class Task:
         self.abandoned = False
         self.former: tuple[WorkerId, ...] = ()
         self.lost_on: tuple[str, ...] = ()
+        self.answers = 0  # of a stream that goes on
 
 
 class Lot:

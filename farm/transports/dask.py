@@ -74,6 +74,9 @@ class DaskTransport:
         """Take back what has not begun."""
         self._ask(worker, lambda member: member.spawn(member.hand_back(tasks)))
 
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        """Nothing: there are none here."""
+
     def stop_workers(self) -> None:
         """Finish what runs in the cluster, hand back the rest and leave; the cluster lives on."""
         self._soon(self._stop.set)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from farm.call import Call, ModelInfo, Result
+from farm.call import Call, ModelInfo, Operation, Result
 from farm.errors import FarmError
 from farm.model import Model
 from farm.version import __version__
@@ -113,9 +113,14 @@ def forget(models: Models) -> None:
 def describe_models(models: Models) -> Described | Unfit:
     """A Dask task: load the models and describe them."""
     try:
-        return Described(_runner(models).models())
+        return Described(tuple(map(_without_streams, _runner(models).models())))
     except (LoadError, FarmError) as error:
         return _unfit(error)
+
+
+def _without_streams(info: ModelInfo) -> ModelInfo:
+    """A Dask task has one answer, at its end."""
+    return replace(info, operations=info.operations - {Operation.STREAM})
 
 
 async def describe(models: Models, calls: Sequence[Call]) -> list[Outcome] | Unfit:
@@ -123,9 +128,15 @@ async def describe(models: Models, calls: Sequence[Call]) -> list[Outcome] | Unf
 
     def answer() -> list[Outcome] | Unfit:
         try:
-            return _runner(models).execute(calls)
+            outcomes = _runner(models).execute(calls)
         except LoadError as error:
             return _unfit(error)
+        return [
+            replace(outcome, info=_without_streams(outcome.info))
+            if isinstance(outcome, Result) and outcome.info is not None
+            else outcome
+            for outcome in outcomes
+        ]
 
     return await asyncio.to_thread(answer)
 

@@ -38,6 +38,7 @@ class _Worker:
         # Under the lock: calls that have not begun, which may be taken back.
         self.lock = threading.Lock()
         self.waiting: dict[TaskId, tuple[Call, float]] = {}  # and when it came
+        self.unwanted: set[TaskId] = set()  # streams that are to end
         self.claimed_at = 0.0
         self.stopped = False
 
@@ -49,8 +50,11 @@ class _Worker:
                 batch = list(self.waiting.items())
             ids = [task_id for task_id, _ in batch]
             calls = [call for _, (call, _) in batch]
-            for outcomes in self.runner.run(calls, claim=self._claimer(ids)):
+            cancelled = self._is_unwanted(ids)
+            for outcomes in self.runner.run(calls, claim=self._claimer(ids), cancelled=cancelled):
                 tell([(ids[i], self._timed(outcome, batch[i][1][1])) for i, outcome in outcomes])
+            with self.lock:
+                self.unwanted.difference_update(ids)
         gone()
 
     def _claimer(self, ids: Sequence[TaskId]) -> Callable[[Sequence[int]], list[int]]:
@@ -62,6 +66,9 @@ class _Worker:
                 return [i for i in positions if self.waiting.pop(ids[i], None) is not None]
 
         return claim
+
+    def _is_unwanted(self, ids: Sequence[TaskId]) -> Callable[[int], bool]:
+        return lambda position: ids[position] in self.unwanted
 
     def _timed(self, outcome: Outcome, came_at: float) -> Outcome:
         return timed(outcome, self.claimed_at - came_at) if isinstance(outcome, Result) else outcome
@@ -134,6 +141,12 @@ class LocalTransport:
         with of.lock:
             back = [i for i in tasks if of.waiting.pop(i, None) is not None]
         self._loop.call_soon(self._dispatcher.taken_back, worker, back)
+
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        """Let a worker end a stream."""
+        of = self._workers[worker]
+        with of.lock:
+            of.unwanted.add(task)
 
     def stop_workers(self) -> None:
         """Ask every thread to end; what it runs is finished, the rest handed back."""

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import zmq
 import zmq.auth.thread
 
-from farm.call import Call, WorkerInfo
-from farm.dispatcher import Lull
+from farm.call import Call, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message
+from farm.scheduler.lull import Lull
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.connection import Connection, is_loopback
 from farm.transports.zmq_clients import CLIENT_PREFIX, ClientDoor
@@ -180,6 +180,10 @@ class ZmqTransport:
             self._unreachable(worker, peer)
             self._loop.call_soon(self._dispatcher.taken_back, worker, [])
 
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        """Let a worker end a stream."""
+        self._put(self._peers[worker].routing_id, wire.encode(Kind.END_STREAM, [task]))
+
     def stop_workers(self) -> None:
         """Ask every worker and supervisor to drain and end."""
         for routing_id in [*self._supervisors, *(p.routing_id for p in self._peers.values())]:
@@ -275,7 +279,7 @@ class ZmqTransport:
         if kind is Kind.ANSWERS:
             answers = [(TaskId(i), outcome) for i, outcome in wire.decode_answers(message)]
             if peer is not None:
-                peer.out.difference_update([task_id for task_id, _ in answers])
+                peer.out.difference_update([i for i, outcome in answers if not _goes_on(outcome)])
             self._dispatcher.finished(worker, answers)
         elif kind is Kind.JOIN:
             self._joined(worker, routing_id, message)
@@ -383,6 +387,11 @@ class ZmqTransport:
 
 
 _PROBE = wire.encode(Kind.PROBE)
+
+
+def _goes_on(outcome: wire.Outcome) -> bool:
+    """Whether this is one of several answers to a task, and more follow."""
+    return isinstance(outcome, Result) and outcome.more
 
 
 def _host_of(endpoint: str) -> str:

@@ -82,6 +82,7 @@ class WorkerHost:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Call, float]] = {}  # and when it came
         self._running: set[int] = set()
+        self._unwanted: set[int] = set()  # streams that run, but nobody waits for
         self._answers: list[tuple[int, wire.Outcome]] = []
         self._answers_since = 0.0
         self._busy = False
@@ -169,19 +170,27 @@ class WorkerHost:
             if self._on_start is not None:
                 self._on_start([ids[i] for i in positions])
 
-        for outcomes in self._runner.run([call for _, (call, _) in batch], started, claim):
+        def unwanted(position: int) -> bool:
+            return ids[position] in self._unwanted
+
+        calls = [call for _, (call, _) in batch]
+        for outcomes in self._runner.run(calls, started, claim, unwanted):
             now = time.perf_counter()
             with self._lock:
                 if not self._answers:
                     self._answers_since = now
+                goes_on = False
                 for i, outcome in outcomes:
                     if isinstance(outcome, Result):
                         waited_s = max(0.0, self._began_at - batch[i][1][1])
+                        goes_on = outcome.more
                         outcome = timed(outcome, waited_s, idle_s)
-                    self._running.discard(ids[i])
+                    if not goes_on:
+                        self._running.discard(ids[i])
+                        self._unwanted.discard(ids[i])
                     self._answers.append((ids[i], outcome))
                 # The next run may take long; after a short one that is unlikely.
-                if now - min(self._began_at, self._answers_since) >= HOLD_ANSWERS_S:
+                if goes_on or now - min(self._began_at, self._answers_since) >= HOLD_ANSWERS_S:
                     self._send_answers()
             idle_s = -1.0
         with self._lock:
@@ -233,6 +242,9 @@ class WorkerHost:
         elif kind is Kind.TAKE_BACK:
             self._send_answers()
             self._hand_back(wire.decode_ids(message))
+        elif kind is Kind.END_STREAM:
+            here = self._running | self._waiting.keys()
+            self._unwanted.update(here.intersection(wire.decode_ids(message)))
         elif kind is Kind.CHECK:
             self._send_answers()
             held = self._waiting.keys() | self._running
@@ -247,6 +259,7 @@ class WorkerHost:
                 self._life = secrets.token_hex(8)
                 self._join_sent_at = None
                 self._waiting.clear()  # the dispatcher has given these to others
+                self._unwanted.update(self._running)
         elif kind is Kind.REFUSED:
             raise InvalidRequest(f"refused: {message.data}")
         elif kind is Kind.STOP:
@@ -265,6 +278,7 @@ class WorkerHost:
 
     def _hand_back(self, task_ids: Sequence[int]) -> None:
         back = [i for i in task_ids if self._waiting.pop(i, None) is not None]
+        self._unwanted.difference_update(back)
         self._put(Kind.TAKEN_BACK, back)
 
     def _send_answers(self) -> None:

@@ -5,17 +5,18 @@ No sockets and no clock but the run time; a transport hosts a Runner and sends w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from farm.call import EMPTY_CONFIG, Array, Call, ModelInfo, Operation, Result
+from farm.call import EMPTY_CONFIG, Array, Call, ModelInfo, Operation, Result, numpy_dtype
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -33,6 +34,7 @@ from farm.model import (
     checked_array,
     info_of,
     inputs_for,
+    shape_of,
 )
 
 Outcome = Result | FarmError
@@ -48,7 +50,14 @@ MESSAGE_LENGTH = 2000
 def timed(result: Result, queue_time_s: float, idle_s: float = -1.0) -> Result:
     """The result with what its host knows: how long the call waited there, and the host for it."""
     return Result(
-        result.outputs, result.run_time_s, result.info, result.worker, queue_time_s, idle_s
+        result.outputs,
+        result.run_time_s,
+        result.info,
+        result.worker,
+        queue_time_s,
+        idle_s,
+        result.batch_rows,
+        result.more,
     )
 
 
@@ -93,6 +102,7 @@ class Runner:
         calls: Sequence[Call],
         on_start: Callable[[Sequence[int]], None] | None = None,
         claim: Callable[[Sequence[int]], Sequence[int]] | None = None,
+        cancelled: Callable[[int], bool] | None = None,
     ) -> Iterator[list[tuple[int, Outcome]]]:
         """Yield (position in `calls`, outcome) for the calls of each model call as it ends.
 
@@ -101,7 +111,8 @@ class Runner:
         for a model with `repeatable = False` they all fail. on_start gets the positions that are
         about to run, before each model call. claim gets positions that are next and returns
         those still to run: a host that hands calls back claims the rest. A consumer that stops
-        early leaves the rest unrun.
+        early leaves the rest unrun. A stream yields each of its answers, which say that more
+        follow, and then the end of it; cancelled is asked after each whether to go on.
         """
         for planned in self._groups(calls):
             group = planned if claim is None else claim(planned)
@@ -115,19 +126,28 @@ class Runner:
             for i in group:
                 if on_start is not None:
                     on_start((i,))
-                yield [(i, self._answer(calls[i]))]
+                if calls[i].operation is not Operation.STREAM:
+                    yield [(i, self._answer(calls[i]))]
+                    continue
+                with contextlib.closing(self._answers(calls[i])) as answers:
+                    for outcome in answers:
+                        yield [(i, outcome)]
+                        if cancelled is not None and cancelled(i):
+                            yield [(i, Result(()))]
+                            break
 
     def _groups(self, calls: Sequence[Call]) -> list[list[int]]:
         if len(calls) == 1:
             return [[0]]
         groups: list[list[int]] = []
-        filling: dict[tuple[str, str], tuple[list[int], int]] = {}
+        filling: dict[object, tuple[list[int], int]] = {}
         for i, call in enumerate(calls):
             model = self._models.get(call.model)
             if model is None or model.max_batch == 1 or call.operation is not Operation.EVALUATE:
                 groups.append([i])
                 continue
-            key = call.model, call.config
+            skip = 0 if call.rows is None else 1
+            key = call.model, call.config, *[a.shape[skip:] for a in call.inputs]
             rows = call.rows or 1
             group, filled = filling.get(key, ([], 0))
             if not group or filled + rows > model.max_batch:
@@ -151,6 +171,17 @@ class Runner:
             return _evaluate(model, info, call)
         except BaseException as error:  # a model may raise SystemExit: its call fails, not we
             return _logged(named(error), call)
+
+    def _answers(self, call: Call) -> Generator[Outcome]:
+        """The outcomes of a stream: its answers, and its end or what went wrong."""
+        try:
+            model, info = self._described(call)
+            check_call(call, info)
+            yield from _stream(model, info, call)
+        except GeneratorExit:
+            raise  # nobody wants the rest
+        except BaseException as error:
+            yield _logged(named(error), call)
 
     def _answer_merged(self, calls: Sequence[Call]) -> list[Outcome] | None:
         """The outcomes of calls that share one evaluation; None: they have to run one by one."""
@@ -236,12 +267,7 @@ def _config(call: Call) -> Config:
 
 def _evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
     """Evaluate a model without a batch axis; a call of one row keeps that row's axis."""
-    if call.rows is not None and call.rows != 1:
-        raise InvalidInput(
-            f"the call has {call.rows} rows, model {info.name!r} takes one at a time; "
-            "send each row as its own call"
-        )
-    inputs = inputs_for(call if call.rows is None else replace(call, rows=None), info)
+    inputs = inputs_for(_single_row(call, info), info)
     config = _config(call)
     start = perf_counter()
     value = model.evaluate(inputs, config)
@@ -250,6 +276,34 @@ def _evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
     if call.rows is not None:
         outputs = [output[None] for output in outputs]
     return Result(tuple(outputs), run_time)
+
+
+def _single_row(call: Call, info: ModelInfo) -> Call:
+    """The call without its batch axis. Raises InvalidInput when it has several rows."""
+    if call.rows is None:
+        return call
+    if call.rows != 1:
+        raise InvalidInput(
+            f"the call has {call.rows} rows, model {info.name!r} takes one at a time; "
+            "send each row as its own call"
+        )
+    return replace(call, rows=None, inputs=tuple(a.reshape(a.shape[1:]) for a in call.inputs))
+
+
+def _stream(model: Model, info: ModelInfo, call: Call) -> Iterator[Result]:
+    """Each answer of a model to one question, with the time that it took, and the end of them."""
+    question = _single_row(call, info)
+    began = start = perf_counter()
+    answers = model.stream(inputs_for(question, info), _config(call))  # type: ignore[attr-defined]  # it is offered
+    with contextlib.closing(answers) if hasattr(answers, "close") else contextlib.nullcontext():
+        for value in answers:
+            run_time = perf_counter() - start
+            outputs = tuple(output.copy() for output in check_outputs(value, info))
+            if call.rows is not None:
+                outputs = tuple(output[None] for output in outputs)
+            yield Result(outputs, run_time, more=True)
+            start = perf_counter()
+    yield Result((), perf_counter() - began)
 
 
 def _evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list[Result]:
@@ -263,11 +317,14 @@ def _evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list
         )
     inputs = Inputs()
     for k, tensor in enumerate(info.inputs):
-        parts = [
-            call.inputs[k].reshape(count, *tensor.shape)
-            for call, count in zip(calls, counts, strict=True)
-        ]
-        inputs[tensor.name] = np.concatenate(parts, dtype=tensor.dtype, casting="same_kind")
+        parts = []
+        for call, count in zip(calls, counts, strict=True):
+            array = call.inputs[k]
+            shape = (count, *shape_of(array, tensor, call.rows)[call.rows is not None :])
+            parts.append(array.reshape(shape))
+        # Which casts are allowed has been checked call by call.
+        dtype = numpy_dtype(tensor.dtype)
+        inputs[tensor.name] = np.concatenate(parts, dtype=dtype, casting="unsafe")
     config = _config(calls[0])
     start = perf_counter()
     value = model.evaluate(inputs, config)
@@ -278,9 +335,19 @@ def _evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list
     for call, count in zip(calls, counts, strict=True):
         part = first if call.rows is None else slice(first, first + count)
         # A copy of each part: views would keep the whole batch alive as long as one of them.
-        results.append(Result(tuple(np.array(output[part]) for output in outputs), run_time))
+        parts_of = tuple(_own(output[part]) for output in outputs)
+        results.append(Result(parts_of, run_time, batch_rows=rows))
         first += count
     return results
+
+
+def _own(part: Any) -> Array:
+    """A copy of a row or rows; of a scalar row of bytes numpy gives no array but the bytes."""
+    if isinstance(part, np.ndarray | np.generic):
+        return np.array(part)
+    array = np.empty((), dtype=object)
+    array[()] = part
+    return array
 
 
 def _derivative(model: Model, info: ModelInfo, call: Call) -> Result:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from ml_dtypes import bfloat16
 
 from farm.call import (
     Array,
@@ -50,8 +51,11 @@ dtypes = (
         lambda code: st.sampled_from([np.dtype(f"<{code}"), np.dtype(f">{code}")])
     )
 )  # fmt: skip
-arrays = dtypes.flatmap(
-    lambda dtype: npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=3, min_side=0))
+shapes = npst.array_shapes(min_dims=0, max_dims=3, min_side=0)
+arrays = (
+    dtypes.flatmap(lambda dtype: npst.arrays(dtype, shapes))
+    | npst.arrays(object, shapes, elements=st.binary(max_size=9))
+    | npst.arrays(np.uint16, shapes).map(lambda array: array.view(bfloat16))
 )
 vectors = npst.arrays(np.float64, st.integers(0, 5))
 derivatives = st.builds(
@@ -83,6 +87,8 @@ results = st.builds(
     texts,
     seconds,
     seconds | st.just(-1.0),
+    st.integers(1, 99),
+    st.booleans(),
 )
 errors = st.builds(
     lambda kind, message, detail: kind(message, detail=detail),
@@ -109,7 +115,8 @@ DECODERS: list[Callable[[Message], Any]] = [
 def same(a: Array | None, b: Array | None) -> bool:
     if a is None or b is None:
         return a is b
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    alike = a.dtype == b.dtype and a.shape == b.shape
+    return alike and (a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes())
 
 
 def received(frames: list[Buffer]) -> Message:
@@ -242,6 +249,7 @@ def test_answers_come_back(answers: dict[int, Result | FarmError]) -> None:
         assert isinstance(sent, Result)
         assert all(map(same, outcome.outputs, sent.outputs))
         assert (outcome.run_time_s, outcome.idle_s) == (sent.run_time_s, sent.idle_s)
+        assert (outcome.batch_rows, outcome.more) == (sent.batch_rows, sent.more)
         if sent.info is not None or sent.worker:
             for name in ("info", "worker", "queue_time_s"):
                 assert getattr(outcome, name) == getattr(sent, name)
@@ -507,7 +515,7 @@ def test_hostile_group_costs_nothing_and_is_answered(where: Any) -> None:
     assert peak < 100_000
     assert [task_id for task_id, _ in calls] == [1, 2, 3]
     assert [type(call) for _, call in calls] == [InvalidRequest, InvalidRequest, Call]
-    times = [[0.1, 0.1], [-1.0, -1.0], "w", [0.0, 0.0]]
+    times = [[0.1, 0.1], [-1.0, -1.0], "w", [0.0, 0.0], 1]
     first = message(Kind.ANSWERS, [[[[1, 2], [where], *times]], []])
     answers = wire.decode_answers(wire.decode([first + bytes(-len(first) % 8 + 32)]))
     assert [type(outcome) for _, outcome in answers] == [InvalidOutput, InvalidOutput]
@@ -528,7 +536,7 @@ def test_hostile_group_costs_nothing_and_is_answered(where: Any) -> None:
 def test_times_of_a_group_have_to_be_times(
     run_times_s: Any, idle_s: Any, queue_times_s: Any
 ) -> None:
-    group = [[1, 2], [["<f8", [1], 0]], run_times_s, idle_s, "w", queue_times_s]
+    group = [[1, 2], [["<f8", [1], 0]], run_times_s, idle_s, "w", queue_times_s, 1]
     first = message(Kind.ANSWERS, [[group], []])
     answers = wire.decode_answers(wire.decode([first + bytes(-len(first) % 8 + 16)]))
     assert [type(outcome) for _, outcome in answers] == [InvalidOutput, InvalidOutput]

@@ -94,3 +94,33 @@ def test_arrays_have_the_form_of_their_like() -> None:
     assert not have_form([np.zeros(2)], form)
     assert not have_form([np.zeros(2), np.zeros(3, "i8")], form)
     assert not have_form([np.zeros((2, 1)), np.zeros(3, "i4")], form)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        ["bytes", [2], [["<u4", [2], 0], ["|u1", [4], 8]]],  # lengths 1 and 2 of 4 bytes
+        ["bytes", [3], [["<u4", [2], 0], ["|u1", [3], 8]]],
+        ["bytes", [10**12], [["<u4", [2], 0], ["|u1", [3], 8]]],
+        ["bytes", [-2, -1], [["<u4", [2], 0], ["|u1", [3], 8]]],
+        ["bytes", [1] * 99, [["<u4", [1], 0], ["|u1", [1], 8]]],
+        ["bytes", [2], [["<i4", [2], 0], ["|u1", [3], 8]]],
+        ["bytes", [2], [["<u4", [2], 0]]],
+        ["bytes", [2], 0],
+        ["bytes", [1], [["bytes", [1], []], ["|u1", [1], 8]]],
+        ["bfloat16", [2], [["<u2", [3], 0]]],
+        ["bfloat16", [2], [["<f4", [1], 0]]],
+        ["bfloat16", [2], [["<u2", [2], 0], ["<u2", [2], 0]]],
+        ["object", [1], []],
+    ],
+)
+def test_what_are_no_bytes_is_refused(where: Any) -> None:
+    frame = np.array([1, 2], "<u4").tobytes() + bytes(24)
+    with pytest.raises((ValueError, LookupError, TypeError)):
+        array_at([frame], 0, where)
+
+
+def test_bytes_lie_where_they_are_told_to() -> None:
+    frame = np.array([1, 2], "<u4").tobytes() + b"abc" + bytes(5)
+    array = array_at([frame], 0, ["bytes", [2, 1], [["<u4", [2], 0], ["|u1", [3], 8]]])
+    assert array.tolist() == [[b"a"], [b"bc"]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from farm.call import Call, Derivative, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError
-from farm.scheduler.actions import Action, Reply, Send
+from farm.scheduler.actions import Action, EndStream, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import Account, Queue
@@ -67,6 +67,10 @@ def asked_back(worker: str, *tasks: TaskId) -> Expected:
     return "take back", worker, tasks
 
 
+def ended(worker: str, task: TaskId) -> Expected:
+    return "end stream", worker, task
+
+
 def _plain(action: Action) -> Expected:
     if isinstance(action, Send):
         return sent(action.worker, *(task.id for task in action.tasks))
@@ -74,6 +78,8 @@ def _plain(action: Action) -> Expected:
         outcome = action.outcome
         mark = outcome.run_time_s if isinstance(outcome, Result) else type(outcome)
         return replied(action.task.id, mark, action.worker)
+    if isinstance(action, EndStream):
+        return ended(action.worker, action.task)
     return asked_back(action.worker, *action.tasks)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from farm.call import Result
-from farm.scheduler.actions import Reply, Send
+from farm.scheduler.actions import Reply, Send, TakeBack
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import RunTimes, TaskId, WorkerId
 from tests.scheduler.recorder import call, model, result
@@ -89,7 +89,7 @@ class Simulation:
                 if isinstance(action, Send):
                     ids = [task.id for task in action.tasks]
                     self._at(arrival, partial(self._arrive, worker, ids))
-                else:
+                elif isinstance(action, TakeBack):
                     self._at(arrival, partial(self._give_back, worker, action.tasks))
         at = self.scheduler.wakeup()
         if at is not None and at != self._timer_at:

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from farm.call import ModelInfo, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
-from farm.scheduler.actions import Reply, Send
+from farm.scheduler.actions import Reply, Send, TakeBack
 from farm.scheduler.core import Scheduler
 from farm.scheduler.placement import FULL
 from farm.scheduler.state import Lot, Task, TaskId, WorkerId
@@ -277,6 +277,7 @@ class Histories(RuleBasedStateMachine):
                 elif isinstance(action, Send):
                     self._sent(action)
                 else:
+                    assert isinstance(action, TakeBack), "there are no streams here"
                     worker = self.workers[action.worker]
                     assert not worker.asked, "one question at a time"
                     worker.asked = True
