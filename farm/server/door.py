@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from farm.call import Call, Hints, ModelInfo, Result
 from farm.errors import FarmError, InvalidInput
 from farm.scheduler.state import TaskId
+from farm.scheduler.statistics import ModelStatistics
 
 Headers = dict[bytes, bytes]
 """Request headers, names in lower case."""
@@ -52,6 +53,9 @@ class Backend(Protocol):
 
     def models(self) -> Mapping[str, ModelInfo]:
         """The models that are served, described for the empty config."""
+
+    def statistics(self) -> Mapping[str, ModelStatistics]:
+        """What has become of the calls of each model that was called."""
 
     def snapshot(self) -> dict[str, Any]:
         """Workers, queues, rates and percentiles as JSON data."""

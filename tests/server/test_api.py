@@ -60,7 +60,7 @@ def test_one_model_is_described_for_a_config(door: Door) -> None:
         ("/farm/models/nope", 404, "ModelNotFound"),
         ("/farm/models/forward?config={", 400, "InvalidInput"),
         ("/farm/models/forward?config=[]", 400, "InvalidInput"),
-        ('/farm/models/lab/sized?config={"n":-1}', 500, "InvalidOutput"),
+        ('/farm/models/lab/sized?config={"n":-2}', 500, "InvalidOutput"),
     ],
 )
 def test_what_cannot_be_described_is_told(door: Door, path: str, status: int, kind: str) -> None:

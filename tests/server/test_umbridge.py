@@ -20,6 +20,7 @@ from farm.errors import FarmError, ModelFailed, Overloaded
 from farm.model import Config, Inputs, info_of
 from farm.protocols.json_numbers import NonFinite
 from farm.scheduler.state import TaskId
+from farm.scheduler.statistics import ModelStatistics
 from farm.server.door import JSON, Extra, Request
 from farm.server.umbridge import PATHS, UmBridgeDoor
 from farm.settings import Settings
@@ -286,6 +287,9 @@ class Script:
 
     def models(self) -> Mapping[str, ModelInfo]:
         return {"forward": self.info}
+
+    def statistics(self) -> dict[str, ModelStatistics]:
+        return {}
 
     def snapshot(self) -> dict[str, Any]:
         return {}

@@ -182,7 +182,7 @@ async def test_whatever_a_peer_says_others_are_served(
     "change",
     [
         {"slots": 0},
-        {"slots": -1},
+        {"slots": -2},
         {"slots": 1.5},
         {"slots": None},
         {"ends_at": "soon"},
@@ -191,7 +191,7 @@ async def test_whatever_a_peer_says_others_are_served(
         {"models": 5},
         {"models": [{**CUBE.to_json(), "name": ["cube"]}]},
         {"models": [{**CUBE.to_json(), "max_batch": 0}]},
-        {"models": [{**CUBE.to_json(), "inputs": [{"name": "x", "shape": [-1], "dtype": "f8"}]}]},
+        {"models": [{**CUBE.to_json(), "inputs": [{"name": "x", "shape": [-2], "dtype": "f8"}]}]},
         {"models": [{**CUBE.to_json(), "inputs": [{"name": "x", "shape": [1], "dtype": "O"}]}]},
     ],
 )

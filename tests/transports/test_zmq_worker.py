@@ -240,7 +240,7 @@ def test_call_that_was_handed_back_may_come_again(desk: Desk, start: Start) -> N
 def test_describes_models(desk: Desk, start: Start) -> None:
     running = start()
     running.block(desk)
-    desk.call((2, question('{"n":7}')), (3, question('{"n":-1}')))
+    desk.call((2, question('{"n":7}')), (3, question('{"n":-2}')))
     answers = {**desk.answers(), **desk.answers()}
     assert set(answers) == {2, 3}
     outcome = answers[2]
