@@ -176,16 +176,21 @@ def _served(target: Target, out: Path) -> Iterator[Path]:
         with running(farm):
             yield farm.connection_file
     except WorkersFailed as error:
-        said = ""
-        if any((folder / "logs").glob("*.log")):
-            said = f" (what the models said is in {folder}/logs)"
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        said = f" (what the models said is in {folder}/logs)" * _is_of_worth(folder)
         raise click.ClickException(f"{error}{said}") from None
     except (SweepError, click.ClickException, KeyboardInterrupt):
         shutil.rmtree(folder, ignore_errors=True)  # the sweep is refused: no fault of the models
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        if not _is_of_worth(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_of_worth(folder: Path) -> bool:
+    """Whether models have said something there, or another farm lives in it."""
+    return any(folder.glob("logs/*.log")) or (folder / "farm.json").exists()
 
 
 def _workers(target: Target) -> int:

@@ -105,11 +105,11 @@ class Farm:
 
     async def _start(self, before: Connection | None) -> None:
         settings = self.settings
-        zmq = self._listen(before)
-        transports: list[Transport] = [zmq]
-        if settings.dask is not None:
+        transports: list[Transport] = []
+        if settings.dask is not None:  # first, as it may be refused and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
             transports.append(self._dask)
+        transports.append(self._listen(before))
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from farm.cli.sweep_farm import Target, open_farm
 from farm.errors import ModelFailed, Unavailable
 from farm.sweep.errors import SweepError
 from farm.sweep.window import START
+from farm.transports.connection import Connection, write_connection
 from tests.dask_cluster import dask_cluster
 from tests.serving import BEAM, run_farm, serving
 
@@ -151,6 +153,23 @@ def test_groups_of_mpi_ranks_run_the_points(folder: Path) -> None:
     target = Target(mpi=2, dask="tcp://x:1", models=("a.py",))
     with pytest.raises(click.UsageError, match="--mpi needs"), open_farm(target, folder / "x"):
         pass
+
+
+def test_nothing_stays_where_there_is_no_cluster(folder: Path) -> None:
+    target = Target((str(folder / "beam.py"),), dask="nowhere")
+    with pytest.raises(Unavailable, match="neither"), open_farm(target, folder / "s.h5"):
+        pass
+    assert not (folder / "s.h5.run").exists()
+
+
+def test_the_folder_of_a_farm_that_lives_stays(folder: Path) -> None:
+    target = Target((str(folder / "beam.py"),), workers=1)
+    (folder / "s.h5.run").mkdir()
+    living = Connection("tcp://x:1", host=socket.gethostname(), pid=os.getppid())
+    write_connection(folder / "s.h5.run" / "farm.json", living)
+    with pytest.raises(Unavailable, match="runs in"), open_farm(target, folder / "s.h5"):
+        pass
+    assert (folder / "s.h5.run" / "farm.json").exists()
 
 
 @pytest.mark.parametrize(
