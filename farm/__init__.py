@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from farm.sweep.parameters import Normal as normal
     from farm.sweep.parameters import choice
     from farm.worker.command import CommandModel
+    from farm.worker.jax import jax_model
     from farm.worker.onnx import OnnxModel
     from farm.worker.torch import TorchModel
 else:
@@ -35,6 +36,7 @@ else:
         "choice": ("farm.sweep.parameters", "choice"),
         "connect": ("farm.client", "connect"),
         "integer": ("farm.sweep.parameters", "Integer"),
+        "jax_model": ("farm.worker.jax", "jax_model"),
         "log": ("farm.sweep.parameters", "Log"),
         "normal": ("farm.sweep.parameters", "Normal"),
         "serve": ("farm.server.inline", "serve"),
@@ -78,6 +80,7 @@ __all__ = [
     "choice",
     "connect",
     "integer",
+    "jax_model",
     "log",
     "model",
     "normal",
