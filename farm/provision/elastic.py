@@ -202,6 +202,7 @@ class Elastic:
         try:
             job_id = await self._slurm.submit(self._script(kind.settings, self._jobs.prefix + name))
         except SlurmError as error:
+            self._known = False  # where sbatch was not heard to its end, the job may exist
             now = time.monotonic()
             kind.policy.failed(now)
             kind.refusal = f"refused: {error}"

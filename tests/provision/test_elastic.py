@@ -102,6 +102,17 @@ def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site)
         wait_until(lambda: not client.status()["slurm"]["kinds"][0]["problem"], "all to be well")
 
 
+def test_a_job_that_exists_though_sbatch_failed_is_found(site: Site) -> None:
+    sbatch = site.commands / "sbatch"
+    ends = "echo Socket timed out >&2; exit 1"
+    sbatch.write_text(sbatch.read_text().replace("echo $id", ends))
+    with site.farm(max_jobs=2) as client:
+        wait_until(lambda: events(client, "adopted"), "the job to be found")
+        assert len(events(client, "refused")) == 1
+        wait_until(lambda: client.models() == ["Double"], "its workers")
+        wait_until(lambda: site.states() == ["COMPLETED"], "it to be let go")
+
+
 def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
     with site.farm(min_jobs=1) as client:
         wait_until(lambda: client.models() == ["Double"], "the model")
