@@ -112,6 +112,15 @@ def test_a_gpu_is_refused_where_there_is_none(cluster: Cluster) -> None:
     assert "Requested node configuration is not available" in refused.value.stderr
 
 
+def test_an_account_is_refused(cluster: Cluster) -> None:
+    if not cluster.refuses_an_account:
+        pytest.skip("this SLURM has no job_submit/lua")
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        cluster.sbatch("--account=closed", "--wrap", "true")
+    assert "Invalid account" in caught.value.stderr
+    assert cluster.sbatch("--account=open", "--wrap", "true")
+
+
 def test_short_has_a_limit_of_one_minute(cluster: Cluster) -> None:
     fits = cluster.sbatch("--partition=short", "--wrap", "true")
     assert cluster.job(fits)["TimeLimit"] == "00:01:00"
