@@ -123,7 +123,7 @@ class DaskTransport:
             cancelled = self._serving.cancelled()
             error = Unavailable("closed") if cancelled else self._serving.exception()
             self._left(member.name, error)
-            with _no_tracebacks():
+            with _no_errors():
                 await member.close()
             if cancelled or error is None:
                 return
@@ -165,11 +165,11 @@ def _where(cluster: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _no_tracebacks() -> Iterator[None]:
-    """Dask's client logs one when it is closed while it looks for a lost scheduler."""
+def _no_errors() -> Iterator[None]:
+    """Dask's client logs some when it is closed while it looks for a lost scheduler."""
 
     def keep(record: logging.LogRecord) -> bool:
-        return record.exc_info is None
+        return record.levelno < logging.ERROR
 
     client_log = logging.getLogger("distributed.client")
     client_log.addFilter(keep)
