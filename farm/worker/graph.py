@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array, TensorInfo
-from farm.errors import InvalidOutput
+from farm.call import BYTES, Array, TensorInfo, numpy_dtype
+from farm.errors import InvalidInput, InvalidOutput
 from farm.model import Config, Inputs, Model
 
 DEFAULT_MAX_BATCH = 64
+
+ROUNDING = {2: 0.05, 4: 3e-4, 8: 1e-8}
+"""What two ways to the same number may differ by, relative, by bytes of the number: about the
+square root of its precision."""
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +51,8 @@ class GraphModel(Model):
 
     batched: bool = False
     warm: bool = False
+    _symbols: Sequence[tuple[str, int, str]] = ()
+    """Input, axis counted from the end, and symbol of each size that varies by name."""
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The graph's outputs in its own order, for arrays as the graph takes them."""
@@ -55,11 +61,25 @@ class GraphModel(Model):
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """The graph's outputs by name. The config is not used."""
         arrays = list(inputs.values())
+        if self._symbols:
+            self._check_symbols(arrays)
         if self.batched and self.max_batch == 1:
             outputs = [y.reshape(y.shape[1:]) for y in self.run([x[None] for x in arrays])]
         else:
             outputs = self.run(arrays)
         return dict(zip(self.outputs, outputs, strict=True))
+
+    def _check_symbols(self, arrays: Sequence[Array]) -> None:
+        """Raise InvalidInput where sizes differ that the file calls the same."""
+        known: dict[str, tuple[int, str]] = {}
+        for name, axis, symbol in self._symbols:
+            size = arrays[list(self.inputs).index(name)].shape[axis]
+            first, where = known.setdefault(symbol, (size, name))
+            if size != first:
+                raise InvalidInput(
+                    f"input {name!r} has {size} along axis {axis}, where input {where!r} has "
+                    f"{first}; model {self.name!r} calls both {symbol!r}"
+                )
 
     def declare(
         self,
@@ -93,6 +113,12 @@ class GraphModel(Model):
         self.max_batch = most if max_batch is None else max_batch
         self.inputs = {port.name: port.tensor(batched=self.batched) for port in inputs}
         self.outputs = {port.name: port.tensor(batched=self.batched) for port in outputs}
+        self._symbols = [
+            (port.name, axis - len(port.sizes), size)
+            for port in inputs
+            for axis, size in enumerate(port.sizes)
+            if isinstance(size, str) and size and (axis > 0 or not self.batched)
+        ]
 
     def _try_once(self, inputs: Sequence[Port], outputs: Sequence[Port], *, strict: bool) -> None:
         """Evaluate made-up inputs, which warms up."""
@@ -146,22 +172,23 @@ def made_up(ports: Sequence[Port], *, rows: int) -> list[Array]:
         sizes = [n if isinstance(n, int) else 2 for n in port.sizes]
         if port.sizes and isinstance(port.sizes[0], str):
             sizes[0] = rows
-        if port.dtype == "bytes":
-            arrays.append(np.full(sizes, b"", object))
-        elif port.dtype.startswith(("float", "bfloat")):
-            arrays.append(rng.random(sizes).astype(port.dtype))
+        dtype = numpy_dtype(port.dtype)
+        if port.dtype == BYTES:
+            arrays.append(np.full(sizes, b"", dtype))
+        elif "float" in port.dtype:
+            arrays.append(rng.random(sizes).astype(dtype))
         else:
-            arrays.append(rng.integers(0, 2, sizes).astype(port.dtype))
+            arrays.append(rng.integers(0, 2, sizes).astype(dtype))
     return arrays
 
 
 def close(one: Array, other: Array) -> bool:
     """Whether two arrays differ by rounding only; other kernels run for other numbers of rows."""
-    if not np.issubdtype(one.dtype, np.floating):
+    if "float" not in one.dtype.name:
         return bool(np.array_equal(one, other))
-    finite = np.abs(other[np.isfinite(other)])
-    scale = float(finite.max(initial=0.0))
-    slack = float(np.finfo(one.dtype).eps) ** 0.5
+    slack = ROUNDING[one.dtype.itemsize]
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    scale = float(np.abs(other[np.isfinite(other)]).max(initial=0.0))
     return bool(np.allclose(one, other, rtol=slack, atol=slack * scale, equal_nan=True))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Operation, TensorInfo
+from farm.call import BFLOAT16, Array, Operation, TensorInfo, numpy_dtype
 from farm.errors import InvalidOutput, UnsupportedFeature
 from farm.model import Config, Inputs, Tensors, info_of
 from farm.worker.graph import GraphModel, Port, made_up
@@ -25,7 +25,7 @@ BATCH = "batch"
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
+    *("float16", "bfloat16", "float32", "float64"),
 )
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class TorchModel(GraphModel):
         """The graph's outputs."""
         with self._torch.no_grad():
             outputs = self._call([self._tensor(x) for x in arrays])
-            return [y.cpu().numpy() for y in outputs]
+            return [self._array(y) for y in outputs]
 
     def gradient(
         self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
@@ -159,7 +159,19 @@ class TorchModel(GraphModel):
         return found
 
     def _tensor(self, array: Array) -> Any:
-        return self._torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        array = np.ascontiguousarray(array)
+        if array.dtype.name == BFLOAT16:  # numpy has no such numbers of its own; the bits travel
+            bits = self._torch.from_numpy(array.view(np.int16))
+            return bits.view(self._torch.bfloat16).to(self.device)
+        return self._torch.from_numpy(array).to(self.device)
+
+    def _array(self, tensor: Any) -> Array:
+        tensor = tensor.detach().cpu()
+        if tensor.dtype == self._torch.bfloat16:
+            bits: Array = tensor.contiguous().view(self._torch.int16).numpy()
+            return bits.view(numpy_dtype(BFLOAT16))
+        array: Array = tensor.numpy()
+        return array
 
     def _like(self, vector: Array, tensor: Any) -> Any:
         return self._tensor(vector).to(tensor.dtype).reshape(tensor.shape)

@@ -174,6 +174,9 @@ def test_rows_that_touch_one_another_are_no_batch() -> None:
     model = OnnxModel(path)
     assert model.max_batch == 1
     assert model.inputs == {"x": TensorInfo("x", (-1, 2))}
+    points = np.random.default_rng(1).random((5, 2))
+    whole = np.exp(points)
+    np.testing.assert_allclose(answer(model, points), whole / whole.sum(axis=0))
     with pytest.raises(ValueError, match="output 'y' of a row depends on the rows beside it"):
         OnnxModel(path, max_batch=2)
 
@@ -313,8 +316,20 @@ def test_sizes_that_do_not_go_together_are_the_callers_mistake() -> None:
         {"y": ("float64", [2, 2])},
     )
     model = OnnxModel(path)
-    with pytest.raises(InvalidInput):
+    assert answer(model, np.ones((2, 3)), np.ones((3, 2))).tolist() == [[3, 3], [3, 3]]
+    said = "input 'b' has 4 along axis -2, where input 'a' has 3; model 'net' calls both 'K'"
+    with pytest.raises(InvalidInput, match=said):
         answer(model, np.ones((2, 3)), np.ones((4, 2)))
+
+
+def test_texts_go_in_and_out_as_bytes() -> None:
+    sizes = {"x": ("string", ["N", 2])}, {"y": ("string", ["N", 2])}
+    model = OnnxModel(saved([helper.make_node("Identity", ["x"], ["y"])], *sizes))
+    assert model.inputs == {"x": TensorInfo("x", (2,), "bytes")}
+    texts = np.array(["Zürich".encode(), b""], object)
+    assert answer(model, texts).tolist() == texts.tolist()
+    with pytest.raises(InvalidInput, match="ONNX strings are UTF-8"):
+        answer(model, np.array([b"\xff", b""], object))
 
 
 # --- over the whole farm ----------------------------------------------------------------------

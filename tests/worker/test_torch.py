@@ -212,6 +212,21 @@ def test_the_threads_of_torch_are_left_as_they_are(files: Files) -> None:
     assert torch.get_num_threads() == before
 
 
+def test_bfloat16_travels(tmp_path: Path) -> None:
+    path = script(Scaled(torch.bfloat16), tmp_path / "brain.pt")
+    model = opened(path, max_batch=4)
+    assert model.inputs["x"] == TensorInfo("x", (3,), "bfloat16")
+    x = np.array([0.5, -1.0, 2.0])
+    y, _ = evaluated(model, x, [1.0])
+    assert y.dtype.name == "bfloat16"
+    np.testing.assert_allclose(y.astype(float), np.tanh(WEIGHTS @ x), rtol=0.02)
+    wrt = Derivative(0, 0, sens=np.ones(2))
+    (found,) = answered(model, Call("m", Operation.GRADIENT, (x, np.ones(1)), derivative=wrt))
+    np.testing.assert_allclose(
+        found, WEIGHTS.T @ (1 - np.tanh(WEIGHTS @ x) ** 2), rtol=0.05, atol=0.02
+    )
+
+
 # --- what autograd cannot do ------------------------------------------------------------------
 
 
