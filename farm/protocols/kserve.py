@@ -47,8 +47,6 @@ VERSION = "1"
 PRIORITY_LEVELS, DEFAULT_PRIORITY = 200, 100
 """Levels of the parameter `priority`, 1 the most urgent, and the one of a request without it."""
 
-STREAM = Operation.__members__.get("STREAM")
-
 Parameters = Mapping[str, Any]
 NO_PARAMETERS: Parameters = MappingProxyType({})
 
@@ -140,11 +138,11 @@ def call_of(
 
 
 def _operation(info: ModelInfo, streaming: bool) -> Operation:
-    if streaming and STREAM is not None and STREAM in info.operations:
-        return STREAM
+    if streaming and Operation.STREAM in info.operations:
+        return Operation.STREAM
     if Operation.EVALUATE in info.operations:
         return Operation.EVALUATE
-    if STREAM in info.operations:
+    if Operation.STREAM in info.operations:
         raise UnsupportedFeature(
             f"model {info.name!r} gives several answers to one request; "
             "ask it by gRPC's ModelStreamInfer or HTTP's generate_stream"

@@ -5,6 +5,7 @@ Source: Triton's generate extension.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import orjson
@@ -54,7 +55,7 @@ def _shape(tensor: TensorInfo, count: int) -> tuple[int, ...]:
         )
     if -1 not in tensor.shape:
         return tensor.shape
-    known = -tensor.size  # the product has the -1 in it
+    known = math.prod(size for size in tensor.shape if size >= 0)
     return tuple([size if size >= 0 else count // max(known, 1) for size in tensor.shape])
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array
+from farm.call import BFLOAT16, Array, numpy_dtype
 from farm.errors import InvalidInput, UnsupportedFeature
 
 BF16, BYTES = "BF16", "BYTES"
@@ -36,7 +36,7 @@ DATATYPES: Mapping[str, str] = MappingProxyType(
         "FP16": "float16",
         "FP32": "float32",
         "FP64": "float64",
-        BF16: "bfloat16",
+        BF16: BFLOAT16,
         BYTES: "bytes",
     }
 )
@@ -84,19 +84,13 @@ def numpy_type(datatype: Any, where: str) -> np.dtype[Any]:
     if datatype == BYTES:
         return np.dtype(object)
     if datatype == BF16:
-        return _bfloat16()
+        try:
+            return numpy_dtype(BFLOAT16)
+        except TypeError as error:
+            raise UnsupportedFeature(str(error)) from None
     raise InvalidInput(
         f"datatype of {where} is {shown(datatype)}; expected one of {', '.join(DATATYPES)}"
     )
-
-
-def _bfloat16() -> np.dtype[Any]:
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise UnsupportedFeature('BF16 needs ml_dtypes: pip install "modelfarm[kserve]"') from None
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
 
 
 def checked_shape(shape: Iterable[Any], where: str) -> tuple[int, ...]:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from farm.errors import Unavailable
 from farm.protocols.json_numbers import NonFinite
-from farm.protocols.umbridge import encode_error
 from farm.server.access import Access
 from farm.server.api import create_api
-from farm.server.asgi import USER, answer_json, answer_refused, headers_of, peer_of
-from farm.server.door import Backend, Door, Refused
+from farm.server.asgi import USER, answer_refused, headers_of, peer_of
+from farm.server.door import INTERNAL_ERROR, Backend, Door, Refused
 from farm.server.kserve import KServeDoor
 from farm.server.kserve_paths import is_below, is_stream
 from farm.server.kserve_repository import Repository
+from farm.server.kserve_stream import KServeStreams
 from farm.server.page import status_page
 from farm.server.stream import IN_FLIGHT
 from farm.server.umbridge import PATHS, UmBridgeDoor
@@ -30,6 +29,9 @@ from farm.settings import Settings
 logger = logging.getLogger(__name__)
 
 DEFAULTS = Settings()
+
+Refuse = Callable[[Send, Refused], Awaitable[None]]
+"""Answers with a refusal, in the form of the protocol that was asked."""
 
 
 def create_app(
@@ -50,8 +52,10 @@ def create_app(
     umbridge = UmBridgeDoor(backend, non_finite=non_finite)
     api = create_api(backend, max_body_bytes=limit, non_finite=non_finite, in_flight=in_flight)
     doors: dict[str, Door] = {str(path): umbridge for path in PATHS} | {"/": status_page}
-    kserve = KServeDoor(backend, repository or Repository(backend), non_finite=non_finite)
-    return FrontDoor(doors, api, Access(token), max_body_bytes=limit, kserve=kserve)
+    repository = repository or Repository(backend)
+    kserve = KServeDoor(backend, repository, non_finite=non_finite)
+    streams = KServeStreams(backend, repository, non_finite=non_finite, max_body_bytes=limit)
+    return FrontDoor(doors, api, Access(token), max_body_bytes=limit, kserve=(kserve, streams))
 
 
 class FrontDoor:
@@ -64,8 +68,9 @@ class FrontDoor:
         access: Access,
         *,
         max_body_bytes: int = DEFAULTS.max_body_bytes,
-        kserve: KServeDoor | None = None,
+        kserve: tuple[Door, KServeStreams] | None = None,
     ) -> None:
+        """kserve: what answers below /v2 as a whole, and what answers there in parts."""
         self.access = access
         self.max_body_bytes = max_body_bytes
         self._doors = doors
@@ -76,7 +81,7 @@ class FrontDoor:
         """The door of exactly this path, or of what is below /v2."""
         door = self._doors.get(path)
         if door is None and is_below(path) and not is_stream(path):
-            return self._kserve
+            return None if self._kserve is None else self._kserve[0]
         return door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,29 +92,36 @@ class FrontDoor:
         if scope["path"].startswith("//"):
             # A server's address written with a slash at its end: clients just append.
             scope["path"] = "/" + scope["path"].lstrip("/")
+        app, refuse = self._otherwise, answer_refused
+        if self._kserve is not None and is_below(scope["path"]):
+            app, refuse = self._kserve[1], self._kserve[1].refuse
         try:
             scope[USER] = self.access.user(peer_of(scope), headers_of(scope))
         except Refused as refused:
-            await answer_refused(send, refused)
+            await refuse(send, refused)
             return
-        await self._fall_through(scope, receive, send)
+        await _answer(app, refuse, scope, receive, send)
 
-    async def _fall_through(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
 
-        async def note(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
+async def _answer(app: ASGIApp, refuse: Refuse, scope: Scope, receive: Receive, send: Send) -> None:
+    """Have the application answer; it goes wrong in no way that the server hears of."""
+    started = False
 
-        try:
-            await self._otherwise(scope, receive, note)
-        except asyncio.CancelledError:
-            # The server shuts down; an answer that has begun ends in the middle, which is seen.
-            logger.info("%s %s is cut off", scope["method"], scope["path"][:80])
-            if not started:
-                status, body = encode_error(Unavailable("the farm shut down in the meantime"))
-                await answer_json(send, status, body)
-        except Exception:
-            # The application has answered with a 500, or it ends in the middle.
-            logger.exception("answering %s %s", scope["method"], scope["path"][:80])
+    async def note(message: Message) -> None:
+        nonlocal started
+        started = True
+        await send(message)
+
+    try:
+        await app(scope, receive, note)
+    except asyncio.CancelledError:
+        # The server shuts down; an answer that has begun ends in the middle, which is seen.
+        logger.info("%s %s is cut off", scope["method"], scope["path"][:80])
+        if not started:
+            message = "the farm shut down in the meantime"
+            await refuse(send, Refused(503, "Unavailable", message))
+    except Exception:
+        # FastAPI has answered with a 500; any other answer that has begun ends in the middle.
+        logger.exception("answering %s %s", scope["method"], scope["path"][:80])
+        if not started:
+            await refuse(send, Refused(500, "InternalError", INTERNAL_ERROR))

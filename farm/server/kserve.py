@@ -35,6 +35,7 @@ from farm.server.door import (
 )
 from farm.server.kserve_paths import Endpoint, Route, check_method, route_of
 from farm.server.kserve_repository import Repository
+from farm.server.kserve_statistics import statistics_of
 from farm.server.packing import answer_packed
 from farm.server.umbridge import RETRY_SOON, result_headers
 
@@ -157,7 +158,10 @@ class KServeDoor:
         return orjson.dumps(model_config(self._repository.model(route.model, route.version)))
 
     def _statistics(self, route: Route, request: Request) -> bytes:
-        raise UnsupportedFeature("statistics are not offered here")
+        names = list(self._repository.models())
+        if route.model:
+            names = [self._repository.model(route.model, route.version).name]
+        return orjson.dumps(statistics_of(names, self._backend.statistics()))
 
     def _index(self, route: Route, request: Request) -> bytes:
         return orjson.dumps(self._repository.index(ready_only=decode_index(request.body)))

@@ -146,6 +146,18 @@ def test_models_that_cannot_be_asked() -> None:
         call_of(asked(tensor("x", (1,))), complex_numbers)
 
 
+def test_models_that_stream() -> None:
+    stream, evaluate = Operation.STREAM, Operation.EVALUATE
+    only = ModelInfo("two", TWO.inputs, TWO.outputs, frozenset({stream}))
+    both = ModelInfo("two", TWO.inputs, TWO.outputs, frozenset({stream, evaluate}))
+    assert call_of(asked(A, B), only, streaming=True)[0].operation is stream
+    assert call_of(asked(A, B), both, streaming=True)[0].operation is stream
+    assert call_of(asked(A, B), both)[0].operation is evaluate
+    assert call_of(asked(A, B), TWO, streaming=True)[0].operation is evaluate
+    with pytest.raises(UnsupportedFeature, match="several answers to one request"):
+        call_of(asked(A, B), only)
+
+
 def test_the_config_is_a_parameter() -> None:
     parameters = {"farm_config": '{"b": 2, "a": [1]}'}
     assert config_of(parameters) == '{"a":[1],"b":2}'

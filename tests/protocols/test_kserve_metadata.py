@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farm.call import ModelInfo, TensorInfo
+from farm.call import ModelInfo, Operation, TensorInfo
 from farm.errors import UnsupportedFeature
 from farm.protocols.kserve_metadata import (
     config_type,
@@ -58,6 +58,8 @@ def test_configurations_of_other_models() -> None:
     plain = model_config(ModelInfo("m", (), ()))
     assert plain["max_batch_size"] == 1
     assert "dynamic_batching" not in plain
+    streams = ModelInfo("m", (), (), frozenset({Operation.STREAM}))
+    assert model_config(streams)["model_transaction_policy"] == {"decoupled": True}
 
 
 def test_types_in_configurations() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from farm.call import numpy_dtype
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.protocols.kserve_tensors import (
     DATATYPES,
@@ -159,5 +160,6 @@ def test_without_ml_dtypes_bf16_says_what_to_install(monkeypatch: pytest.MonkeyP
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
+    numpy_dtype.cache_clear()
     with pytest.raises(FarmError, match=r"modelfarm\[kserve\]"):
         numpy_type("BF16", "x")
