@@ -7,9 +7,9 @@ not finite (MLServer, KServe's SDK), errors as plain text or under other keys, n
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import orjson
@@ -40,6 +40,9 @@ from farm.protocols.kserve_tensors import (
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
+UNRESERVED = frozenset(f"{string.ascii_letters}{string.digits}-._~".encode())
+"""What stands for itself in a path (RFC 3986)."""
+
 Headers = Mapping[str, str]
 """Response headers: a mapping that ignores case, or one with names in lower case."""
 
@@ -56,10 +59,15 @@ ERRORS: Mapping[int, type[FarmError]] = {
 
 def model_path(model: str, verb: str = "", *, version: str = "") -> str:
     """The path of a model, or of its `infer`, `ready`, `config`."""
-    parts = ["/v2/models", quote(model, safe="")]
+    parts = ["/v2/models", _quoted(model)]
     if version:
-        parts += ["versions", quote(version, safe="")]
+        parts += ["versions", _quoted(version)]
     return "/".join([*parts, verb] if verb else parts)
+
+
+def _quoted(text: str) -> str:
+    letters = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode()]
+    return "".join(letters)
 
 
 def encode_call(

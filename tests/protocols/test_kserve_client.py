@@ -102,6 +102,7 @@ def test_flat_inputs_get_the_declared_shape() -> None:
 
 def test_paths() -> None:
     assert model_path("a/b c") == "/v2/models/a%2Fb%20c"
+    assert model_path("é-._~%", "config") == "/v2/models/%C3%A9-._~%25/config"
     assert model_path("m", "infer", version="2") == "/v2/models/m/versions/2/infer"
 
 
