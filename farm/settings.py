@@ -19,6 +19,8 @@ class Settings:
     """How one farm runs.
 
     host, port: where the HTTP door listens; port 0 picks a free one.
+    grpc_port: where gRPC is served at that host, 0 picks a free one; None: it is not.
+    grpc_tls_cert, grpc_tls_key: PEM files of the certificate and its key, to encrypt gRPC.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
     mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: what starts them, `{ranks}`
@@ -37,6 +39,9 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 4242
+    grpc_port: int | None = None
+    grpc_tls_cert: Path | None = None
+    grpc_tls_key: Path | None = None
     dir: Path = Path("farm-run")
     workers: int = 1
     mpi: int | None = None
@@ -60,6 +65,11 @@ class Settings:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; expected {expected}")
 
         expect("port", 0 <= self.port <= 65535, "0 to 65535")
+        grpc_port = self.grpc_port
+        expect("grpc_port", grpc_port is None or 0 <= grpc_port <= 65535, "0 to 65535")
+        for one, other in (("cert", "key"), ("key", "cert")):
+            if getattr(self, f"grpc_tls_{one}") and not getattr(self, f"grpc_tls_{other}"):
+                raise SettingsError(f"grpc_tls_{one} is set; expected grpc_tls_{other} beside it")
         for name in ("workers", "retries", "dask_slots"):
             expect(name, getattr(self, name) >= 0, "0 or more")
         for name in ("max_queued", "max_queued_per_client", "max_body_bytes"):
@@ -96,8 +106,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         expected = _EXPECTED[types[name]]
         if isinstance(value, bool) or not isinstance(value, expected):
             raise SettingsError(f"{path} sets {name} to {value!r}; expected {types[name]}")
-    if "dir" in values:
-        values["dir"] = Path(values["dir"])
+        if types[name].startswith("Path"):
+            values[name] = Path(str(value))
     return values
 
 
@@ -106,6 +116,7 @@ _EXPECTED: dict[Any, tuple[type, ...]] = {
     "str | None": (str,),
     "Path": (str,),
     "NonFinite": (str,),
+    "Path | None": (str,),
     "int": (int,),
     "int | None": (int,),
     "float": (int, float),

@@ -26,6 +26,9 @@ from farm.settings import Settings, SettingsError, read_settings
         ("non_finite", "nan"),
         ("mpi", 0),
         ("mpi_launch", "mpiexec"),
+        ("grpc_port", 65536),
+        ("grpc_tls_cert", Path("cert.pem")),
+        ("grpc_tls_key", Path("key.pem")),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> None:

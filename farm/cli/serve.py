@@ -35,6 +35,7 @@ Examples:
   farm serve model.py --slurm cluster.toml    SLURM jobs of workers, as many as calls need
   farm serve model.py --dask tcp://node1:8786 a Dask cluster runs the model
   farm serve model.py --host 0.0.0.0          other machines too; needs the token it prints
+  farm serve model.py --grpc-port 8001        KServe v2 clients over gRPC, beside HTTP
 
 \b
 Then, in another terminal:
@@ -78,6 +79,21 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", default=4242, show_default=True, help="Port; 0 picks a free one.")
+@click.option(
+    "--grpc-port", type=int, help="Serve KServe v2 over gRPC at this port too; 0 picks a free one."
+)
+@click.option(
+    "--grpc-tls-cert",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.PEM",
+    help="Encrypt gRPC: the server's certificate, and those that vouch for it.",
+)
+@click.option(
+    "--grpc-tls-key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.PEM",
+    help="The certificate's key.",
+)
 @click.option(
     "--dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -184,6 +200,9 @@ async def _serve(farm: Farm) -> int:
     connection = started.result()
     names = ", ".join(farm.dispatcher.models()) or "no model yet"
     click.echo(f"farm serves {names} at {connection.url}")
+    if connection.grpc:
+        tls = " with TLS" if farm.settings.grpc_tls_cert else ""
+        click.echo(f"gRPC for KServe v2 clients{tls} at {connection.grpc}")
     click.echo(f"connection file {farm.connection_file.absolute()}")
     if farm.has_plan:
         click.echo(f"SLURM jobs come with demand: farm status --to {farm.settings.dir}")

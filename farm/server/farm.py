@@ -23,8 +23,12 @@ from farm.provision import local
 from farm.provision.elastic import Elastic
 from farm.provision.group import launch_of
 from farm.provision.kinds import Plan
+from farm.server.access import Access
 from farm.server.app import create_app
+from farm.server.grpc import GrpcServer, Tls, grpcio
 from farm.server.http import HttpServer
+from farm.server.kserve_grpc import KServeGrpc
+from farm.server.kserve_repository import Repository
 from farm.settings import Settings
 from farm.transports.connection import (
     Connection,
@@ -83,6 +87,7 @@ class Farm:
         self._workers: local.Workers | None = None
         self._dask: DaskTransport | None = None
         self._http: HttpServer | None = None
+        self._grpc: GrpcServer | None = None
 
     @property
     def has_plan(self) -> bool:
@@ -105,6 +110,8 @@ class Farm:
 
     async def _start(self, before: Connection | None) -> None:
         settings = self.settings
+        if settings.grpc_port is not None:
+            grpcio()  # before anything starts that this would have to end
         transports: list[Transport] = []
         if settings.dask is not None:  # first, as it may be refused and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
@@ -149,7 +156,7 @@ class Farm:
         port = "*"
         known = with_secret(settings.dir, before) if before and self._plan else None
         if known is not None:
-            self.connection = replace(known, host=host, pid=os.getpid(), url="")
+            self.connection = replace(known, host=host, pid=os.getpid(), url="", grpc="")
             port = known.endpoint.rpartition(":")[2]
         everywhere = settings.host in ANY_HOST or is_loopback(settings.host)
         interface = "tcp://*" if everywhere else f"tcp://{settings.host}"
@@ -205,14 +212,39 @@ class Farm:
 
     async def _open_doors(self) -> None:
         settings = self.settings
-        app = create_app(self.dispatcher, settings=settings, token=self.connection.token)
+        token, repository = self.connection.token, Repository(self.dispatcher)
+        app = create_app(self.dispatcher, settings=settings, token=token, repository=repository)
         self._http = HttpServer(app, host=settings.host, port=settings.port)
         _, port = await self._http.start()
         reach = settings.host
         if reach in ANY_HOST:
             reach = self.connection.host
         self.connection = replace(self.connection, url=f"http://{reach}:{port}")
+        if settings.grpc_port is not None:
+            await self._open_grpc(settings.grpc_port, reach, repository)
         write_connection(self.connection_file, self.connection)
+
+    async def _open_grpc(self, port: int, reach: str, repository: Repository) -> None:
+        settings = self.settings
+        tls = None
+        if settings.grpc_tls_cert is not None and settings.grpc_tls_key is not None:
+            tls = Tls(settings.grpc_tls_cert, settings.grpc_tls_key)
+        server = GrpcServer(
+            KServeGrpc(self.dispatcher, repository),
+            Access(self.connection.token),
+            host=settings.host,
+            port=port,
+            max_body_bytes=settings.max_body_bytes,
+            tls=tls,
+        )
+        _, port = await server.start()
+        self._grpc = server
+        self.connection = replace(self.connection, grpc=f"{reach}:{port}")
+
+    async def _close_doors(self, grace_s: float) -> None:
+        (http, self._http), (grpc, self._grpc) = (self._http, None), (self._grpc, None)
+        stops = [door.stop(grace_s) for door in (http, grpc) if door is not None]
+        await asyncio.gather(*stops)
 
     async def wait_failed(self) -> None:
         """Until what brings workers fails for good; then raises WorkersFailed or Unavailable."""
@@ -229,9 +261,7 @@ class Farm:
         grace_s = self.settings.grace_s if grace_s is None else grace_s
         if self._elastic is not None:
             self._elastic.begin_stop()
-        if self._http is not None:
-            await self._http.stop(grace_s)
-            self._http = None
+        await self._close_doors(grace_s)
         if hasattr(self, "dispatcher"):
             await self.dispatcher.close(grace_s=grace_s)
         if self._workers is not None:

@@ -256,10 +256,10 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
+def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socket:
     """A listening socket whose connections are probed when silent.
 
-    Raises Unavailable, which names the `option` that gives another port.
+    Raises Unavailable, which names the `port_option` that gives another port.
     """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
@@ -282,6 +282,6 @@ def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason}; {option} 0 picks a free one"
+            f"cannot listen on {host}:{port}: {reason}; {port_option} 0 picks a free one"
         ) from None
     return listener

@@ -25,6 +25,7 @@ class Connection:
     endpoint: the dispatcher's ZeroMQ address, `tcp://host:port`.
     server_key, client_public, client_secret: CurveZMQ keys in Z85; empty on loopback.
     url, token: the HTTP door and its token, which clients of other machines have to show.
+    grpc: `host:port` where gRPC is served; empty when it is not.
     host, pid: of the farm's process.
     """
 
@@ -34,6 +35,7 @@ class Connection:
     client_secret: str = ""
     server_secret: str = ""
     url: str = ""
+    grpc: str = ""
     token: str = ""
     host: str = ""
     pid: int = 0

@@ -1,0 +1,264 @@
+"""KServe v2 over gRPC: messages as bytes to what is asked, and answers to bytes; no server.
+
+Tensors travel raw, all of a message in `raw_input_contents`, or typed, each in its `contents`; an
+answer takes the form of its request. Needs protobuf, which the extra `kserve` brings.
+Source: Open Inference Protocol, "gRPC"; Triton's grpc_service.proto for what it adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from farm.call import Array, Result
+from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
+from farm.protocols.kserve import (
+    NO_PARAMETERS,
+    VERSION,
+    InferInput,
+    InferRequest,
+    Parameters,
+    RequestedOutput,
+    Wish,
+    refuse_shared_memory,
+)
+from farm.protocols.kserve_descriptors import DESCRIPTORS
+from farm.protocols.kserve_tensors import (
+    BYTES,
+    bytes_of,
+    checked_shape,
+    numpy_type,
+    raw_array,
+    raw_bytes,
+    shaped,
+    shown,
+)
+
+FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "BOOL": "bool_contents",
+        "UINT8": "uint_contents",
+        "UINT16": "uint_contents",
+        "UINT32": "uint_contents",
+        "UINT64": "uint64_contents",
+        "INT8": "int_contents",
+        "INT16": "int_contents",
+        "INT32": "int_contents",
+        "INT64": "int64_contents",
+        "FP32": "fp32_contents",
+        "FP64": "fp64_contents",
+        BYTES: "bytes_contents",
+    }
+)
+"""Where typed values of a datatype are; those without a field travel raw only."""
+
+FINAL_RESPONSE = "triton_final_response"
+EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+
+LARGEST_INT64 = 2**63 - 1
+
+
+@cache
+def messages() -> Mapping[str, Any]:
+    """The message classes by their full names, such as `inference.ModelInferRequest`.
+
+    They live in a descriptor pool of their own: in the default one other programs' modules, such
+    as tritonclient, register messages of these very names. Raises Unavailable without protobuf.
+    """
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError:
+        raise Unavailable('gRPC needs protobuf: pip install "modelfarm[kserve]"') from None
+    pool = descriptor_pool.DescriptorPool()
+    files = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS).file
+    for file in files:
+        pool.AddSerializedFile(file.SerializeToString())
+    classes: Mapping[str, Any] = message_factory.GetMessageClassesForFiles(
+        [file.name for file in files], pool
+    )
+    return MappingProxyType(classes)
+
+
+class _Infer(NamedTuple):
+    """The classes that every call needs, looked up once."""
+
+    request: Any
+    response: Any
+    streamed: Any
+    decode_error: type[Exception]
+
+
+@cache
+def _infer() -> _Infer:
+    found = messages()
+    from google.protobuf.message import DecodeError
+
+    return _Infer(
+        found["inference.ModelInferRequest"],
+        found["inference.ModelInferResponse"],
+        found["inference.ModelStreamInferResponse"],
+        DecodeError,
+    )
+
+
+def decode(name: str, body: bytes) -> Any:
+    """The message of that full name. Raises InvalidRequest."""
+    try:
+        return messages()[name].FromString(body)
+    except _infer().decode_error:
+        raise InvalidRequest(f"these bytes are no {name}") from None
+
+
+def encode(name: str, values: Mapping[str, Any]) -> bytes:
+    """The message of that full name with these values, which are as JSON has them."""
+    from google.protobuf import json_format
+
+    message = json_format.ParseDict(values, messages()[name]())
+    return bytes(message.SerializeToString())
+
+
+# Requests
+
+
+def decode_infer(body: bytes) -> tuple[InferRequest, bool]:
+    """What a ModelInferRequest asks, and whether its tensors are raw.
+
+    Raises InvalidRequest, InvalidInput; UnsupportedFeature for shared memory.
+    """
+    return infer_request(decode("inference.ModelInferRequest", body))
+
+
+def infer_request(message: Any) -> tuple[InferRequest, bool]:
+    """The same for a message that is read already."""
+    given, raw = message.inputs, message.raw_input_contents
+    if raw and len(raw) != len(given):
+        raise InvalidInput(
+            f"raw_input_contents has {len(raw)} entries; expected {len(given)}, one for each input"
+        )
+    inputs = [_input(tensor, raw[i] if raw else None) for i, tensor in enumerate(given)]
+    outputs = message.outputs
+    request = InferRequest(
+        model=message.model_name,
+        inputs=inputs,
+        version=message.model_version,
+        id=message.id or None,
+        parameters=parameters_of(message.parameters),
+        outputs=[RequestedOutput(o.name, parameters_of(o.parameters)) for o in outputs]
+        if outputs
+        else (),
+    )
+    return request, bool(raw) or not given
+
+
+def _input(tensor: Any, raw: bytes | None) -> InferInput:
+    name, datatype = tensor.name, tensor.datatype
+    where = f"input {shown(name)}"
+    parameters = parameters_of(tensor.parameters)
+    if parameters:
+        refuse_shared_memory(parameters)
+    shape = checked_shape(tensor.shape, where)
+    if raw is None:
+        array = _typed_array(tensor.contents, datatype, shape, where)
+    elif tensor.HasField("contents") and tensor.contents.ListFields():
+        # An empty `contents` beside raw bytes is what some converters leave behind.
+        raise InvalidInput(f"{where} has typed contents and raw_input_contents; expected one")
+    else:
+        array = raw_array(raw, datatype, shape, where)
+    return InferInput(name, datatype, shape, array, parameters)
+
+
+def _typed_array(contents: Any, datatype: str, shape: tuple[int, ...], where: str) -> Array:
+    dtype = numpy_type(datatype, where)
+    field = FIELDS.get(datatype)
+    if field is None:
+        raise InvalidInput(f"{where} is {datatype}, which travels in raw_input_contents only")
+    for other, _ in contents.ListFields():
+        if other.name != field:
+            raise InvalidInput(f"{where} has values in {other.name}; for {datatype} use {field}")
+    values = getattr(contents, field)
+    count = math.prod(shape)
+    if len(values) != count:
+        raise InvalidInput(
+            f"{where} has {len(values)} values in {field}; "
+            f"its shape {shown(list(shape))} has {count}"
+        )
+    if dtype.kind in "iu" and dtype.itemsize < 4:
+        flat = np.fromiter(values, np.int64, count)
+        limits = np.iinfo(dtype)
+        if count and not (limits.min <= flat.min() and flat.max() <= limits.max):
+            raise InvalidInput(
+                f"{where} has values beyond {datatype}: expected {limits.min} to {limits.max}"
+            )
+        flat = flat.astype(dtype)
+    else:
+        flat = np.fromiter(values, dtype, count)
+    return shaped(flat, shape, where)
+
+
+def parameters_of(given: Any) -> Parameters:
+    """A message's map of parameters as plain values; one without a value is as if left out."""
+    if not given:
+        return NO_PARAMETERS
+    found = {}
+    for name, parameter in given.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is not None:
+            found[name] = getattr(parameter, kind)
+    return found
+
+
+# Answers
+
+
+def encode_infer(wish: Wish, result: Result, *, raw: bool) -> bytes:
+    """The ModelInferResponse for a result. Raises InvalidInput for what BYTES cannot hold."""
+    response = _infer().response()
+    _fill(response, wish, result.outputs, raw=raw)
+    return bytes(response.SerializeToString())
+
+
+def encode_streamed(wish: Wish, result: Result | None, *, raw: bool, final: bool) -> bytes:
+    """The ModelStreamInferResponse for one of a request's answers; None: that there is no more."""
+    message = _infer().streamed()
+    response = message.infer_response
+    if result is None:
+        response.model_name, response.model_version = wish.model, VERSION
+        if wish.id is not None:
+            response.id = wish.id
+    else:
+        _fill(response, wish, result.outputs, raw=raw)
+    response.parameters[FINAL_RESPONSE].bool_param = final
+    return bytes(message.SerializeToString())
+
+
+def encode_stream_error(model: str, request_id: str, error: FarmError) -> bytes:
+    """The ModelStreamInferResponse for a request that failed; the stream goes on."""
+    message = _infer().streamed()
+    message.error_message = error.message.encode("utf-8", "replace").decode() or "it failed"
+    response = message.infer_response
+    response.model_name, response.id = model, request_id
+    response.parameters[FINAL_RESPONSE].bool_param = True
+    return bytes(message.SerializeToString())
+
+
+def _fill(response: Any, wish: Wish, outputs: Sequence[Array], *, raw: bool) -> None:
+    response.model_name, response.model_version = wish.model, VERSION
+    if wish.id is not None:
+        response.id = wish.id
+    # What has no typed field makes the whole answer raw: clients read one form or the other.
+    raw = raw or not all(w.datatype in FIELDS for w in wish.outputs)
+    for wished in wish.outputs:
+        array = outputs[wished.position]
+        output = response.outputs.add(name=wished.name, datatype=wished.datatype, shape=array.shape)
+        if raw:
+            response.raw_output_contents.append(raw_bytes(array))
+        else:
+            values: list[Any] = array.reshape(-1).tolist()
+            if wished.datatype == BYTES:
+                values = [bytes_of(value) for value in values]
+            getattr(output.contents, FIELDS[wished.datatype]).extend(values)

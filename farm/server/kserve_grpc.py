@@ -1,0 +1,190 @@
+"""KServe v2 over gRPC: the methods, and the health check beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from farm.call import Call, Hints, ModelInfo
+from farm.errors import ModelNotFound, UnsupportedFeature
+from farm.protocols.kserve import (
+    InferRequest,
+    Wish,
+    call_of,
+    config_of,
+    hints_of_parameters,
+)
+from farm.protocols.kserve_grpc import (
+    decode,
+    decode_infer,
+    encode,
+    encode_infer,
+    messages,
+    parameters_of,
+)
+from farm.protocols.kserve_metadata import model_config, model_metadata, server_metadata
+from farm.protocols.kserve_tensors import shown
+from farm.server.door import Backend, hints_of
+from farm.server.grpc import Bidirectional, Caller, Requests, ServerStream, Unary, Write
+from farm.server.kserve_grpc_stream import InferStream
+from farm.server.kserve_repository import Repository
+
+SERVICE = "inference.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+HEALTH_REQUEST, HEALTH_RESPONSE = f"{HEALTH}CheckRequest", f"{HEALTH}CheckResponse"
+
+NOT_OFFERED = (
+    *("SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
+    *("CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
+    *("TraceSetting", "LogSettings"),
+)
+"""Methods of Triton's service that are answered with UNIMPLEMENTED."""
+
+NO_REGIONS = b""
+"""The answer to SystemSharedMemoryStatus and CudaSharedMemoryStatus, without any region."""
+
+WATCH_S = 1.0
+"""How often a watched health is looked at."""
+
+
+class KServeGrpc:
+    """The methods by their paths; a `farm.server.grpc.Service`. Raises as `messages`."""
+
+    def __init__(self, backend: Backend, repository: Repository) -> None:
+        messages()
+        self._backend = backend
+        self._repository = repository
+        self._ending = asyncio.Event()
+        known: dict[str, Callable[[Any], Mapping[str, Any]]] = {
+            "ServerLive": lambda asked: {"live": True},
+            "ServerReady": lambda asked: {"ready": repository.all_ready()},
+            "ServerMetadata": lambda asked: server_metadata(),
+            "ModelReady": lambda asked: {"ready": repository.is_ready(asked.name, asked.version)},
+            "ModelMetadata": lambda asked: model_metadata(self._named(asked)),
+            "ModelConfig": lambda asked: {"config": model_config(self._named(asked))},
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": lambda asked: {"models": repository.index(ready_only=asked.ready)},
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }
+        unary: dict[str, Unary] = {name: _told(name, tell) for name, tell in known.items()}
+        unary |= {name: _not_offered(name) for name in NOT_OFFERED}
+        unary["ModelInfer"] = self._infer
+        unary["SystemSharedMemoryStatus"] = unary["CudaSharedMemoryStatus"] = _no_regions
+        self.unary: Mapping[str, Unary] = MappingProxyType(
+            {f"/{SERVICE}/{name}": method for name, method in unary.items()}
+            | {f"/{HEALTH}/Check": self._check}
+        )
+        self.server_streams: Mapping[str, ServerStream] = {f"/{HEALTH}/Watch": self._watch}
+        self.bidirectional: Mapping[str, Bidirectional] = {
+            f"/{SERVICE}/ModelStreamInfer": self._stream_infer
+        }
+
+    def end_streams(self) -> None:
+        """Open streams finish what they run and close; the server ends."""
+        self._ending.set()
+
+    # Inference
+
+    async def _infer(self, body: bytes, caller: Caller) -> bytes:
+        request, raw = decode_infer(body)
+        call, hints, wish = await self.call(request, hints_for(caller))
+        result = await self._backend.submit(call, hints)
+        return encode_infer(wish, result, raw=raw)
+
+    async def call(
+        self, request: InferRequest, hints: Hints, *, streaming: bool = False
+    ) -> tuple[Call, Hints, Wish]:
+        """The call that a request is, for the model as it describes itself for its config."""
+        info = self._repository.model(request.model, request.version)
+        if request.parameters:
+            hints = hints_of_parameters(request.parameters, hints)
+            config = config_of(request.parameters)
+            info = self._backend.description(info.name, config) or await self._backend.describe(
+                info.name, config
+            )
+        call, wish = call_of(request, info, streaming=streaming)
+        return call, hints, wish
+
+    async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
+        # The RPC's deadline ends the stream as a whole, and with it whatever runs.
+        hints = hints_for(caller._replace(remaining_s=None))
+        stream = InferStream(self._backend, self.call, write, hints)
+        await stream.serve(requests, self._ending)
+
+    # What is known without running a model
+
+    def _named(self, asked: Any) -> ModelInfo:
+        return self._repository.model(asked.name, asked.version)
+
+    def _statistics(self, asked: Any) -> Mapping[str, Any]:
+        raise UnsupportedFeature("statistics are not offered here")
+
+    def _load(self, asked: Any) -> Mapping[str, Any]:
+        self._repository.load(asked.model_name, parameters_of(asked.parameters))
+        return {}
+
+    def _unload(self, asked: Any) -> Mapping[str, Any]:
+        self._repository.unload(asked.model_name)
+        return {}
+
+    # grpc.health.v1
+
+    def _health(self, service: str) -> str:
+        if service not in ("", SERVICE):
+            return "SERVICE_UNKNOWN"
+        return "SERVING" if self._repository.all_ready() else "NOT_SERVING"
+
+    async def _check(self, body: bytes, caller: Caller) -> bytes:
+        service = decode(HEALTH_REQUEST, body).service
+        status = self._health(service)
+        if status == "SERVICE_UNKNOWN":
+            raise ModelNotFound(f"there is no service {shown(service)}; there is {SERVICE!r}")
+        return encode(HEALTH_RESPONSE, {"status": status})
+
+    async def _watch(self, body: bytes, write: Write, caller: Caller) -> None:
+        service = decode(HEALTH_REQUEST, body).service
+        told = ""
+        while True:
+            status = self._health(service)
+            if status != told:
+                await write(encode(HEALTH_RESPONSE, {"status": status}))
+                told = status
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), WATCH_S)
+                return
+
+
+def hints_for(caller: Caller) -> Hints:
+    """What the metadata says of a call, and the deadline of the RPC."""
+    hints = hints_of(caller.headers, caller.peer, caller.user)
+    remaining_s = caller.remaining_s
+    if remaining_s is None:
+        return hints
+    if hints.deadline_s is not None:
+        remaining_s = min(remaining_s, hints.deadline_s)
+    return replace(hints, deadline_s=remaining_s)
+
+
+def _told(name: str, tell: Callable[[Any], Mapping[str, Any]]) -> Unary:
+    """The method `name` that answers with what `tell` says at once."""
+
+    async def method(body: bytes, caller: Caller) -> bytes:
+        return encode(f"inference.{name}Response", tell(decode(f"inference.{name}Request", body)))
+
+    return method
+
+
+def _not_offered(name: str) -> Unary:
+    async def method(body: bytes, caller: Caller) -> bytes:
+        raise UnsupportedFeature(f"{name} is not offered here")
+
+    return method
+
+
+async def _no_regions(body: bytes, caller: Caller) -> bytes:
+    return NO_REGIONS

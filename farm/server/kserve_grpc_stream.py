@@ -1,0 +1,111 @@
+"""One ModelStreamInfer: requests as they come, answers as they are ready, whatever their order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from farm.call import Call, Hints, Operation, Result
+from farm.errors import FarmError, Unavailable
+from farm.protocols.kserve import InferRequest, Wish
+from farm.protocols.kserve_grpc import (
+    EMPTY_FINAL_RESPONSE,
+    decode,
+    encode_stream_error,
+    encode_streamed,
+    infer_request,
+)
+from farm.server.door import INTERNAL_ERROR, Backend
+from farm.server.grpc import Requests, Write
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT = 512
+"""Requests of one stream at work, or answered and not yet written, before more are read."""
+
+
+class MakesCalls(Protocol):
+    """Makes a request a call."""
+
+    def __call__(
+        self, request: InferRequest, hints: Hints, *, streaming: bool
+    ) -> Awaitable[tuple[Call, Hints, Wish]]:
+        """The call, its hints, and what is asked back. Raises FarmError."""
+
+
+class InferStream:
+    """Answers the requests of one stream; an error of one is a message, and the stream goes on."""
+
+    def __init__(self, backend: Backend, call_of: MakesCalls, write: Write, hints: Hints) -> None:
+        self._backend = backend
+        self._call_of = call_of
+        self._write = write
+        self._hints = hints
+        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._writing = asyncio.Lock()
+
+    async def serve(self, requests: Requests, ending: asyncio.Event) -> None:
+        """Until the client has sent all and has all answers.
+
+        When `ending` is set what runs is finished, and Unavailable raised.
+        """
+        async with asyncio.TaskGroup() as answers:
+            reading = asyncio.create_task(self._read(requests, answers))
+            ended = asyncio.create_task(ending.wait())
+            try:
+                await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                was_read = reading.done()
+                reading.cancel()
+                ended.cancel()
+        if not was_read:
+            raise Unavailable("the farm is shutting down")
+        reading.result()
+
+    async def _read(self, requests: Requests, answers: asyncio.TaskGroup) -> None:
+        async for body in requests:
+            await self._room.acquire()
+            answers.create_task(self._answer(body))
+
+    async def _answer(self, body: bytes) -> None:
+        model = request_id = ""
+        try:
+            message = decode("inference.ModelInferRequest", body)
+            model, request_id = message.model_name, message.id
+            await self._run(message)
+        except FarmError as error:
+            await self._send(encode_stream_error(model, request_id, error))
+        except Exception:
+            logger.exception("answering a request of a stream")
+            mistake = FarmError(INTERNAL_ERROR)
+            await self._send(encode_stream_error(model, request_id, mistake))
+        finally:
+            self._room.release()
+
+    async def _run(self, message: Any) -> None:
+        request, raw = infer_request(message)
+        call, hints, wish = await self._call_of(request, self._hints, streaming=True)
+        if call.operation is not Operation.STREAM:
+            result = await self._backend.submit(call, hints)
+            await self._send(encode_streamed(wish, result, raw=raw, final=True))
+            return
+        outcomes: asyncio.Queue[Result | FarmError] = asyncio.Queue()
+        task_id = self._backend.start_call(call, hints, outcomes.put_nowait)
+        try:
+            while True:
+                outcome = await outcomes.get()
+                if isinstance(outcome, FarmError):
+                    raise outcome
+                if not outcome.more:
+                    break
+                await self._send(encode_streamed(wish, outcome, raw=raw, final=False))
+        finally:
+            self._backend.cancel(task_id)
+        if request.parameters.get(EMPTY_FINAL_RESPONSE):
+            await self._send(encode_streamed(wish, None, raw=raw, final=True))
+
+    async def _send(self, answer: bytes) -> None:
+        async with self._writing:  # gRPC takes one at a time
+            await self._write(answer)

@@ -1,0 +1,127 @@
+"""`farm serve --grpc-port` as a user runs it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from tests.certificates import certificate
+from tests.serving import BEAM, LIMIT_S, environment, run_farm, serving
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "beam.py").write_text(BEAM)
+    return tmp_path
+
+
+def bent(client: triton.InferenceServerClient) -> list[float]:
+    inputs = []
+    for name, values in (("E", [1.0, 2.0, 4.0]), ("load", [8.0])):
+        inputs.append(triton.InferInput(name, [len(values)], "FP64"))
+        inputs[-1].set_data_from_numpy(np.array(values))
+    found: list[float] = client.infer("beam", inputs).as_numpy("bent").tolist()
+    return found
+
+
+def test_its_address_is_said_and_an_idle_stream_does_not_keep_it_up(folder: Path) -> None:
+    with serving(folder, "beam.py", "--grpc-port", "0") as served:
+        address = served.connection.grpc
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
+        with triton.InferenceServerClient(address) as client:
+            assert bent(client) == [8.0, 4.0, 2.0]
+            client.start_stream(lambda result, error: None)
+            begun = time.monotonic()
+            status, out, errors = served.stop()
+            assert time.monotonic() - begun < 10
+    assert status == 0
+    assert f"gRPC for KServe v2 clients at {address}\n" in out
+    assert errors == "farm stops; once more to hurry\n"
+
+
+def test_without_the_option_there_is_no_grpc(folder: Path) -> None:
+    with serving(folder, "beam.py") as served:
+        assert served.connection.grpc == ""
+        _, out, _ = served.stop()
+    assert "gRPC" not in out
+
+
+def test_tls(folder: Path) -> None:
+    tls = certificate(folder)
+    options = ("--grpc-tls-cert", "cert.pem", "--grpc-tls-key", "key.pem")
+    with serving(folder, "beam.py", "--grpc-port", "0", *options) as served:
+        address = served.connection.grpc
+        with triton.InferenceServerClient(
+            address, ssl=True, root_certificates=str(tls.certificate)
+        ) as client:
+            assert bent(client) == [8.0, 4.0, 2.0]
+        with triton.InferenceServerClient(address) as plain, pytest.raises(Exception, match="UNAV"):
+            plain.is_server_live(client_timeout=5)
+        _, out, _ = served.stop()
+    assert f"gRPC for KServe v2 clients with TLS at {address}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--grpc-tls-cert", "cert.pem"], "expected grpc_tls_key beside it"),
+        (["--grpc-port", "70000"], "grpc_port is 70000; expected 0 to 65535"),
+        (
+            ["--grpc-port", "0", "--grpc-tls-cert", "beam.py", "--grpc-tls-key", "beam.py"],
+            "certificate beam.py with key beam.py cannot be used",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(folder: Path, options: list[str], complaint: str) -> None:
+    status, _, errors = run_farm("serve", "beam.py", "--port", "0", *options, cwd=folder)
+    assert status == 2
+    assert complaint in errors
+    assert "Traceback" not in errors
+
+
+def test_a_port_that_is_taken_is_said(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        status, _, errors = run_farm(
+            "serve", "beam.py", "--port", "0", "--grpc-port", port, cwd=folder
+        )
+    assert status == 2
+    assert "Address already in use; --grpc-port 0 picks a free one" in errors
+
+
+def test_without_grpcio_the_extra_is_named_and_nothing_is_started(folder: Path) -> None:
+    program = (
+        "import sys; sys.modules['grpc'] = None; from farm.cli import main;"
+        "main(['serve', 'beam.py', '--port', '0', '--grpc-port', '0'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    expected = 'farm: error: gRPC needs grpcio: pip install "modelfarm[kserve]"\n'
+    assert done.stderr == expected
+    assert not list(folder.glob("farm-run/logs/*"))
+
+
+def test_grpc_health_is_what_kubernetes_asks(folder: Path) -> None:
+    with (
+        serving(folder, "beam.py", "--grpc-port", "0") as served,
+        grpc.insecure_channel(served.connection.grpc) as channel,
+    ):
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert check(b"", timeout=LIMIT_S) == b"\x08\x01"

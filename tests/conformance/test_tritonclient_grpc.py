@@ -1,0 +1,487 @@
+"""Triton's own Python clients, unchanged, against `farm serve --grpc-port 0`."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+import farm
+from farm.protocols.kserve_grpc import messages
+from farm.protocols.kserve_tensors import DATATYPES
+from tests.loops import wait_until
+from tests.serving import Served, serving
+
+LIMIT_S = 20.0
+
+MODELS = f"""
+import time
+import farm
+from farm import TensorInfo
+
+class Twice(farm.Model):
+    name = "twice"
+    inputs = {{"x": 3}}
+    outputs = {{"y": 3, "sum": 1}}
+    max_batch = 16
+
+    def evaluate(self, inputs, config):
+        x = inputs["x"]
+        if "sleep" in config:
+            time.sleep(config["sleep"])
+        if (x == 13).any():
+            raise ValueError("thirteen \\u00fc")
+        return {{"y": 2 * x, "sum": x.sum(axis=1, keepdims=True)}}
+
+class Slow(farm.Model):
+    name = "slow"
+    inputs = {{"seconds": 1}}
+    outputs = {{"seconds": 1}}
+
+    def evaluate(self, inputs, config):
+        time.sleep(float(inputs["seconds"][0]))
+        return inputs["seconds"]
+
+def echo(dtype):
+    class Echo(farm.Model):
+        name = "echo_" + dtype
+        inputs = {{"x": TensorInfo("x", (2,), dtype)}}
+        outputs = {{"y": TensorInfo("y", (2,), dtype)}}
+
+        def evaluate(self, inputs, config):
+            return inputs["x"]
+
+    return Echo
+
+for dtype in {sorted(DATATYPES.values())}:
+    globals()["Echo_" + dtype] = echo(dtype)
+"""
+
+SPECS = ("Twice", "Slow", *(f"Echo_{dtype}" for dtype in sorted(DATATYPES.values())))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("triton")
+    (folder / "models.py").write_text(MODELS)
+    names = [f"models.py:{name}" for name in SPECS]
+    with serving(folder, *names, "--workers", "2", "--grpc-port", "0") as running:
+        yield running
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(served.connection.grpc) as found:
+        yield found
+
+
+def tensor(values: Any, name: str = "x", datatype: str = "FP64") -> triton.InferInput:
+    array = np.asarray(values)
+    given = triton.InferInput(name, list(array.shape), datatype)
+    given.set_data_from_numpy(array)
+    return given
+
+
+def ask(client: triton.InferenceServerClient, values: Any, **options: Any) -> Any:
+    """What the model `twice` makes of the rows."""
+    return client.infer("twice", [tensor(values)], **options).as_numpy("y")
+
+
+@contextmanager
+def refused(status: str, text: str) -> Iterator[None]:
+    with pytest.raises(InferenceServerException) as caught:
+        yield
+    assert caught.value.status() == f"StatusCode.{status}"
+    assert text in caught.value.message()
+
+
+# What is known without a model running
+
+
+def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("twice")
+    assert client.is_model_ready("twice", "1")
+    assert not client.is_model_ready("twice", "2")
+    assert not client.is_model_ready("nobody")
+    assert client.get_server_metadata().name == "farm"
+    metadata = client.get_model_metadata("twice")
+    assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
+        ("x", "FP64", [-1, 3])
+    ]
+    assert [t.name for t in metadata.outputs] == ["y", "sum"]
+    config = client.get_model_config("twice", as_json=True)["config"]
+    assert config["max_batch_size"] == 16
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP64", "dims": ["3"]}]
+
+
+def test_the_repository(client: triton.InferenceServerClient) -> None:
+    def states() -> dict[str, str]:
+        return {row.name: row.state for row in client.get_model_repository_index().models}
+
+    assert states()["slow"] == "READY"
+    client.unload_model("slow")
+    try:
+        assert states()["slow"] == "UNAVAILABLE"
+        assert not client.is_model_ready("slow")
+        assert not client.is_server_ready()
+        with refused("NOT_FOUND", "unloaded"):
+            client.infer("slow", [tensor([0.0], "seconds")])
+    finally:
+        client.load_model("slow")
+    assert client.is_server_ready()
+    with refused("NOT_FOUND", "nobody"):
+        client.load_model("nobody")
+    with refused("UNIMPLEMENTED", "not changed from outside"):
+        client.load_model("slow", config="{}")
+
+
+def test_what_is_not_offered(client: triton.InferenceServerClient) -> None:
+    assert not client.get_system_shared_memory_status().regions
+    assert not client.get_cuda_shared_memory_status().regions
+    with refused("UNIMPLEMENTED", "SystemSharedMemoryRegister"):
+        client.register_system_shared_memory("region", "/key", 8)
+    with refused("UNIMPLEMENTED", "TraceSetting"):
+        client.get_trace_settings()
+    with refused("UNIMPLEMENTED", "LogSettings"):
+        client.get_log_settings()
+
+
+def test_our_messages_have_tritons_field_numbers() -> None:
+    compared = 0
+    for name, ours in messages().items():
+        if not name.startswith("inference."):
+            continue
+        short = name.removeprefix("inference.")
+        module = service_pb2 if hasattr(service_pb2, short) else model_config_pb2
+        theirs = getattr(module, short).DESCRIPTOR
+        compared += _compare(ours.DESCRIPTOR, theirs)
+    assert compared > 100
+
+
+def _compare(ours: Any, theirs: Any) -> int:
+    known = {field.name: field for field in theirs.fields}
+    count = 0
+    for field in ours.fields:
+        if (ours.name, field.name) == ("ModelMetadataResponse", "properties"):
+            continue  # in the Open Inference Protocol alone
+        other = known[field.name]
+        assert (field.number, field.type) == (other.number, other.type), field.full_name
+        assert field.is_repeated == other.is_repeated, field.full_name
+        count += 1
+    for inner in ours.nested_types:
+        if inner.name != "PropertiesEntry":
+            count += _compare(inner, theirs.nested_types_by_name[inner.name])
+    return count
+
+
+# Inference
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_every_datatype(client: triton.InferenceServerClient, datatype: str) -> None:
+    values: Any
+    if datatype == "BYTES":
+        values = np.array([[b"", b"\x00\xff"], [b"abc", "ü".encode()]], object)
+    elif datatype == "BF16":
+        values = np.array([[1.5, -2.0], [0.0, 3.0]], ml_dtypes.bfloat16)
+    else:
+        values = np.array([[0, 1], [1, 0]], DATATYPES[datatype])
+    given = triton.InferInput("x", [2, 2], datatype)
+    given.set_data_from_numpy(values)
+    answer = client.infer(f"echo_{DATATYPES[datatype]}", [given])
+    found = answer.as_numpy("y")
+    assert found.dtype == values.dtype
+    np.testing.assert_array_equal(found, values)
+
+
+def test_one_evaluation_a_batch_and_more_rows_than_a_batch_takes(
+    client: triton.InferenceServerClient,
+) -> None:
+    rows = np.arange(1000.0, 1300.0).reshape(100, 3)
+    np.testing.assert_array_equal(ask(client, rows), 2 * rows)
+    np.testing.assert_array_equal(ask(client, rows[:1]), 2 * rows[:1])
+    np.testing.assert_array_equal(ask(client, rows[0]), 2 * rows[0])
+
+
+def test_numbers_survive_bit_for_bit(client: triton.InferenceServerClient) -> None:
+    values = np.array([np.nan, -np.inf, 5e-324])
+    assert ask(client, values / 2 * 2).tobytes() == (values / 2 * 4).tobytes()
+
+
+def test_id_outputs_parameters_and_compression(client: triton.InferenceServerClient) -> None:
+    answer = client.infer(
+        "twice",
+        [tensor([1.0, 2.0, 3.0])],
+        model_version="1",
+        request_id="ü" * 100,
+        outputs=[triton.InferRequestedOutput("sum")],
+        parameters={"anything": "goes", "n": 1, "yes": True},
+        priority=1,
+        timeout=10_000_000,
+        compression_algorithm="gzip",
+        headers={"farm-client": "me"},
+    )
+    response = answer.get_response()
+    assert response.id == "ü" * 100
+    assert [output.name for output in response.outputs] == ["sum"]
+    assert answer.as_numpy("sum").tolist() == [6.0]
+    assert ask(client, [1.0, 2.0, 3.0], compression_algorithm="deflate").tolist() == [2, 4, 6]
+
+
+def test_large_tensors(client: triton.InferenceServerClient) -> None:
+    rows = np.random.default_rng(1).normal(size=(400_000, 3))  # 9.6 MB, above gRPC's default
+    np.testing.assert_array_equal(ask(client, rows), 2 * rows)
+
+
+def test_errors_say_what_is_wrong(client: triton.InferenceServerClient) -> None:
+    good = tensor([1.0, 2.0, 3.0])
+    with refused("NOT_FOUND", "no model 'nobody'"):
+        client.infer("nobody", [good])
+    with refused("NOT_FOUND", "no version '9'"):
+        client.infer("twice", [good], model_version="9")
+    with refused("INVALID_ARGUMENT", "expects the inputs ['x']"):
+        client.infer("twice", [tensor([1.0, 2.0, 3.0], "z")])
+    with refused("INVALID_ARGUMENT", "expects FP64"):
+        client.infer("twice", [tensor([1, 2, 3], datatype="INT64")])
+    with refused("INVALID_ARGUMENT", "[-1, 3]"):
+        client.infer("twice", [tensor([1.0, 2.0])])
+    with refused("INVALID_ARGUMENT", "no output 'z'"):
+        client.infer("twice", [good], outputs=[triton.InferRequestedOutput("z")])
+    with refused("INTERNAL", "thirteen ü"):
+        client.infer("twice", [tensor([13.0, 0.0, 0.0])])
+    assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
+
+
+def test_a_declared_shape_costs_nothing(served: Served) -> None:
+    request = service_pb2.ModelInferRequest(model_name="twice")
+    request.inputs.add(name="x", datatype="FP64", shape=[10**12, 3])
+    request.raw_input_contents.append(bytes(64))
+    with grpc.insecure_channel(served.connection.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        begun = time.monotonic()
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(request, timeout=LIMIT_S)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert time.monotonic() - begun < 5
+
+
+def test_typed_requests_have_typed_answers(served: Served) -> None:
+    """KServe's own client sends them, and reads what it gets."""
+    with grpc.insecure_channel(served.connection.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.ModelInferRequest(model_name="twice", id="a")
+        given = request.inputs.add(name="x", datatype="FP64", shape=[1, 3])
+        given.parameters["binary_data_size"].int64_param = 24
+        given.contents.fp64_contents.extend([1.0, 2.0, 3.0])
+        answer = stub.ModelInfer(request, timeout=LIMIT_S)
+        assert list(answer.outputs[0].contents.fp64_contents) == [2.0, 4.0, 6.0]
+        assert not answer.raw_output_contents
+        del given.contents.fp64_contents[:]
+        given.contents.SetInParent()  # an empty message, as converters leave it
+        request.raw_input_contents.append(np.array([1.0, 2.0, 3.0]).tobytes())
+        answer = stub.ModelInfer(request, timeout=LIMIT_S)
+        assert np.frombuffer(answer.raw_output_contents[0]).tolist() == [2.0, 4.0, 6.0]
+
+
+# Deadlines, and clients that change their mind
+
+
+def waiting(served: Served) -> tuple[int, int]:
+    """Calls in the queue of the model `slow`, and calls with the workers."""
+    with farm.connect(served.folder) as found:
+        rows = [row for row in found.status()["queues"] if row["model"] == "slow"]
+    return sum(row["queued"] for row in rows), sum(row["in_flight"] for row in rows)
+
+
+def test_a_deadline_ends_the_wait(client: triton.InferenceServerClient) -> None:
+    begun = time.monotonic()
+    with refused("DEADLINE_EXCEEDED", ""):
+        client.infer("slow", [tensor([1.5], "seconds")], client_timeout=0.2)
+    with refused("DEADLINE_EXCEEDED", ""):
+        for _ in range(3):  # both workers are busy by the second
+            client.async_infer("slow", [tensor([1.0], "seconds")], lambda result, error: None)
+        client.infer("slow", [tensor([0.0], "seconds")], timeout=100_000)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_cancelled_call_leaves_the_queue(served: Served) -> None:
+    with triton.InferenceServerClient(served.connection.grpc) as client:
+        done: queue.Queue[Any] = queue.Queue()
+        calls = [
+            client.async_infer(
+                "slow", [tensor([1.0], "seconds")], lambda result, error: done.put(error)
+            )
+            for _ in range(40)
+        ]
+        wait_until(lambda: sum(waiting(served)) >= 40)
+        for call in calls:
+            call.cancel()
+        wait_until(lambda: waiting(served)[0] == 0)
+        errors = [done.get(timeout=LIMIT_S) for _ in calls]
+        assert {error.status() for error in errors if error} == {"StatusCode.CANCELLED"}
+        assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
+
+
+def test_a_client_that_vanishes_leaves_the_queue(served: Served) -> None:
+    program = f"""
+import numpy as np, tritonclient.grpc as triton, time
+client = triton.InferenceServerClient({served.connection.grpc!r})
+given = triton.InferInput("seconds", [1], "FP64")
+given.set_data_from_numpy(np.array([1.0]))
+for _ in range(40):
+    client.async_infer("slow", [given], lambda result, error: None)
+client.start_stream(lambda result, error: None)
+for _ in range(40):
+    client.async_stream_infer("slow", [given])
+print("asked", flush=True)
+time.sleep(60)
+"""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"asked\n"
+        wait_until(lambda: sum(waiting(served)) >= 75)
+    finally:
+        child.kill()
+        child.communicate()
+    wait_until(lambda: waiting(served)[0] == 0)
+    with triton.InferenceServerClient(served.connection.grpc) as client:
+        assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
+
+
+# Streams
+
+
+class Stream:
+    """A client's stream and what came back on it."""
+
+    def __init__(self, client: triton.InferenceServerClient, **options: Any) -> None:
+        self.client = client
+        self._answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        client.start_stream(lambda result, error: self._answers.put((result, error)), **options)
+
+    def ask(self, model: str, given: triton.InferInput, request_id: str, **options: Any) -> None:
+        self.client.async_stream_infer(model, [given], request_id=request_id, **options)
+
+    def get(self) -> tuple[Any, Any]:
+        return self._answers.get(timeout=LIMIT_S)
+
+    def none_left(self) -> bool:
+        return self._answers.empty()
+
+
+def test_a_stream_answers_as_each_is_ready_and_stays_open_after_errors(
+    client: triton.InferenceServerClient,
+) -> None:
+    stream = Stream(client)
+    stream.ask("slow", tensor([1.0], "seconds"), "slow")
+    stream.ask("nobody", tensor([1.0]), "nobody")
+    stream.ask("twice", tensor([13.0, 0.0, 0.0]), "raises")
+    stream.ask("twice", tensor([1.0, 2.0, 3.0]), "quick")
+    stream.ask("twice", tensor([1.0]), "short", enable_empty_final_response=True)
+    errors, ids = [], []
+    for _ in range(5):
+        result, error = stream.get()
+        if error is not None:
+            errors.append(error.message())
+        else:
+            answer = result.get_response()
+            ids.append(answer.id)
+            assert answer.parameters["triton_final_response"].bool_param
+    assert ids == ["quick", "slow"]
+    assert len(errors) == 3
+    assert any("nobody" in text for text in errors)
+    assert any("thirteen" in text for text in errors)
+    client.stop_stream()
+    assert stream.none_left()
+
+
+def test_half_closing_waits_for_what_runs(client: triton.InferenceServerClient) -> None:
+    stream = Stream(client)
+    for i in range(4):
+        stream.ask("slow", tensor([0.3], "seconds"), str(i))
+    client.stop_stream()  # half-closes, and waits for the end
+    ids = {stream.get()[0].get_response().id for _ in range(4)}
+    assert ids == {"0", "1", "2", "3"}
+
+
+def test_a_cancelled_stream_takes_its_requests_back(served: Served) -> None:
+    with triton.InferenceServerClient(served.connection.grpc) as client:
+        stream = Stream(client)
+        for i in range(40):
+            stream.ask("slow", tensor([1.0], "seconds"), str(i))
+        wait_until(lambda: sum(waiting(served)) >= 40)
+        client.stop_stream(cancel_requests=True)
+        wait_until(lambda: waiting(served)[0] == 0)
+        assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
+
+
+def test_an_error_in_a_stream_has_the_id_of_its_request(served: Served) -> None:
+    requests = [service_pb2.ModelInferRequest(model_name="nobody", id=str(i)) for i in range(3)]
+    with grpc.insecure_channel(served.connection.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        answers = list(stub.ModelStreamInfer(iter(requests), timeout=LIMIT_S))
+    assert {answer.infer_response.id for answer in answers} == {"0", "1", "2"}
+    assert all("no model 'nobody'" in answer.error_message for answer in answers)
+
+
+# Many at once, and the asynchronous clients
+
+
+async def _one(client: triton_aio.InferenceServerClient, i: int) -> str:
+    """One client: every third sends what is wrong. Says what is amiss, or nothing."""
+    rows = np.full((1 + i % 5, 3), float(i + 100))
+    if i % 3:
+        answer = await client.infer("twice", [tensor(rows)], request_id=str(i))
+        right = np.array_equal(answer.as_numpy("y"), 2 * rows)
+        return "" if right and answer.get_response().id == str(i) else f"{i}: {answer}"
+    wrong = [tensor(rows[:, :2]), tensor(rows, "z"), tensor(np.full((2, 3), 13.0))][i % 9 // 3]
+    try:
+        await client.infer("twice", [wrong], request_id=str(i))
+    except InferenceServerException:
+        return ""
+    return f"{i}: no error"
+
+
+def test_200_clients_good_and_bad_get_their_own_numbers(served: Served) -> None:
+    async def all_at_once() -> list[str]:
+        async with triton_aio.InferenceServerClient(served.connection.grpc) as client:
+            return await asyncio.gather(*[_one(client, i) for i in range(200)])
+
+    assert [text for text in asyncio.run(all_at_once()) if text] == []
+
+
+def test_the_asynchronous_client_and_its_stream(served: Served) -> None:
+    async def use() -> list[tuple[str, float]]:
+        async def requests() -> AsyncIterator[dict[str, Any]]:
+            for i in range(50):
+                given = tensor([float(i), 0.0, 0.0])
+                yield {"model_name": "twice", "inputs": [given], "request_id": str(i)}
+
+        async with triton_aio.InferenceServerClient(served.connection.grpc) as client:
+            assert await client.is_server_ready()
+            assert not await client.is_model_ready("nobody")
+            found = []
+            async for result, error in client.stream_infer(requests()):
+                if error is None:
+                    found.append((result.get_response().id, result.as_numpy("y")[0]))
+            return found
+
+    found = asyncio.run(use())
+    assert sorted(found) == sorted((str(i), 2.0 * i) for i in range(50) if i != 13)
