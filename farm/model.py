@@ -258,7 +258,7 @@ def check_call(call: Call, info: ModelInfo) -> None:
                 f"input {i} ({tensor.name!r}) has shape {array.shape}, model {name!r} expects "
                 f"{tensor.shape if call.rows is None else (call.rows, *tensor.shape)}"
             )
-        if array.dtype != tensor.dtype and not _casts(array.dtype, tensor.dtype):
+        if array.dtype != tensor.dtype and not casts(array.dtype, numpy_dtype(tensor.dtype)):
             raise InvalidInput(
                 f"input {i} ({tensor.name!r}) is {array.dtype}, "
                 f"model {name!r} expects {tensor.dtype}"
@@ -290,7 +290,7 @@ def _check_derivative(operation: Operation, wrt: Derivative, info: ModelInfo) ->
 
 def _check_vector(key: str, vector: Array | None, tensor: TensorInfo, like: str) -> None:
     actual = 0 if vector is None else vector.size
-    if vector is None or actual != tensor.size or not _casts(vector.dtype, "float64"):
+    if vector is None or actual != tensor.size or not casts(vector.dtype, numpy_dtype("float64")):
         raise InvalidInput(
             f"{key} has length {actual}, expected {tensor.size} numbers, the length of {like}"
         )
@@ -304,11 +304,11 @@ def _shape_fits(array: Array, tensor: TensorInfo, rows: int | None) -> bool:
             return False
         shape = shape[1:]
     if tensor.varies:
-        return _varying(shape, tensor.shape) is not None
+        return varying_shape(shape, tensor.shape) is not None
     return shape == tensor.shape or (len(shape) == 1 and shape[0] == tensor.size)
 
 
-def _varying(shape: tuple[int, ...], declared: tuple[int, ...]) -> tuple[int, ...] | None:
+def varying_shape(shape: tuple[int, ...], declared: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape of an array whose tensor is declared with sizes that vary; None: it does not fit.
 
     A flat array fits where its length leaves no doubt about the one size that varies.
@@ -327,14 +327,18 @@ def _is_as_declared(array: Array, shape: tuple[int, ...], dtype: str) -> bool:
     return array.shape == shape and array.dtype is _FLOAT64 and dtype == "float64"
 
 
-def _casts(dtype: np.dtype[Any], expected: str) -> bool:
-    # Whole numbers are numbers: JSON has no float64, so int64 input to a float64 model is right.
-    wanted = numpy_dtype(expected)
+def casts(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether entries of one type are taken where a tensor has another.
+
+    Whole numbers are numbers: JSON has no float64, so int64 input to a float64 model is right.
+    """
     if dtype == wanted:
         return True
-    if expected == BFLOAT16:
+    if wanted.name == BFLOAT16:
         return dtype.kind in "iuf"
-    return dtype.kind in "biuf" and np.can_cast(dtype, wanted, "same_kind")
+    if wanted.hasobject or dtype.kind not in "biuf":
+        return False
+    return np.can_cast(dtype, wanted, "same_kind")
 
 
 def as_declared(call: Call, info: ModelInfo) -> Call:
@@ -356,7 +360,7 @@ def shape_of(array: Array, tensor: TensorInfo, rows: int | None) -> tuple[int, .
     lead = () if rows is None else (rows,)
     if not tensor.varies:
         return lead + tensor.shape
-    found = _varying(array.shape[len(lead) :], tensor.shape)
+    found = varying_shape(array.shape[len(lead) :], tensor.shape)
     assert found is not None, "check_call saw to it"
     return lead + found
 
@@ -442,7 +446,7 @@ def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> 
         return np.ascontiguousarray(array)
     fitting: tuple[int, ...] | None = shape
     if -1 in shape:
-        fitting = _varying(array.shape, shape)
+        fitting = varying_shape(array.shape, shape)
     elif array.ndim > 1 or array.size != math.prod(shape):
         fitting = None
     if fitting is None:
@@ -457,7 +461,7 @@ def _numbers(value: Any, dtype: str, what: str) -> Array:
         raise InvalidOutput(f"{what} is not an array: {error}") from None
     if array.dtype is _FLOAT64 and dtype == "float64":
         return array
-    if not _casts(array.dtype, dtype):
+    if not casts(array.dtype, numpy_dtype(dtype)):
         raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
     return array.astype(numpy_dtype(dtype), copy=False)
 

@@ -6,11 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import farm
-from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo
+from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo, numpy_dtype
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
-from farm.model import check_call, check_outputs, info_of, inputs_for, operations_of
+from farm.model import (
+    as_declared,
+    casts,
+    check_call,
+    check_outputs,
+    info_of,
+    inputs_for,
+    operations_of,
+)
 
 EVALUATE = Operation.EVALUATE
 EVERYTHING = frozenset(set(Operation) - {Operation.DESCRIBE})
@@ -290,3 +299,106 @@ def test_rows_have_a_leading_axis() -> None:
 
 def test_nan_is_an_answer() -> None:
     assert np.isnan(check_outputs([np.nan, 1.0, 2.0], ONE)[0][0])
+
+
+VARYING = ModelInfo(
+    "varying",
+    (TensorInfo("x", (-1, 2)), TensorInfo("text", (1,), "bytes")),
+    (TensorInfo("y", (-1,), "float32"), TensorInfo("label", (-1,), "bytes")),
+    frozenset({Operation.EVALUATE}),
+    max_batch=4,
+)
+TEXT = np.array([b"a\0"], object)
+
+
+def asked(x: Any, text: Any = TEXT, rows: int | None = None) -> Call:
+    return Call("varying", Operation.EVALUATE, (np.array(x), np.asarray(text)), rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "shape"),
+    [
+        (asked(np.ones((3, 2))), (3, 2)),
+        (asked(np.ones(6)), (3, 2)),
+        (asked(np.ones((0, 2))), (0, 2)),
+        (asked(np.ones((5, 3, 2)), np.full((5, 1), b""), rows=5), (5, 3, 2)),
+        (asked(np.ones((5, 6)), np.full((5, 1), b"").astype(object), rows=5), (5, 3, 2)),
+    ],
+)
+def test_sizes_that_vary_come_with_the_call(call: Call, shape: tuple[int, ...]) -> None:
+    texts = call.inputs[1].astype(object)
+    call = Call(call.model, call.operation, (call.inputs[0], texts), rows=call.rows)
+    check_call(call, VARYING)
+    inputs = inputs_for(call, VARYING)
+    assert inputs["x"].shape == shape
+    assert inputs["text"].dtype == object
+    assert as_declared(call, VARYING).inputs[0].shape == shape
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        asked(np.ones((3, 3))),
+        asked(np.ones(5)),
+        asked(np.ones((2, 3, 2))),
+        asked(np.ones((3, 2)), np.array([1.0])),
+        asked(np.full((3, 2), b"1", object)),
+        asked(np.ones((2, 3)), np.full((2, 1), b"", object), rows=2),
+        asked(np.ones((2, 3, 2)), np.full((2, 1), b"", object), rows=3),
+        asked(np.ones((0, 3, 2)), np.full((0, 1), b"", object), rows=0),
+    ],
+)
+def test_what_does_not_fit_sizes_that_vary(call: Call) -> None:
+    with pytest.raises(InvalidInput):
+        check_call(call, VARYING)
+
+
+def test_a_flat_array_for_two_sizes_that_vary_leaves_a_doubt() -> None:
+    info = ModelInfo("m", (TensorInfo("x", (-1, -1)),), ())
+    check_call(Call("m", Operation.EVALUATE, (np.ones((2, 3)),)), info)
+    with pytest.raises(InvalidInput, match=r"expects \(-1, -1\)"):
+        check_call(Call("m", Operation.EVALUATE, (np.ones(6),)), info)
+
+
+def test_outputs_of_sizes_that_vary_and_texts() -> None:
+    y, label = check_outputs({"y": np.ones(3), "label": ["é", b"\xff"]}, VARYING)
+    assert y.dtype == np.float32
+    assert y.shape == (3,)
+    assert label.tolist() == ["é".encode(), b"\xff"]
+    (y, label) = check_outputs((np.ones((2, 3)), [["a"], ["b"]]), VARYING, rows=2)
+    assert (y.shape, label.tolist()) == ((2, 3), [[b"a"], [b"b"]])
+    with pytest.raises(InvalidOutput, match="holds a int, expected bytes or text"):
+        check_outputs((np.ones(3), [1]), VARYING)
+    with pytest.raises(InvalidOutput, match=r"has shape \(2, 2\), expected \(-1,\)"):
+        check_outputs((np.ones((2, 2)), ["a"]), VARYING)
+
+
+@pytest.mark.parametrize(
+    ("given", "declared", "fits"),
+    [
+        (np.float64, "bfloat16", True),
+        (np.int64, "bfloat16", True),
+        (np.bool_, "bfloat16", False),
+        (object, "bfloat16", False),
+        (bfloat16, "bfloat16", True),
+        (np.float64, "float16", True),
+        (np.float64, "int64", False),
+        (object, "float64", False),
+        (np.float64, "bytes", False),
+    ],
+)
+def test_types_that_are_taken_for_others(given: Any, declared: str, fits: bool) -> None:
+    assert casts(np.dtype(given), numpy_dtype(declared)) == fits
+    if fits:
+        info = ModelInfo("m", (TensorInfo("x", (2,), declared),), ())
+        call = Call("m", Operation.EVALUATE, (np.ones(2, given),))
+        check_call(call, info)
+        assert inputs_for(call, info)["x"].dtype == numpy_dtype(declared)
+
+
+def test_a_model_with_a_stream_offers_it() -> None:
+    class Chat(farm.Model):
+        def stream(self, inputs: farm.Inputs, config: farm.Config) -> Any:
+            yield 1.0
+
+    assert operations_of(Chat()) == {Operation.STREAM}

@@ -13,9 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Call, Derivative, ModelInfo, Operation, Result, TensorInfo
+from farm.call import (
+    Array,
+    Call,
+    Derivative,
+    ModelInfo,
+    Operation,
+    Result,
+    TensorInfo,
+    numpy_dtype,
+)
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
-from farm.model import check_call
+from farm.model import bytes_array, casts, check_call, varying_shape
 
 Point = Any
 Output = Any
@@ -29,10 +38,11 @@ class Values:
     def __init__(self, info: ModelInfo, config: str) -> None:
         self.info = info
         self._config = config
-        self._inputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.inputs]
-        self._outputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.outputs]
-        self.nbytes = sum(t.size * dtype.itemsize for t, dtype in self._inputs + self._outputs)
-        """Bytes of one evaluation's vectors, in and out."""
+        self._inputs = [(tensor, numpy_dtype(tensor.dtype)) for tensor in info.inputs]
+        self._outputs = [(tensor, numpy_dtype(tensor.dtype)) for tensor in info.outputs]
+        sized = [(t.size, dtype) for t, dtype in self._inputs + self._outputs if not t.varies]
+        self.nbytes = sum(size * dtype.itemsize for size, dtype in sized)
+        """Bytes of one evaluation's vectors, in and out, as far as it is known beforehand."""
 
     def call(self, point: Point) -> Call:
         """The call that evaluates a point; its arrays are copies.
@@ -99,6 +109,11 @@ class Values:
                 "give a list of points"
             )
         tensor, dtype = self._inputs[0]
+        if tensor.varies or info.outputs[0].varies:
+            raise InvalidInput(
+                f"an array of points is for models of fixed sizes; {info.name!r} has input "
+                f"{_shown(info.inputs)} and output {_shown(info.outputs)}: give a list of points"
+            )
         rows = _numbers(points, dtype, "the array of points")
         if rows.shape[1:] not in (tensor.shape, (tensor.size,)):
             raise InvalidInput(
@@ -141,12 +156,17 @@ class Values:
         array = _numbers(value, dtype, f"input {tensor.name!r}")
         if array.shape == tensor.shape:
             return array
-        if array.ndim > 1 or array.size != tensor.size:
+        fitting: tuple[int, ...] | None = tensor.shape
+        if tensor.varies:
+            fitting = varying_shape(array.shape, tensor.shape)
+        elif array.ndim > 1 or array.size != tensor.size:
+            fitting = None
+        if fitting is None:
             raise InvalidInput(
                 f"input {tensor.name!r} has shape {array.shape}, "
                 f"model {self.info.name!r} expects {tensor.shape}"
             )
-        return array.reshape(tensor.shape)
+        return array.reshape(fitting)
 
     def output(self, result: Result) -> Output:
         """What an evaluation gave, as private copies. Raises InvalidOutput when it does not fit."""
@@ -176,6 +196,8 @@ class Values:
             )
 
     def _given(self, array: Array, tensor: TensorInfo, dtype: np.dtype[Any]) -> Array:
+        if tensor.varies:
+            return np.array(array, dtype)
         if array.size != tensor.size:
             raise InvalidOutput(
                 f"output {tensor.name!r} has shape {array.shape}, "
@@ -186,14 +208,14 @@ class Values:
 
 
 def _numbers(value: Any, dtype: np.dtype[Any], what: str) -> Array:
-    """A copy of `value` as an array of `dtype`; text, complex and ragged values are refused."""
+    """A copy of `value` as an array of `dtype`; what does not fit it is refused."""
     try:
+        if dtype.hasobject:
+            return bytes_array(value)
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{what} is not an array of numbers: {error}") from None
-    if array.dtype != dtype and (
-        array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind")
-    ):
+    if not casts(array.dtype, dtype):
         raise InvalidInput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
     return np.array(array, dtype, order="C")
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from farm.call import Array, TensorInfo
+from farm.call import Array, TensorInfo, numpy_dtype
 from farm.errors import FarmError, InvalidInput, InvalidOutput, InvalidRequest
 
 NUMBERS = frozenset((float, int))  # not bool, whose type is its own
@@ -111,7 +111,7 @@ def as_declared(values: Array, declared: TensorInfo) -> Array:
 
     Anything else is left as it is, for the check of the call to judge.
     """
-    if declared.dtype == "float64" or np.dtype(declared.dtype).kind not in "iub":
+    if declared.dtype == "float64" or numpy_dtype(declared.dtype).kind not in "iub":
         return values
     with np.errstate(invalid="ignore"):
         whole = values.astype(declared.dtype)

@@ -299,6 +299,8 @@ def encode_result(call: Call, result: Result, non_finite: NonFinite = NonFinite.
 
 def _vector_text(values: Array, non_finite: NonFinite, where: str) -> bytes:
     # Everything is a float64 on this wire: a bool or a float32 of a model, too.
+    if values.dtype.hasobject:
+        raise UnsupportedFeature(f"{where} holds texts; UM-Bridge carries numbers only")
     return array_text(np.asarray(values, np.float64).reshape(-1), non_finite, where=where)
 
 

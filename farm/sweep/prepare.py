@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import ModelInfo, Operation, TensorInfo
+from farm.call import BYTES, ModelInfo, Operation, TensorInfo, numpy_dtype
 from farm.sweep.binding import Parameter, bind, open_entries, wanted_gradients
 from farm.sweep.errors import SweepError
 from farm.sweep.parameters import Distribution
@@ -47,7 +47,15 @@ def make_plan(request: Request, describe: Describe) -> Plan:
     """
     info = describe(request.config)
     if Operation.EVALUATE not in info.operations:
-        raise SweepError(f"model {info.name!r} cannot be evaluated; it offers derivatives only")
+        offered = ", ".join(sorted(info.operations))
+        raise SweepError(f"model {info.name!r} cannot be evaluated; it offers {offered}")
+    for tensor in (*info.inputs, *info.outputs):
+        if tensor.varies or tensor.dtype == BYTES:
+            what = "sizes that vary" if tensor.varies else "texts"
+            raise SweepError(
+                f"{tensor.name!r} of model {info.name!r} has {what}; a sweep needs numbers of a "
+                "known shape"
+            )
     table = read_table(request.design.option) if request.design.kind == "file" else None
     spreads: dict[str, Distribution | None] = dict(request.spreads)
     if table is not None:
@@ -142,7 +150,7 @@ def _check_whole(info: ModelInfo, parameters: Sequence[Parameter]) -> None:
     for parameter in parameters:
         if parameter.input is None or parameter.whole:
             continue
-        if np.dtype(info.inputs[parameter.input].dtype).kind not in "f":
+        if numpy_dtype(info.inputs[parameter.input].dtype).kind not in "f":
             raise SweepError(
                 f"input {parameter.name!r} takes whole numbers: int:LOWER:UPPER or choice:A,B"
             )

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from farm.call import Call, Hints
-from farm.errors import FarmError, InvalidRequest, WorkerLost
+from farm.call import Call, Hints, Operation
+from farm.errors import FarmError, InvalidRequest, UnsupportedFeature, WorkerLost
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message, Outcome
 from farm.scheduler.state import TaskId
@@ -102,6 +102,8 @@ class ClientDoor:
             try:
                 if not isinstance(call, Call):
                     raise call
+                if call.operation is Operation.STREAM:
+                    raise UnsupportedFeature("streams are for HTTP and gRPC clients")
                 if message.kind is Kind.CALLS_AGAIN:
                     self._check_repeatable(call)
                 client.calls[call_id] = self._dispatcher.start_call(call, hints, done)

@@ -185,3 +185,23 @@ def test_the_bytes_of_an_evaluation_are_known() -> None:
 @given(st.integers(0, 5))
 def test_room_is_for_every_point(count: int) -> None:
     assert Values(ONE, CONFIG).room(count).shape == (count, 2)
+
+
+VARYING = ModelInfo(
+    "m", (TensorInfo("x", (-1,)), TensorInfo("t", (1,), "bytes")), (TensorInfo("y", (-1,)),)
+)
+
+
+def test_sizes_that_vary_and_texts() -> None:
+    values = Values(VARYING, "{}")
+    call = values.call({"x": [1, 2, 3], "t": ["é"]})
+    assert call.inputs[0].tolist() == [1.0, 2.0, 3.0]
+    assert call.inputs[1].tolist() == ["é".encode()]
+    with pytest.raises(InvalidInput, match=r"shape \(1, 2\)"):
+        values.call({"x": [[1, 2]], "t": ["a"]})
+    with pytest.raises(InvalidInput, match="a int"):
+        values.call({"x": [1], "t": [1]})
+    assert values.output(Result((np.arange(4.0),))).tolist() == [0.0, 1.0, 2.0, 3.0]
+    one = ModelInfo("m", (TensorInfo("x", (-1,)),), (TensorInfo("y", (1,)),))
+    with pytest.raises(InvalidInput, match="fixed sizes"):
+        Values(one, "{}").table(np.ones((3, 2)))

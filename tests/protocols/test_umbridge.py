@@ -422,3 +422,9 @@ def test_the_manual_lists_every_error() -> None:
 def test_a_message_that_is_no_unicode_is_still_answered() -> None:
     status, body = encode_error(ModelFailed("file \udcff.dat"))
     assert (status, json.loads(body)["error"]["message"]) == (500, "file ?.dat")
+
+
+def test_texts_are_nothing_for_this_protocol() -> None:
+    result = Result((np.array([b"a"], object),))
+    with pytest.raises(UnsupportedFeature, match=r"output\[0\] holds texts"):
+        encode_result(Call("m", Operation.EVALUATE), result)

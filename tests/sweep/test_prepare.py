@@ -94,7 +94,7 @@ def test_whole_inputs_need_whole_numbers(tmp_path: Path) -> None:
 
 def test_a_model_without_evaluate_cannot_be_swept() -> None:
     info = ModelInfo("m", BEAM.inputs, BEAM.outputs, frozenset({Operation.GRADIENT}))
-    with pytest.raises(SweepError, match="derivatives only"):
+    with pytest.raises(SweepError, match="it offers gradient"):
         plan_of(info=info)
 
 
@@ -133,3 +133,20 @@ def test_a_model_that_has_changed_is_told() -> None:
         check_model(plan, changed)
     with pytest.raises(SweepError, match=r"inputs E \[3\], the sweep was planned for"):
         check_model(plan, ModelInfo("beam", BEAM.inputs[:1], BEAM.outputs))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "complaint"),
+    [
+        (TensorInfo("t", (1,), "bytes"), "'t' of model 'm' has texts"),
+        (TensorInfo("t", (-1, 2)), "'t' of model 'm' has sizes that vary"),
+    ],
+)
+@pytest.mark.parametrize("output", [False, True])
+def test_what_no_column_can_hold_cannot_be_swept(
+    tensor: TensorInfo, complaint: str, output: bool
+) -> None:
+    fine = TensorInfo("x", (1,))
+    info = ModelInfo("m", (fine,), (tensor,)) if output else ModelInfo("m", (tensor,), (fine,))
+    with pytest.raises(SweepError, match=complaint):
+        plan_of(info=info)

@@ -622,3 +622,97 @@ def test_a_model_may_use_its_buffers_again(max_batch: int) -> None:
     call = Call("m", Operation.GRADIENT, (np.zeros(1),), derivative=wrt)
     outcomes = runner.execute([call, call])
     assert [result(o).outputs[0].tolist() for o in outcomes] == [[3], [4]]
+
+
+class Texts(Model):
+    """Repeats each text as often as `times` says, and tells the rows it got."""
+
+    inputs = {"text": TensorInfo("text", (), "bytes"), "times": TensorInfo("times", (), "int64")}
+    outputs = {"out": TensorInfo("out", (), "bytes"), "rows": TensorInfo("rows", (), "int64")}
+    max_batch = 8
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        out = [t * int(n) for t, n in zip(inputs["text"], inputs["times"], strict=True)]
+        return {"out": np.array(out, object), "rows": np.full(len(out), len(out))}
+
+
+def test_texts_of_several_calls_share_an_evaluation() -> None:
+    def text(*texts: bytes) -> Call:
+        arrays = np.array(texts, object), np.full(len(texts), 2)
+        return Call("texts", Operation.EVALUATE, arrays, rows=len(texts))
+
+    lone = Call("texts", Operation.EVALUATE, (np.array(b"x", object), np.array(3)))
+    outcomes = Runner({"texts": Texts()}).execute([text(b"a", b"b\0"), lone, text(b"")])
+    results = [outcome for outcome in outcomes if isinstance(outcome, Result)]
+    assert [r.outputs[0].tolist() for r in results] == [[b"aa", b"b\0b\0"], b"xxx", [b""]]
+    assert [r.outputs[1].tolist() for r in results] == [[4, 4], 4, [4]]
+    assert [r.batch_rows for r in results] == [4, 4, 4]
+
+
+class Sums(Model):
+    """Row sums of as many numbers as there are."""
+
+    inputs = {"x": -1}
+    outputs = {"sum": TensorInfo("sum", ())}
+    max_batch = 8
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return inputs["x"].sum(axis=1)
+
+
+def test_calls_of_one_size_share_an_evaluation_and_others_do_not() -> None:
+    calls = [
+        Call("sums", Operation.EVALUATE, (np.full(n, float(k)),))
+        for k, n in enumerate((2, 3, 2, 3, 1))
+    ]
+    outcomes = Runner({"sums": Sums()}).execute(calls)
+    results = [outcome for outcome in outcomes if isinstance(outcome, Result)]
+    assert [float(r.outputs[0]) for r in results] == [0.0, 3.0, 4.0, 9.0, 4.0]
+    assert [r.batch_rows for r in results] == [2, 2, 2, 2, 1]
+
+
+class Counts(Model):
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+    ended = False
+
+    def stream(self, inputs: Inputs, config: Config) -> Any:
+        try:
+            for k in range(int(inputs["x"][0])):
+                yield float(k)
+            if config:
+                raise ValueError("diverged")
+        finally:
+            self.ended = True
+
+
+def count_to(x: float, config: str = "{}", rows: int | None = None) -> Call:
+    return Call("c", Operation.STREAM, (np.full((rows, 1) if rows else 1, x),), config, rows=rows)
+
+
+def test_a_stream_has_its_answers_and_its_end() -> None:
+    told = list(Runner({"c": Counts()}).run([count_to(2.0), count_to(1.0, rows=1)]))
+    rows = [(i, r.more, [y.tolist() for y in r.outputs]) for [(i, r)] in told]  # type: ignore[union-attr]  # no errors
+    assert rows == [
+        (0, True, [[0.0]]),
+        (0, True, [[1.0]]),
+        (0, False, []),
+        (1, True, [[[0.0]]]),
+        (1, False, []),
+    ]
+
+
+def test_an_error_ends_a_stream() -> None:
+    outcomes = [o for [(_, o)] in Runner({"c": Counts()}).run([count_to(1.0, '{"a":1}')])]
+    assert isinstance(outcomes[0], Result)
+    assert isinstance(outcomes[1], ModelFailed)
+    assert len(outcomes) == 2
+    ((_, error),) = next(Runner({"c": Counts()}).run([count_to(1.0, rows=2)]))
+    assert isinstance(error, InvalidInput)
+
+
+def test_a_cancelled_stream_ends_after_the_answer_that_came() -> None:
+    model = Counts()
+    seen = list(Runner({"c": model}).run([count_to(1e9)], cancelled=lambda i: True))
+    assert [r.more for [(_, r)] in seen] == [True, False]  # type: ignore[union-attr]  # no errors
+    assert model.ended
