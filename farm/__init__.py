@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from farm.sweep.parameters import choice
     from farm.worker.command import CommandModel
     from farm.worker.jax import jax_model
+    from farm.worker.kserve import KserveModel
     from farm.worker.onnx import OnnxModel
     from farm.worker.torch import TorchModel
 else:
@@ -29,6 +30,7 @@ else:
         "Client": ("farm.client", "Client"),
         "CommandModel": ("farm.worker.command", "CommandModel"),
         "Executor": ("farm.client", "Executor"),
+        "KserveModel": ("farm.worker.kserve", "KserveModel"),
         "OnnxModel": ("farm.worker.onnx", "OnnxModel"),
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
@@ -67,6 +69,7 @@ __all__ = [
     "FarmError",
     "Hints",
     "Inputs",
+    "KserveModel",
     "Model",
     "ModelInfo",
     "OnnxModel",

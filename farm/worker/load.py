@@ -6,7 +6,8 @@ package.module:NAME     the same in a package or module; the current folder is l
 package.module          the one model in the module
 FILE.onnx FILE.pt2      a neural network or other graph in a file
 http://HOST:PORT        all models of a running UM-Bridge server
-MODEL@http://HOST:PORT  one of them
+kserve+http://HOST:PORT all models of a running KServe v2 server
+MODEL@http://HOST:PORT  one of them, also MODEL@kserve+http://HOST:PORT
 ALIAS=any of these      the same model under another name
 """
 
@@ -27,15 +28,15 @@ from typing import Any
 
 from farm.errors import FarmError
 from farm.model import Model
+from farm.worker import kserve, umbridge
 from farm.worker.onnx import OnnxModel
 from farm.worker.torch import TorchModel
-from farm.worker.umbridge import adapt_object, models_at
 
 ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
-SERVER = re.compile(r"(?:(?P<model>.+)@)?(?P<url>https?://.+)", re.DOTALL)
+SERVER = re.compile(r"(?:(?P<model>.+)@)?(?P<kserve>kserve\+)?(?P<url>https?://.+)", re.DOTALL)
 FORMS = (
     "FILE.py:NAME, FILE.py, package.module:NAME, FILE.onnx, FILE.pt2, http://HOST:PORT, "
-    "MODEL@http://HOST:PORT or ALIAS=any of these"
+    "MODEL@http://HOST:PORT, kserve+http://HOST:PORT or ALIAS=any of these"
 )
 GRAPHS: Mapping[str, Callable[[Path], Model]] = {
     ".onnx": OnnxModel,
@@ -102,6 +103,7 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
         return dict(zip([renamed["alias"]], found.values(), strict=True))
     server = SERVER.fullmatch(spec)
     if server:
+        models_at = kserve.models_at if server["kserve"] else umbridge.models_at
         try:
             return models_at(server["url"], server["model"])
         except FarmError as error:
@@ -266,7 +268,7 @@ def _as_model(value: Any, name: str, spec: str, comm: Any) -> Model:
         return value
     if _is_umbridge(value):
         try:
-            return adapt_object(value)
+            return umbridge.adapt_object(value)
         except Exception as error:
             raise _crash(f"asking {name or type(value).__name__!r} what it is", error) from error
     if inspect.isfunction(value) or inspect.isbuiltin(value):

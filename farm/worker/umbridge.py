@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
-import urllib3
 
 from farm.call import Array, Call, Derivative, Operation, canonical_config
-from farm.errors import ModelNotFound, Unavailable
+from farm.errors import ModelNotFound
 from farm.model import Config, Inputs, Model, Tensors
 from farm.protocols.umbridge import FEATURES, Endpoint, Question
 from farm.protocols.umbridge_client import (
-    Headers,
     decode_info,
     decode_model_info,
     decode_response,
@@ -25,15 +19,7 @@ from farm.protocols.umbridge_client import (
     encode_question,
     encode_request,
 )
-
-CONNECT_TIMEOUT_S = 30.0
-CONNECT_RETRIES = 4  # within 1.5 s, for a server that starts anew; nothing has been asked yet
-
-SOCKET_OPTIONS = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # A model may run for hours: routers on the way must not forget the connection.
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-]
+from farm.worker.http import Server
 
 
 def adapt_object(obj: Any) -> Model:
@@ -120,7 +106,9 @@ def models_at(url: str, name: str | None = None) -> dict[str, Model]:
     Raises Unavailable when nothing answers there, InvalidRequest when it is another kind of
     server, ModelNotFound when it has no such model.
     """
-    server = Server(url)
+    # The official C++ server answers 40 ms late on a connection that is used again, closes it after
+    # five calls, and lets one that idles hold up everybody else.
+    server = Server(url, keep=False)
     names = decode_info(*server.ask(*encode_question(Question(Endpoint.INFO))))
     if name is not None:
         if name not in names:
@@ -128,63 +116,6 @@ def models_at(url: str, name: str | None = None) -> dict[str, Model]:
             raise ModelNotFound(f"{server.url} has no model {name!r}; its models are: {offered}")
         names = (name,)
     return {name: ServerModel(server, name) for name in names}
-
-
-class Server:
-    """A UM-Bridge server by URL; threads may share it.
-
-    Each call has a connection of its own. The official C++ server answers 40 ms late on one that
-    is used again, closes it after five calls, and lets one that idles hold up everybody else.
-    """
-
-    def __init__(self, url: str) -> None:
-        scheme, credentials, rest = _split(url)
-        self.url = f"{scheme}://{rest}".rstrip("/")
-        self._headers = {"Connection": "close", "Content-Type": "application/json"}
-        if credentials:
-            self._headers |= urllib3.make_headers(basic_auth=unquote(credentials))
-        self._ssl = ssl.create_default_context() if scheme == "https" else None
-
-    def ask(self, path: str, body: bytes) -> tuple[int, Headers, bytes]:
-        """Status, headers and body of the answer. Raises Unavailable when there is none."""
-        method = "POST" if body else "GET"
-        try:
-            # A pool would keep the connection whenever the server does not say that it closes it.
-            with self._connections() as connections:
-                response = connections.request(
-                    method,
-                    self.url + path,
-                    body=body or None,
-                    headers=self._headers,
-                    redirect=False,
-                )
-        except urllib3.exceptions.HTTPError as error:
-            reason = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
-            raise Unavailable(f"the model server {self.url} does not answer: {reason}") from error
-        return response.status, response.headers, response.data
-
-    def _connections(self) -> urllib3.PoolManager:
-        return urllib3.PoolManager(
-            ssl_context=self._ssl,
-            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=None),
-            retries=urllib3.Retry(
-                total=CONNECT_RETRIES,
-                connect=CONNECT_RETRIES,
-                read=False,
-                status=False,
-                other=False,
-                backoff_factor=0.1,
-            ),
-            socket_options=SOCKET_OPTIONS,
-        )
-
-
-def _split(url: str) -> tuple[str, str, str]:
-    """Scheme, `user:password` and the rest of a URL."""
-    match = re.fullmatch(r"(https?)://(?:([^/]*)@)?([^/].*)", url.strip())
-    if match is None:
-        raise Unavailable(f"{url!r} is not the address of a server; expected http://host:port")
-    return match[1], match[2] or "", match[3]
 
 
 class ServerModel(Model):
