@@ -87,7 +87,8 @@ class KServeDoor:
         except FarmError as error:
             answer_error(error, request, answer)
         else:
-            answer_packed(request, answer, body)
+            # Never compressed: tritonclient's http.aio asks for it and does not undo it here.
+            answer(200, body)
         return None
 
     def error_body(self, kind: str, message: str) -> bytes:
