@@ -14,6 +14,7 @@ SCRIPTS = [
     "heat_mpi/serial.py",
     "legacy/compare.py",
     "posterior/sample.py",
+    "surrogate/surrogate.py",
     "sweep_xarray/analyse.py",
 ]
 LIMIT_S = 55
