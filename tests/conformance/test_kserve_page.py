@@ -1,0 +1,60 @@
+"""What docs/kserve.md shows works as it is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving import serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "kserve.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CURL = re.findall(r"^curl (?:.*\\\n)*.*$", PAGE, re.MULTILINE)
+ADDRESS = "127.0.0.1:4242"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("page")
+    (model,) = [block for block in PYTHON if block.startswith("# waves.py")]
+    (folder / "waves.py").write_text(model)
+    with serving(folder, "waves.py", "--workers", "1") as running:
+        yield running.connection.url.removeprefix("http://")
+
+
+def test_the_lines_for_curl(address: str) -> None:
+    answers = []
+    for line in CURL:
+        command = shlex.split(line.replace(ADDRESS, address).replace("\\\n", ""))
+        done = subprocess.run(
+            [command[0], "-sS", "--fail", *command[1:]], capture_output=True, timeout=20, check=True
+        )
+        answers.append(json.loads(done.stdout))
+    assert answers[0] == {"ready": True}
+    assert answers[1]["inputs"] == [{"name": "x", "datatype": "FP64", "shape": [-1, 3]}]
+    assert [output["data"] for output in answers[2]["outputs"]] == [[2, 4, 6], [14]]
+    assert (answers[3]["height"], answers[3]["energy"]) == ([2, 4, 6], 14)
+    assert len(answers) == 4
+
+
+def test_the_lines_for_tritonclient(address: str) -> None:
+    (shown,) = [block for block in PYTHON if "tritonclient.http" in block]
+    command = [sys.executable, "-c", shown.replace(ADDRESS, address)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert re.findall(r"[\d.]+", done.stdout) == [
+        "2.",
+        "4.",
+        "6.",
+        "8.",
+        "10.",
+        "12.",
+        "14.",
+        "77.",
+    ]
