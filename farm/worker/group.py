@@ -258,7 +258,6 @@ class Member:
         if meeting.keys is not None:
             self._socket.curve_serverkey, public, secret = meeting.keys
             self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
-        self._ending = False
         events = zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
         monitor = self._socket.get_monitor_socket(events)
         self._watch = threading.Thread(target=self._watch_hub, args=(monitor,), daemon=True)
@@ -270,7 +269,7 @@ class Member:
         # The main thread may be in MPI, waiting for a rank 0 that is no more.
         with monitor:
             event = recv_monitor_message(monitor)["event"]
-        if event == zmq.EVENT_DISCONNECTED and not self._ending:
+        if event == zmq.EVENT_DISCONNECTED:
             end_group("rank 0 of the group is gone")
 
     def serve(self, perform: Perform) -> None:
@@ -294,10 +293,10 @@ class Member:
             if failure is not None and not self._is_heard():
                 # Rank 0 waits for this rank in MPI and holds the interpreter.
                 end_group(f"rank 0 is stuck; here the model failed: {failure[2] or failure[1]}")
-        self._ending = True
-        self._socket.send(GOODBYE)
+        # While the hub is there: to tell a watch that has ended already would block for ever.
         self._socket.disable_monitor()
         self._watch.join()
+        self._socket.send(GOODBYE)
         self._socket.close()
         self._context.term()
 

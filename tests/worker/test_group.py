@@ -311,3 +311,23 @@ member.serve(lambda *work: 1 / 0)
     assert done.returncode == group.EXIT_RANK_LOST
     assert "rank 0 is stuck; here the model failed" in done.stderr
     assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_member_that_is_slow_to_leave_leaves() -> None:
+    program = """
+import threading, time, zmq
+from farm.worker.group import Hub, Member
+hub = Hub(["a"])
+member = Member(hub.meeting, 0)
+disable_monitor = zmq.Socket.disable_monitor
+def slowly(socket):
+    time.sleep(0.3)  # descheduled: nothing keeps the hub from being gone by now
+    disable_monitor(socket)
+zmq.Socket.disable_monitor = slowly
+def host():
+    hub.meet()
+    hub.end()
+threading.Thread(target=host).start()
+member.serve(lambda *work: None)
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=LIMIT_S, check=True)
