@@ -21,6 +21,7 @@ from farm.server.kserve import KServeDoor
 from farm.server.kserve_paths import is_below, is_stream
 from farm.server.kserve_repository import Repository
 from farm.server.kserve_stream import KServeStreams
+from farm.server.metrics import metrics_door
 from farm.server.page import status_page
 from farm.server.stream import IN_FLIGHT
 from farm.server.umbridge import PATHS, UmBridgeDoor
@@ -51,7 +52,8 @@ def create_app(
     limit, non_finite = settings.max_body_bytes, NonFinite(settings.non_finite)
     umbridge = UmBridgeDoor(backend, non_finite=non_finite)
     api = create_api(backend, max_body_bytes=limit, non_finite=non_finite, in_flight=in_flight)
-    doors: dict[str, Door] = {str(path): umbridge for path in PATHS} | {"/": status_page}
+    doors: dict[str, Door] = {str(path): umbridge for path in PATHS}
+    doors |= {"/": status_page, "/metrics": metrics_door(backend)}
     repository = repository or Repository(backend)
     kserve = KServeDoor(backend, repository, non_finite=non_finite)
     streams = KServeStreams(backend, repository, non_finite=non_finite, max_body_bytes=limit)

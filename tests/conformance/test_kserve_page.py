@@ -48,13 +48,4 @@ def test_the_lines_for_tritonclient(address: str) -> None:
     (shown,) = [block for block in PYTHON if "tritonclient.http" in block]
     command = [sys.executable, "-c", shown.replace(ADDRESS, address)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    assert re.findall(r"[\d.]+", done.stdout) == [
-        "2.",
-        "4.",
-        "6.",
-        "8.",
-        "10.",
-        "12.",
-        "14.",
-        "77.",
-    ]
+    assert re.findall(r"\d+", done.stdout) == ["2", "4", "6", "8", "10", "12", "14", "77"]

@@ -1,0 +1,103 @@
+"""Metrics as Prometheus reads them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import farm
+from farm.model import Config, Inputs
+from tests.front_door import WAIT_S, Door, front_door, until
+
+LINE = re.compile(r'(nv_\w+)\{model="((?:[^"\\\n]|\\.)*)",version="1"(,reason="OTHER")?\} (\d+)')
+
+
+class Gate(farm.Model):
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+    max_batch = 4
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.runs = 0
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        self.runs += 1
+        self.open.wait(WAIT_S)
+        if (inputs["x"] < 0).any():
+            raise ValueError("negative")
+        return inputs["x"]
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def door(gate: Gate) -> Iterator[Door]:
+    with front_door({"gate": gate, 'odd "name"\\': gate}) as opened:
+        yield opened
+
+
+def metrics(door: Door) -> dict[tuple[str, str], int]:
+    """The values by metric and model; every line is of the format."""
+    response = door.ask("GET", "/metrics")
+    assert response.status == 200
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    text = response.data.decode()
+    assert text.endswith("\n")
+    values, typed = {}, set()
+    for line in text.splitlines():
+        if line.startswith("#"):
+            _, what, metric, *_ = line.split(" ")
+            assert what in ("HELP", "TYPE")
+            typed.add(metric)
+            continue
+        match = LINE.fullmatch(line)
+        assert match is not None, line
+        assert match[1] in typed
+        assert (match[3] is not None) == match[1].endswith("_failure")
+        values[match[1].removeprefix("nv_inference_"), match[2]] = int(match[4])
+    return values
+
+
+def infer(door: Door, values: list[float]) -> int:
+    tensor = {"name": "x", "shape": [len(values), 1], "datatype": "FP64", "data": values}
+    return door.ask("POST", "/v2/models/gate/infer", {"inputs": [tensor]}).status
+
+
+def test_counts_and_times(door: Door, gate: Gate) -> None:
+    before = metrics(door)
+    assert len(before) == 20
+    assert set(before.values()) == {0}
+    assert ("count", r"odd \"name\"\\") in before
+    gate.open.set()
+    assert infer(door, [1, 2, 3]) == 200
+    assert infer(door, [-1]) == 500
+    after = metrics(door)
+    told = {metric: value for (metric, model), value in after.items() if model == "gate"}
+    assert (told["request_success"], told["request_failure"]) == (1, 1)
+    assert (told["count"], told["exec_count"]) == (3, 1)
+    assert told["request_duration_us"] >= told["compute_infer_duration_us"] > 0
+    assert (told["compute_input_duration_us"], told["pending_request_count"]) == (0, 0)
+
+
+def test_what_waits(door: Door, gate: Gate) -> None:
+    threads = [threading.Thread(target=infer, args=(door, [1.0] * 4)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: metrics(door)["pending_request_count", "gate"] > 0, "some wait")
+    gate.open.set()
+    for thread in threads:
+        thread.join()
+    assert metrics(door)["pending_request_count", "gate"] == 0
+
+
+def test_other_methods_are_refused(door: Door) -> None:
+    response = door.ask("POST", "/metrics", {})
+    assert (response.status, response.headers["allow"]) == (405, "GET, HEAD")
