@@ -29,6 +29,7 @@ Examples:
   farm serve model.py --workers 4             the one model in a file
   farm serve model.py:Beam plate.py:Plate     several models, each worker has all
   farm serve mypackage.models:forward         anything that can be imported
+  farm serve net.onnx                         a network in a file, also net.pt2
   farm serve solver.py --mpi 4 -n 2           two groups of four MPI ranks
   farm serve http://127.0.0.1:4243            a running UM-Bridge server's models
   farm serve --workers 0                      workers come from elsewhere: farm worker
@@ -141,8 +142,9 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
 def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **values: Any) -> int:
     """Serve one or more MODELs to every client, until Ctrl-C or SIGTERM.
 
-    MODEL is FILE.py, FILE.py:NAME, package.module:NAME, or the URL of a running UM-Bridge server;
-    NAME=MODEL gives it another name.
+    MODEL is FILE.py, FILE.py:NAME, package.module:NAME, FILE.onnx, FILE.pt2, or the URL of a
+    running server, http://... for UM-Bridge and kserve+http://... for KServe; NAME=MODEL gives it
+    another name.
     """
     if values["workers"] is None:
         values["workers"] = 0 if plan_file or values["dask"] else 1

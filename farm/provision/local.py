@@ -346,6 +346,7 @@ class Workers:
         processes = settings.count * (settings.launch.ranks if settings.launch else 1)
         threads = settings.cpus or max(1, cpus_here() // processes)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
+        environment.setdefault("NPROC", environment["OMP_NUM_THREADS"])  # JAX's word for it
         arguments = [*settings.models, "--connect", str(settings.connect)]
         arguments += ["--lost-after", str(settings.lost_after_s)]
         if settings.devices:

@@ -78,9 +78,8 @@ def spawn(x):
 
 @farm.model(**ONE)
 def environment(x):
-    return float(os.environ.get("OMP_NUM_THREADS", -1)) + 1000 * float(
-        os.environ.get("CUDA_VISIBLE_DEVICES", -1)
-    )
+    names = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NPROC"
+    return sum(1000**i * float(os.environ.get(name, -1)) for i, name in enumerate(names))
 '''
 
 

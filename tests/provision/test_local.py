@@ -90,9 +90,10 @@ def test_environment_of_the_processes(
     farm: Farm, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("NPROC", raising=False)
     start("environment", devices=["7"])
     cores = len(os.sched_getaffinity(0))
-    assert farm.call("environment", 0) == 7000 + cores
+    assert farm.call("environment", 0) == 1_000_000 * cores + 7000 + cores
     (row,) = farm.snapshot()["workers"]
     assert row["device"] == "7"
 
