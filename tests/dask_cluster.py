@@ -35,6 +35,9 @@ class Square(farm.Model):
 
     def evaluate(self, inputs, config):
         time.sleep(config.get("sleep", 0.0))
+        if "hang once" in config and not pathlib.Path(config["hang once"]).exists():
+            pathlib.Path(config["hang once"]).touch()
+            time.sleep(600)
         if "raise" in config:
             raise ValueError(config["raise"])
         if "exit" in config:

@@ -30,6 +30,8 @@ class Beam(farm.Model):
     outputs = {"bent": 3}
 
     def evaluate(self, inputs, config):
+        if "begun" in config:
+            open(config["begun"], "w").close()
         if "sleep" in config:
             time.sleep(config["sleep"])
         if "exit" in config:

@@ -2,59 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import farm
+from tests.running_farm import wait_until
 from tests.serving import BEAM, FARM, LIMIT_S, Served, environment, run_farm, serving
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    (tmp_path / "beam.py").write_text(BEAM)
-    with serving(tmp_path, "--workers", "0") as farm:
-        yield farm
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[Served]:
+    """A farm without workers."""
+    (folder / "beam.py").write_text(BEAM)
+    with serving(folder, "--workers", "0") as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with started(tmp_path_factory.mktemp("farm")) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def worker_of(
+    served: Served, *options: str, told: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """`farm worker` for the length of the block; then the farm knows that it has left."""
+    with subprocess.Popen(
+        [*FARM, "worker", "beam.py", "--connect", str(served.folder), *options],
+        cwd=served.folder.parent,
+        env=environment() | dict(told or {}),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+    wait_until(lambda: served.process.poll() is not None or not workers(served), "it has left")
 
 
 @pytest.fixture
 def worker(served: Served) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [*FARM, "worker", "beam.py", "--connect", str(served.folder), "-n", "1"],
-        cwd=served.folder.parent,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with worker_of(served, "-n", "1") as process:
         assert process.stderr is not None
         assert "1 workers ready" in process.stderr.readline()
         yield process
-        if process.poll() is None:
-            process.terminate()
 
 
-def workers(served: Served) -> list[dict[str, object]]:
-    _, out, _ = run_farm("status", "--json", "--to", str(served.folder), cwd=served.folder)
-    found: list[dict[str, object]] = json.loads(out)["workers"]
-    return found
+def workers(served: Served) -> list[dict[str, Any]]:
+    with farm.connect(served.folder) as client:
+        found: list[dict[str, Any]] = client.status()["workers"]
+        return found
 
 
 def test_a_signal_drains_the_running_call_is_finished(
-    served: Served, worker: subprocess.Popen[str]
+    served: Served, worker: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    config = '{"sleep": 1.5}'
+    begun = tmp_path / "begun"
+    config = json.dumps({"begun": str(begun), "sleep": 0.5})
     with subprocess.Popen(
         [*FARM, "call", "1,2,4", "8", "--config", config, "--json", "--to", str(served.folder)],
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,
     ) as caller:
-        while not any(w["in_flight"] for w in workers(served)):
-            assert caller.poll() is None
+        wait_until(begun.exists, "the call runs")
         worker.send_signal(signal.SIGTERM)
         answer, _ = caller.communicate(timeout=LIMIT_S)
     assert json.loads(answer)["outputs"] == {"bent": [8.0, 4.0, 2.0]}
@@ -68,11 +90,12 @@ def test_its_models_log_goes_to_the_run_folder(
     assert list((served.folder / "logs").glob("*.log"))
 
 
-def test_the_end_of_the_farm_ends_its_workers(
-    served: Served, worker: subprocess.Popen[str]
-) -> None:
-    served.stop()
-    assert worker.wait(LIMIT_S) == 0
+def test_the_end_of_the_farm_ends_its_workers(tmp_path: Path) -> None:
+    with started(tmp_path) as served, worker_of(served) as worker:
+        assert worker.stderr is not None
+        assert "1 workers ready" in worker.stderr.readline()
+        served.stop()
+        assert worker.wait(LIMIT_S) == 0
 
 
 def test_a_model_that_cannot_be_loaded_is_said(served: Served) -> None:
@@ -96,19 +119,11 @@ def test_a_model_that_cannot_be_loaded_is_said(served: Served) -> None:
 def test_as_many_processes_as_there_is_room_for(
     served: Served, options: tuple[str, ...], told: dict[str, str], count: int, devices: set[str]
 ) -> None:
-    with subprocess.Popen(
-        [*FARM, "worker", "beam.py", "--connect", str(served.folder), *options],
-        cwd=served.folder.parent,
-        env=environment() | told,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with worker_of(served, *options, told=told) as process:
         assert process.stderr is not None
         assert f"{count} workers ready" in process.stderr.readline()
-        rows = workers(served)
-        process.terminate()
-    assert len(rows) == count
-    assert {row["device"] for row in rows} == devices
+        wait_until(lambda: len(workers(served)) == count, f"{count} workers")
+        assert {row["device"] for row in workers(served)} == devices
 
 
 def test_gpus_that_are_not_there_are_told_in_one_line(served: Served) -> None:
@@ -124,16 +139,8 @@ def test_each_gpu_has_a_process_that_sees_it_alone(served: Served) -> None:
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     uuids = set(re.findall(r"\(UUID: (GPU-[^)]+)\)", listed))
     assert uuids
-    command = [*FARM, "worker", "beam.py", "--connect", str(served.folder), "--gpus", "auto"]
-    with subprocess.Popen(
-        [*command, "-n", "2"],
-        cwd=served.folder.parent,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with worker_of(served, "--gpus", "auto", "-n", "2") as process:
         assert process.stderr is not None
         assert f"{2 * len(uuids)} workers ready" in process.stderr.readline()
-        rows = workers(served)
-        process.terminate()
-    assert sorted(str(row["device"]) for row in rows) == sorted([*uuids, *uuids])
+        wait_until(lambda: len(workers(served)) == 2 * len(uuids), "all workers")
+        assert sorted(str(row["device"]) for row in workers(served)) == sorted([*uuids, *uuids])

@@ -28,7 +28,10 @@ from tests.loops import on_loop, until
 
 
 @on_loop
-async def test_the_scheduler_comes_back(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_scheduler_comes_back(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.transports.dask.RECONNECT_S", 0.1)
     cluster.add_worker()
     async with joined(cluster) as dispatcher:
         calls = [square(float(i), sleep=0.05) for i in range(10)]

@@ -123,7 +123,9 @@ async def test_what_must_not_run_twice_does_not(cluster: Cluster, tmp_path: Path
 
 
 @on_loop
-async def test_a_worker_that_lacks_the_models_gets_nothing(cluster: Cluster) -> None:
+async def test_a_worker_that_lacks_the_models_gets_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     cluster.add_worker()
     async with joined(cluster) as dispatcher:
         cluster.add_worker(environment={"BROKEN": "1"})
@@ -134,8 +136,10 @@ async def test_a_worker_that_lacks_the_models_gets_nothing(cluster: Cluster) -> 
         (event,) = [e for e in dispatcher.snapshot()["events"] if e["event"] == "unfit"]
         assert "no licence here" in event["text"]
         # What Dask may run on this one worker only is not bound to it when it dies.
-        waiting = asyncio.create_task(outcomes_of(dispatcher, [square(0.0, sleep=2.0)]))
-        await until(lambda: in_flight(dispatcher), LIMIT_S)
+        hangs = tmp_path / "hangs"
+        calls = [square(0.0, **{"hang once": str(hangs)})]
+        waiting = asyncio.create_task(outcomes_of(dispatcher, calls))
+        await until(hangs.exists, LIMIT_S)
         cluster.add_worker()
         await until(lambda: slots(dispatcher) == 2, LIMIT_S)
         cluster.workers[0].kill()
