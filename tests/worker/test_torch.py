@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -225,6 +226,24 @@ def test_bfloat16_travels(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         found, WEIGHTS.T @ (1 - np.tanh(WEIGHTS @ x) ** 2), rtol=0.05, atol=0.02
     )
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_models_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    net, x = torch.nn.Linear(3, 2), torch.rand(5, 3)
+    script(net, Path("net.pt"))
+    (loading,) = [text for text in SHOWN if "farm.TorchModel(" in text]
+    (exporting,) = [text for text in SHOWN if "torch.export.save(" in text]
+    names: dict[str, Any] = {"torch": torch, "net": net, "x": x}
+    exec(loading + exporting, names)
+    for model in (names["model"], TorchModel("net.pt2")):
+        assert model.max_batch == 64
+        (y,) = evaluated(model, x.numpy(), rows=5)
+        np.testing.assert_allclose(y, net(x).detach().numpy(), rtol=1e-5)
 
 
 # --- what autograd cannot do ------------------------------------------------------------------
