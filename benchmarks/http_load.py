@@ -79,14 +79,15 @@ def run_load(
     seconds: float,
     fresh: bool,
     expected: bytes,
+    headers: str = "Content-Type: application/json",
 ) -> Load:
     """`callers` at once for `seconds`. fresh: a new connection for each call, as stock clients do.
 
-    Raises RuntimeError when an answer is not status 200 with `expected` in its body.
+    headers: lines of the head beside `Host` and `Content-Length`. Raises RuntimeError when an answer is not status 200 with `expected` in its body.
     """
     request = (
         f"POST {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"{headers}\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
     load = Load()
     selector = selectors.DefaultSelector()
