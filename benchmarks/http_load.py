@@ -83,7 +83,8 @@ def run_load(
 ) -> Load:
     """`callers` at once for `seconds`. fresh: a new connection for each call, as stock clients do.
 
-    headers: lines of the head beside `Host` and `Content-Length`. Raises RuntimeError when an answer is not status 200 with `expected` in its body.
+    headers: lines of the head beside `Host` and `Content-Length`.
+    Raises RuntimeError when an answer is not status 200 with `expected` in its body.
     """
     request = (
         f"POST {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"

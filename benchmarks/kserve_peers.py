@@ -83,7 +83,8 @@ def slow(x):
 
 http, grpc, metrics = map(int, sys.argv[1:])
 ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
-with Triton(config=TritonConfig(http_address="127.0.0.1", grpc_address="127.0.0.1", **ports)) as triton:
+config = TritonConfig(http_address="127.0.0.1", grpc_address="127.0.0.1", **ports)
+with Triton(config=config) as triton:
     for function, delay in ((trivial, 0), (slow, 1000)):
         triton.bind(
             model_name=function.__name__,
@@ -171,7 +172,7 @@ def mlserver_peer(folder: Path, python: Path) -> Iterator[Peer]:
     tensor = {"datatype": "FP64", "shape": [-1, 4]}
     for name in ("trivial", "slow"):
         (folder / name).mkdir()
-        model = {
+        model: dict[str, object] = {
             "name": name,
             "implementation": "double.Double",
             "inputs": [{"name": "x", **tensor}],

@@ -55,6 +55,9 @@ class Simulated:
     def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         self._loop.call_soon(self._dispatcher.taken_back, worker, [])
 
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        """Nothing: there are none here."""
+
     def stop_workers(self) -> None:
         pass
 
