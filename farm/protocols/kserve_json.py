@@ -196,8 +196,7 @@ def encode_infer(
         if i:
             parts.append(b",")
         array = result.outputs[output.position]
-        parts.append(_output_head(output.name, output.datatype))
-        parts.append(repr(list(array.shape)).encode())
+        parts.append(_output_head(output.name, output.datatype, array.shape))
         if output.binary:
             raw = raw_bytes(array)
             parts.append(b',"parameters":{"binary_data_size":%d}}' % len(raw))
@@ -218,8 +217,9 @@ def _head(model: str) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _output_head(name: str, datatype: str) -> bytes:
-    return b'{"name":%b,"datatype":"%b","shape":' % (orjson.dumps(name), datatype.encode())
+def _output_head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    head = {"name": name, "datatype": datatype, "shape": shape}
+    return orjson.dumps(head)[:-1]
 
 
 def encode_error(error: FarmError) -> tuple[int, bytes]:

@@ -274,7 +274,7 @@ def test_an_answer_in_json() -> None:
     assert length is None
     assert body == (
         b'{"model_name":"m","model_version":"1","outputs":['
-        b'{"name":"y0","datatype":"FP64","shape":[2, 2],"data":[1.5,-Infinity,NaN,1e-300]},'
+        b'{"name":"y0","datatype":"FP64","shape":[2,2],"data":[1.5,-Infinity,NaN,1e-300]},'
         b'{"name":"y1","datatype":"BOOL","shape":[1],"data":[true]}]}'
     )
 
