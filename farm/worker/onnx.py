@@ -69,7 +69,7 @@ class OnnxModel(GraphModel):
         """The graph's outputs. Raises InvalidInput for strings that are not UTF-8."""
         feed = {port.name: _fed(x) for port, x in zip(self._inputs, arrays, strict=True)}
         outputs: list[Array] = self._session.run(None, feed)
-        return [_encoded(y) if y.dtype.kind in "OU" else y for y in outputs]
+        return outputs
 
 
 def _onnxruntime() -> Any:
@@ -119,9 +119,3 @@ def _fed(array: Array) -> Array:
     decoded = np.empty(len(texts), object)
     decoded[:] = texts
     return decoded.reshape(array.shape)
-
-
-def _encoded(array: Array) -> Array:
-    encoded = np.empty(array.size, object)
-    encoded[:] = [text.encode() for text in array.ravel()]
-    return encoded.reshape(array.shape)

@@ -139,6 +139,7 @@ def test_everything_is_compiled_before_the_first_call() -> None:
     for rows in range(1, 6):
         evaluated(model, np.ones((rows, 3)), rows=rows)
     assert traced == before > 0
+    assert model._program.cache_info().currsize == 4, "for 1, 2, 4 and 5 rows"
 
 
 def test_the_same_question_has_the_same_answer_bit_for_bit() -> None:
@@ -221,6 +222,24 @@ def test_numbers_that_are_not_float64_all_the_way_are_told(
     assert "weighed is float64 with 1 constants of float32" in caplog.text
     Runner({"m": of_one(lambda x: x.sum().astype("float32"), name="cast")}).models()
     assert "output 'y' of model 'cast' is computed as float32, not float64" in caplog.text
+
+
+def test_derivatives_by_inputs_of_another_precision() -> None:
+    """A cast in the function, and an input in float32 beside one in float64."""
+    model = farm.jax_model(
+        inputs={"x": 2, "k": TensorInfo("k", (1,), "float32")}, outputs={"y": 1}
+    )(lambda x, k: ((x**2).sum() * k).astype("float32"))
+    arrays = np.array([1.0, 2.0]), np.array([3.0], np.float32)
+    sens, vec = np.array([2.0]), np.array([0.5])
+
+    def hessian(in_wrt: int, in_wrt2: int, vec: Array) -> list[float]:
+        wrt = Derivative(0, in_wrt, in_wrt2, sens, vec)
+        call = Call("m", Operation.APPLY_HESSIAN, arrays, derivative=wrt)
+        found: list[float] = answered(model, call)[0].tolist()
+        return found
+
+    assert hessian(0, 1, vec) == [2.0, 4.0]
+    assert hessian(1, 0, np.array([1.0, 1.0])) == [12.0]
 
 
 def test_texts_are_none_of_jaxs() -> None:

@@ -159,6 +159,7 @@ def test_a_configuration_without_batches_leaves_the_shapes_alone() -> None:
         assert model.inputs == {"x": TensorInfo("x", (-1, 2))}
         (y,) = answered(model, np.ones((1, 2)))
         assert y.tolist() == [[7.5]]
+        assert sent(server)["inputs"][0]["shape"] == [1, 2]
 
 
 def test_connections_are_used_again() -> None:
