@@ -11,7 +11,7 @@ import pytest
 
 from farm.call import Call, Operation, Result
 from farm.model import FunctionModel, Model
-from farm.worker.load import LoadError, load_models
+from farm.worker.load import LoadError, load_models, located
 from farm.worker.run import Runner
 from tests.umbridge_models import official_server
 
@@ -264,3 +264,20 @@ def test_a_file_that_failed_may_be_loaded_when_mended() -> None:
         load_models(["m.py"])
     write("m.py", BEAM + "# longer, so that no cached bytecode is taken for it\n")
     assert list(load_models(["m.py"])) == ["Beam"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ("model.py", "{here}/model.py"),
+        ("model.py:Beam", "{here}/model.py:Beam"),
+        ("stiff=sub/model.py:Beam", "stiff={here}/sub/model.py:Beam"),
+        ("net.onnx", "{here}/net.onnx"),
+        ("net=nets/net.pt2", "net={here}/nets/net.pt2"),
+        ("/nets/net.pt", "/nets/net.pt"),
+        ("package.module:beam", "package.module:beam"),
+        ("net@kserve+http://host:8000/net.onnx", "net@kserve+http://host:8000/net.onnx"),
+    ],
+)
+def test_files_are_named_by_their_whole_path_for_a_process_elsewhere(spec: str, found: str) -> None:
+    assert located(spec) == found.format(here=Path.cwd())
