@@ -41,7 +41,6 @@ IMPURE = {
 
 DISTRIBUTIONS = {
     "google": "protobuf",
-    "grpc": "grpcio",
     "starlette": "fastapi",
     "zmq": "pyzmq",
 }

@@ -25,7 +25,7 @@ from farm.provision.group import launch_of
 from farm.provision.kinds import Plan
 from farm.server.access import Access
 from farm.server.app import create_app
-from farm.server.grpc import GrpcServer, Tls, grpcio
+from farm.server.grpc import GrpcServer, Tls, check_packages
 from farm.server.http import HttpServer
 from farm.server.kserve_grpc import KServeGrpc
 from farm.server.kserve_repository import Repository
@@ -111,7 +111,7 @@ class Farm:
     async def _start(self, before: Connection | None) -> None:
         settings = self.settings
         if settings.grpc_port is not None:
-            grpcio()  # before anything starts that this would have to end
+            check_packages()  # before anything starts that this would have to end
         transports: list[Transport] = []
         if settings.dask is not None:  # first, as it may be refused and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)

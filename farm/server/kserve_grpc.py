@@ -29,7 +29,7 @@ from farm.protocols.kserve_grpc import (
 from farm.protocols.kserve_metadata import model_config, model_metadata, server_metadata
 from farm.protocols.kserve_tensors import shown
 from farm.server.door import Backend, hints_of
-from farm.server.grpc import Bidirectional, Caller, Requests, ServerStream, Unary, Write
+from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
 from farm.server.kserve_grpc_stream import InferStream
 from farm.server.kserve_repository import Repository
 
@@ -52,7 +52,7 @@ WATCH_S = 1.0
 
 
 class KServeGrpc:
-    """The methods by their paths; a `farm.server.grpc.Service`. Raises as `messages`."""
+    """The methods by their paths; a `farm.server.grpc_call.Service`. Raises as `messages`."""
 
     def __init__(self, backend: Backend, repository: Repository) -> None:
         messages()

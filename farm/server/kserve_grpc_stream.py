@@ -18,7 +18,7 @@ from farm.protocols.kserve_grpc import (
     infer_request,
 )
 from farm.server.door import INTERNAL_ERROR, Backend
-from farm.server.grpc import Requests, Write
+from farm.server.grpc_call import Requests, Write
 
 logger = logging.getLogger(__name__)
 

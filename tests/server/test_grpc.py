@@ -1,10 +1,9 @@
-"""The gRPC server itself: its port, its locks and limits, and what becomes of errors."""
+"""The gRPC server against grpcio's client: its port, its locks and limits, its end."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,20 +14,11 @@ import grpc.aio
 import pytest
 
 from farm.errors import FarmError, InvalidInput, Overloaded, Unavailable
+from farm.protocols.grpc import LONGEST_TEXT
 from farm.protocols.kserve import ERRORS
 from farm.server.access import Access
-from farm.server.grpc import (
-    LONGEST_DETAILS,
-    Bidirectional,
-    Caller,
-    GrpcServer,
-    Requests,
-    ServerStream,
-    Tls,
-    Unary,
-    Write,
-    host_of,
-)
+from farm.server.grpc import GrpcServer, Tls
+from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
 from tests.certificates import certificate
 from tests.loops import LIMIT_S, on_loop
 
@@ -132,7 +122,8 @@ async def test_bytes_go_in_and_out() -> None:
         assert await ask(port, "Echo", b"abc", metadata={"farm-client": "me"}) == b"abc"
         (caller,) = methods.calls
         assert caller.peer == "127.0.0.1"
-        assert caller.headers == {b"farm-client": b"me"}
+        assert caller.headers[b"farm-client"] == b"me"
+        assert caller.headers[b"host"] == b"127.0.0.1:%d" % port
         assert caller.remaining_s is not None
         assert 0 < caller.remaining_s <= LIMIT_S
 
@@ -180,7 +171,7 @@ async def test_a_long_text_is_cut_to_what_a_header_takes() -> None:
     async with served() as (_, _, port):
         status, text = await refusal(port, "Fail", b"long")
     assert status == "INVALID_ARGUMENT"
-    assert len(text) == LONGEST_DETAILS
+    assert len(text) == LONGEST_TEXT
 
 
 @on_loop
@@ -197,7 +188,7 @@ async def test_a_message_above_the_limit_is_refused_also_when_it_is_packed() -> 
         for packing in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
             status, text = await refusal(port, "Echo", bytes(10**7), compression=packing)
             assert status == "RESOURCE_EXHAUSTED"
-            assert "larger than max" in text
+            assert text == "the message is larger than 100000 bytes, the limit here"
         assert len(methods.calls) == 1
 
 
@@ -288,12 +279,6 @@ async def test_from_elsewhere_it_is() -> None:
         assert len(methods.calls) == 1
 
 
-def test_hosts_of_peers() -> None:
-    assert host_of("ipv4:127.0.0.1:50000") == "127.0.0.1"
-    assert host_of("ipv6:%5B::1%5D:50000") == "::1"
-    assert host_of("ipv6:[fe80::1%25eth0]:1") == "fe80::1%eth0"
-
-
 # TLS
 
 
@@ -336,9 +321,3 @@ def test_a_port_that_is_taken_is_said_in_one_line(capfd: pytest.CaptureFixture[s
 def test_a_host_that_is_not_here_is_said_in_one_line() -> None:
     with pytest.raises(Unavailable, match=r"cannot listen on 203\.0\.113\.9"):
         asyncio.run(_start(host="203.0.113.9"))
-
-
-def test_without_grpcio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(Unavailable, match=r'pip install "modelfarm\[kserve\]"'):
-        asyncio.run(_start())

@@ -23,7 +23,7 @@ from farm.errors import (
 )
 from farm.model import Config, Inputs, Tensors
 from farm.protocols.kserve_grpc import decode, messages
-from farm.server.grpc import Caller
+from farm.server.grpc_call import Caller
 from farm.server.kserve_grpc import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc, hints_for
 from farm.server.kserve_repository import Repository
 from farm.transports.local import LocalTransport

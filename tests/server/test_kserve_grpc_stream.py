@@ -17,7 +17,7 @@ from farm.errors import Unavailable
 from farm.model import Config, Inputs
 from farm.protocols.kserve_grpc import decode, messages
 from farm.server import kserve_grpc_stream
-from farm.server.grpc import Caller
+from farm.server.grpc_call import Caller
 from farm.server.kserve_grpc import SERVICE, KServeGrpc
 from farm.server.kserve_repository import Repository
 from farm.transports.local import LocalTransport

@@ -1,0 +1,240 @@
+"""One gRPC call: gathers its messages, has its method answer, sends what that says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from farm.errors import FarmError
+from farm.protocols.grpc import HEADERS, OK, Failed, Messages, framed, timeout_s, trailers
+from farm.protocols.http2 import Http2Connection
+from farm.protocols.kserve import ERRORS
+from farm.server.door import INTERNAL_ERROR, Headers
+
+logger = logging.getLogger(__name__)
+
+
+class Caller(NamedTuple):
+    """Who asks. peer: the host; user: the Basic name or ""; remaining_s: until its deadline."""
+
+    peer: str
+    user: str
+    headers: Headers
+    remaining_s: float | None
+
+
+Write = Callable[[bytes], Awaitable[None]]
+Unary = Callable[[bytes, Caller], Awaitable[bytes]]
+"""One message for one; raises FarmError."""
+
+Requests = AsyncIterator[bytes]
+ServerStream = Callable[[bytes, Write, Caller], Awaitable[None]]
+"""One message for many, each of which `Write` sends."""
+
+Bidirectional = Callable[[Requests, Write, Caller], Awaitable[None]]
+"""Many for many."""
+
+
+class Service(Protocol):
+    """Methods by their paths, such as `/inference.GRPCInferenceService/ModelInfer`."""
+
+    unary: Mapping[str, Unary]
+    server_streams: Mapping[str, ServerStream]
+    bidirectional: Mapping[str, Bidirectional]
+
+    def end_streams(self) -> None:
+        """The server ends: streams finish what they run and close."""
+
+
+class Line(Protocol):
+    """What a call needs of its connection."""
+
+    http2: Http2Connection
+
+    def flush_soon(self) -> None:
+        """Send what the HTTP/2 side has to say, in the next turn of the loop."""
+
+    def call_ended(self, stream: int) -> None:
+        """Nothing follows for a stream."""
+
+
+class Call:
+    """A call that has begun; its connection tells it what comes."""
+
+    def __init__(self, line: Line, stream: int, service: Service, limit: int) -> None:
+        self._line = line
+        self._stream = stream
+        self._service = service
+        self._limit = limit
+        self._headers_sent = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._messages: Messages
+        self._caller: Caller
+        # One of these takes what comes.
+        self._single: list[bytes] = []
+        self._requests: _Requests | None = None
+        self._one: Callable[[bytes], Awaitable[None]]
+        # Writing
+        self._clear = asyncio.Event()
+
+    def begin(self, path: str, caller: Caller) -> None:
+        """The headers are there. Raises Failed."""
+        headers = caller.headers
+        self._messages = Messages(headers.get(b"grpc-encoding", b"identity"), self._limit)
+        timeout = headers.get(b"grpc-timeout")
+        loop = asyncio.get_running_loop()
+        if timeout is not None:
+            remaining_s = timeout_s(timeout)
+            caller = caller._replace(remaining_s=remaining_s)
+            self._timer = loop.call_later(remaining_s, self._expire)
+        self._caller = caller
+        service = self._service
+        if (unary := service.unary.get(path)) is not None:
+            self._one = lambda body: self._answer(unary, body)
+        elif (one_way := service.server_streams.get(path)) is not None:
+            self._one = lambda body: one_way(body, self._write, caller)
+        elif (both_ways := service.bidirectional.get(path)) is not None:
+            self._requests = requests = _Requests(self._line, self._stream)
+            self._start(lambda: both_ways(requests, self._write, caller))
+        else:
+            raise Failed("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
+
+    def received(self, part: bytes) -> None:
+        """A part of the request's body. Raises Failed."""
+        messages = self._messages.add(part)
+        if self._requests is not None:
+            self._requests.add(messages, len(part))
+            return
+        self._single += messages
+        if len(self._single) > 1:
+            raise Failed("INTERNAL", "more than one message for a method that takes one")
+        self._line.http2.acknowledge(self._stream, len(part))
+
+    def half_closed(self) -> None:
+        """The request is whole. Raises Failed."""
+        self._messages.end()
+        if self._requests is not None:
+            self._requests.end()
+            return
+        if not self._single:
+            raise Failed("INTERNAL", "no message for a method that takes one")
+        one, body = self._one, self._single.pop()
+        self._start(lambda: one(body))
+
+    def drained(self) -> None:
+        """What was written has gone out."""
+        self._clear.set()
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        self._over()
+        if self._task is not None:
+            self._task.cancel()
+
+    def fail(self, status: str, text: str) -> None:
+        """End with an error, whatever runs."""
+        self._end(trailers(status, text, alone=not self._headers_sent))
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    # The method
+
+    def _start(self, method: Callable[[], Awaitable[None]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(method))
+
+    async def _run(self, method: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await method()
+            if not self._headers_sent:
+                self._line.http2.send_headers(self._stream, HEADERS)
+            self._end(OK)
+        except asyncio.CancelledError:
+            self.fail("CANCELLED", "the call was cancelled")
+            raise
+        except FarmError as error:
+            if error.detail:
+                logger.debug("%s\n%s", error.message, error.detail)
+            self.fail(ERRORS[type(error)][1], error.message)
+        except Failed as failed:
+            self.fail(failed.status, failed.text)
+        except Exception:
+            logger.exception("answering a gRPC call")
+            self.fail("INTERNAL", INTERNAL_ERROR)
+
+    async def _answer(self, method: Unary, body: bytes) -> None:
+        answer = await method(body, self._caller)
+        http2 = self._line.http2
+        http2.send_headers(self._stream, HEADERS)
+        self._headers_sent = True
+        http2.send_data(self._stream, framed(answer))
+
+    async def _write(self, message: bytes) -> None:
+        http2 = self._line.http2
+        if not self._headers_sent:
+            http2.send_headers(self._stream, HEADERS)
+            self._headers_sent = True
+        self._clear.clear()
+        gone = http2.send_data(self._stream, framed(message))
+        self._line.flush_soon()
+        if not gone:
+            await self._clear.wait()
+
+    def _expire(self) -> None:
+        self.fail("DEADLINE_EXCEEDED", "the deadline passed before the answer came")
+
+    def _end(self, block: bytes) -> None:
+        self._line.http2.end(self._stream, block)
+        self._over()
+
+    def _over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._line.call_ended(self._stream)
+
+
+class _Requests:
+    """The messages of a call that sends several, as they come."""
+
+    def __init__(self, line: Line, stream: int) -> None:
+        self._line = line
+        self._stream = stream
+        self._messages: deque[bytes] = deque()
+        self._more = asyncio.Event()
+        self._ended = False
+        self._partly = 0  # bytes that were received and not acknowledged
+
+    def add(self, messages: list[bytes], size: int) -> None:
+        """Messages that have come, in `size` bytes."""
+        self._partly += size
+        self._messages += messages
+        if messages:
+            self._more.set()
+        else:
+            self._acknowledge()
+
+    def end(self) -> None:
+        """No more will come."""
+        self._ended = True
+        self._more.set()
+
+    def __aiter__(self) -> _Requests:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._messages:
+            self._acknowledge()
+            if self._ended:
+                raise StopAsyncIteration
+            self._more.clear()
+            await self._more.wait()
+        return self._messages.popleft()
+
+    def _acknowledge(self) -> None:
+        # Only who takes messages is sent more.
+        self._line.http2.acknowledge(self._stream, self._partly)
+        self._partly = 0
+        self._line.flush_soon()

@@ -1,0 +1,422 @@
+"""HTTP/2, server's half, against the client's half of the package h2, and against hostile bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+import pytest
+from hpack import Encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.protocols import http2
+from farm.protocols.http2 import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    NO_ERROR,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITISED,
+    PRIORITY,
+    PUSH_PROMISE,
+    REFUSED_STREAM,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    ConnectionFailed,
+    Drained,
+    Event,
+    HalfClosed,
+    Http2Connection,
+    Opened,
+    Received,
+    Reset,
+    frame,
+    literal,
+)
+
+REQUEST = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/x/Echo"),
+    (":authority", "localhost"),
+    ("content-type", "application/grpc"),
+]
+AS_READ = {name.encode(): value.encode() for name, value in REQUEST}
+ANSWER, TRAILERS = literal(b":status", b"200"), literal(b"grpc-status", b"0")
+GREETING = PREFACE + frame(SETTINGS, 0, 0)
+
+
+class Pair:
+    """Our server and a client of h2, wired back to back."""
+
+    def __init__(self, *, window: int | None = None, frame_size: int | None = None) -> None:
+        self.server = Http2Connection()
+        config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
+        self.client = h2.connection.H2Connection(config)
+        self.client.initiate_connection()
+        changes: dict[h2.settings.SettingCodes | int, int] = {}
+        if window is not None:
+            changes[h2.settings.SettingCodes.INITIAL_WINDOW_SIZE] = window
+        if frame_size is not None:
+            changes[h2.settings.SettingCodes.MAX_FRAME_SIZE] = frame_size
+        if changes:
+            self.client.update_settings(changes)
+        self.to_client: list[Any] = []
+        self.exchange()
+
+    def exchange(self) -> list[Event]:
+        """What the server hears, until neither end has anything to say."""
+        heard: list[Event] = []
+        while True:
+            sent = self.client.data_to_send()
+            heard += self.server.receive(sent)
+            answer = b"".join(self.server.take())
+            self.to_client += self.client.receive_data(answer)
+            if not sent and not answer:
+                return heard
+
+    def ask(self, body: bytes = b"", *, end: bool = True) -> int:
+        stream: int = self.client.get_next_available_stream_id()
+        self.client.send_headers(stream, REQUEST, end_stream=end and not body)
+        if body:
+            self.client.send_data(stream, body, end_stream=end)
+        return stream
+
+    def body_of(self, stream: int) -> bytes:
+        return b"".join(
+            event.data
+            for event in self.to_client
+            if isinstance(event, h2.events.DataReceived) and event.stream_id == stream
+        )
+
+    def has_ended(self, stream: int) -> bool:
+        return any(
+            isinstance(event, h2.events.StreamEnded) and event.stream_id == stream
+            for event in self.to_client
+        )
+
+
+def as_text(header: Any) -> tuple[str, str]:
+    name, value = header
+    return str(name), str(value)
+
+
+def test_a_request_and_its_answer() -> None:
+    pair = Pair()
+    stream = pair.ask(b"question")
+    assert pair.exchange() == [
+        Opened(stream, AS_READ),
+        Received(stream, b"question"),
+        HalfClosed(stream),
+    ]
+    pair.server.answer(stream, ANSWER, b"answer", TRAILERS)
+    assert pair.server.open_streams == 0
+    pair.exchange()
+    assert pair.body_of(stream) == b"answer"
+    assert pair.has_ended(stream)
+    (headers,) = [e for e in pair.to_client if isinstance(e, h2.events.ResponseReceived)]
+    assert list(map(as_text, headers.headers)) == [(":status", "200")]
+    (trailers,) = [e for e in pair.to_client if isinstance(e, h2.events.TrailersReceived)]
+    assert list(map(as_text, trailers.headers)) == [("grpc-status", "0")]
+
+
+def test_a_request_without_a_body() -> None:
+    pair = Pair()
+    stream = pair.ask()
+    assert pair.exchange() == [Opened(stream, AS_READ), HalfClosed(stream)]
+    pair.server.end(stream, ANSWER + TRAILERS)
+    pair.exchange()
+    assert pair.has_ended(stream)
+
+
+def test_repeated_headers_are_remembered_and_others_are_not_mistaken() -> None:
+    pair = Pair()
+    for path in ["/a", "/a", "/a", "/b", "/a", "/b", "/b"]:
+        stream = pair.client.get_next_available_stream_id()
+        request = [(k, path if k == ":path" else v) for k, v in REQUEST]
+        pair.client.send_headers(stream, request, end_stream=True)
+        (opened, _) = pair.exchange()
+        assert isinstance(opened, Opened)
+        assert opened.headers[b":path"] == path.encode()
+        pair.server.end(stream, ANSWER)
+        pair.exchange()
+
+
+names = st.sampled_from([b"a", b"b", b"grpc-timeout", b":path", b"content-type"])
+values = st.sampled_from([b"", b"1", b"2", b"x" * 200, bytes(range(33, 127))])
+
+
+@given(st.lists(st.lists(st.tuples(names, values, st.booleans()), max_size=6), max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_any_series_of_headers_is_read_as_it_was_meant(
+    blocks: list[list[tuple[bytes, bytes, bool]]],
+) -> None:
+    """The third value: whether a header stays out of the tables."""
+    server, encoder = Http2Connection(), Encoder()
+    server.receive(GREETING)
+    for i, block in enumerate(blocks):
+        packed = encoder.encode([(name, value, secret) for name, value, secret in block])
+        data = frame(HEADERS, END_HEADERS | END_STREAM, 2 * i + 1, packed)
+        opened = server.receive(data)[0]
+        assert isinstance(opened, Opened)
+        assert opened.headers == {name: value for name, value, _ in block}
+        server.end(opened.stream, ANSWER)
+
+
+def test_every_split_of_the_bytes_says_the_same() -> None:
+    pair = Pair()
+    block = Encoder().encode(REQUEST)
+    data = (
+        GREETING
+        + frame(PRIORITY, 0, 1, bytes(5))
+        + frame(HEADERS, PADDED | PRIORITISED, 1, b"\x02" + bytes(5) + block[:7] + bytes(2))
+        + frame(CONTINUATION, 0, 1, block[7:20])
+        + frame(CONTINUATION, END_HEADERS, 1, block[20:])
+        + frame(DATA, PADDED, 1, b"\x03abc" + bytes(3))
+        + frame(0x77, 0xFF, 1, b"unknown")
+        + frame(PING, 0, 0, b"12345678")
+        + frame(DATA, END_STREAM, 1, b"d")
+        + frame(GOAWAY, 0, 0, bytes(8))
+    )
+    expected = [
+        Opened(1, AS_READ),
+        Received(1, b"abc"),
+        Received(1, b"d"),
+        HalfClosed(1),
+    ]
+    for cut in range(1, len(data)):
+        server = Http2Connection()
+        assert server.receive(data[:cut]) + server.receive(data[cut:]) == expected
+        said = b"".join(server.take())
+        assert said.endswith(frame(PING, 1, 0, b"12345678"))
+        assert frame(SETTINGS, 1, 0) in said
+    server = Http2Connection()
+    assert [e for byte in data for e in server.receive(bytes([byte]))] == expected
+    assert pair.server.open_streams == 0
+
+
+# Flow control
+
+
+@pytest.mark.parametrize("window", [0, 10, 1000, 65_535, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
+def test_a_body_waits_for_the_clients_leave(window: int, size: int) -> None:
+    pair = Pair(window=window, frame_size=16_384)
+    stream = pair.ask()
+    pair.exchange()
+    body = bytes(i % 251 for i in range(size))
+    pair.server.send_headers(stream, ANSWER)
+    went = pair.server.send_data(stream, body)
+    assert went == (size <= min(window, 65_535))
+    pair.server.end(stream, TRAILERS)
+    pair.exchange()
+    taken = 0
+    while not pair.has_ended(stream):
+        fresh = len(pair.body_of(stream)) - taken
+        taken += fresh
+        pair.client.increment_flow_control_window(max(fresh, 5_000))
+        pair.client.increment_flow_control_window(max(fresh, 5_000), stream)
+        pair.exchange()
+    assert pair.body_of(stream) == body
+    assert pair.server.open_streams == 0
+
+
+def test_it_is_told_when_what_waited_has_gone() -> None:
+    pair = Pair(window=4)
+    stream = pair.ask()
+    pair.exchange()
+    pair.server.send_headers(stream, ANSWER)
+    assert not pair.server.send_data(stream, b"123456")
+    assert not pair.server.send_data(stream, b"78")
+    assert pair.exchange() == []
+    pair.client.increment_flow_control_window(2, stream)
+    assert pair.exchange() == []
+    pair.client.increment_flow_control_window(2, stream)
+    assert pair.exchange() == [Drained(stream)]
+    assert pair.body_of(stream) == b"12345678"
+    pair.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    pair.exchange()
+    assert pair.server.send_data(stream, b"9")
+
+
+def test_a_large_request_goes_through_and_an_unread_one_is_held_back() -> None:
+    pair = Pair()
+    stream = pair.ask(end=False)
+    pair.exchange()
+    sent = received = 0
+    while sent < 3 * http2.CONNECTION_WINDOW:
+        size = min(pair.client.local_flow_control_window(stream), http2.FRAME_SIZE)
+        assert size > 0
+        pair.client.send_data(stream, bytes(size))
+        sent += size
+        for event in pair.exchange():
+            assert isinstance(event, Received)
+            received += len(event.data)
+            pair.server.acknowledge(stream, len(event.data))
+    assert received == sent
+    other = pair.ask(end=False)
+    pair.exchange()
+    while size := min(pair.client.local_flow_control_window(other), http2.FRAME_SIZE):
+        pair.client.send_data(other, bytes(size))
+        pair.exchange()
+    third = pair.ask(b"short")
+    assert Received(third, b"short") in pair.exchange()
+
+
+# Ends
+
+
+def test_who_takes_a_request_back_is_heard_once() -> None:
+    pair = Pair()
+    stream = pair.ask(b"x", end=False)
+    pair.exchange()
+    pair.client.reset_stream(stream)
+    assert pair.exchange() == [Reset(stream)]
+    pair.server.answer(stream, ANSWER, b"late", TRAILERS)
+    assert pair.server.take() == []
+    assert pair.server.receive(frame(RST_STREAM, 0, stream, bytes(4))) == []
+    assert pair.server.receive(frame(DATA, 0, stream, b"late")) == []
+    assert pair.server.receive(frame(WINDOW_UPDATE, 0, stream, struct.pack(">L", 5))) == []
+
+
+def test_an_answer_before_the_request_is_whole_ends_it() -> None:
+    pair = Pair()
+    stream = pair.ask(b"x", end=False)
+    pair.exchange()
+    pair.server.end(stream, ANSWER + TRAILERS)
+    assert b"".join(pair.server.take()).endswith(
+        frame(RST_STREAM, 0, stream, struct.pack(">L", NO_ERROR))
+    )
+    assert pair.server.receive(frame(DATA, END_STREAM, stream, b"more")) == []
+
+
+def test_a_request_is_broken_off() -> None:
+    pair = Pair()
+    stream = pair.ask()
+    pair.exchange()
+    pair.server.reset(stream)
+    pair.exchange()
+    assert any(isinstance(e, h2.events.StreamReset) for e in pair.to_client)
+    assert pair.server.open_streams == 0
+
+
+def test_after_going_away_nothing_new_is_taken() -> None:
+    pair = Pair()
+    first = pair.ask()
+    pair.exchange()
+    pair.server.go_away()
+    second = frame(HEADERS, END_HEADERS | END_STREAM, first + 2, Encoder().encode(REQUEST))
+    assert pair.server.receive(second) == []
+    refusal = frame(RST_STREAM, 0, first + 2, struct.pack(">L", REFUSED_STREAM))
+    assert b"".join(pair.server.take()).endswith(refusal)
+    pair.server.answer(first, ANSWER, b"x", TRAILERS)
+    assert pair.server.open_streams == 0
+
+
+def test_no_more_requests_at_a_time_than_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "STREAMS", 2)
+    server, block = Http2Connection(), Encoder().encode(REQUEST)
+    server.receive(GREETING)
+    for stream in (1, 3, 5):
+        server.receive(frame(HEADERS, END_HEADERS, stream, literal(b"a", block)))
+    assert server.open_streams == 2
+    refusal = frame(RST_STREAM, 0, 5, struct.pack(">L", REFUSED_STREAM))
+    assert b"".join(server.take()).endswith(refusal)
+
+
+def test_trailers_of_a_client_end_its_request() -> None:
+    pair = Pair()
+    stream = pair.ask(b"x", end=False)
+    pair.client.send_headers(stream, [("a", "b")], end_stream=True)
+    assert pair.exchange()[-1] == HalfClosed(stream)
+
+
+# Clients that break the rules
+
+OPEN = frame(HEADERS, END_HEADERS, 1, literal(b":path", b"/"))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "not HTTP/2"),
+        (b"PRI * HTTP/2.0\r\n\r\nXX", "not HTTP/2"),
+        (GREETING + frame(DATA, 0, 1), "never opened"),
+        (GREETING + frame(DATA, 0, 0), "never opened"),
+        (GREETING + frame(HEADERS, END_HEADERS, 2), "cannot be"),
+        (GREETING + frame(HEADERS, END_HEADERS, 0), "cannot be"),
+        (GREETING + OPEN + OPEN, "cannot be"),
+        (GREETING + frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), "headers:"),
+        (GREETING + frame(HEADERS, END_HEADERS | PADDED, 1, b"\x05abc"), "padding"),
+        (GREETING + frame(HEADERS, END_HEADERS | PADDED, 1, b""), "padding"),
+        (GREETING + frame(HEADERS, 0, 1) + frame(PING, 0, 0, bytes(8)), "broken off"),
+        (GREETING + frame(HEADERS, 0, 1) + frame(CONTINUATION, 0, 3, b"a"), "of nothing"),
+        (GREETING + frame(CONTINUATION, 0, 1, b"a"), "of nothing"),
+        (GREETING + frame(HEADERS, 0, 1) + frame(CONTINUATION, 0, 1), "without end"),
+        (GREETING + frame(HEADERS, 0, 1) + frame(CONTINUATION, 0, 1, b"a" * 60_000) * 2, "end"),
+        (GREETING + frame(PUSH_PROMISE, 0, 1), "push"),
+        (GREETING + frame(PING, 0, 0, b"short"), "PING"),
+        (GREETING + frame(PING, 0, 1, bytes(8)), "PING"),
+        (GREETING + frame(SETTINGS, 0, 0, b"short"), "SETTINGS"),
+        (GREETING + frame(SETTINGS, 0, 1), "SETTINGS"),
+        (GREETING + frame(SETTINGS, 1, 0, bytes(6)), "SETTINGS"),
+        (GREETING + frame(SETTINGS, 0, 0, struct.pack(">HL", 4, 2**31)), "first window"),
+        (GREETING + frame(SETTINGS, 0, 0, struct.pack(">HL", 5, 100)), "frame size"),
+        (GREETING + frame(WINDOW_UPDATE, 0, 0, bytes(4)), "of nothing"),
+        (GREETING + frame(WINDOW_UPDATE, 0, 0, bytes(3)), "4 bytes"),
+        (GREETING + frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"), "too large"),
+        (GREETING + OPEN + frame(WINDOW_UPDATE, 0, 1, b"\x7f\xff\xff\xff"), "too large"),
+        (GREETING + frame(RST_STREAM, 0, 1, bytes(4)), "never opened"),
+        (GREETING + frame(RST_STREAM, 0, 1, bytes(3)), "4 bytes"),
+        (GREETING + b"\x01\x00\x01\x00\x00\x00\x00\x00\x01", "65537 bytes"),
+    ],
+)
+def test_what_breaks_the_rules_ends_the_connection(data: bytes, text: str) -> None:
+    with pytest.raises(ConnectionFailed, match=text):
+        Http2Connection().receive(data)
+
+
+def test_headers_that_unpack_without_end_are_refused() -> None:
+    encoder = Encoder()
+    once = encoder.encode([("x", "y" * 3000)])
+    again = encoder.encode([("x", "y" * 3000)])
+    server = Http2Connection()
+    server.receive(GREETING + frame(HEADERS, END_HEADERS | END_STREAM, 1, once))
+    with pytest.raises(ConnectionFailed, match="headers"):
+        server.receive(frame(HEADERS, END_HEADERS | END_STREAM, 3, again * 100))
+
+
+frames = st.builds(
+    frame,
+    st.integers(0, 11),
+    st.integers(0, 255),
+    st.sampled_from([0, 1, 1, 2, 3, 5]),
+    st.binary(max_size=40) | st.just(literal(b":path", b"/")) | st.just(bytes(4)),
+)
+
+
+@given(st.lists(frames, max_size=30), st.binary(max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_make_it_fail_in_another_way(sent: list[bytes], tail: bytes) -> None:
+    server = Http2Connection()
+    server.receive(GREETING)
+    open_: Callable[[Event], bool] = lambda event: isinstance(event, Opened)  # noqa: E731
+    try:
+        for data in [*sent, tail]:
+            for event in filter(open_, server.receive(data)):
+                server.answer(event.stream, ANSWER, b"answer", TRAILERS)
+    except ConnectionFailed:
+        pass
+    b"".join(server.take())

@@ -1,0 +1,144 @@
+"""One gRPC call without its connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from farm.protocols.grpc import Failed, framed
+from farm.protocols.http2 import END_HEADERS, HEADERS, PREFACE, Http2Connection, frame
+from farm.server.grpc_call import (
+    Bidirectional,
+    Call,
+    Caller,
+    Requests,
+    ServerStream,
+    Unary,
+    Write,
+)
+from tests.loops import on_loop, until
+
+LIMIT = 1000
+
+
+class Line:
+    """A connection with one open stream, 1."""
+
+    def __init__(self) -> None:
+        self.http2 = Http2Connection()
+        self.http2.receive(PREFACE + frame(HEADERS, END_HEADERS, 1))
+        self.http2.take()
+        self.ended = 0
+
+    def flush_soon(self) -> None:
+        pass
+
+    def call_ended(self, stream: int) -> None:
+        assert stream == 1
+        self.ended += 1
+
+    def said(self) -> bytes:
+        return b"".join(self.http2.take())
+
+
+class Methods:
+    def __init__(self) -> None:
+        self.callers: list[Caller] = []
+        self.unary: Mapping[str, Unary] = {"/x/Echo": self.echo}
+        self.server_streams: Mapping[str, ServerStream] = {"/x/Twice": self.twice}
+        self.bidirectional: Mapping[str, Bidirectional] = {"/x/Sum": self.sum}
+
+    def end_streams(self) -> None:
+        pass
+
+    async def echo(self, body: bytes, caller: Caller) -> bytes:
+        self.callers.append(caller)
+        return body
+
+    async def twice(self, body: bytes, write: Write, caller: Caller) -> None:
+        await write(body)
+        await write(body)
+
+    async def sum(self, requests: Requests, write: Write, caller: Caller) -> None:
+        await write(b"%d" % sum([int(body) async for body in requests]))
+
+
+def begun(path: str, headers: dict[bytes, bytes] | None = None) -> tuple[Call, Line, Methods]:
+    line, methods = Line(), Methods()
+    call = Call(line, 1, methods, LIMIT)
+    call.begin(path, Caller("here", "", headers or {}, None))
+    return call, line, methods
+
+
+@on_loop
+async def test_one_message_for_one() -> None:
+    call, line, methods = begun("/x/Echo", {b"grpc-timeout": b"5S"})
+    for byte in framed(b"abc"):
+        call.received(bytes([byte]))
+    call.half_closed()
+    await until(lambda: line.ended)
+    said = line.said()
+    assert framed(b"abc") in said
+    assert b"grpc-status\x010" in said
+    assert methods.callers[0].remaining_s == 5.0
+
+
+@on_loop
+async def test_one_for_many() -> None:
+    call, line, _ = begun("/x/Twice")
+    call.received(framed(b"abc"))
+    call.half_closed()
+    await until(lambda: line.ended)
+    assert line.said().count(framed(b"abc")) == 2
+
+
+@on_loop
+async def test_many_for_many() -> None:
+    call, line, _ = begun("/x/Sum")
+    call.received(framed(b"1") + framed(b"2") + framed(b"39")[:3])
+    await asyncio.sleep(0)
+    call.received(framed(b"39")[3:])
+    call.half_closed()
+    await until(lambda: line.ended)
+    assert framed(b"42") in line.said()
+
+
+@on_loop
+async def test_a_mistake_of_ours_is_told_to_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    call, line, _ = begun("/x/Sum")
+    call.received(framed(b"no number"))
+    call.half_closed()
+    await until(lambda: line.ended)
+    said = line.said()
+    assert b"its log says which" in said
+    assert b"no number" not in said
+    assert "invalid literal" in caplog.text
+
+
+@on_loop
+async def test_no_such_method() -> None:
+    with pytest.raises(Failed, match="there is no method") as caught:
+        begun("/x/Nothing")
+    assert caught.value.status == "UNIMPLEMENTED"
+
+
+@on_loop
+async def test_a_message_above_the_limit() -> None:
+    call, _, _ = begun("/x/Echo")
+    with pytest.raises(Failed, match="1000 bytes"):
+        call.received(framed(bytes(1001))[:10])
+
+
+@on_loop
+async def test_after_it_has_failed_nothing_more_is_said() -> None:
+    call, line, methods = begun("/x/Echo")
+    call.received(framed(b"abc"))
+    call.half_closed()
+    call.fail("UNAVAILABLE", "the end")
+    assert b"the end" in line.said()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert line.said() == b""
+    assert methods.callers == []
