@@ -102,8 +102,8 @@ class FunctionModel(Model):
         self.repeatable = repeatable
         self.description = inspect.getdoc(function) or ""
         parameters = inspect.signature(function).parameters
-        self._takes_config = "config" in parameters and "config" not in inputs
-        wanted = set(inputs) | ({"config"} if self._takes_config else set())
+        self.takes_config = "config" in parameters and "config" not in inputs
+        wanted = set(inputs) | ({"config"} if self.takes_config else set())
         kinds = {p.kind for p in parameters.values()}
         required = {
             p.name
@@ -119,7 +119,7 @@ class FunctionModel(Model):
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """The function's value at `inputs`."""
-        if self._takes_config:
+        if self.takes_config:
             return self.function(**inputs, config=config)
         return self.function(**inputs)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Operation, TensorInfo, canonical_config
+from farm.call import EMPTY_CONFIG, Array, Operation, TensorInfo, canonical_config
 from farm.errors import InvalidOutput, UnsupportedFeature
 from farm.model import Config, FunctionModel, Inputs, Model, Tensors, info_of, model
 
@@ -79,8 +79,8 @@ class JaxModel(Model):
     def describe(self, config: Config) -> tuple[Tensors, Tensors]:
         """The inputs and outputs; the first time the function is compiled, too."""
         if not self._warm:
-            self._warm = True
             self._warm_up(config)
+            self._warm = True
         return self.inputs, self.outputs
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
@@ -144,8 +144,12 @@ class JaxModel(Model):
     ) -> list[Array]:
         shapes = tuple((x.shape, str(x.dtype)) for x in arrays)
         with self._precision():
-            program = self._program(what, wrt, shapes, canonical_config(config))
+            program = self._program(what, wrt, shapes, self._constant(config))
             return [np.asarray(y) for y in program(*arrays)]
+
+    def _constant(self, config: Config) -> str:
+        """The text of a config that the function is compiled for."""
+        return canonical_config(config) if self.function.takes_config else EMPTY_CONFIG
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         """JAX with 64-bit numbers where the model has them, for this thread and block."""
@@ -236,7 +240,7 @@ class JaxModel(Model):
         if any(-1 in tensor.shape for tensor in self._inputs):
             return  # every size is a program of its own, made when it comes
         single = tuple((tensor.shape, tensor.dtype) for tensor in self._inputs)
-        text = canonical_config(config)
+        text = self._constant(config)
         try:
             with self._precision():
                 self._check_constants(single, config)
@@ -249,7 +253,7 @@ class JaxModel(Model):
                     {Operation.EVALUATE, *self._derivatives(single, config)}
                 )
         except Exception as error:
-            if not self.function._takes_config:
+            if not self.function.takes_config:
                 raise
             # It may need what only calls say.
             log.warning("%s is not compiled for an empty config: %s", self.name, error)

@@ -156,6 +156,20 @@ def test_a_config_is_a_constant_of_the_program() -> None:
     model = of_one(power)
     assert evaluated(model, [1.0, 2.0, 3.0], config='{"n":2}')[0] == 14
     assert evaluated(model, [1.0, 2.0, 3.0], config='{"n":3}')[0] == 36
+    deaf = of_one(lambda x: x.sum(), name="deaf")
+    for n in range(5):
+        evaluated(deaf, [1.0, 2.0, 3.0], config=f'{{"n":{n}}}')
+    assert deaf._program.cache_info().currsize == 1, "a config that is not used changes nothing"
+
+
+def test_a_config_that_only_calls_say_does_not_keep_a_model_from_being_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = of_one(lambda x, config: x.sum() * config["k"], name="f")
+    (info,) = Runner({"m": model}).models()
+    assert info.operations == {Operation.EVALUATE, *DERIVATIVES}
+    assert "f is not compiled for an empty config: 'k'" in caplog.text
+    assert evaluated(model, [1.0, 2.0, 3.0], config='{"k":2}')[0] == 12
 
 
 def test_numbers_of_other_types_keep_them() -> None:
