@@ -32,6 +32,7 @@ from farm.server.door import Backend, hints_of
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
 from farm.server.kserve_grpc_stream import InferStream
 from farm.server.kserve_repository import Repository
+from farm.server.kserve_statistics import statistics_of
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -122,7 +123,9 @@ class KServeGrpc:
         return self._repository.model(asked.name, asked.version)
 
     def _statistics(self, asked: Any) -> Mapping[str, Any]:
-        raise UnsupportedFeature("statistics are not offered here")
+        names = [self._named(asked).name] if asked.name else list(self._repository.models())
+        rows = statistics_of(names, self._backend.statistics())["model_stats"]
+        return {"model_stats": [{k: v for k, v in row.items() if v} for row in rows]}
 
     def _load(self, asked: Any) -> Mapping[str, Any]:
         self._repository.load(asked.model_name, parameters_of(asked.parameters))

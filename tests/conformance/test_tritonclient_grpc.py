@@ -56,6 +56,15 @@ class Slow(farm.Model):
         time.sleep(float(inputs["seconds"][0]))
         return inputs["seconds"]
 
+class Count(farm.Model):
+    name = "count"
+    inputs = {{"n": TensorInfo("n", (1,), "int32")}}
+    outputs = {{"i": TensorInfo("i", (1,), "int32")}}
+
+    def stream(self, inputs, config):
+        for i in range(int(inputs["n"][0])):
+            yield [i]
+
 def echo(dtype):
     class Echo(farm.Model):
         name = "echo_" + dtype
@@ -71,7 +80,7 @@ for dtype in {sorted(DATATYPES.values())}:
     globals()["Echo_" + dtype] = echo(dtype)
 """
 
-SPECS = ("Twice", "Slow", *(f"Echo_{dtype}" for dtype in sorted(DATATYPES.values())))
+SPECS = ("Twice", "Slow", "Count", *(f"Echo_{dtype}" for dtype in sorted(DATATYPES.values())))
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +158,22 @@ def test_the_repository(client: triton.InferenceServerClient) -> None:
         client.load_model("nobody")
     with refused("UNIMPLEMENTED", "not changed from outside"):
         client.load_model("slow", config="{}")
+
+
+def test_statistics(client: triton.InferenceServerClient) -> None:
+    def told() -> Any:
+        return client.get_inference_statistics("twice").model_stats[0]
+
+    before = told()
+    ask(client, np.zeros((5, 3)))
+    after = told()
+    assert after.inference_count - before.inference_count == 5
+    assert after.inference_stats.success.count - before.inference_stats.success.count == 1
+    assert after.inference_stats.success.ns > before.inference_stats.success.ns
+    assert after.last_inference > 1e12
+    assert any(row.batch_size == 5 for row in after.batch_stats)
+    names = {row.name for row in client.get_inference_statistics().model_stats}
+    assert {"twice", "slow"} <= names
 
 
 def test_what_is_not_offered(client: triton.InferenceServerClient) -> None:
@@ -419,6 +444,28 @@ def test_half_closing_waits_for_what_runs(client: triton.InferenceServerClient) 
     client.stop_stream()  # half-closes, and waits for the end
     ids = {stream.get()[0].get_response().id for _ in range(4)}
     assert ids == {"0", "1", "2", "3"}
+
+
+def test_a_decoupled_model_gives_several_answers(client: triton.InferenceServerClient) -> None:
+    config = client.get_model_config("count").config
+    assert config.model_transaction_policy.decoupled
+    with refused("UNIMPLEMENTED", "ModelStreamInfer"):
+        client.infer("count", [count_to(3)])
+    stream = Stream(client)
+    stream.ask("count", count_to(3), "marked", enable_empty_final_response=True)
+    answers = [stream.get()[0] for _ in range(4)]
+    assert [a.as_numpy("i").tolist() for a in answers[:3]] == [[0], [1], [2]]
+    assert answers[3].as_numpy("i") is None
+    finals = [a.get_response().parameters["triton_final_response"].bool_param for a in answers]
+    assert finals == [False, False, False, True]
+    stream.ask("count", count_to(2), "plain")
+    assert [stream.get()[0].as_numpy("i").tolist() for _ in range(2)] == [[0], [1]]
+    client.stop_stream()
+    assert stream.none_left()
+
+
+def count_to(n: int) -> triton.InferInput:
+    return tensor(np.array([n], np.int32), "n", "INT32")
 
 
 def test_a_cancelled_stream_takes_its_requests_back(served: Served) -> None:

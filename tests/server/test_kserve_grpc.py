@@ -109,6 +109,19 @@ async def test_the_repository_is_shared_with_who_made_it() -> None:
 
 
 @on_loop
+async def test_statistics_count_what_was_asked() -> None:
+    async with methods() as service:
+        for _ in range(3):
+            await infer(service, question(2))
+        (row,) = (await tell(service, "ModelStatistics", name="sized")).model_stats
+        assert (row.name, row.version) == ("sized", "1")
+        assert row.inference_stats.success.count == row.inference_count == 3
+        assert len((await tell(service, "ModelStatistics")).model_stats) == 1
+        with pytest.raises(ModelNotFound):
+            await tell(service, "ModelStatistics", name="nobody")
+
+
+@on_loop
 async def test_the_parameter_farm_config_is_the_models_config() -> None:
     async with methods() as service:
         assert await infer(service, question(4, farm_config=json.dumps({"n": 4}))) == [6.0]
