@@ -289,6 +289,22 @@ def test_types_that_cannot_travel() -> None:
         OnnxModel(path)
 
 
+def test_the_probabilities_of_a_scikit_learn_classifier_need_an_option() -> None:
+    zipped = helper.make_node(
+        "ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]
+    )
+    kind = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])
+    y = helper.make_value_info("y", helper.make_sequence_type_proto(kind))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([zipped], "graph", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), "net.onnx")
+    with pytest.raises(ValueError, match=r"'y' is seq\(map\(.*options=\{'zipmap': False\}"):
+        OnnxModel("net.onnx")
+
+
 def test_without_the_package_an_error_names_the_extra() -> None:
     network()
     code = (
