@@ -6,8 +6,10 @@
     {"index": 0, "status": "done", "outputs": [[...]], "run_time_s": 0.1, ...}
     {"index": 7, "status": "failed", "error": {"type": "ModelFailed", "message": "..."}}
 
-Lines come in the order in which points finish. A point that cannot be fails alone. Inputs may be
-flat or nested like the tensor's shape; outputs are nested, in order or by name as the inputs were.
+Of the operation stream each answer is a line with the status "answer"; one with "done" and without
+outputs, or "failed", follows the last. Lines come in the order in which points finish. A point that
+cannot be fails alone. Inputs may be flat or nested like the tensor's shape; outputs are nested, in
+order or by name as the inputs were.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import orjson
 
-from farm.call import Array, Call, Derivative, ModelInfo, Operation, Result
-from farm.errors import FarmError, InvalidInput
+from farm.call import BYTES, Array, Call, Derivative, ModelInfo, Operation, Result, TensorInfo
+from farm.errors import FarmError, InvalidInput, InvalidOutput
+from farm.model import DERIVATIVES, bytes_array
 from farm.protocols.json_numbers import NonFinite, array_text, as_declared, kind_of, parse, tensor
 from farm.protocols.umbridge import (
     ERRORS,
@@ -33,7 +37,7 @@ KEYS = MappingProxyType(
     {
         "inputs": "the points: each a list of inputs in order, or an object with inputs by name",
         "config": "the model's config, the same for all points; {} when left out",
-        "operation": "evaluate, gradient, apply_jacobian or apply_hessian; evaluate when left out",
+        "operation": "evaluate, gradient, apply_jacobian, apply_hessian or stream; else evaluate",
         "outWrt": "derivatives: the output, counted from 0",
         "inWrt": "gradient and apply_jacobian: the input, counted from 0",
         "inWrt1": "apply_hessian: the first input",
@@ -68,7 +72,7 @@ class Points:
         where = f"inputs[{index}]"
         arrays = self._arrays(self.inputs[index], info, where)
         derivative = None
-        if self.operation is not Operation.EVALUATE:
+        if self.operation in DERIVATIVES:
             derivative = self._derivative(index)
         return Call(info.name, self.operation, arrays, self.config, derivative)
 
@@ -88,7 +92,7 @@ class Points:
             )
         return tuple(
             [
-                as_declared(tensor(value, f"{where}[{i}]"), declared)
+                _array(value, declared, f"{where}[{i}]")
                 for i, (value, declared) in enumerate(zip(point, info.inputs, strict=True))
             ]
         )
@@ -107,6 +111,15 @@ class Points:
         return decode_derivative(message, self.operation)
 
 
+def _array(value: Any, declared: TensorInfo, where: str) -> Array:
+    if declared.dtype != BYTES:
+        return as_declared(tensor(value, where), declared)
+    try:
+        return bytes_array(value)
+    except TypeError:
+        raise InvalidInput(f"{where} is {kind_of(value)}; expected texts") from None
+
+
 def decode_points(body: bytes, *, non_finite: NonFinite = NonFinite.LITERAL) -> Points:
     """What is asked. Raises InvalidRequest or InvalidInput when that cannot be told."""
     message = parse(body)
@@ -121,7 +134,7 @@ def decode_points(body: bytes, *, non_finite: NonFinite = NonFinite.LITERAL) -> 
     if type(inputs) is not list:
         what = kind_of(inputs) if "inputs" in message else "missing"
         raise InvalidInput(f"inputs is {what}; expected a list of points")
-    operations = [op.value for op in OPERATIONS.values()]
+    operations = [op.value for op in (*OPERATIONS.values(), Operation.STREAM)]
     operation = message.get("operation", Operation.EVALUATE.value)
     if operation not in operations:
         raise InvalidInput(f"operation is {_shown(operation)}; expected {', '.join(operations)}")
@@ -148,22 +161,22 @@ def _list(names: Any) -> str:
 
 
 def encode_result_line(points: Points, index: int, info: ModelInfo, result: Result) -> bytes:
-    """The line of a point that has finished.
+    """The line of a point that has finished, or of one of the answers to it.
 
-    Raises InvalidOutput for a non-finite number where that is an error.
+    Raises InvalidOutput for a non-finite number where that is an error, and texts that are none.
     """
     outputs: dict[str, orjson.Fragment] | list[orjson.Fragment]
-    if points.operation is not Operation.EVALUATE:
+    if points.operation in DERIVATIVES:
         outputs = [_fragment(result.outputs[0], points, "output")]
     else:
         named = {
             t.name: _fragment(y, points, f"output {t.name!r}")
-            for t, y in zip(info.outputs, result.outputs, strict=True)
+            for t, y in zip(info.outputs, result.outputs, strict=bool(result.outputs))
         }
         outputs = named if points.by_name else list(named.values())
     line = {
         "index": index,
-        "status": "done",
+        "status": "answer" if result.more else "done",
         "outputs": outputs,
         "run_time_s": result.run_time_s,
         "queue_time_s": result.queue_time_s,
@@ -173,7 +186,13 @@ def encode_result_line(points: Points, index: int, info: ModelInfo, result: Resu
 
 
 def _fragment(values: Array, points: Points, where: str) -> orjson.Fragment:
-    return orjson.Fragment(array_text(values, points.non_finite, where=where))
+    if not values.dtype.hasobject:
+        return orjson.Fragment(array_text(values, points.non_finite, where=where))
+    try:
+        texts = np.array([item.decode() for item in values.reshape(-1)], object)
+    except UnicodeDecodeError as error:
+        raise InvalidOutput(f"{where} is no UTF-8 text, which JSON needs: {error}") from None
+    return orjson.Fragment(orjson.dumps(texts.reshape(values.shape).tolist()))
 
 
 def encode_error_line(index: int, error: FarmError) -> bytes:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from farm.call import Call, Hints, ModelInfo, Result
+from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, Overloaded
 from farm.protocols.points import Points, encode_error_line, encode_result_line
+from farm.scheduler.state import TaskId
 from farm.server.asgi import ClientGone, while_client_waits
 
 IN_FLIGHT = 4096
@@ -27,6 +29,14 @@ class Submits(Protocol):
 
     async def submit(self, call: Call, hints: Hints) -> Result:
         """The call's result; raises FarmError. Cancelling takes the call back if it still waits."""
+
+    def start_call(
+        self, call: Call, hints: Hints, on_done: Callable[[Result | FarmError], None]
+    ) -> TaskId:
+        """Take a call in; `on_done` gets its outcomes. Raises FarmError instead."""
+
+    def cancel(self, task_id: TaskId) -> None:
+        """Take a call back."""
 
 
 class PointStream(Response):
@@ -59,34 +69,60 @@ class PointStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_lines(self, send: Send) -> None:
-        remaining = len(self._points)
-        todo = iter(range(remaining))
+        unfinished = len(self._points)
+        todo = iter(range(unfinished))
         # Bounded: a client that reads slowly slows its own points down.
-        lines: asyncio.Queue[bytes] = asyncio.Queue(self._in_flight)
+        lines: asyncio.Queue[bytes | None] = asyncio.Queue(self._in_flight)
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(remaining, self._in_flight)):
+            for _ in range(min(unfinished, self._in_flight)):
                 group.create_task(self._work_off(todo, lines))
-            while remaining:
+            while unfinished:
                 ready = [await lines.get()]
                 while not lines.empty():
                     ready.append(lines.get_nowait())
-                remaining -= len(ready)
-                body = b"".join(ready)
+                unfinished -= ready.count(None)
+                body = b"".join([line for line in ready if line is not None])
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
-    async def _work_off(self, todo: Iterator[int], lines: asyncio.Queue[bytes]) -> None:
+    async def _work_off(self, todo: Iterator[int], lines: asyncio.Queue[bytes | None]) -> None:
+        """Put the lines of each point, and None behind the last."""
         for index in todo:
-            await lines.put(await self._line(index))
+            async with aclosing(self._lines(index)) as of_point:
+                async for line in of_point:
+                    await lines.put(line)
+            await lines.put(None)
 
-    async def _line(self, index: int) -> bytes:
+    async def _lines(self, index: int) -> AsyncGenerator[bytes]:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
                 call = self._points.call(index, self._info)
-                result = await self._backend.submit(call, self._hints)
-                return encode_result_line(self._points, index, self._info, result)
+                if call.operation is Operation.STREAM:
+                    async with aclosing(self._answers(call)) as answers:
+                        async for answer in answers:
+                            yield encode_result_line(self._points, index, self._info, answer)
+                else:
+                    result = await self._backend.submit(call, self._hints)
+                    yield encode_result_line(self._points, index, self._info, result)
+                return
             except Overloaded:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             except FarmError as error:
-                return encode_error_line(index, error)
+                yield encode_error_line(index, error)
+                return
+
+    async def _answers(self, call: Call) -> AsyncGenerator[Result]:
+        """The answers of a stream and its end; leaving early takes it back."""
+        outcomes: asyncio.Queue[Result | FarmError] = asyncio.Queue()
+        task_id = self._backend.start_call(call, self._hints, outcomes.put_nowait)
+        try:
+            while True:
+                outcome = await outcomes.get()
+                if isinstance(outcome, FarmError):
+                    raise outcome
+                yield outcome
+                if not outcome.more:
+                    return
+        finally:
+            self._backend.cancel(task_id)

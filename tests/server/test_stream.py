@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from farm.call import NO_HINTS, Call, Hints, ModelInfo, Result
 from farm.errors import Overloaded
 from farm.model import Config, Inputs, info_of
 from farm.protocols.points import decode_points
+from farm.scheduler.state import TaskId
 from farm.server.stream import PointStream
 from tests.front_door import WAIT_S, Door, front_door, until
 
@@ -150,6 +151,12 @@ class Full:
             raise Overloaded("full")
         return Result((np.array([x]),))
 
+    def start_call(self, call: Call, hints: Hints, on_done: object) -> TaskId:
+        raise AssertionError("no stream is asked for")
+
+    def cancel(self, task_id: TaskId) -> None:
+        raise AssertionError("no stream is asked for")
+
     async def describe(self, model: str, config: str = "{}") -> ModelInfo:
         return self.info
 
@@ -178,3 +185,57 @@ def test_a_full_queue_is_waited_for_and_never_told() -> None:
     assert {json.loads(line)["status"] for line in body.splitlines()} == {"done"}
     assert set(backend.asked.values()) == {3}
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class Words(farm.Model):
+    """The words of a text, one by one; endless if it asks for that."""
+
+    inputs = {"text": farm.TensorInfo("text", (1,), "bytes")}
+    outputs = {"word": farm.TensorInfo("word", (1,), "bytes")}
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def stream(self, inputs: Inputs, config: Config) -> Iterator[Any]:
+        try:
+            text = inputs["text"][0]
+            while True:
+                for word in text.split():
+                    if word == b"raise":
+                        raise ValueError("raised")
+                    yield [word]
+                if b"endless" not in text:
+                    return
+        finally:
+            self.ended.set()
+
+
+def test_a_stream_has_a_line_for_each_answer_and_one_at_its_end() -> None:
+    points: list[Any] = [[["a b"]], [["ä ?"]], [[""]], [["one raise"]], [[1]]]
+    with front_door({"words": Words()}) as door:
+        got = lines(stream(door, points, "words", operation="stream"))
+        by_point = [[line for line in got if line["index"] == i] for i in range(5)]
+        said = [[(line["status"], line.get("outputs")) for line in of] for of in by_point]
+        end: tuple[str, list[Any]] = ("done", [])
+        assert said[:3] == [
+            [("answer", [["a"]]), ("answer", [["b"]]), end],
+            [("answer", [["ä"]]), ("answer", [["?"]]), end],
+            [end],
+        ]
+        assert said[3] == [("answer", [["one"]]), ("failed", None)]
+        assert by_point[3][1]["error"]["type"] == "ModelFailed"
+        assert by_point[4][0]["error"]["message"] == "inputs[4][0] is a list; expected texts"
+        evaluated = lines(stream(door, [[["a"]]], "words"))
+        assert evaluated[0]["error"]["type"] == "UnsupportedFeature"
+
+
+def test_a_client_that_hangs_up_ends_its_streams() -> None:
+    words = Words()
+    with front_door({"words": words}) as door:
+        response = stream(door, [[["endless"]]], "words", operation="stream")
+        assert json.loads(response.readline())["outputs"] == [["endless"]]
+        response.close()
+        assert words.ended.wait(WAIT_S)
+        until(
+            lambda: not any(row["in_flight"] for row in door.snapshot()["workers"]), "an idle farm"
+        )
