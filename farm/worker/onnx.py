@@ -52,6 +52,8 @@ class OnnxModel(GraphModel):
         runtime = _onnxruntime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = cpus()
+        # Threads that spin for their next share take the CPU of the processes beside this one.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 4  # what is wrong with a call is its exception
         wanted = providers_here(runtime) if providers is None else providers
         try:

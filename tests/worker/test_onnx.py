@@ -236,6 +236,7 @@ def test_threads_are_those_the_process_may_use(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     options = OnnxModel(network())._session.get_session_options()
     assert options.intra_op_num_threads == 3
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 class Runtime:

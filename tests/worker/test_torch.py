@@ -181,6 +181,15 @@ def test_the_most_rows_are_those_the_file_allows(files: Files) -> None:
     assert TorchModel(files.exported, max_batch=512).max_batch == 512
     with pytest.raises(ValueError, match=r"max_batch is 513, but net.pt2 takes 512 rows at most"):
         TorchModel(files.exported, max_batch=513)
+    few = export(torch.nn.Linear(3, 2), (torch.rand(2, 3),), files.folder / "few.pt2", most=16)
+    assert TorchModel(few).max_batch == 16
+
+
+def test_a_module_saved_while_it_was_trained_is_evaluated(tmp_path: Path) -> None:
+    path = script(torch.nn.Dropout(0.5).train(), tmp_path / "dropout.pt")
+    x = np.ones(100)
+    (y,) = evaluated(TorchModel(path, inputs={"x": 100}, outputs={"y": 100}), x)
+    assert y.tolist() == x.tolist()
 
 
 def test_numbers_are_of_the_type_of_the_files_own(files: Files) -> None:
