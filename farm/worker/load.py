@@ -245,7 +245,8 @@ def _is_model(value: Any) -> bool:
 
 def _is_model_class(value: type) -> bool:
     if issubclass(value, Model):
-        return value.evaluate is not Model.evaluate or value.operations is not None
+        streams = callable(getattr(value, "stream", None))
+        return value.evaluate is not Model.evaluate or streams or value.operations is not None
     return _is_umbridge(value)
 
 
