@@ -353,6 +353,20 @@ def test_a_timeout_in_the_queue_is_honoured() -> None:
         assert read_answer(runs)[0] == 200
 
 
+def test_a_full_queue_says_so_at_once() -> None:
+    gate = Gate()
+    settings = Settings(port=0, max_queued=1)
+    with front_door({"gate": gate}, settings=settings) as door, sent(door, GATE, ONE) as runs:
+        until(lambda: gate.calls == 1, "one runs")
+        with sent(door, GATE, ONE) as waits:
+            until(lambda: at_hand(door) == 2, "one waits")
+            response = door.ask("POST", GATE, x([1]))
+            assert response.headers["retry-after"] == "1"
+            assert error(response)[0] == 503
+            gate.open.set()
+            assert [read_answer(runs)[0], read_answer(waits)[0]] == [200, 200]
+
+
 def test_a_farm_that_shuts_down_says_so_in_this_form() -> None:
     gate = Gate()
     with front_door({"gate": gate}) as door, sent(door, GATE, ONE) as connection:
