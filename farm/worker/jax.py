@@ -72,6 +72,7 @@ class JaxModel(Model):
         self._jax = _jax()
         self._program = lru_cache(PROGRAMS_KEPT)(self._compiled)
         self._warm = False
+        self._told: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -204,7 +205,9 @@ class JaxModel(Model):
         if array.dtype != tensor.dtype:
             if not self._jax.numpy.can_cast(array.dtype, tensor.dtype, casting="same_kind"):
                 raise InvalidOutput(f"{what} is {array.dtype}, declared is {tensor.dtype}")
-            if array.dtype.itemsize < np.dtype(tensor.dtype).itemsize and _floating(tensor):
+            narrow = array.dtype.itemsize < np.dtype(tensor.dtype).itemsize
+            if narrow and _floating(tensor) and what not in self._told:
+                self._told.add(what)  # once, however often the function is traced
                 log.warning("%s is computed as %s, not %s", what, array.dtype, tensor.dtype)
             array = array.astype(tensor.dtype)
         if array.shape == tensor.shape or -1 in tensor.shape:
