@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 ANY_HOST = ("0.0.0.0", "::", "*", "")
 """Hosts that mean every address of this machine; others reach it by its name."""
 
+ANSWERS_WITHIN_S = 2.0
+"""A machine that is up and can be reached answers within so long."""
+
 STOP_WORKERS_S = 5.0
 """Workers that were asked to end and have nothing to run are killed after so long."""
 
@@ -302,7 +305,23 @@ class Farm:
                 f"a farm (process {before.pid}) runs in {folder} already; "
                 "stop it, or give this one its own --dir"
             )
+        if before.host != socket.gethostname() and _answers(before.endpoint):
+            raise Unavailable(
+                f"a farm on {before.host} runs in {folder} already, as something answers at "
+                f"{before.endpoint}; stop it, or give this one its own --dir"
+            )
         return before
+
+
+def _answers(endpoint: str) -> bool:
+    """Whether something listens at `tcp://host:port`, which on another machine cannot be asked
+    its process number."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWERS_WITHIN_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _lives(pid: int) -> bool:

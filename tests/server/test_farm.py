@@ -84,6 +84,18 @@ def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
         assert (tmp_path / "farm.json").read_text() == taken
 
 
+def test_a_folder_taken_from_another_machine_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        left = Connection(f"tcp://127.0.0.1:{port}", host="elsewhere", pid=os.getpid())
+        write_connection(tmp_path / "farm.json", left)
+        part = Farm([], Settings(dir=tmp_path), objects={"Double": Double()}, doors=False)
+        with pytest.raises(Unavailable, match="a farm on elsewhere runs in"), running(part):
+            pass
+    with running(part) as connection:
+        assert connection.pid == os.getpid()
+
+
 def test_the_folder_of_a_farm_that_has_ended_is_free_before_its_parent_takes_note(
     tmp_path: Path,
 ) -> None:
