@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from farm.protocols.http2 import literal
+from farm.protocols.http2_frames import literal
 
 STATUSES: Mapping[str, int] = MappingProxyType(
     {

@@ -7,29 +7,46 @@ Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK).
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = range(5)
-PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(5, 10)
-
-ACK = END_STREAM = 0x1
-END_HEADERS, PADDED, PRIORITISED = 0x4, 0x8, 0x20
-
-NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR = range(4)
-STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL = range(5, 9)
-COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
-
-MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 5, 6
-"""The settings that matter here; section 6.5.2."""
-
-LARGEST_WINDOW = 2**31 - 1
-FIRST_WINDOW, FIRST_FRAME_SIZE = 65_535, 16_384
-"""What both ends start from; section 6.5.2."""
+from farm.protocols.http2_frames import (
+    ACK,
+    COMPRESSION_ERROR,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FIRST_FRAME_SIZE,
+    FIRST_WINDOW,
+    FLOW_CONTROL_ERROR,
+    FRAME_SIZE_ERROR,
+    GOAWAY,
+    HEAD,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    LARGEST_WINDOW,
+    LONG,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    NO_ERROR,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITISED,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    RST_STREAM,
+    SETTING,
+    SETTINGS,
+    WINDOW_UPDATE,
+    ConnectionFailed,
+    frame,
+    without_padding,
+)
 
 STREAMS = 4096
 """Requests of one connection at a time; a client waits with more."""
@@ -44,20 +61,8 @@ LONGEST_HEADERS = 64 << 10
 BLOCKS_KEPT = 64
 """Blocks of headers remembered for one connection: a client sends the same again and again."""
 
-_HEAD = struct.Struct(">HBBBL")
-_LONG = struct.Struct(">L")
-_SETTING = struct.Struct(">HL")
-
 Headers = dict[bytes, bytes]
 """By their names in lower case; of a repeated one the last counts."""
-
-
-class ConnectionFailed(Exception):
-    """The client broke the protocol: the connection ends, after what `take` still gives."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Opened(NamedTuple):
@@ -95,28 +100,6 @@ class Drained(NamedTuple):
 Event = Opened | Received | HalfClosed | Reset | Drained
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A frame's bytes; section 4.1."""
-    size = len(payload)
-    return _HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
-
-
-def literal(name: bytes, value: bytes) -> bytes:
-    """A header as it is, for no table; RFC 7541 section 6.2.2."""
-    return b"\x00" + _length(len(name)) + name + _length(len(value)) + value
-
-
-def _length(size: int) -> bytes:
-    if size < 127:
-        return bytes((size,))
-    rest, parts = size - 127, [127]
-    while rest >= 128:
-        parts.append(rest & 127 | 128)
-        rest >>= 7
-    parts.append(rest)
-    return bytes(parts)
-
-
 class _Stream:
     """What is known of a request that is open on either side."""
 
@@ -144,6 +127,7 @@ class Http2Connection:
             None  # headers that go on: stream, flags, bytes
         )
         self._streams: dict[int, _Stream] = {}
+        self._waiting: dict[int, _Stream] = {}  # those with something that may not be sent yet
         self._last = 0
         self._unacknowledged = 0
         self._ending = False
@@ -152,7 +136,7 @@ class Http2Connection:
         self._first_window = FIRST_WINDOW
         self._frame_size = FIRST_FRAME_SIZE
         settings = b"".join(
-            _SETTING.pack(*setting)
+            SETTING.pack(*setting)
             for setting in (
                 (MAX_CONCURRENT_STREAMS, STREAMS),
                 (INITIAL_WINDOW_SIZE, STREAM_WINDOW),
@@ -160,7 +144,7 @@ class Http2Connection:
                 (MAX_HEADER_LIST_SIZE, LONGEST_HEADERS),
             )
         )
-        more = _LONG.pack(CONNECTION_WINDOW - FIRST_WINDOW)
+        more = LONG.pack(CONNECTION_WINDOW - FIRST_WINDOW)
         self._out: list[bytes | memoryview] = [
             frame(SETTINGS, 0, 0, settings),
             frame(WINDOW_UPDATE, 0, 0, more),
@@ -206,7 +190,7 @@ class Http2Connection:
         events: list[Event] = []
         end = len(data)
         while end - position >= 9:
-            high, low, kind, flags, stream = _HEAD.unpack_from(data, position)
+            high, low, kind, flags, stream = HEAD.unpack_from(data, position)
             size = high << 8 | low
             if size > FRAME_SIZE:
                 raise ConnectionFailed(FRAME_SIZE_ERROR, f"a frame has {size} bytes")
@@ -229,7 +213,7 @@ class Http2Connection:
             return
         of.unacknowledged += size
         if of.unacknowledged >= STREAM_WINDOW // 2:
-            self._out.append(frame(WINDOW_UPDATE, 0, stream, _LONG.pack(of.unacknowledged)))
+            self._out.append(frame(WINDOW_UPDATE, 0, stream, LONG.pack(of.unacknowledged)))
             of.unacknowledged = 0
 
     def _data(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
@@ -237,7 +221,7 @@ class Http2Connection:
         size = len(payload)
         self._unacknowledged += size
         if self._unacknowledged >= CONNECTION_WINDOW // 2:
-            self._out.append(frame(WINDOW_UPDATE, 0, 0, _LONG.pack(self._unacknowledged)))
+            self._out.append(frame(WINDOW_UPDATE, 0, 0, LONG.pack(self._unacknowledged)))
             self._unacknowledged = 0
         of = self._streams.get(stream)
         if of is None or not of.receiving:
@@ -245,7 +229,7 @@ class Http2Connection:
                 raise ConnectionFailed(PROTOCOL_ERROR, "data for a stream that was never opened")
             return
         if flags & PADDED:
-            payload = _without_padding(payload)
+            payload = without_padding(payload)
             self.acknowledge(stream, size - len(payload))
         if payload:
             events.append(Received(stream, payload))
@@ -255,7 +239,7 @@ class Http2Connection:
 
     def _headers(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if flags & PADDED:
-            payload = _without_padding(payload)
+            payload = without_padding(payload)
         if flags & PRIORITISED:
             payload = payload[5:]
         if flags & END_HEADERS:
@@ -289,7 +273,7 @@ class Http2Connection:
         if stream <= self._last:
             return  # one that we have closed, as its client will learn
         if self._ending or len(self._streams) >= STREAMS:
-            self._out.append(frame(RST_STREAM, 0, stream, _LONG.pack(REFUSED_STREAM)))
+            self._out.append(frame(RST_STREAM, 0, stream, LONG.pack(REFUSED_STREAM)))
             self._last = stream
             return
         self._last = stream
@@ -318,6 +302,7 @@ class Http2Connection:
         if stream > self._last or stream == 0:
             raise ConnectionFailed(PROTOCOL_ERROR, "a reset of a stream that was never opened")
         if self._streams.pop(stream, None) is not None:
+            self._waiting.pop(stream, None)
             events.append(Reset(stream))
 
     def _settings(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
@@ -325,7 +310,7 @@ class Http2Connection:
             raise ConnectionFailed(FRAME_SIZE_ERROR, "SETTINGS are malformed")
         if flags & ACK:
             return
-        for name, value in _SETTING.iter_unpack(payload):
+        for name, value in SETTING.iter_unpack(payload):
             if name == INITIAL_WINDOW_SIZE:
                 if value > LARGEST_WINDOW:
                     raise ConnectionFailed(FLOW_CONTROL_ERROR, "the first window is too large")
@@ -348,7 +333,7 @@ class Http2Connection:
     def _window_update(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if len(payload) != 4:
             raise ConnectionFailed(FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
-        more = _LONG.unpack(payload)[0] & LARGEST_WINDOW
+        more = LONG.unpack(payload)[0] & LARGEST_WINDOW
         if not more:
             raise ConnectionFailed(PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
         of = self._streams.get(stream)
@@ -362,7 +347,10 @@ class Http2Connection:
             return
         if window > LARGEST_WINDOW:
             raise ConnectionFailed(FLOW_CONTROL_ERROR, "a window is too large")
-        self._flush(events)
+        if stream == 0:
+            self._flush(events)
+        elif stream in self._waiting:
+            self._flush_stream(stream, events)
 
     def _refused(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         raise ConnectionFailed(PROTOCOL_ERROR, "clients push nothing")
@@ -371,12 +359,6 @@ class Http2Connection:
         """PRIORITY, and GOAWAY: who leaves takes its answers before."""
 
     # Sending
-
-    def answer(self, stream: int, headers: bytes, body: bytes, trailers: bytes) -> None:
-        """A whole answer: blocks of headers, made of `literal`, around its body."""
-        self.send_headers(stream, headers)
-        self.send_data(stream, body)
-        self.end(stream, trailers)
 
     def send_headers(self, stream: int, block: bytes) -> None:
         """The headers of an answer."""
@@ -406,22 +388,19 @@ class Http2Connection:
         of.pending.append((block, HEADERS))
         self._send_pending(stream, of)
 
-    def reset(self, stream: int, code: int = CANCEL) -> None:
-        """Break a request off."""
-        if self._streams.pop(stream, None) is not None:
-            self._out.append(frame(RST_STREAM, 0, stream, _LONG.pack(code)))
-
     def go_away(self, code: int = NO_ERROR) -> None:
         """Take no new requests; those that are open go on."""
         self._ending = True
-        self._out.append(frame(GOAWAY, 0, 0, _LONG.pack(self._last) + _LONG.pack(code)))
+        self._out.append(frame(GOAWAY, 0, 0, LONG.pack(self._last) + LONG.pack(code)))
 
     def _flush(self, events: list[Event]) -> None:
-        for stream, of in list(self._streams.items()):
-            if of.pending:
-                self._send_pending(stream, of)
-                if not of.pending:
-                    events.append(Drained(stream))
+        for stream in list(self._waiting):
+            self._flush_stream(stream, events)
+
+    def _flush_stream(self, stream: int, events: list[Event]) -> None:
+        self._send_pending(stream, self._waiting[stream])
+        if stream not in self._waiting and stream in self._streams:
+            events.append(Drained(stream))
 
     def _send_pending(self, stream: int, of: _Stream) -> None:
         pending = of.pending
@@ -434,25 +413,22 @@ class Http2Connection:
             most = min(of.window, self._window, self._frame_size)
             size = len(payload)
             if most <= 0 and size:
+                self._waiting[stream] = of
                 return
             part = payload[:most]
             of.window -= len(part)
             self._window -= len(part)
-            self._out.append(_HEAD.pack(len(part) >> 8, len(part) & 0xFF, DATA, 0, stream))
+            self._out.append(HEAD.pack(len(part) >> 8, len(part) & 0xFF, DATA, 0, stream))
             self._out.append(part)
             if size > most:
                 pending[0] = (payload[most:], DATA)
             else:
                 pending.popleft()
+        self._waiting.pop(stream, None)
 
     def _finish(self, stream: int, of: _Stream, block: bytes) -> None:
         self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
         if of.receiving:  # what it still sends is for nobody; section 8.1
-            self._out.append(frame(RST_STREAM, 0, stream, _LONG.pack(NO_ERROR)))
+            self._out.append(frame(RST_STREAM, 0, stream, LONG.pack(NO_ERROR)))
         del self._streams[stream]
-
-
-def _without_padding(payload: bytes) -> bytes:
-    if not payload or payload[0] >= len(payload):
-        raise ConnectionFailed(PROTOCOL_ERROR, "padding is longer than its frame")
-    return payload[1 : len(payload) - payload[0]]
+        self._waiting.pop(stream, None)

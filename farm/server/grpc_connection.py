@@ -8,8 +8,6 @@ from typing import Any, cast
 
 from farm.protocols.grpc import NOT_GRPC, Failed
 from farm.protocols.http2 import (
-    NO_ERROR,
-    ConnectionFailed,
     Drained,
     Event,
     HalfClosed,
@@ -17,6 +15,7 @@ from farm.protocols.http2 import (
     Opened,
     Received,
 )
+from farm.protocols.http2_frames import NO_ERROR, ConnectionFailed
 from farm.server.door import Headers, Refused
 from farm.server.exchange import COPIED_BYTES, Admits
 from farm.server.grpc_call import Call, Caller, Service

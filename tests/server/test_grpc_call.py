@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from farm.protocols.grpc import Failed, framed
-from farm.protocols.http2 import END_HEADERS, HEADERS, PREFACE, Http2Connection, frame
+from farm.protocols.http2 import Http2Connection
+from farm.protocols.http2_frames import END_HEADERS, HEADERS, PREFACE, frame
 from farm.server.grpc_call import (
     Bidirectional,
     Call,

@@ -16,7 +16,7 @@ import h2.settings
 import pytest
 
 from farm.protocols.grpc import framed
-from farm.protocols.http2 import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, literal
+from farm.protocols.http2_frames import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, literal
 from farm.server.access import Access
 from farm.server.grpc import GrpcServer
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
