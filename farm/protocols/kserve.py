@@ -137,6 +137,15 @@ def call_of(
     return call, Wish(info.name, request.id, _outputs(request, info))
 
 
+def without_axis(call: Call) -> Call:
+    """The call of a batch of one row as the single evaluation that it is.
+
+    That is less work all the way to the model; the answer has then to be shown as one row.
+    """
+    row = [array.reshape(array.shape[1:]) for array in call.inputs]
+    return Call(call.model, call.operation, tuple(row), call.config)
+
+
 def _operation(info: ModelInfo, streaming: bool) -> Operation:
     if streaming and Operation.STREAM in info.operations:
         return Operation.STREAM

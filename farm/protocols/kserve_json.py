@@ -181,10 +181,15 @@ def _output(item: dict[str, Any], index: int) -> RequestedOutput:
 
 
 def encode_infer(
-    wish: Wish, result: Result, non_finite: NonFinite = NonFinite.LITERAL
+    wish: Wish,
+    result: Result,
+    non_finite: NonFinite = NonFinite.LITERAL,
+    *,
+    lead: tuple[int, ...] = (),
 ) -> tuple[bytes, int | None]:
     """The body of the answer, and the length of its JSON when raw tensors are behind it.
 
+    lead: what every shape has in front beside the array's own, (1,) for a row without its axis.
     Raises InvalidInput for BYTES that are not UTF-8 in an answer that is to be JSON, InvalidOutput
     for a non-finite number when `non_finite` is ERROR.
     """
@@ -196,7 +201,7 @@ def encode_infer(
         if i:
             parts.append(b",")
         array = result.outputs[output.position]
-        parts.append(_output_head(output.name, output.datatype, array.shape))
+        parts.append(_output_head(output.name, output.datatype, lead + array.shape))
         if output.binary:
             raw = raw_bytes(array)
             parts.append(b',"parameters":{"binary_data_size":%d}}' % len(raw))

@@ -11,7 +11,14 @@ import orjson
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, UnsupportedFeature
 from farm.protocols.json_numbers import NonFinite
-from farm.protocols.kserve import InferRequest, Wish, call_of, config_of, hints_of_parameters
+from farm.protocols.kserve import (
+    InferRequest,
+    Wish,
+    call_of,
+    config_of,
+    hints_of_parameters,
+    without_axis,
+)
 from farm.protocols.kserve_generate import decode_generate, encode_generate
 from farm.protocols.kserve_json import (
     HEADER_LENGTH,
@@ -102,8 +109,8 @@ class KServeDoor:
         length = request.headers.get(HEADER_LENGTH)
         asked = decode_infer(route.model, route.version, request.body, length)
 
-        def encoder(wish: Wish) -> Encode:
-            return lambda result: encode_infer(wish, result, self._non_finite)
+        def encoder(wish: Wish, lead: tuple[int, ...]) -> Encode:
+            return lambda result: encode_infer(wish, result, self._non_finite, lead=lead)
 
         return self._run(asked, info, request, answer, encoder)
 
@@ -111,7 +118,7 @@ class KServeDoor:
         info = self._repository.model(route.model, route.version)
         asked = decode_generate(route.model, route.version, request.body, info)
 
-        def encoder(wish: Wish) -> Encode:
+        def encoder(wish: Wish, lead: tuple[int, ...]) -> Encode:
             return lambda result: (encode_generate(wish, result, self._non_finite), None)
 
         return self._run(asked, info, request, answer, encoder)
@@ -122,19 +129,22 @@ class KServeDoor:
         info: ModelInfo,
         request: Request,
         answer: Answer,
-        encoder: Callable[[Wish], Encode],
+        encoder: Callable[[Wish, tuple[int, ...]], Encode],
     ) -> TakeBack:
         hints = hints_of(request.headers, request.peer, request.user)
-        if not asked.parameters:
-            call, wish = call_of(asked, info)
-            return _Run(self._backend, request, answer).start(call, hints, encoder(wish))
-        hints = hints_of_parameters(asked.parameters, hints)
         run = _Run(self._backend, request, answer)
 
         def go(info: ModelInfo) -> None:
             call, wish = call_of(asked, info)
-            run.start(call, hints, encoder(wish))
+            if call.rows == 1:
+                run.start(without_axis(call), hints, encoder(wish, (1,)))
+            else:
+                run.start(call, hints, encoder(wish, ()))
 
+        if not asked.parameters:
+            go(info)
+            return run.take_back
+        hints = hints_of_parameters(asked.parameters, hints)
         run.when_described(info.name, config_of(asked.parameters), hints, go)
         return run.take_back
 
@@ -199,7 +209,7 @@ class _Run:
         """Nobody waits any more."""
         self._backend.cancel(self._task_id)
 
-    def start(self, call: Call, hints: Hints, encode: Encode) -> TakeBack:
+    def start(self, call: Call, hints: Hints, encode: Encode) -> None:
         """Run the call; its answer goes out in this encoding. Raises FarmError."""
 
         def done(outcome: Result | FarmError) -> None:
@@ -219,7 +229,6 @@ class _Run:
                 self._mistake()
 
         self._task_id = self._backend.start_call(call, hints, done)
-        return self.take_back
 
     def when_described(
         self, model: str, config: str, hints: Hints, go: Callable[[ModelInfo], None]

@@ -20,6 +20,7 @@ from farm.protocols.kserve import (
     config_of,
     hints_of_parameters,
     refuse_shared_memory,
+    without_axis,
 )
 from farm.protocols.kserve_tensors import DATATYPES
 
@@ -51,6 +52,18 @@ def test_rank_decides_between_one_evaluation_and_a_batch() -> None:
     call, _ = call_of(asked(AS, BS), TWO)
     assert call.rows == 5
     assert [x.shape for x in call.inputs] == [(5, 3), (5, 2, 2)]
+
+
+def test_a_row_alone_needs_no_axis() -> None:
+    texts = np.array([b"a"], object)
+    info = ModelInfo("m", (TensorInfo("a", (3,)), TensorInfo("t", (), "bytes")), ())
+    request = asked(tensor("a", (1, 3)), InferInput("t", "BYTES", (1,), texts))
+    call, _ = call_of(request, info)
+    assert call.rows == 1
+    row = without_axis(call)
+    assert (row.model, row.operation, row.rows) == ("m", Operation.EVALUATE, None)
+    assert [x.shape for x in row.inputs] == [(3,), ()]
+    assert row.inputs[1].item() == b"a"
 
 
 def test_inputs_are_found_by_name() -> None:

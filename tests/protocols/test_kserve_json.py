@@ -318,6 +318,15 @@ def test_an_answer_of_both_kinds_in_the_order_asked() -> None:
     assert body[length:] == b"\2"
 
 
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_row_without_its_axis_is_shown_with_it(binary: bool) -> None:
+    asked = wish("FP64", "INT8", binary=binary)
+    arrays = (np.array([1.0, 2.0]), np.array(3, "int8"))
+    with_axis = tuple(array[None] for array in arrays)
+    got = encode_infer(asked, Result(arrays), lead=(1,))
+    assert got == encode_infer(asked, Result(with_axis))
+
+
 def test_an_empty_binary_output_still_has_a_length() -> None:
     body, length = encode_infer(wish("FP64", binary=True), Result((np.zeros((0, 3)),)))
     assert length == len(body)

@@ -116,6 +116,7 @@ def test_health_and_metadata(door: Door) -> None:
 
 def test_one_evaluation_and_a_batch(door: Door) -> None:
     assert outputs(door.ask("POST", INFER, x([1, 2]))) == {"y": [2, 4], "total": [3]}
+    assert outputs(door.ask("POST", INFER, x([[1, 2]]))) == {"y": [[2, 4]], "total": [[3]]}
     answer = outputs(door.ask("POST", INFER, x([[1, 2], [3, 4], [5, 6]])))
     assert answer == {"y": [[2, 4], [6, 8], [10, 12]], "total": [[3], [7], [11]]}
 
