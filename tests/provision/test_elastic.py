@@ -21,6 +21,7 @@ from farm.server.farm import Farm, running
 from farm.settings import Settings, SettingsError
 from tests.provision.slurm_stand_in import install
 from tests.running_farm import wait_until
+from tests.server.test_page import used as page_reads
 from tests.serving import LIMIT_S, serving
 
 MODEL = """
@@ -119,7 +120,10 @@ def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
         site.fail("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
         wait_until(lambda: client.status()["slurm"]["problem"], "squeue to fail")
         assert client.model()([2.0])[0] == 4.0
-        assert len(client.status()["slurm"]["jobs"]) == 1
+        slurm = client.status()["slurm"]
+        assert len(slurm["jobs"]) == 1
+        assert page_reads("k") <= set(slurm["kinds"][0])
+        assert page_reads("j") <= set(slurm["jobs"][0])
         site.mend("squeue")
         wait_until(lambda: not client.status()["slurm"]["problem"], "squeue to answer")
         assert len(site.states()) == 1
