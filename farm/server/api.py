@@ -26,7 +26,7 @@ from farm.version import __version__
 KINDS = {404: "NotFound", 405: "MethodNotAllowed"}
 UNKNOWN_PATH = (
     "nothing is at {path}; UM-Bridge is at /Info, /Evaluate and so on, in exactly these letters, "
-    "farm's own interface is described at /docs"
+    "KServe v2 below /v2, farm's own interface is described at /docs"
 )
 
 EVALUATE_DOC = {

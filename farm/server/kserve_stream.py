@@ -12,7 +12,7 @@ from collections.abc import Callable
 from starlette.types import Receive, Scope, Send
 
 from farm.call import Call, Hints, Operation, Result
-from farm.errors import FarmError
+from farm.errors import FarmError, Overloaded
 from farm.protocols.json_numbers import NonFinite
 from farm.protocols.kserve import Wish, call_of, config_of, hints_of_parameters
 from farm.protocols.kserve_generate import decode_generate, encode_generate, error_event, event
@@ -38,6 +38,9 @@ from farm.server.kserve_repository import Repository
 from farm.server.umbridge import RETRY_SOON
 
 EVENTS = b"text/event-stream; charset=utf-8"
+
+MOST_WAITING_BYTES = 256 << 20
+"""Answers that wait for a client to read those before: beyond, it hears no more of them."""
 
 Encode = Callable[[Result], bytes]
 
@@ -115,8 +118,16 @@ class Answers:
         self._backend = backend
         self._streams = call.operation is Operation.STREAM
         self._came: asyncio.Queue[Result | FarmError] = asyncio.Queue()
-        self._task_id = backend.start_call(call, hints, self._came.put_nowait)
+        self._waiting_bytes = 0
         self._over = False
+        self._task_id = backend.start_call(call, hints, self._take)
+
+    def _take(self, outcome: Result | FarmError) -> None:
+        self._waiting_bytes += _bytes_of(outcome)
+        if self._waiting_bytes > MOST_WAITING_BYTES and self._came.qsize():
+            self._backend.cancel(self._task_id)
+            outcome = Overloaded("the model answers faster than the client reads; ask for less")
+        self._came.put_nowait(outcome)
 
     def __aiter__(self) -> Answers:
         return self
@@ -125,6 +136,7 @@ class Answers:
         if self._over:
             raise StopAsyncIteration
         outcome = await self._came.get()
+        self._waiting_bytes -= _bytes_of(outcome)
         self._over = isinstance(outcome, FarmError) or not outcome.more
         if isinstance(outcome, FarmError):
             raise outcome
@@ -137,6 +149,10 @@ class Answers:
         if not self._over:
             self._over = True
             self._backend.cancel(self._task_id)
+
+
+def _bytes_of(outcome: Result | FarmError) -> int:
+    return 0 if isinstance(outcome, FarmError) else sum(a.nbytes for a in outcome.outputs)
 
 
 async def _send_events(answers: Answers, encode: Encode, send: Send) -> None:

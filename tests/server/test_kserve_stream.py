@@ -12,6 +12,7 @@ import pytest
 
 import farm
 from farm.model import Config, Inputs
+from farm.server import kserve_stream
 from farm.settings import Settings
 from tests.front_door import WAIT_S, Door, front_door, until
 
@@ -143,6 +144,23 @@ def test_who_has_no_token_hears_so_in_the_same_form() -> None:
         response = door.ask("POST", "/v2/models/double/generate_stream", {"x": [1, 2]}, headers)
         assert response.status == 401
         assert "the token is in the farm.json" in response.json()["error"]
+
+
+def test_a_client_that_reads_too_slowly_hears_no_more(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kserve_stream, "MOST_WAITING_BYTES", 100_000)
+    COUNT.closed.clear()
+    body = json.dumps({"n": 10**6}).encode()
+    path = "/v2/models/count/generate_stream"
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    with door.connect() as connection:
+        connection.sendall(head.encode() + body)
+        assert COUNT.closed.wait(WAIT_S)  # without a byte being read
+        got = b""
+        while b"0\r\n\r\n" not in got[-7:]:
+            got += connection.recv(1 << 20)
+    assert b"the model answers faster than the client reads" in got[-300:]
 
 
 def test_a_client_that_leaves_ends_its_stream(door: Door) -> None:
