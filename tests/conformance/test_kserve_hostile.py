@@ -1,0 +1,163 @@
+"""Requests that no client should send, against `farm serve`: it answers, and lives as before."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+import urllib3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.serving import Served, serving
+
+MODEL = """
+import farm
+
+@farm.model(inputs={"x": 4}, outputs={"y": 4}, max_batch=32)
+def twice(x):
+    return 2 * x
+"""
+WAIT_S = 20.0
+FEW_BYTES = 64 << 20
+"""What a process may take more after thousands of requests of some hundred bytes."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "model.py").write_text(MODEL)
+    with serving(folder, "model.py", "--workers", "1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def connections() -> Iterator[urllib3.PoolManager]:
+    with urllib3.PoolManager(maxsize=32) as pool:
+        yield pool
+
+
+def post(
+    served: Served, connections: urllib3.PoolManager, body: bytes, length: object = None
+) -> tuple[int, Any]:
+    """Status and JSON of the answer to a request for inference."""
+    headers = {} if length is None else {"Inference-Header-Content-Length": str(length)}
+    url = f"{served.connection.url}/v2/models/twice/infer"
+    response = connections.request("POST", url, body=body, headers=headers, timeout=WAIT_S)
+    return response.status, json.loads(response.data)
+
+
+def good(served: Served, connections: urllib3.PoolManager, number: float = 1.5) -> None:
+    """A request as it should be gets its own numbers."""
+    body = x(data=[number] * 4, shape=[1, 4])
+    status, told = post(served, connections, body)
+    assert (status, told["outputs"][0]["data"]) == (200, [2 * number] * 4)
+
+
+def x(**changes: Any) -> bytes:
+    tensor = {"name": "x", "shape": [2, 4], "datatype": "FP64", "data": [1.0] * 8} | changes
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def raw(size: Any, **changes: Any) -> tuple[bytes, int]:
+    """A request with 64 bytes behind its JSON, and the length of that."""
+    tensor = {"name": "x", "shape": [2, 4], "datatype": "FP64"} | changes
+    head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": size}}]}).encode()
+    return head + bytes(64), len(head)
+
+
+DEEP = b"[" * 50_000 + b"]" * 50_000
+HOSTILE: list[tuple[bytes, object]] = [
+    (x(shape=[10**12, 4]), None),
+    (x(shape=[2**62, 2**62]), None),
+    (x(shape=[2**63 - 1, 0]), None),
+    (x(shape=[10**12, 4], datatype="BYTES", data=["a"] * 8), None),
+    (x(data=[1e308] * 7 + [10**400]), None),
+    (x().replace(b"1.0", b"1e400"), None),
+    (x().replace(b"1.0", b"null"), None),
+    (x(data=[[True] * 4] * 2), None),
+    (DEEP, None),
+    (b'{"inputs":' + DEEP + b"}", None),
+    (x().replace(b"[1.0", DEEP + b"[NaN"), None),
+    (x(name="\ud800"), None),
+    (b"\xff" * 100, None),
+    (b"{" * 10_000, None),
+    raw(64, shape=[10**12, 4]),
+    raw(64, shape=[1, 10**6], datatype="BYTES"),
+    raw(63),
+    raw(32, shape=[1, 4]),
+    raw(2**70),
+    raw(-64),
+    (raw(64)[0], 10**18),
+    (raw(64)[0], -1),
+    (raw(64)[0], "1e3"),
+    (raw(64)[0], 5),
+]
+
+
+def test_hostile_requests_are_refused_and_cost_nothing(
+    served: Served, connections: urllib3.PoolManager
+) -> None:
+    process = psutil.Process(served.process.pid)
+    good(served, connections)
+    before = process.memory_info().rss
+    for _ in range(20):
+        for body, length in HOSTILE:
+            status, told = post(served, connections, body, length)
+            assert status == 400, (body[:200], length)
+            assert list(told) == ["error"]
+            assert len(told["error"]) < 1000
+        good(served, connections)
+    assert process.memory_info().rss - before < FEW_BYTES
+
+
+def test_good_requests_among_hostile_ones_get_their_own_numbers(
+    served: Served, connections: urllib3.PoolManager
+) -> None:
+    def ask(i: int) -> None:
+        if i % 2:
+            good(served, connections, float(i))
+        else:
+            body, length = HOSTILE[i // 2 % len(HOSTILE)]
+            assert post(served, connections, body, length)[0] == 400
+
+    with ThreadPoolExecutor(32) as pool:
+        for _ in pool.map(ask, range(400)):
+            pass
+
+
+@settings(max_examples=150)
+@given(st.binary(max_size=200), st.none() | st.integers(-1, 250))
+def test_any_bytes_are_answered_with_an_error(
+    served: Served, connections: urllib3.PoolManager, body: bytes, length: int | None
+) -> None:
+    status, told = post(served, connections, body, length)
+    assert (status, list(told)) == (400, ["error"])
+
+
+@settings(max_examples=100)
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=40))
+def test_any_path_is_answered_in_the_same_form(
+    served: Served, connections: urllib3.PoolManager, path: str
+) -> None:
+    address = served.connection.url.removeprefix("http://")
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+        connection.sendall(
+            f"GET /v2/{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
+        )
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    assert status in (200, 400, 404, 405, 501)
+    if status != 200:
+        told = json.loads(body)["error"]
+        # What is no HTTP at all is answered before anybody knows whom it was for.
+        assert isinstance(told, str) or told["message"] == "these bytes are no HTTP/1.1 request"
