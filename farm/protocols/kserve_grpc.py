@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from farm.call import Array, Result
+from farm.call import Array
 from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.protocols.kserve import (
     NO_PARAMETERS,
@@ -215,23 +215,35 @@ def parameters_of(given: Any) -> Parameters:
 # Answers
 
 
-def encode_infer(wish: Wish, result: Result, *, raw: bool) -> bytes:
-    """The ModelInferResponse for a result. Raises InvalidInput for what BYTES cannot hold."""
+def encode_infer(
+    wish: Wish, outputs: Sequence[Array], *, raw: bool, lead: tuple[int, ...] = ()
+) -> bytes:
+    """The ModelInferResponse for a model's outputs. Raises InvalidInput for what BYTES cannot hold.
+
+    lead: sizes to show in front of each output's own.
+    """
     response = _infer().response()
-    _fill(response, wish, result.outputs, raw=raw)
+    _fill(response, wish, outputs, raw=raw, lead=lead)
     return bytes(response.SerializeToString())
 
 
-def encode_streamed(wish: Wish, result: Result | None, *, raw: bool, final: bool) -> bytes:
+def encode_streamed(
+    wish: Wish,
+    outputs: Sequence[Array] | None,
+    *,
+    raw: bool,
+    final: bool,
+    lead: tuple[int, ...] = (),
+) -> bytes:
     """The ModelStreamInferResponse for one of a request's answers; None: that there is no more."""
     message = _infer().streamed()
     response = message.infer_response
-    if result is None:
+    if outputs is None:
         response.model_name, response.model_version = wish.model, VERSION
         if wish.id is not None:
             response.id = wish.id
     else:
-        _fill(response, wish, result.outputs, raw=raw)
+        _fill(response, wish, outputs, raw=raw, lead=lead)
     response.parameters[FINAL_RESPONSE].bool_param = final
     return bytes(message.SerializeToString())
 
@@ -246,7 +258,9 @@ def encode_stream_error(model: str, request_id: str, error: FarmError) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def _fill(response: Any, wish: Wish, outputs: Sequence[Array], *, raw: bool) -> None:
+def _fill(
+    response: Any, wish: Wish, outputs: Sequence[Array], *, raw: bool, lead: tuple[int, ...]
+) -> None:
     response.model_name, response.model_version = wish.model, VERSION
     if wish.id is not None:
         response.id = wish.id
@@ -254,7 +268,9 @@ def _fill(response: Any, wish: Wish, outputs: Sequence[Array], *, raw: bool) -> 
     raw = raw or not all(w.datatype in FIELDS for w in wish.outputs)
     for wished in wish.outputs:
         array = outputs[wished.position]
-        output = response.outputs.add(name=wished.name, datatype=wished.datatype, shape=array.shape)
+        output = response.outputs.add(
+            name=wished.name, datatype=wished.datatype, shape=lead + array.shape
+        )
         if raw:
             response.raw_output_contents.append(raw_bytes(array))
         else:

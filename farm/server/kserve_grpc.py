@@ -9,14 +9,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from farm.call import Call, Hints, ModelInfo
+from farm.call import Hints, ModelInfo
 from farm.errors import ModelNotFound, UnsupportedFeature
 from farm.protocols.kserve import (
     InferRequest,
-    Wish,
     call_of,
     config_of,
     hints_of_parameters,
+    without_axis,
 )
 from farm.protocols.kserve_grpc import (
     decode,
@@ -30,7 +30,7 @@ from farm.protocols.kserve_metadata import model_config, model_metadata, server_
 from farm.protocols.kserve_tensors import shown
 from farm.server.door import Backend, hints_of
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
-from farm.server.kserve_grpc_stream import InferStream
+from farm.server.kserve_grpc_stream import Asked, InferStream
 from farm.server.kserve_repository import Repository
 from farm.server.kserve_statistics import statistics_of
 
@@ -93,13 +93,11 @@ class KServeGrpc:
 
     async def _infer(self, body: bytes, caller: Caller) -> bytes:
         request, raw = decode_infer(body)
-        call, hints, wish = await self.call(request, hints_for(caller))
+        call, hints, wish, lead = await self.asked(request, hints_for(caller))
         result = await self._backend.submit(call, hints)
-        return encode_infer(wish, result, raw=raw)
+        return encode_infer(wish, result.outputs, raw=raw, lead=lead)
 
-    async def call(
-        self, request: InferRequest, hints: Hints, *, streaming: bool = False
-    ) -> tuple[Call, Hints, Wish]:
+    async def asked(self, request: InferRequest, hints: Hints, *, streaming: bool = False) -> Asked:
         """The call that a request is, for the model as it describes itself for its config."""
         info = self._repository.model(request.model, request.version)
         if request.parameters:
@@ -109,12 +107,14 @@ class KServeGrpc:
                 info.name, config
             )
         call, wish = call_of(request, info, streaming=streaming)
-        return call, hints, wish
+        if call.rows == 1:
+            return Asked(without_axis(call), hints, wish, (1,))
+        return Asked(call, hints, wish, ())
 
     async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
         # The RPC's deadline ends the stream as a whole, and with it whatever runs.
         hints = hints_for(caller._replace(remaining_s=None))
-        stream = InferStream(self._backend, self.call, write, hints)
+        stream = InferStream(self._backend, self.asked, write, hints)
         await stream.serve(requests, self._ending)
 
     # What is known without running a model

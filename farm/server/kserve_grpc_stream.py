@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from farm.call import Call, Hints, Operation, Result
 from farm.errors import FarmError, Unavailable
@@ -26,12 +26,19 @@ IN_FLIGHT = 512
 """Requests of one stream at work, or answered and not yet written, before more are read."""
 
 
+class Asked(NamedTuple):
+    """A request as a call; lead: sizes to show in front of each output's own."""
+
+    call: Call
+    hints: Hints
+    wish: Wish
+    lead: tuple[int, ...]
+
+
 class MakesCalls(Protocol):
     """Makes a request a call."""
 
-    def __call__(
-        self, request: InferRequest, hints: Hints, *, streaming: bool
-    ) -> Awaitable[tuple[Call, Hints, Wish]]:
+    def __call__(self, request: InferRequest, hints: Hints, *, streaming: bool) -> Awaitable[Asked]:
         """The call, its hints, and what is asked back. Raises FarmError."""
 
 
@@ -86,10 +93,10 @@ class InferStream:
 
     async def _run(self, message: Any) -> None:
         request, raw = infer_request(message)
-        call, hints, wish = await self._call_of(request, self._hints, streaming=True)
+        call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
         if call.operation is not Operation.STREAM:
             result = await self._backend.submit(call, hints)
-            await self._send(encode_streamed(wish, result, raw=raw, final=True))
+            await self._send(encode_streamed(wish, result.outputs, raw=raw, final=True, lead=lead))
             return
         outcomes: asyncio.Queue[Result | FarmError] = asyncio.Queue()
         task_id = self._backend.start_call(call, hints, outcomes.put_nowait)
@@ -100,7 +107,8 @@ class InferStream:
                     raise outcome
                 if not outcome.more:
                     break
-                await self._send(encode_streamed(wish, outcome, raw=raw, final=False))
+                outputs = outcome.outputs
+                await self._send(encode_streamed(wish, outputs, raw=raw, final=False, lead=lead))
         finally:
             self._backend.cancel(task_id)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):

@@ -460,6 +460,8 @@ def test_a_decoupled_model_gives_several_answers(client: triton.InferenceServerC
     assert finals == [False, False, False, True]
     stream.ask("count", count_to(2), "plain")
     assert [stream.get()[0].as_numpy("i").tolist() for _ in range(2)] == [[0], [1]]
+    stream.ask("count", tensor(np.array([[2]], np.int32), "n", "INT32"), "a row")
+    assert [stream.get()[0].as_numpy("i").tolist() for _ in range(2)] == [[[0]], [[1]]]
     client.stop_stream()
     assert stream.none_left()
 

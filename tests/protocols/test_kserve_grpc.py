@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from farm.call import ModelInfo, Result, TensorInfo
+from farm.call import ModelInfo, TensorInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable, UnsupportedFeature
 from farm.protocols import kserve_grpc
 from farm.protocols.kserve import VERSION, Wish, WishedOutput, call_of
@@ -227,7 +227,7 @@ def test_an_empty_tensor_may_be_typed() -> None:
 @pytest.mark.parametrize("datatype", VALUES)
 def test_raw_answers_hold_the_bits(datatype: str) -> None:
     values = values_of(datatype)
-    answer = response(encode_infer(wish_for(datatype), Result((values,)), raw=True))
+    answer = response(encode_infer(wish_for(datatype), (values,), raw=True))
     assert (answer.model_name, answer.model_version, answer.id) == ("m", VERSION, "7")
     (output,) = answer.outputs
     assert (output.name, output.datatype, list(output.shape)) == ("y", datatype, [3])
@@ -238,7 +238,7 @@ def test_raw_answers_hold_the_bits(datatype: str) -> None:
 @pytest.mark.parametrize("datatype", TYPED)
 def test_typed_answers_hold_the_values(datatype: str) -> None:
     values = values_of(datatype)
-    answer = response(encode_infer(wish_for(datatype), Result((values,)), raw=False))
+    answer = response(encode_infer(wish_for(datatype), (values,), raw=False))
     assert not answer.raw_output_contents
     found = np.array(list(getattr(answer.outputs[0].contents, FIELDS[datatype])), values.dtype)
     np.testing.assert_array_equal(found, values)
@@ -249,7 +249,7 @@ def test_a_type_without_a_field_makes_the_whole_answer_raw(datatype: str) -> Non
     wish = Wish(
         "m", None, [WishedOutput(0, "y", datatype, False), WishedOutput(1, "z", "FP64", False)]
     )
-    result = Result((values_of(datatype), np.ones(2)))
+    result = (values_of(datatype), np.ones(2))
     answer = response(encode_infer(wish, result, raw=False))
     assert len(answer.raw_output_contents) == 2
     assert not any(output.HasField("contents") for output in answer.outputs)
@@ -261,13 +261,18 @@ def test_outputs_come_as_they_were_asked_for() -> None:
     body = asked(raw=[bytes(24)], change=lambda m: m.outputs.add(name="z"))
     request, raw = decode_infer(body)
     _, wish = call_of(request, info)
-    answer = response(encode_infer(wish, Result((np.ones(()), np.ones(2))), raw=raw))
+    answer = response(encode_infer(wish, (np.ones(()), np.ones(2)), raw=raw))
     assert [output.name for output in answer.outputs] == ["z"]
+
+
+def test_sizes_may_be_shown_in_front_of_an_outputs_own() -> None:
+    answer = response(encode_infer(wish_for("FP64"), (np.ones(3),), raw=True, lead=(1,)))
+    assert list(answer.outputs[0].shape) == [1, 3]
 
 
 def test_texts_of_a_model_are_bytes() -> None:
     values = np.array(["ü", b"b"], object)
-    answer = response(encode_infer(wish_for("BYTES"), Result((values,)), raw=False))
+    answer = response(encode_infer(wish_for("BYTES"), (values,), raw=False))
     assert list(answer.outputs[0].contents.bytes_contents) == ["ü".encode(), b"b"]
 
 
@@ -277,7 +282,7 @@ def test_texts_of_a_model_are_bytes() -> None:
 def test_streamed_answers_say_whether_they_are_the_last() -> None:
     wish = wish_for("FP64")
     for final in (False, True):
-        body = encode_streamed(wish, Result((np.ones(3),)), raw=True, final=final)
+        body = encode_streamed(wish, (np.ones(3),), raw=True, final=final)
         message = decode("inference.ModelStreamInferResponse", body)
         assert message.error_message == ""
         assert message.infer_response.id == "7"
