@@ -173,6 +173,13 @@ def test_numbers_that_are_not_finite_are_words_in_json(door: Door) -> None:
     assert b'"data":[NaN,-Infinity]' in response.data
 
 
+def test_they_are_written_as_the_farm_is_told() -> None:
+    settings = Settings(port=0, non_finite="null")
+    with front_door({"double": double}, settings=settings) as door:
+        body = json.dumps(x([math.nan, 1.0])).encode()
+        assert b'"data":[null,2.0]' in door.ask("POST", INFER, body).data
+
+
 def test_a_farms_own_headers_come_along(door: Door) -> None:
     response = door.ask("POST", INFER, x([1, 2]))
     assert float(response.headers["farm-run-time"]) >= 0
