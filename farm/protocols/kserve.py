@@ -21,7 +21,6 @@ from farm.call import (
     Hints,
     ModelInfo,
     Operation,
-    TensorInfo,
     canonical_config,
 )
 from farm.errors import (
@@ -40,6 +39,7 @@ from farm.errors import (
     WorkerLost,
 )
 from farm.protocols.kserve_tensors import datatype_of, shown
+from farm.protocols.rows import rows_of, unlike_rows
 
 VERSION = "1"
 """The one version that every model has."""
@@ -177,30 +177,15 @@ def _arrays(given: Sequence[InferInput], info: ModelInfo) -> tuple[tuple[Array, 
                 f"input {got.name!r} has datatype {got.datatype}; "
                 f"model {info.name!r} expects {datatype}"
             )
-        those = _rows(got, tensor, info)
+        those = rows_of(got.name, got.shape, tensor, info.name)
         if not first and those != rows:
-            raise _unlike_rows(given)
+            raise unlike_rows((tensor.name, tensor.shape) for tensor in given)
         rows, first = those, False
         arrays.append(got.array)
     # Rows that hold nothing cost a client nothing: nobody declares a million million of them.
     if rows is not None and not any(array.size for array in arrays):
         raise InvalidInput("the inputs hold no values; expected one row or more")
     return tuple(arrays), rows
-
-
-def _rows(got: InferInput, tensor: TensorInfo, info: ModelInfo) -> int | None:
-    shape, expected = got.shape, tensor.shape
-    surplus = len(shape) - len(expected)
-    if surplus in (0, 1) and (
-        shape[surplus:] == expected
-        or all(want in (-1, size) for want, size in zip(expected, shape[surplus:], strict=True))
-    ):
-        return shape[0] if surplus else None
-    one, batch = list(expected), [-1, *expected]
-    raise InvalidInput(
-        f"input {got.name!r} has shape {shown(list(shape))}; model {info.name!r} expects "
-        f"{one}, or {batch} for a batch"
-    )
 
 
 def _wrong_inputs(given: Sequence[InferInput], info: ModelInfo) -> InvalidInput:
@@ -217,14 +202,6 @@ def _wrong_inputs(given: Sequence[InferInput], info: ModelInfo) -> InvalidInput:
         missing = next(name for name in expected if name not in names)
         wrong = f"input {missing!r} is missing"
     return InvalidInput(f"{wrong}; model {info.name!r} expects the inputs {expected}")
-
-
-def _unlike_rows(given: Sequence[InferInput]) -> InvalidInput:
-    shapes = ", ".join(f"{tensor.name!r} {shown(list(tensor.shape))}" for tensor in given)
-    return InvalidInput(
-        f"the inputs have the shapes {shapes}; expected a batch axis of the same size for all "
-        "or for none"
-    )
 
 
 def _outputs(request: InferRequest, info: ModelInfo) -> Sequence[WishedOutput]:

@@ -1,0 +1,44 @@
+"""One evaluation or a batch of rows: the rank of a request's tensors says which.
+
+A tensor that the model declares with shape (n,) is shown to clients as [-1, n]. One of rank 2 is
+then a batch of rows, one of rank 1 a single evaluation, whose answer has no batch axis either.
+That holds for every model, whether its evaluate takes batches or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from farm.call import TensorInfo
+from farm.errors import InvalidInput
+from farm.protocols.kserve_tensors import shown
+
+Shape = tuple[int, ...]
+
+
+def rows_of(name: str, shape: Shape, tensor: TensorInfo, model: str) -> int | None:
+    """The rows that an input of this shape has for a tensor of a model; None: no batch axis.
+
+    name: what the request calls it. Raises InvalidInput when the shape does not fit.
+    """
+    expected = tensor.shape
+    surplus = len(shape) - len(expected)
+    if surplus in (0, 1) and (
+        shape[surplus:] == expected
+        or all(want in (-1, size) for want, size in zip(expected, shape[surplus:], strict=True))
+    ):
+        return shape[0] if surplus else None
+    one, batch = list(expected), [-1, *expected]
+    raise InvalidInput(
+        f"input {name!r} has shape {shown(list(shape))}; model {model!r} expects "
+        f"{one}, or {batch} for a batch"
+    )
+
+
+def unlike_rows(given: Iterable[tuple[str, Shape]]) -> InvalidInput:
+    """The error for inputs, by name and shape, that have different numbers of rows."""
+    shapes = ", ".join(f"{name!r} {shown(list(shape))}" for name, shape in given)
+    return InvalidInput(
+        f"the inputs have the shapes {shapes}; expected a batch axis of the same size for all "
+        "or for none"
+    )
