@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import Any, NamedTuple, Protocol
 
 from farm.call import Call, Hints, Operation, Result
-from farm.errors import FarmError, Unavailable
+from farm.errors import FarmError, Overloaded, Unavailable
 from farm.protocols.kserve import InferRequest, Wish
 from farm.protocols.kserve_grpc import (
     EMPTY_FINAL_RESPONSE,
@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 512
 """Requests of one stream at work, or answered and not yet written, before more are read."""
+
+MOST_UNSENT = 256 << 20
+"""Bytes of answers that a client may leave unread before its request is ended: a model that goes on
+and on must not fill the memory."""
 
 
 class Asked(NamedTuple):
@@ -99,7 +103,19 @@ class InferStream:
             await self._send(encode_streamed(wish, result.outputs, raw=raw, final=True, lead=lead))
             return
         outcomes: asyncio.Queue[Result | FarmError] = asyncio.Queue()
-        task_id = self._backend.start_call(call, hints, outcomes.put_nowait)
+        unsent = 0
+
+        def take(outcome: Result | FarmError) -> None:
+            nonlocal unsent
+            if isinstance(outcome, Result):
+                unsent += _size(outcome)
+                if unsent > MOST_UNSENT:
+                    self._backend.cancel(task_id)
+                    text = f"{unsent} bytes of answers wait for the client; it has to read faster"
+                    outcome = Overloaded(text)
+            outcomes.put_nowait(outcome)
+
+        task_id = self._backend.start_call(call, hints, take)
         try:
             while True:
                 outcome = await outcomes.get()
@@ -109,6 +125,7 @@ class InferStream:
                     break
                 outputs = outcome.outputs
                 await self._send(encode_streamed(wish, outputs, raw=raw, final=False, lead=lead))
+                unsent -= _size(outcome)
         finally:
             self._backend.cancel(task_id)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):
@@ -117,3 +134,8 @@ class InferStream:
     async def _send(self, answer: bytes) -> None:
         async with self._writing:  # gRPC takes one at a time
             await self._write(answer)
+
+
+def _size(answer: Result) -> int:
+    """Bytes that an answer holds, with something for the answer itself."""
+    return 1000 + sum(array.nbytes for array in answer.outputs)

@@ -493,25 +493,27 @@ def test_an_error_in_a_stream_has_the_id_of_its_request(served: Served) -> None:
 # Many at once, and the asynchronous clients
 
 
-async def _one(client: triton_aio.InferenceServerClient, i: int) -> str:
+async def _one(address: str, i: int) -> str:
     """One client: every third sends what is wrong. Says what is amiss, or nothing."""
+    own_connection = [("grpc.use_local_subchannel_pool", 1)]
     rows = np.full((1 + i % 5, 3), float(i + 100))
-    if i % 3:
-        answer = await client.infer("twice", [tensor(rows)], request_id=str(i))
-        right = np.array_equal(answer.as_numpy("y"), 2 * rows)
-        return "" if right and answer.get_response().id == str(i) else f"{i}: {answer}"
-    wrong = [tensor(rows[:, :2]), tensor(rows, "z"), tensor(np.full((2, 3), 13.0))][i % 9 // 3]
-    try:
-        await client.infer("twice", [wrong], request_id=str(i))
-    except InferenceServerException:
-        return ""
-    return f"{i}: no error"
+    async with triton_aio.InferenceServerClient(address, channel_args=own_connection) as client:
+        if i % 3:
+            answer = await client.infer("twice", [tensor(rows)], request_id=str(i))
+            right = np.array_equal(answer.as_numpy("y"), 2 * rows)
+            return "" if right and answer.get_response().id == str(i) else f"{i}: {answer}"
+        wrong = [tensor(rows[:, :2]), tensor(rows, "z"), tensor(np.full((2, 3), 13.0))][i % 9 // 3]
+        try:
+            await client.infer("twice", [wrong], request_id=str(i))
+        except InferenceServerException:
+            return ""
+        return f"{i}: no error"
 
 
 def test_200_clients_good_and_bad_get_their_own_numbers(served: Served) -> None:
     async def all_at_once() -> list[str]:
-        async with triton_aio.InferenceServerClient(served.connection.grpc) as client:
-            return await asyncio.gather(*[_one(client, i) for i in range(200)])
+        address = served.connection.grpc
+        return await asyncio.gather(*[_one(address, i) for i in range(200)])
 
     assert [text for text in asyncio.run(all_at_once()) if text] == []
 

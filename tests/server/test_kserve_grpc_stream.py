@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -49,6 +50,16 @@ class Count(farm.Model):
         for i in range(int(inputs["n"][0])):
             if i == 13:
                 raise ValueError("thirteen")
+            yield np.array([float(i)])
+
+
+class Forever(farm.Model):
+    """Never ends."""
+
+    inputs, outputs = {"x": 1}, {"i": 1}
+
+    def stream(self, inputs: Inputs, config: Config) -> Iterator[Any]:
+        for i in itertools.count():
             yield np.array([float(i)])
 
 
@@ -103,11 +114,16 @@ class Served:
         rows = self.dispatcher.snapshot()["queues"]
         return sum(row["queued"] for row in rows)
 
+    def idle(self) -> bool:
+        rows = self.dispatcher.snapshot()["queues"]
+        return all(row["queued"] == row["in_flight"] == 0 for row in rows)
+
 
 @asynccontextmanager
 async def served() -> AsyncIterator[Served]:
     held = Held()
-    dispatcher = Dispatcher([LocalTransport({"held": held, "count": Count()}, workers=2)])
+    models = {"held": held, "count": Count(), "forever": Forever()}
+    dispatcher = Dispatcher([LocalTransport(models, workers=2)])
     dispatcher.start()
     try:
         await dispatcher.wait_for_workers(2, timeout_s=LIMIT_S)
@@ -232,6 +248,27 @@ async def test_who_does_not_take_answers_is_not_read_without_end(
         assert client.read == 5
         client.may_write.set()
         await until(lambda: len(client.answers) == 50)
+        client.half_close()
+        await asyncio.wait_for(client.served, LIMIT_S)
+
+
+@on_loop
+async def test_a_model_that_goes_on_and_on_is_ended_when_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kserve_grpc_stream, "MOST_UNSENT", 100_000)
+    async with served() as farm_:
+        client = Client(farm_.service)
+        client.may_write.clear()
+        client.ask("forever", 1)
+        await until(lambda: farm_.dispatcher.calls_taken == 1)
+        await until(lambda: farm_.idle())
+        client.may_write.set()
+        await until(lambda: client.answers and client.answers[-1].error_message)
+        assert "has to read faster" in client.answers[-1].error_message
+        assert 90 < len(client.answers) < 110
+        client.ask("held", 1, "next")
+        await until(lambda: client.ids[-1] == "next")
         client.half_close()
         await asyncio.wait_for(client.served, LIMIT_S)
 
