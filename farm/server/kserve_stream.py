@@ -6,13 +6,13 @@ first answer has a status of its own; after it, an event with `error` is the las
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from contextlib import closing
 
 from starlette.types import Receive, Scope, Send
 
-from farm.call import Call, Hints, Operation, Result
-from farm.errors import FarmError, Overloaded
+from farm.call import Call, Hints, Result
+from farm.errors import FarmError
 from farm.protocols.json_numbers import NonFinite
 from farm.protocols.kserve import Wish, call_of, config_of, hints_of_parameters
 from farm.protocols.kserve_generate import decode_generate, encode_generate, error_event, event
@@ -23,6 +23,7 @@ from farm.protocols.kserve_json import (
     encode_infer,
     error_body,
 )
+from farm.server.answers import Answers
 from farm.server.asgi import (
     USER,
     ClientGone,
@@ -38,9 +39,6 @@ from farm.server.kserve_repository import Repository
 from farm.server.umbridge import RETRY_SOON
 
 EVENTS = b"text/event-stream; charset=utf-8"
-
-MOST_WAITING_BYTES = 256 << 20
-"""Answers that wait for a client to read those before: beyond, it hears no more of them."""
 
 Encode = Callable[[Result], bytes]
 
@@ -65,11 +63,8 @@ class KServeStreams:
         """Answer one request."""
         try:
             call, hints, encode = await self._asked(scope, receive)
-            answers = Answers(self._backend, call, hints)
-            try:
+            with closing(Answers(self._backend, call, hints)) as answers:
                 await while_client_waits(_send_events(answers, encode, send), receive)
-            finally:
-                answers.close()
         except ClientGone:
             pass
         except Refused as refused:
@@ -108,51 +103,6 @@ class KServeStreams:
         # Events are text: raw tensors have no place in them.
         in_json = wish._replace(outputs=[o._replace(binary=False) for o in wish.outputs])
         return lambda result: event(encode_infer(in_json, result, self._non_finite)[0])
-
-
-class Answers:
-    """The answers to a call as they come; iterating raises the FarmError that ends them."""
-
-    def __init__(self, backend: Backend, call: Call, hints: Hints) -> None:
-        """Raises FarmError when the call cannot be taken."""
-        self._backend = backend
-        self._streams = call.operation is Operation.STREAM
-        self._came: asyncio.Queue[Result | FarmError] = asyncio.Queue()
-        self._waiting_bytes = 0
-        self._over = False
-        self._task_id = backend.start_call(call, hints, self._take)
-
-    def _take(self, outcome: Result | FarmError) -> None:
-        self._waiting_bytes += _bytes_of(outcome)
-        if self._waiting_bytes > MOST_WAITING_BYTES and self._came.qsize():
-            self._backend.cancel(self._task_id)
-            outcome = Overloaded("the model answers faster than the client reads; ask for less")
-        self._came.put_nowait(outcome)
-
-    def __aiter__(self) -> Answers:
-        return self
-
-    async def __anext__(self) -> Result:
-        if self._over:
-            raise StopAsyncIteration
-        outcome = await self._came.get()
-        self._waiting_bytes -= _bytes_of(outcome)
-        self._over = isinstance(outcome, FarmError) or not outcome.more
-        if isinstance(outcome, FarmError):
-            raise outcome
-        if self._over and self._streams:
-            raise StopAsyncIteration  # the end of a stream holds no answer
-        return outcome
-
-    def close(self) -> None:
-        """Nobody waits any more."""
-        if not self._over:
-            self._over = True
-            self._backend.cancel(self._task_id)
-
-
-def _bytes_of(outcome: Result | FarmError) -> int:
-    return 0 if isinstance(outcome, FarmError) else sum(a.nbytes for a in outcome.outputs)
 
 
 async def _send_events(answers: Answers, encode: Encode, send: Send) -> None:

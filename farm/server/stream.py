@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, closing
 from typing import Protocol
 
 from starlette.responses import Response
@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, Overloaded
 from farm.protocols.points import Points, encode_error_line, encode_result_line
-from farm.scheduler.state import TaskId
+from farm.server.answers import Answers, StartsCalls
 from farm.server.asgi import ClientGone, while_client_waits
 
 IN_FLIGHT = 4096
@@ -24,19 +24,11 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """How long a point waits before it asks a full queue again: doubling from the first."""
 
 
-class Submits(Protocol):
+class Submits(StartsCalls, Protocol):
     """What a stream needs of whatever runs calls."""
 
     async def submit(self, call: Call, hints: Hints) -> Result:
         """The call's result; raises FarmError. Cancelling takes the call back if it still waits."""
-
-    def start_call(
-        self, call: Call, hints: Hints, on_done: Callable[[Result | FarmError], None]
-    ) -> TaskId:
-        """Take a call in; `on_done` gets its outcomes. Raises FarmError instead."""
-
-    def cancel(self, task_id: TaskId) -> None:
-        """Take a call back."""
 
 
 class PointStream(Response):
@@ -98,12 +90,14 @@ class PointStream(Response):
             try:
                 call = self._points.call(index, self._info)
                 if call.operation is Operation.STREAM:
-                    async with aclosing(self._answers(call)) as answers:
+                    with closing(Answers(self._backend, call, self._hints)) as answers:
                         async for answer in answers:
                             yield encode_result_line(self._points, index, self._info, answer)
+                    result = answers.end
+                    assert result is not None, "they have ended without an error"
                 else:
                     result = await self._backend.submit(call, self._hints)
-                    yield encode_result_line(self._points, index, self._info, result)
+                yield encode_result_line(self._points, index, self._info, result)
                 return
             except Overloaded:
                 await asyncio.sleep(pause_s)
@@ -111,18 +105,3 @@ class PointStream(Response):
             except FarmError as error:
                 yield encode_error_line(index, error)
                 return
-
-    async def _answers(self, call: Call) -> AsyncGenerator[Result]:
-        """The answers of a stream and its end; leaving early takes it back."""
-        outcomes: asyncio.Queue[Result | FarmError] = asyncio.Queue()
-        task_id = self._backend.start_call(call, self._hints, outcomes.put_nowait)
-        try:
-            while True:
-                outcome = await outcomes.get()
-                if isinstance(outcome, FarmError):
-                    raise outcome
-                yield outcome
-                if not outcome.more:
-                    return
-        finally:
-            self._backend.cancel(task_id)
