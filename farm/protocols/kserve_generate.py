@@ -20,12 +20,15 @@ from farm.protocols.kserve_tensors import datatype_of
 
 
 def decode_generate(model: str, version: str, body: bytes, info: ModelInfo) -> InferRequest:
-    """The request for one evaluation that a flat object is; members that are no inputs are
-    parameters, and `id` is the request's id.
+    """The request for one evaluation that a flat object is.
 
-    Raises InvalidRequest, InvalidInput, UnsupportedFeature.
+    Members that are no inputs are parameters, and `id` is the request's id. Those of an object
+    `parameters` count as the object's own. Raises InvalidRequest, InvalidInput, UnsupportedFeature.
     """
     message = decode_object(body)
+    names = [tensor.name for tensor in info.inputs]
+    if type(message.get("parameters")) is dict and "parameters" not in names:
+        message = message.pop("parameters") | message
     inputs = []
     for tensor in info.inputs:
         if tensor.name in message:

@@ -41,6 +41,15 @@ def test_inputs_by_name_in_whatever_nesting(n: Any, x: Any) -> None:
     )
 
 
+def test_an_object_of_parameters_is_spread_out() -> None:
+    request = decoded({"n": 1, "parameters": {"x": [1, 2, 3, 4], "n": 7, "priority": 2}})
+    assert request.parameters == {"priority": 2}
+    assert [tensor.array.reshape(-1).tolist() for tensor in request.inputs] == [[1], [1, 2, 3, 4]]
+    named = ModelInfo("m", (TensorInfo("parameters", (1,)),), ())
+    assert decoded({"parameters": 3.5}, named).inputs[0].array.tolist() == [3.5]
+    assert decoded({"parameters": 3.5}).parameters == {"parameters": 3.5}
+
+
 def test_an_open_size_fits_what_came() -> None:
     assert decoded({"x": [1, 2, 3, 4, 5, 6]}, OPEN).inputs[0].shape == (3, 2)
     assert decoded({"x": []}, OPEN).inputs[0].shape == (0, 2)
