@@ -41,12 +41,13 @@ def array_of_data(data: Any, datatype: str, shape: tuple[int, ...], where: str) 
             raise InvalidInput(f"data of {where} is {kind_of(data)}; expected a list")
         data = [data]
     flat = data if len(shape) == 1 or list not in map(type, data) else _flat(data, shape, where)
-    if len(flat) != math.prod(shape):
+    count = math.prod(shape)
+    if len(flat) != count:
         raise InvalidInput(
-            f"data of {where} has {len(flat)} elements; "
-            f"its shape {shown(list(shape))} has {math.prod(shape)}"
+            f"data of {where} has {len(flat)} elements; its shape {shown(list(shape))} has {count}"
         )
-    return shaped(_vector(flat, datatype, dtype, where), shape, where)
+    vector = _vector(flat, datatype, dtype, where)
+    return vector.reshape(shape) if count else shaped(vector, shape, where)
 
 
 def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:

@@ -45,7 +45,7 @@ def decode_infer(
     checked against what was sent. Raises InvalidRequest, InvalidInput, UnsupportedFeature.
     """
     if header_length is None:
-        message, tail = parse(body), _Tail(b"")
+        message, tail = parse(body), NO_TAIL
     else:
         end = _json_length(header_length, len(body))
         message, tail = parse(body[:end]), _Tail(memoryview(body)[end:])
@@ -100,6 +100,9 @@ class _Tail:
         left = len(self._data) - self._position
         if left:
             raise InvalidInput(f"{left} bytes are left behind the last input's data")
+
+
+NO_TAIL = _Tail(b"")
 
 
 def _objects(message: dict[str, Any], key: str, *, needed: bool = True) -> Sequence[Any]:
@@ -160,10 +163,10 @@ def _input(item: dict[str, Any], index: int, tail: _Tail) -> InferInput:
     if type(datatype) is not str:
         what = kind_of(datatype) if "datatype" in item else "missing"
         raise InvalidInput(f"datatype of {where} is {what}; expected a string, such as FP64")
-    parameters = _parameters(item, where)
+    parameters, size = _parameters(item, where), None
     if parameters:
         refuse_shared_memory(parameters)
-    size = parameters.get("binary_data_size")
+        size = parameters.get("binary_data_size")
     if size is None:
         if "data" not in item:
             raise InvalidInput(f"{where} has neither data nor the parameter binary_data_size")
