@@ -55,7 +55,6 @@ class InferStream:
         self._write = write
         self._hints = hints
         self._room = asyncio.Semaphore(IN_FLIGHT)
-        self._writing = asyncio.Lock()
 
     async def serve(self, requests: Requests, ending: asyncio.Event) -> None:
         """Until the client has sent all and has all answers.
@@ -87,11 +86,11 @@ class InferStream:
             model, request_id = message.model_name, message.id
             await self._run(message)
         except FarmError as error:
-            await self._send(encode_stream_error(model, request_id, error))
+            await self._write(encode_stream_error(model, request_id, error))
         except Exception:
             logger.exception("answering a request of a stream")
             mistake = FarmError(INTERNAL_ERROR)
-            await self._send(encode_stream_error(model, request_id, mistake))
+            await self._write(encode_stream_error(model, request_id, mistake))
         finally:
             self._room.release()
 
@@ -100,7 +99,7 @@ class InferStream:
         call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
         if call.operation is not Operation.STREAM:
             result = await self._backend.submit(call, hints)
-            await self._send(encode_streamed(wish, result.outputs, raw=raw, final=True, lead=lead))
+            await self._write(encode_streamed(wish, result.outputs, raw=raw, final=True, lead=lead))
             return
         outcomes: asyncio.Queue[Result | FarmError] = asyncio.Queue()
         unsent = 0
@@ -124,16 +123,12 @@ class InferStream:
                 if not outcome.more:
                     break
                 outputs = outcome.outputs
-                await self._send(encode_streamed(wish, outputs, raw=raw, final=False, lead=lead))
+                await self._write(encode_streamed(wish, outputs, raw=raw, final=False, lead=lead))
                 unsent -= _size(outcome)
         finally:
             self._backend.cancel(task_id)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):
-            await self._send(encode_streamed(wish, None, raw=raw, final=True))
-
-    async def _send(self, answer: bytes) -> None:
-        async with self._writing:  # gRPC takes one at a time
-            await self._write(answer)
+            await self._write(encode_streamed(wish, None, raw=raw, final=True))
 
 
 def _size(answer: Result) -> int:

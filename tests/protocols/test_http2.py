@@ -162,6 +162,21 @@ def test_repeated_headers_are_remembered_and_others_are_not_mistaken() -> None:
         pair.exchange()
 
 
+def test_the_same_bytes_mean_something_else_once_the_table_has_changed() -> None:
+    def read(stream: int, block: bytes) -> dict[bytes, bytes]:
+        (opened, _) = server.receive(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
+        assert isinstance(opened, Opened)
+        return opened.headers
+
+    server = Http2Connection()
+    server.receive(GREETING)
+    first_of_table = b"\xbe"
+    assert read(1, b"\x40\x01a\x011") == {b"a": b"1"}  # and into the table
+    assert read(3, first_of_table) == read(5, first_of_table) == {b"a": b"1"}
+    assert read(7, b"\x40\x01b\x012") == {b"b": b"2"}
+    assert read(9, first_of_table) == {b"b": b"2"}
+
+
 names = st.sampled_from([b"a", b"b", b"grpc-timeout", b":path", b"content-type"])
 values = st.sampled_from([b"", b"1", b"2", b"x" * 200, bytes(range(33, 127))])
 

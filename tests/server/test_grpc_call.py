@@ -143,3 +143,15 @@ async def test_after_it_has_failed_nothing_more_is_said() -> None:
         await asyncio.sleep(0)
     assert line.said() == b""
     assert methods.callers == []
+
+
+@on_loop
+async def test_a_deadline_means_nothing_once_there_is_an_answer() -> None:
+    call, line, _ = begun("/x/Echo", {b"grpc-timeout": b"50m"})
+    call.received(framed(b"abc"))
+    call.half_closed()
+    await until(lambda: line.ended)
+    passed = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.1, passed.set)
+    await passed.wait()
+    assert line.ended == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -288,6 +289,23 @@ async def test_who_does_not_read_is_not_written_to_without_end() -> None:
             client.send()
         _, headers = await client.answer(stream)
         assert headers["grpc-status"] == "0"
+
+
+@on_loop
+async def test_who_does_not_read_is_not_heard_without_end() -> None:
+    async with connected() as (_, _, connect):
+        client = await connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it reads, too
+        pings, sent = frame(PING, 0, 0, bytes(8)) * 10_000, 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 200 << 20:
+                client.writer.write(pings)
+                sent += len(pings)
+                await asyncio.wait_for(client.writer.drain(), 1.0)
+        assert sent < 100 << 20
+        other = await connect()
+        body, _ = await other.answer(other.ask("Echo", b"abc"))
+        assert body == framed(b"abc")
 
 
 @on_loop
