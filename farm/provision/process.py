@@ -66,7 +66,7 @@ class Watch:
             self._drains.add(signal.SIGINT)
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come while the main thread has it
         self._drain: Callable[[], None] | None = None
         self.asked = False
 
@@ -84,6 +84,9 @@ class Watch:
         # Once more, for models that set a wake-up descriptor of their own, as asyncio does.
         with contextlib.suppress(BlockingIOError):
             os.write(self._write_end, bytes([number]))
+        if not self._patience_s:
+            # Before the main thread goes on: it may be about to begin the next call.
+            self.ask_to_drain()
 
     def call_on_drain(self, drain: Callable[[], None] | None) -> None:
         """What to call when asked to drain, at once if that was asked already."""
@@ -105,10 +108,14 @@ class Watch:
                         os.killpg(os.getpgrp(), signal.SIGKILL)
                     os._exit(EXIT_ORPHANED)
                 numbers = os.read(self._read_end, 64)
-                if not self._drains.isdisjoint(numbers):
-                    timer = threading.Timer(self._patience_s, self.ask_to_drain)
-                    timer.daemon = True
-                    timer.start()
+                if self._drains.isdisjoint(numbers):
+                    continue
+                if not self._patience_s:
+                    self.ask_to_drain()
+                    continue
+                timer = threading.Timer(self._patience_s, self.ask_to_drain)
+                timer.daemon = True
+                timer.start()
 
     def ask_to_drain(self) -> None:
         """As a signal does; from any thread."""
