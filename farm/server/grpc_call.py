@@ -213,8 +213,8 @@ class _Requests:
         self._messages += messages
         if messages:
             self._more.set()
-        else:
-            self._acknowledge()
+        elif not self._messages:
+            self._acknowledge()  # a message may be longer than what is sent ahead
 
     def end(self) -> None:
         """No more will come."""

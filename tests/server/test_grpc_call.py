@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Mapping
 
 import pytest
 
+from farm.protocols import http2
 from farm.protocols.grpc import Failed, framed
 from farm.protocols.http2 import Http2Connection
-from farm.protocols.http2_frames import END_HEADERS, HEADERS, PREFACE, frame
+from farm.protocols.http2_frames import END_HEADERS, HEADERS, PREFACE, WINDOW_UPDATE, frame
 from farm.server.grpc_call import (
     Bidirectional,
     Call,
@@ -104,6 +106,32 @@ async def test_many_for_many() -> None:
     call.half_closed()
     await until(lambda: line.ended)
     assert framed(b"42") in line.said()
+
+
+@on_loop
+async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "STREAM_WINDOW", 2)  # so that every byte is told
+    call, line, _ = begun("/x/Sum")
+
+    def told() -> int:
+        """Bytes that may be sent more, as the client hears it."""
+        return sum(
+            struct.unpack_from(">L", part, 9)[0]
+            for part in map(bytes, line.http2.take())
+            if part[3] == WINDOW_UPDATE
+        )
+
+    call.received(framed(b"1")[:4])
+    assert told() == 4  # of a message that is not whole
+    call.received(framed(b"1")[4:] + framed(b"2")[:3])
+    call.received(framed(b"2")[3:5])
+    assert told() == 0
+    await asyncio.sleep(0)
+    assert told() == 7
+    call.received(framed(b"2")[5:])
+    call.half_closed()
+    await until(lambda: line.ended)
+    assert framed(b"3") in line.said()
 
 
 @on_loop
