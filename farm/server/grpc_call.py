@@ -74,10 +74,11 @@ class Call:
         self._timer: asyncio.TimerHandle | None = None
         self._messages: Messages
         self._caller: Caller
-        # One of these takes what comes.
+        # What takes the messages.
+        self._unary: Unary | None = None
+        self._server_stream: ServerStream | None = None
         self._single: list[bytes] = []
         self._requests: _Requests | None = None
-        self._one: Callable[[bytes], Awaitable[None]]
         # Writing
         self._clear = asyncio.Event()
 
@@ -93,11 +94,11 @@ class Call:
             self._timer = loop.call_later(remaining_s, self._expire)
         self._caller = caller
         service = self._service
-        if (unary := service.unary.get(path)) is not None:
-            self._one = lambda body: self._answer(unary, body)
-        elif (one_way := service.server_streams.get(path)) is not None:
-            self._one = lambda body: one_way(body, self._write, caller)
-        elif (both_ways := service.bidirectional.get(path)) is not None:
+        self._unary = service.unary.get(path)
+        self._server_stream = service.server_streams.get(path)
+        if self._unary is not None or self._server_stream is not None:
+            return
+        if (both_ways := service.bidirectional.get(path)) is not None:
             self._requests = requests = _Requests(self._line, self._stream)
             self._start(lambda: both_ways(requests, self._write, caller))
         else:
@@ -122,8 +123,11 @@ class Call:
             return
         if not self._single:
             raise Failed("INTERNAL", "no message for a method that takes one")
-        one, body = self._one, self._single.pop()
-        self._start(lambda: one(body))
+        body, caller = self._single.pop(), self._caller
+        if (unary := self._unary) is not None:
+            self._start(lambda: self._answer(unary, body))
+        elif (server_stream := self._server_stream) is not None:
+            self._start(lambda: server_stream(body, self._write, caller))
 
     def drained(self) -> None:
         """What was written has gone out."""
@@ -131,15 +135,17 @@ class Call:
 
     def cancel(self) -> None:
         """Nobody waits any more."""
+        task = self._task
         self._over()
-        if self._task is not None:
-            self._task.cancel()
+        if task is not None:
+            task.cancel()
 
     def fail(self, status: str, text: str) -> None:
         """End with an error, whatever runs."""
+        task = self._task
         self._end(trailers(status, text, alone=not self._headers_sent))
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
 
     # The method
 
@@ -191,6 +197,7 @@ class Call:
         self._over()
 
     def _over(self) -> None:
+        self._task = None  # who is done refers to nobody: nothing is left for the garbage collector
         if self._timer is not None:
             self._timer.cancel()
         self._line.call_ended(self._stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from farm.protocols.grpc import framed
 from farm.protocols.http2_frames import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, literal
 from farm.server.access import Access
 from farm.server.grpc import GrpcServer
-from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
+from farm.server.grpc_call import Bidirectional, Call, Caller, Requests, ServerStream, Unary, Write
 from tests.loops import LIMIT_S, on_loop, until
 
 
@@ -251,6 +252,36 @@ async def test_calls_taken_back_are_cancelled_also_before_they_run() -> None:
         body, _ = await client.answer(client.ask("Echo", b"abc"))
         assert body == framed(b"abc")
         assert methods.started - methods.cancelled == 0
+
+
+@on_loop
+async def test_calls_leave_no_cycles_behind() -> None:
+    async with connected() as (methods, _, connect):
+        client = await connect()
+
+        async def ask_all() -> None:
+            await client.answer(client.ask("Echo", b"abc", grpc_timeout="5S"))
+            await client.answer(client.ask("EchoAll", b"abc"))
+            await client.answer(client.ask("Nothing", b"abc"))
+            stream = client.ask("Hold", b"")
+            await until(lambda: methods.started == methods.cancelled + 1)
+            client.http2.reset_stream(stream)
+            stream = client.ask("Hold", b"")  # taken back before it begins
+            client.http2.reset_stream(stream)
+            client.send()
+            await until(lambda: methods.started == methods.cancelled)
+            await client.answer(client.ask("Echo", b"abc"))
+
+        await ask_all()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                await ask_all()
+            kept = [x for x in gc.get_objects() if isinstance(x, Call)]
+        finally:
+            gc.enable()
+        assert len(kept) == 0
 
 
 @on_loop
