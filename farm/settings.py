@@ -21,6 +21,8 @@ class Settings:
     host, port: where the HTTP door listens; port 0 picks a free one.
     grpc_port: where gRPC is served at that host, 0 picks a free one; None: it is not.
     grpc_tls_cert, grpc_tls_key: PEM files of the certificate and its key, to encrypt gRPC.
+    mip: models served over MIP: NAME=HOST:PORT or NAME=unix:/path each, without NAME= the only one.
+    insecure: others may reach those addresses, although the protocol has no token.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
     mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: what starts them, `{ranks}`
@@ -42,6 +44,8 @@ class Settings:
     grpc_port: int | None = None
     grpc_tls_cert: Path | None = None
     grpc_tls_key: Path | None = None
+    mip: tuple[str, ...] = ()
+    insecure: bool = False
     dir: Path = Path("farm-run")
     workers: int = 1
     mpi: int | None = None
@@ -104,10 +108,15 @@ def read_settings(path: Path) -> dict[str, Any]:
                 f"{path} sets {name!r}, which is no setting; they are: {', '.join(sorted(types))}"
             )
         expected = _EXPECTED[types[name]]
-        if isinstance(value, bool) or not isinstance(value, expected):
+        is_flag = isinstance(value, bool)
+        if not isinstance(value, expected) or is_flag != (expected == (bool,)):
             raise SettingsError(f"{path} sets {name} to {value!r}; expected {types[name]}")
+        if expected == (list,) and not all(isinstance(item, str) for item in value):
+            raise SettingsError(f"{path} sets {name} to {value!r}; expected a list of texts")
         if types[name].startswith("Path"):
             values[name] = Path(str(value))
+        elif expected == (list,):
+            values[name] = tuple(value)
     return values
 
 
@@ -119,6 +128,8 @@ _EXPECTED: dict[Any, tuple[type, ...]] = {
     "Path | None": (str,),
     "int": (int,),
     "int | None": (int,),
+    "bool": (bool,),
+    "tuple[str, ...]": (list,),
     "float": (int, float),
     "float | None": (int, float),
 }

@@ -49,6 +49,9 @@ def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:
         ("prot = 1", "'prot', which is no setting"),
         ('port = "one"', "port to 'one'; expected int"),
         ("workers = true", "workers to True; expected int"),
+        ("insecure = 1", "insecure to 1; expected bool"),
+        ('mip = "127.0.0.1:9000"', "mip to '127.0.0.1:9000'; expected tuple"),
+        ("mip = [9000]", r"mip to \[9000\]; expected a list of texts"),
         ("port = ", "cannot be read"),
     ],
 )
@@ -68,8 +71,14 @@ def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "farm.toml"
     for field in fields(Settings):
         kind = str(field.type).removesuffix(" | None")
-        value = {"str": '"x"', "Path": '"x"', "NonFinite": '"null"', "int": "1", "float": "1.0"}[
-            kind
-        ]
+        value = {
+            "str": '"x"',
+            "Path": '"x"',
+            "NonFinite": '"null"',
+            "int": "1",
+            "float": "1.0",
+            "bool": "true",
+            "tuple[str, ...]": '["x"]',
+        }[kind]
         file.write_text(f"{field.name} = {value}\n")
         assert set(read_settings(file)) == {field.name}

@@ -37,6 +37,7 @@ Examples:
   farm serve model.py --dask tcp://node1:8786 a Dask cluster runs the model
   farm serve model.py --host 0.0.0.0          other machines too; needs the token it prints
   farm serve model.py --grpc-port 8001        KServe v2 clients over gRPC, beside HTTP
+  farm serve model.py --mip 127.0.0.1:9000    KubeMo's clients over MIP, beside HTTP
 
 \b
 Then, in another terminal:
@@ -94,6 +95,15 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.PEM",
     help="The certificate's key.",
+)
+@click.option(
+    "--mip",
+    multiple=True,
+    metavar="NAME=ADDRESS",
+    help="Serve a model over MIP, for KubeMo's clients, at HOST:PORT or unix:/path; repeatable.",
+)
+@click.option(
+    "--insecure", is_flag=True, help="Let --mip listen beyond this machine, for everybody there."
 )
 @click.option(
     "--dir",
@@ -205,6 +215,8 @@ async def _serve(farm: Farm) -> int:
     if connection.grpc:
         tls = " with TLS" if farm.settings.grpc_tls_cert else ""
         click.echo(f"gRPC for KServe v2 clients{tls} at {connection.grpc}")
+    for address, name in connection.mip.items():
+        click.echo(f"MIP for {name} at {address}")
     click.echo(f"connection file {farm.connection_file.absolute()}")
     if farm.has_plan:
         click.echo(f"SLURM jobs come with demand: farm status --to {farm.settings.dir}")

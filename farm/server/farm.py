@@ -29,6 +29,8 @@ from farm.server.grpc import GrpcServer, Tls, check_packages
 from farm.server.http import HttpServer
 from farm.server.kserve_grpc import KServeGrpc
 from farm.server.kserve_repository import Repository
+from farm.server.mip import MipServer
+from farm.server.mip_address import model_of, read_address
 from farm.settings import Settings
 from farm.transports.connection import (
     Connection,
@@ -75,6 +77,7 @@ class Farm:
         plan: Plan | None = None,
     ) -> None:
         self.settings = settings
+        self._mip_addresses = [read_address(x, insecure=settings.insecure) for x in settings.mip]
         self.connection_file = settings.dir / "farm.json"
         self._models = list(models)
         self._objects = objects
@@ -91,6 +94,7 @@ class Farm:
         self._dask: DaskTransport | None = None
         self._http: HttpServer | None = None
         self._grpc: GrpcServer | None = None
+        self._mip: list[MipServer] = []
 
     @property
     def has_plan(self) -> bool:
@@ -159,7 +163,7 @@ class Farm:
         port = "*"
         known = with_secret(settings.dir, before) if before and self._plan else None
         if known is not None:
-            self.connection = replace(known, host=host, pid=os.getpid(), url="", grpc="")
+            self.connection = replace(known, host=host, pid=os.getpid(), url="", grpc="", mip={})
             port = known.endpoint.rpartition(":")[2]
         everywhere = settings.host in ANY_HOST or is_loopback(settings.host)
         interface = "tcp://*" if everywhere else f"tcp://{settings.host}"
@@ -225,6 +229,7 @@ class Farm:
         self.connection = replace(self.connection, url=f"http://{reach}:{port}")
         if settings.grpc_port is not None:
             await self._open_grpc(settings.grpc_port, reach, repository)
+        await self._open_mip()
         write_connection(self.connection_file, self.connection)
 
     async def _open_grpc(self, port: int, reach: str, repository: Repository) -> None:
@@ -244,9 +249,23 @@ class Farm:
         self._grpc = server
         self.connection = replace(self.connection, grpc=f"{reach}:{port}")
 
+    async def _open_mip(self) -> None:
+        settings = self.settings
+        # Workers from elsewhere may bring models that nobody knows yet.
+        may_come = self._plan is not None or not (self._models or self._objects)
+        models = [*self.dispatcher.models()]
+        served: dict[str, str] = {}
+        for address in self._mip_addresses:
+            address = replace(address, model=model_of(address, models, may_come=may_come))
+            server = MipServer(self.dispatcher, address, max_body_bytes=settings.max_body_bytes)
+            served[str(await server.start())] = address.model
+            self._mip.append(server)
+        self.connection = replace(self.connection, mip=served)
+
     async def _close_doors(self, grace_s: float) -> None:
         (http, self._http), (grpc, self._grpc) = (self._http, None), (self._grpc, None)
-        stops = [door.stop(grace_s) for door in (http, grpc) if door is not None]
+        mip, self._mip = self._mip, []
+        stops = [door.stop(grace_s) for door in (http, grpc, *mip) if door is not None]
         await asyncio.gather(*stops)
 
     async def wait_failed(self) -> None:

@@ -7,7 +7,8 @@ import json
 import os
 import secrets
 import socket
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class Connection:
     server_key, client_public, client_secret: CurveZMQ keys in Z85; empty on loopback.
     url, token: the HTTP door and its token, which clients of other machines have to show.
     grpc: `host:port` where gRPC is served; empty when it is not.
+    mip: the model at each address where MIP is served.
     host, pid: of the farm's process.
     """
 
@@ -36,6 +38,7 @@ class Connection:
     server_secret: str = ""
     url: str = ""
     grpc: str = ""
+    mip: Mapping[str, str] = field(default_factory=dict)
     token: str = ""
     host: str = ""
     pid: int = 0
@@ -114,7 +117,7 @@ def _checked(data: dict[str, Any]) -> Connection:
     """A Connection from JSON data; what a later release may add is left out."""
     values = {f.name: data[f.name] for f in fields(Connection) if f.name in data}
     for f in fields(Connection):
-        kind = int if isinstance(f.default, int) else str
+        kind = dict if f.name == "mip" else int if isinstance(f.default, int) else str
         if not isinstance(values.get(f.name, kind()), kind):
             raise ValueError(f"{f.name} is {values[f.name]!r}, expected {kind.__name__}")
     if "://" not in values.get("endpoint", ""):

@@ -21,7 +21,13 @@ from farm.transports.connection import (
 
 KEYS: dict[str, Any] = new_keys()
 WHOLE = Connection(
-    "tcp://node1:5555", **KEYS, url="http://node1:4242", token="t", host="node1", pid=7
+    "tcp://node1:5555",
+    **KEYS,
+    url="http://node1:4242",
+    mip={"tcp://127.0.0.1:9000": "beam"},
+    token="t",
+    host="node1",
+    pid=7,
 )
 
 

@@ -1,0 +1,87 @@
+"""MIP at an address: one model's requests in, answers out, on a loop that somebody else runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+
+from farm.protocols.mip import LARGEST_PAYLOAD
+from farm.server.door import Backend
+from farm.server.http import BACKLOG
+from farm.server.mip_address import MipAddress, bound
+from farm.server.mip_connection import PATIENCE, Connection, Patience
+from farm.worker.open_files import allow_many_open_files
+
+LAST_WORDS_S = 1.0
+"""How long answers on their way may take once everything else has ended."""
+
+
+class MipServer:
+    """One model at one address: `start` listens, `stop` ends in order."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        address: MipAddress,
+        *,
+        max_body_bytes: int = LARGEST_PAYLOAD,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        """address: with the model's name; max_body_bytes: payload of the largest packet."""
+        self.address = address
+        self._backend = backend
+        self._limit = max_body_bytes
+        self._patience = patience
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> MipAddress:
+        """Listen; gives the address with its port. Raises Unavailable when it cannot be had."""
+        allow_many_open_files()
+        listener, self.address = bound(self.address)
+        loop = asyncio.get_running_loop()
+        if self.address.path:
+            listening = loop.create_unix_server(self._connection, sock=listener, backlog=BACKLOG)
+        else:
+            listening = loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+        self._server = await listening
+        self._look()
+        return self.address
+
+    def _connection(self) -> Connection:
+        model = self.address.model
+        return Connection(self._backend, model, self._limit, self._patience, self._connections)
+
+    def _look(self) -> None:
+        """See to all connections, again and again: one timer for all costs a call nothing."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.look(now)
+        self._timer = loop.call_later(self._patience.look_every_s, self._look)
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Take nothing new, let what runs end within `grace_s` seconds, answer the rest so."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        if self.address.path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.address.path)
+        for connection in list(self._connections):
+            connection.end()
+        await self._all_gone(grace_s)
+        for connection in list(self._connections):
+            connection.give_up()
+        await self._all_gone(LAST_WORDS_S)
+        for connection in list(self._connections):
+            connection.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _all_gone(self, limit_s: float) -> None:
+        if gone := [connection.gone for connection in self._connections]:
+            await asyncio.wait(gone, timeout=limit_s)

@@ -1,0 +1,115 @@
+"""Where MIP is served: `NAME=HOST:PORT` or `NAME=unix:/path`, one address for each model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.errors import Unavailable
+from farm.server.http import BACKLOG, listen
+from farm.settings import SettingsError
+from farm.transports.connection import is_loopback
+
+UNIX = "unix:"
+
+
+@dataclass(frozen=True, slots=True)
+class MipAddress:
+    """Where one model is asked; model "": the only one. path: of a socket file, or empty."""
+
+    model: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        """The address as KubeMo's client takes it."""
+        if self.path:
+            return f"unix://{self.path}"
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else self._tcp()
+
+    def _tcp(self) -> str:
+        return f"tcp://{self.host}:{self.port}"
+
+
+def read_address(text: str, *, insecure: bool) -> MipAddress:
+    """What `--mip` says. Raises SettingsError when it is no address.
+
+    And when others than this machine could come in, unless that is wanted: the protocol has no
+    token.
+    """
+    name, equals, where = text.partition("=")
+    if not equals or text.startswith(UNIX):
+        name, where = "", text
+    if where.startswith(UNIX):
+        path = where.removeprefix(UNIX)
+        path = path.removeprefix("//") if path.startswith("///") else path
+        if not path:
+            raise SettingsError(f"mip has {text!r}, which has no path; expected unix:/path")
+        return MipAddress(name, path=str(Path(path).expanduser().absolute()))
+    host, colon, digits = where.removeprefix("tcp://").rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not digits.isdecimal() or int(digits) > 65535:
+        raise SettingsError(
+            f"mip has {text!r}; expected NAME=HOST:PORT, port 0 for a free one, or NAME=unix:/path"
+        )
+    if not insecure and not is_loopback(host):
+        raise SettingsError(
+            f"mip has {text!r}: whoever reaches that address may call the model, as MIP knows no "
+            "token; take 127.0.0.1 or unix:/path, or say --insecure"
+        )
+    return MipAddress(name, host, int(digits))
+
+
+def bound(address: MipAddress) -> tuple[socket.socket, MipAddress]:
+    """A socket that listens there, and the address with its port. Raises Unavailable."""
+    if not address.path:
+        listener = listen(address.host, address.port, port_option="with --mip, port")
+        return listener, MipAddress(address.model, address.host, listener.getsockname()[1])
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_left(address.path)
+        listener.bind(address.path)
+        os.chmod(address.path, 0o600)  # before it listens: until then nobody gets in
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise Unavailable(f"cannot listen on {UNIX}{address.path}: {reason}") from None
+    return listener, address
+
+
+def _remove_left(path: str) -> None:
+    """Remove the socket file of a server that is gone. Raises OSError where one lives."""
+    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def model_of(address: MipAddress, models: Sequence[str], *, may_come: bool) -> str:
+    """The model that is served at the address, of those there are.
+
+    may_come: others may follow. Raises SettingsError when there is no such model, or no telling.
+    """
+    if not address.model and len(models) != 1:
+        names = f"of {', '.join(models)}" if models else "as none is known yet"
+        raise SettingsError(
+            f"mip has {address} without a model; say which, NAME={address}, {names}"
+        )
+    name = address.model or models[0]
+    if name not in models and not may_come:
+        raise SettingsError(
+            f"mip has model {name!r}, which is not served; the models are {', '.join(models)}"
+        )
+    return name
