@@ -443,7 +443,7 @@ def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> 
     else:
         array = _numbers(value, dtype, what)
     if array.shape == shape:
-        return np.ascontiguousarray(array)
+        return np.asarray(array, order="C")
     fitting: tuple[int, ...] | None = shape
     if -1 in shape:
         fitting = varying_shape(array.shape, shape)
@@ -451,7 +451,7 @@ def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> 
         fitting = None
     if fitting is None:
         raise InvalidOutput(f"{what} has shape {array.shape}, expected {shape}")
-    return np.ascontiguousarray(array).reshape(fitting)
+    return np.asarray(array, order="C").reshape(fitting)
 
 
 def _numbers(value: Any, dtype: str, what: str) -> Array:

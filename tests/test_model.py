@@ -290,6 +290,12 @@ def test_a_single_number(value: Any) -> None:
     assert check_outputs(value, SCALAR)[0].tolist() == [3.0]
 
 
+@pytest.mark.parametrize("value", [3.0, np.float64(3.0), np.array(3.0), [np.array(3.0)]])
+def test_an_output_without_dimensions_stays_so(value: Any) -> None:
+    info = ModelInfo("m", (), (TensorInfo("total", ()),))
+    assert check_outputs(value, info)[0].shape == ()
+
+
 def test_rows_have_a_leading_axis() -> None:
     (y,) = check_outputs(np.zeros((5, 3)), ONE, rows=5)
     assert y.shape == (5, 3)
