@@ -23,6 +23,7 @@ class Settings:
     grpc_tls_cert, grpc_tls_key: PEM files of the certificate and its key, to encrypt gRPC.
     mip: models served over MIP: NAME=HOST:PORT or NAME=unix:/path each, without NAME= the only one.
     insecure: others may reach those addresses, although the protocol has no token.
+    graphpipe_default: the model that GraphPipe's clients find at the root; None: the only one.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
     mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: what starts them, `{ranks}`
@@ -44,6 +45,7 @@ class Settings:
     grpc_port: int | None = None
     grpc_tls_cert: Path | None = None
     grpc_tls_key: Path | None = None
+    graphpipe_default: str | None = None
     mip: tuple[str, ...] = ()
     insecure: bool = False
     dir: Path = Path("farm-run")

@@ -97,6 +97,11 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     help="The certificate's key.",
 )
 @click.option(
+    "--graphpipe-default",
+    metavar="NAME",
+    help="The model that GraphPipe's clients find at /.  [default: the only one]",
+)
+@click.option(
     "--mip",
     multiple=True,
     metavar="NAME=ADDRESS",

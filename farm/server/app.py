@@ -17,12 +17,13 @@ from farm.server.access import Access
 from farm.server.api import create_api
 from farm.server.asgi import USER, answer_refused, headers_of, peer_of
 from farm.server.door import INTERNAL_ERROR, Backend, Door, Refused
+from farm.server.graphpipe import GraphPipeDoor
+from farm.server.graphpipe import is_below as is_graphpipe
 from farm.server.kserve import KServeDoor
 from farm.server.kserve_paths import is_below, is_stream
 from farm.server.kserve_repository import Repository
 from farm.server.kserve_stream import KServeStreams
 from farm.server.metrics import metrics_door
-from farm.server.page import status_page
 from farm.server.stream import IN_FLIGHT
 from farm.server.umbridge import PATHS, UmBridgeDoor
 from farm.settings import Settings
@@ -46,18 +47,26 @@ def create_app(
     """The way in to `backend`, which is the dispatcher or something like it.
 
     token: what clients from other machines show, None to let everybody in; settings: of them
-    max_body_bytes and non_finite; in_flight: points of one streamed request at work at once;
-    repository: KServe's, where another door has a share in it.
+    max_body_bytes, non_finite and graphpipe_default; in_flight: points of one streamed request at
+    work at once; repository: KServe's, where another door has a share in it.
     """
     limit, non_finite = settings.max_body_bytes, NonFinite(settings.non_finite)
     umbridge = UmBridgeDoor(backend, non_finite=non_finite)
     api = create_api(backend, max_body_bytes=limit, non_finite=non_finite, in_flight=in_flight)
     doors: dict[str, Door] = {str(path): umbridge for path in PATHS}
-    doors |= {"/": status_page, "/metrics": metrics_door(backend)}
+    graphpipe = GraphPipeDoor(backend, default=settings.graphpipe_default)
+    doors |= {"/": graphpipe, "/metrics": metrics_door(backend)}
     repository = repository or Repository(backend)
     kserve = KServeDoor(backend, repository, non_finite=non_finite)
     streams = KServeStreams(backend, repository, non_finite=non_finite, max_body_bytes=limit)
-    return FrontDoor(doors, api, Access(token), max_body_bytes=limit, kserve=(kserve, streams))
+    return FrontDoor(
+        doors,
+        api,
+        Access(token),
+        max_body_bytes=limit,
+        kserve=(kserve, streams),
+        graphpipe=graphpipe,
+    )
 
 
 class FrontDoor:
@@ -71,20 +80,29 @@ class FrontDoor:
         *,
         max_body_bytes: int = DEFAULTS.max_body_bytes,
         kserve: tuple[Door, KServeStreams] | None = None,
+        graphpipe: Door | None = None,
     ) -> None:
-        """kserve: what answers below /v2 as a whole, and what answers there in parts."""
+        """kserve: what answers below /v2 as a whole, and what answers there in parts.
+
+        graphpipe: what answers below /graphpipe and /control.
+        """
         self.access = access
         self.max_body_bytes = max_body_bytes
         self._doors = doors
         self._otherwise = otherwise
         self._kserve = kserve
+        self._graphpipe = graphpipe
 
     def door(self, path: str) -> Door | None:
-        """The door of exactly this path, or of what is below /v2."""
+        """The door of exactly this path, or of what is below /v2, /graphpipe or /control."""
         door = self._doors.get(path)
-        if door is None and is_below(path) and not is_stream(path):
+        if door is not None:
+            return door
+        if is_graphpipe(path):
+            return self._graphpipe
+        if is_below(path) and not is_stream(path):
             return None if self._kserve is None else self._kserve[0]
-        return door
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that is for no door."""

@@ -61,7 +61,7 @@ def test_each_path_has_its_door(
         ("GET", "/v1/models", 404, "NotFound"),
         ("GET", "/farm/nothing", 404, "NotFound"),
         ("GET", "/%2e%2e/etc/passwd", 404, "NotFound"),
-        ("POST", "/", 405, "MethodNotAllowed"),
+        ("PUT", "/", 405, "MethodNotAllowed"),
         ("DELETE", "/farm/status", 405, "MethodNotAllowed"),
         ("PATCH", "/Evaluate", 405, "MethodNotAllowed"),
     ],

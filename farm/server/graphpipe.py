@@ -1,0 +1,227 @@
+"""The GraphPipe door: /graphpipe/MODEL and all below it, and the server's root for one model.
+
+Errors are answers of the protocol with status 200. Clients that cannot see those (Go's and
+JavaScript's) are told by status 400 and text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote
+
+from farm.call import Call, Hints, ModelInfo, Operation, Result
+from farm.errors import FarmError, Unavailable
+from farm.protocols.graphpipe import (
+    call_of,
+    decode_request,
+    encode_error,
+    encode_metadata,
+    encode_result,
+    metadata_json,
+)
+from farm.protocols.graphpipe_tensors import Fault
+from farm.protocols.kserve_tensors import shown
+from farm.server.door import (
+    INTERNAL_ERROR,
+    Answer,
+    Backend,
+    Refused,
+    Request,
+    TakeBack,
+    hints_of,
+)
+from farm.server.page import status_page
+from farm.server.umbridge import result_headers
+
+logger = logging.getLogger(__name__)
+
+ROOT = "/graphpipe"
+CONTROL = "/control/"
+OCTETS, TEXT = b"application/octet-stream", b"text/plain; charset=utf-8"
+
+BLIND = (b"Go-http-client/", b"axios/")
+"""How the User-Agent of clients begins that see no errors in an answer with status 200."""
+
+
+def is_below(target: str) -> bool:
+    """Whether a request's target, or its path, is the protocol's own; "/" is also the page's."""
+    return target.startswith((ROOT + "/", CONTROL)) or target == ROOT
+
+
+class GraphPipeDoor:
+    """Answers the protocol's paths, and POST to the root; GET there is the status page.
+
+    default: the model at the root; None: the only one, if there is just one.
+    """
+
+    def __init__(self, backend: Backend, *, default: str | None = None) -> None:
+        self._backend = backend
+        self._default = default
+        self._running = 0
+
+    def __call__(self, request: Request, answer: Answer) -> TakeBack | None:
+        """Answer one request, now or when its call is done. Raises Refused."""
+        path = request.path.partition("?")[0]
+        asks = request.method in ("GET", "HEAD")
+        if path == "/" and request.method != "POST":
+            status_page(request, answer)
+            return None
+        if not asks and request.method != "POST":
+            message = f"{shown(path)} is asked with POST, or GET for metadata"
+            allow = ((b"allow", b"GET, HEAD, POST"),)
+            raise Refused(405, "MethodNotAllowed", message, headers=allow)
+        try:
+            if path.startswith(CONTROL):
+                _control(path, self._is_ready(), self._running, answer)
+                return None
+            info, rest = self._model(path)
+            if rest.startswith(CONTROL):
+                _control(rest, True, self._running, answer)
+            elif asks:
+                answer(200, metadata_json(info))
+            else:
+                return self._ask(info, request, answer)
+        except _NotHere as error:
+            answer(404, str(error).encode(), (), TEXT)
+        except (FarmError, Fault) as error:
+            _answer_error(error, request, answer)
+        return None
+
+    def _model(self, path: str) -> tuple[ModelInfo, str]:
+        """The model that a path is for, and the rest of it. Raises _NotHere or Unavailable."""
+        models = self._backend.models()
+        if not models:
+            raise Unavailable("no model is served yet: the farm waits for its first worker")
+        if path == "/":
+            return self._default_model(models), ""
+        name = path.removeprefix(ROOT).removeprefix("/")
+        info = models.get(name)
+        if info is not None:
+            return info, ""
+        name = unquote(name)
+        # Names of models may have slashes in them, and clients add paths of their own.
+        found = max((m for m in models if f"{name}/".startswith(f"{m}/")), key=len, default=None)
+        if found is None:
+            raise _NotHere(f"no model at {shown(path)}; {_listed(models)}")
+        return models[found], name[len(found) :]
+
+    def _default_model(self, models: Mapping[str, ModelInfo]) -> ModelInfo:
+        if self._default is not None:
+            if self._default in models:
+                return models[self._default]
+            raise _NotHere(f"the default model {self._default!r} is not served; {_listed(models)}")
+        if len(models) > 1:
+            raise _NotHere(f"no model is the default (--graphpipe-default NAME); {_listed(models)}")
+        return next(iter(models.values()))
+
+    def _is_ready(self) -> bool:
+        models = self._backend.models()
+        return bool(models) if self._default is None else self._default in models
+
+    def _ask(self, info: ModelInfo, request: Request, answer: Answer) -> TakeBack | None:
+        asked = decode_request(request.body)
+        if asked is None:
+            answer(200, encode_metadata(info), (), OCTETS)
+            return None
+        described = self._backend.description(info.name, asked.config)
+        hints = hints_of(request.headers, request.peer, request.user)
+        run = _Run(self._backend, request, answer, self._count)
+
+        def go(info: ModelInfo) -> None:
+            call, wish = call_of(asked, info)
+            run.start(call, hints, lambda result: encode_result(wish, info, result))
+
+        if described is not None:
+            go(described)
+        else:
+            run.describe(Call(info.name, Operation.DESCRIBE, config=asked.config), hints, go)
+        return run.take_back
+
+    def _count(self, change: int) -> None:
+        self._running += change
+
+
+class _Run:
+    """One call, or two when a model has to describe itself for the request's config before."""
+
+    __slots__ = ("_answer", "_backend", "_count", "_request", "_task_id")
+
+    def __init__(
+        self, backend: Backend, request: Request, answer: Answer, count: Callable[[int], None]
+    ) -> None:
+        self._backend = backend
+        self._request = request
+        self._answer = answer
+        self._count = count
+
+    def take_back(self) -> None:
+        """Nobody waits any more."""
+        self._count(-1)
+        self._backend.cancel(self._task_id)
+
+    def start(self, call: Call, hints: Hints, encode: Callable[[Result], bytes]) -> None:
+        """Run the call; its answer goes out so encoded. Raises FarmError."""
+
+        def reply(result: Result) -> None:
+            self._answer(200, encode(result), result_headers(result), OCTETS)
+
+        self._submit(call, hints, reply)
+
+    def describe(self, call: Call, hints: Hints, go: Callable[[ModelInfo], None]) -> None:
+        """Have the model describe itself and go on with that. Raises FarmError."""
+
+        def reply(result: Result) -> None:
+            assert result.info is not None, "a worker answers describe with an info"
+            go(result.info)
+
+        self._submit(call, hints, reply)
+
+    def _submit(self, call: Call, hints: Hints, reply: Callable[[Result], None]) -> None:
+        def done(outcome: Result | FarmError) -> None:
+            self._count(-1)
+            try:
+                if isinstance(outcome, FarmError):
+                    raise outcome
+                reply(outcome)
+            except (FarmError, Fault) as error:
+                _answer_error(error, self._request, self._answer)
+            except Exception:
+                logger.exception("answering %s", self._request.path)
+                self._answer(500, INTERNAL_ERROR.encode(), (), TEXT)
+
+        self._task_id = self._backend.start_call(call, hints, done)
+        self._count(1)
+
+
+class _NotHere(Exception):
+    """No model is at a path."""
+
+
+def _listed(models: Mapping[str, ModelInfo]) -> str:
+    paths = [f"{ROOT}/{name}" for name in models]
+    more = f" and {len(paths) - 20} more" if len(paths) > 20 else ""
+    return f"there are {', '.join(paths[:20])}{more}"
+
+
+def _control(path: str, ready: bool, running: int, answer: Answer) -> None:
+    """Answer what Go's servers tell of themselves."""
+    status, text = 404, "there are /control/is_alive, is_ready and client_count"
+    if path == "/control/is_alive":
+        status, text = 200, "ok"
+    elif path == "/control/is_ready":
+        status, text = (200, "ok") if ready else (503, "no model is served yet")
+    elif path == "/control/client_count":
+        status, text = 200, str(running)
+    elif path == "/control/shutdown":
+        status, text = 403, "a farm is not ended from outside: stop `farm serve`"
+    answer(status, f"{text}\n".encode(), (), TEXT)
+
+
+def _answer_error(error: FarmError | Fault, request: Request, answer: Answer) -> None:
+    if isinstance(error, FarmError) and error.detail:
+        logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
+    if request.method != "POST" or request.headers.get(b"user-agent", b"").startswith(BLIND):
+        answer(400, error.message.encode(), (), TEXT)
+    else:
+        answer(200, encode_error(error), (), OCTETS)
