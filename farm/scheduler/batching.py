@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from farm.call import Call, Operation
 from farm.scheduler.queues import Queue
-from farm.scheduler.state import Task
+from farm.scheduler.state import Lot, Task
+
+LINGER = 0.1
+"""After a batch of several calls the next one waits for so much of a run's time for company, as
+clients that were just answered ask again: measured to win at every number of clients."""
+
+LONGEST_LINGER_S = 0.002
+SHORTEST_LINGER_S = 1e-4
+"""Below, a timer costs more than is won."""
 
 
 def batch_key(call: Call, *, max_batch: int) -> object:
@@ -45,3 +53,29 @@ def take_batch(queue: Queue, head: Task) -> list[Task]:
     for task in riders:
         queue.remove(task)
     return batch + riders
+
+
+def linger_after(lot: Lot, queue: Queue, now: float) -> None:
+    """Let the queue's next batch wait a moment, when a batch of several calls has ended.
+
+    Only when no worker idles otherwise: what a lone client asks is never held back.
+    """
+    linger_s = min(LINGER * queue.run_times.mean, LONGEST_LINGER_S)
+    if lot.size < 2 or linger_s < SHORTEST_LINGER_S:
+        return
+    if any(pool.has_idle() for pool in queue.model.pools):
+        return
+    queue.lingers_until = now + linger_s
+    queue.company = min(queue.size + lot.size, queue.max_batch)
+
+
+def lingers(queue: Queue, now: float) -> bool:
+    """Whether the queue's next batch still waits for company; its pools look again when not."""
+    if not queue.company:
+        return False
+    if queue.lingers_until <= now or queue.size >= queue.company:
+        queue.company = 0
+        return False
+    for pool in queue.model.pools:
+        pool.recheck_at = min(queue.lingers_until, pool.recheck_at or queue.lingers_until)
+    return True

@@ -20,7 +20,7 @@ from farm.errors import (
     WorkerLost,
 )
 from farm.scheduler.actions import Action, EndStream, Outcome, Reply, Send, TakeBack
-from farm.scheduler.batching import batch_key, take_batch
+from farm.scheduler.batching import batch_key, linger_after, lingers, take_batch
 from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
 from farm.scheduler.deadlines import Deadlines
 from farm.scheduler.invariants import check
@@ -261,6 +261,9 @@ class Scheduler:
                 charge_run(task, worker, outcome, now)
                 if worker.behind and has_too_much(worker, task.queue.run_times.prefetch):
                     self._to_ask[worker] = None
+            lot = task.lot
+            if lot is not None and lot.remaining == 1 and task.queue.max_batch > 1:
+                linger_after(lot, task.queue, now)
             if release(task, worker):
                 self._to_fill[worker.pool] = None
                 if task.queue.size:  # by the run times known now they may fit before an end
@@ -374,6 +377,9 @@ class Scheduler:
             queues.sort(key=Queue.turn, reverse=True)
         while queues:
             queue = queues[-1]
+            if lingers(queue, now):
+                queues.pop()
+                continue
             head = queue.head()
             depth = depth_for(head)
             worker = worker_for(queue, depth, pools, limits, now)
@@ -402,7 +408,8 @@ class Scheduler:
 
     def _enqueue(self, task: Task) -> None:
         queue = task.queue
-        if task.former or not queue.size:  # else it waits behind others, for whom there is no room
+        # Else it waits behind others, for whom there is no room.
+        if task.former or not queue.size or 0 < queue.company <= queue.size + 1:
             for pool in queue.model.pools:
                 self._to_fill[pool] = None
         queue.add(task)

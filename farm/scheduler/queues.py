@@ -218,6 +218,9 @@ class Queue:
         self.in_flight = 0
         self.done = 0
         self.failed = 0
+        # Until when the next batch waits for company, and how many tasks are company enough.
+        self.lingers_until = 0.0
+        self.company = 0
         self._levels: dict[int, Level] = {}
         self._ranks: list[int] = []  # the last is served first
         self._by_batch_key: dict[object, OrderedDict[TaskId, Task]] = {}

@@ -102,9 +102,10 @@ class Lot:
     exclusive: nothing may wait behind it, as it runs long, for an unknown time, or under suspicion.
     """
 
-    __slots__ = ("exclusive", "remaining", "rows", "timed")
+    __slots__ = ("exclusive", "remaining", "rows", "size", "timed")
 
     def __init__(self, size: int, rows: int, *, exclusive: bool) -> None:
+        self.size = size
         self.remaining = size
         self.rows = rows
         self.exclusive = exclusive

@@ -5,11 +5,19 @@ from __future__ import annotations
 import pytest
 
 from farm.call import Call, Operation
-from farm.scheduler.batching import batch_key
+from farm.scheduler import batching
+from farm.scheduler.batching import LONGEST_LINGER_S, batch_key
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, call, model, replied, sent
 
 BATCHABLE = model(max_batch=4)
+
+
+@pytest.fixture(autouse=True)
+def no_linger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause after a batch has tests of its own, at the end."""
+    if "linger" not in request.node.name:
+        monkeypatch.setattr(batching, "LINGER", 0.0)
 
 
 @pytest.fixture
@@ -169,3 +177,98 @@ def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None
     tasks = farm.submit_many(3)
     farm.join("small", model(max_batch=1))
     farm.expect(sent("small", tasks[0]))
+
+
+# The pause after a batch of several
+
+
+def batch_of(farm: Recorder, count: int, run_time_s: float = 1.0) -> None:
+    """A batch that has run, and nothing waits."""
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    tasks = farm.submit_many(count)
+    farm.finish("w", running, run_time_s)
+    farm.expect(replied(running, run_time_s, "w"), sent("w", *tasks))
+    for task in tasks:
+        farm.finish("w", task, run_time_s)
+    farm.expect(*[replied(task, run_time_s, "w") for task in tasks])
+
+
+def test_lingers_until_as_many_ask_as_were_answered(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    batch_of(farm, 3)
+    tasks = farm.submit_many(2)
+    farm.expect()
+    tasks.append(farm.submit())
+    farm.expect(sent("w", *tasks))
+
+
+def test_lingers_no_longer_than_a_little(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    batch_of(farm, 3)
+    task = farm.submit()
+    farm.expect()
+    assert farm.scheduler.wakeup() == farm.now + LONGEST_LINGER_S
+    farm.now += LONGEST_LINGER_S
+    farm.expect(sent("w", task))
+
+
+def test_lingers_for_a_part_of_a_short_run(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    batch_of(farm, 3, 5e-3)
+    farm.submit()
+    farm.expect()
+    assert farm.scheduler.wakeup() == pytest.approx(farm.now + 0.5e-3)
+    farm.now += 0.5e-3
+    assert len(farm.scheduler.actions(farm.now)) == 1
+
+
+def test_lingers_not_after_very_short_runs(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    batch_of(farm, 3, 5e-4)
+    task = farm.submit()
+    farm.expect(sent("w", task))
+
+
+def test_lingers_not_after_a_lone_call(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    batch_of(farm, 1)
+    task = farm.submit()
+    farm.expect(sent("w", task))
+
+
+def test_lingers_not_when_another_worker_idles(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    tasks = farm.submit_many(2)
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks))
+    farm.join("idle", BATCHABLE)
+    for task in tasks:
+        farm.finish("w", task)
+    farm.expect(*[replied(task, 1.0, "w") for task in tasks])
+    task = farm.submit()
+    assert len(farm.scheduler.actions(farm.now)) == 1, "it is sent at once"
+
+
+def test_lingers_not_with_a_full_batch(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE)
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    tasks = farm.submit_many(8)
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks[:4]))
+    for task in tasks[:4]:
+        farm.finish("w", task)
+    farm.expect(*[replied(task, 1.0, "w") for task in tasks[:4]], sent("w", *tasks[4:]))
+
+
+def test_lingers_for_its_own_model_only(farm: Recorder) -> None:
+    farm.join("w", BATCHABLE, model("other"))
+    batch_of(farm, 3)
+    waits, other = farm.submit(), farm.submit("other")
+    farm.expect(sent("w", other))
+    farm.finish("w", other)
+    farm.now += LONGEST_LINGER_S
+    farm.expect(replied(other, 1.0, "w"), sent("w", waits))
