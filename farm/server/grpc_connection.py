@@ -38,7 +38,6 @@ class Connection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._ending = False
         self._flushes_soon = False
-        self._is_full = False
         # Set when it is made.
         self._loop = asyncio.get_running_loop()
         self.gone = self._loop.create_future()
@@ -77,12 +76,10 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client takes less than is written: it is not heard until it does."""
-        self._is_full = True
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """It does."""
-        self._is_full = False
         self._transport.resume_reading()
 
     # Calls
@@ -124,9 +121,10 @@ class Connection(asyncio.Protocol):
     def call_ended(self, stream: int) -> None:
         """Nothing follows for a stream."""
         self._calls.pop(stream, None)
-        self.flush_soon()
-        if self._ending:
-            self._close_when_done()
+        if self._calls:
+            self.flush_soon()
+        else:
+            self._flush()  # who is alone need not wait for a turn of the loop
 
     # Sending
 
@@ -139,16 +137,14 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flushes_soon = False
         parts = self.http2.take()
-        if not parts or self._transport.is_closing():
+        if self._transport.is_closing():
             return
-        if len(parts) == 1:
-            self._transport.write(parts[0])
-        elif sum(map(len, parts)) <= COPIED_BYTES:
+        if sum(map(len, parts)) <= COPIED_BYTES:
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
-        if self._ending:
-            self._close_when_done()
+        if self._ending and not self.http2.open_streams:
+            self._transport.close()
 
     # The end
 
@@ -166,7 +162,3 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         self._transport.abort()
-
-    def _close_when_done(self) -> None:
-        if not self._calls and not self.http2.open_streams and not self._flushes_soon:
-            self._transport.close()
