@@ -199,12 +199,14 @@ class Hints:
     """What a caller says about a call beside its data; never part of the model's config.
 
     client: who asks, for the fair share; priority: higher goes first;
-    deadline_s: seconds from submission after which the answer is of no use.
+    deadline_s: seconds from submission after which the answer is of no use; start_within_s: those
+    after which it is not to begin any more, which KServe's clients may say.
     """
 
     client: str = ""
     priority: int = 0
     deadline_s: float | None = None
+    start_within_s: float | None = None
 
 
 NO_HINTS = Hints()

@@ -171,6 +171,7 @@ class Dispatcher:
             client=hints.client,
             priority=hints.priority,
             deadline=None if hints.deadline_s is None else now + hints.deadline_s,
+            start_by=None if hints.start_within_s is None else now + hints.start_within_s,
             now=now,
         )
         self._waiting[task_id] = on_done

@@ -266,8 +266,8 @@ def config_of(parameters: Parameters) -> str:
 def hints_of_parameters(parameters: Parameters, hints: Hints) -> Hints:
     """`hints` with what a request's parameters `priority` and `timeout` say besides.
 
-    priority: 1 the most urgent, larger less so, 0 as if it were not there; timeout: microseconds,
-    0 none. Raises InvalidInput.
+    priority: 1 the most urgent, larger less so, 0 as if it were not there; timeout: microseconds
+    in the queue, 0 for no limit. Raises InvalidInput.
     """
     if "priority" not in parameters and "timeout" not in parameters:
         return hints
@@ -276,10 +276,7 @@ def hints_of_parameters(parameters: Parameters, hints: Hints) -> Hints:
     if level:
         hints = replace(hints, priority=DEFAULT_PRIORITY - min(level, PRIORITY_LEVELS))
     if timeout_us:
-        deadline_s = timeout_us / 1e6
-        if hints.deadline_s is not None:
-            deadline_s = min(deadline_s, hints.deadline_s)
-        hints = replace(hints, deadline_s=deadline_s)
+        hints = replace(hints, start_within_s=timeout_us / 1e6)
     return hints
 
 

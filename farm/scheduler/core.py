@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, cast
 
-from farm.call import Call, ModelInfo, Operation, Result
+from farm.call import Call, ModelInfo, Result
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
@@ -79,6 +79,7 @@ class Scheduler:
         client: str = "",
         priority: int = 0,
         deadline: float | None = None,
+        start_by: float | None = None,
         now: float,
     ) -> TaskId:
         """Take a call in. Raises ModelNotFound or Overloaded, and then keeps nothing of it."""
@@ -110,6 +111,8 @@ class Scheduler:
         account.active += 1
         if deadline is not None:
             self._deadlines.add(deadline, task.id)
+        if start_by is not None:
+            self._deadlines.add(start_by, task.id, to_start=True)
         self._enqueue(task)
         return task.id
 
@@ -123,7 +126,7 @@ class Scheduler:
             self._forget(task)
         else:
             task.abandoned = True
-            if _is_stream(task):
+            if task.queue.streams:
                 self._ends.append(EndStream(task.worker.id, task.id))
             if task.worker.behind:  # perhaps it has not begun
                 self._to_ask[task.worker] = None
@@ -239,7 +242,7 @@ class Scheduler:
             return
         worker = task.worker
         here = worker is not None and worker.id == worker_id
-        if not here and (worker_id not in task.former or task.abandoned or _is_stream(task)):
+        if not here and (worker_id not in task.former or task.abandoned or task.queue.streams):
             return
         if isinstance(outcome, Result) and outcome.more:
             task.answers += 1
@@ -492,7 +495,3 @@ class Scheduler:
 
     def __len__(self) -> int:
         return len(self._tasks)
-
-
-def _is_stream(task: Task) -> bool:
-    return task.queue.operation is Operation.STREAM

@@ -16,12 +16,12 @@ class Deadlines:
 
     def __init__(self, tasks: Mapping[TaskId, Task]) -> None:
         self._tasks = tasks
-        self._heap: list[tuple[float, TaskId]] = []
+        self._heap: list[tuple[float, TaskId, bool]] = []
         self.first_at = math.inf  # no deadline comes before this
 
-    def add(self, deadline: float, task_id: TaskId) -> None:
-        """From `deadline` on the answer to this task is of no use."""
-        heapq.heappush(self._heap, (deadline, task_id))
+    def add(self, at: float, task_id: TaskId, *, to_start: bool = False) -> None:
+        """From `at` on the answer to this task is of no use, or it is not to start any more."""
+        heapq.heappush(self._heap, (at, task_id, to_start))
         if len(self._heap) > 2 * len(self._tasks) + self.SLACK:
             self._heap = [entry for entry in self._heap if entry[1] in self._tasks]
             heapq.heapify(self._heap)
@@ -35,15 +35,16 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def passed(self, now: float) -> list[Task]:
-        """The tasks whose deadline has come, each once."""
+        """The tasks that run out of time now, each once."""
         heap = self._heap
-        late = []
+        late: dict[Task, None] = {}
         while heap and heap[0][0] <= now:
-            task = self._tasks.get(heapq.heappop(heap)[1])
-            if task is not None:
-                late.append(task)
+            _, task_id, to_start = heapq.heappop(heap)
+            task = self._tasks.get(task_id)
+            if task is not None and (task.worker is None or not to_start):
+                late[task] = None
         self.first_at = heap[0][0] if heap else math.inf
-        return late
+        return list(late)
 
     def __len__(self) -> int:
         return len(self._heap)

@@ -211,6 +211,7 @@ class Queue:
         self.model = model
         self.operation = operation
         self.needs_no_slot = needs_no_slot(operation)
+        self.streams = operation is Operation.STREAM
         self.max_batch = 1
         self.repeatable = True
         self.run_times = RunTimes()

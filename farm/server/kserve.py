@@ -116,6 +116,9 @@ class KServeDoor:
 
     def _generate(self, route: Route, request: Request, answer: Answer) -> TakeBack:
         info = self._repository.model(route.model, route.version)
+        if Operation.STREAM in info.operations and Operation.EVALUATE not in info.operations:
+            message = f"model {info.name!r} gives several answers: ask it by generate_stream"
+            raise Refused(400, "InvalidInput", message)
         asked = decode_generate(route.model, route.version, request.body, info)
 
         def encoder(wish: Wish, lead: tuple[int, ...]) -> Encode:

@@ -113,12 +113,14 @@ class Recorder:
         client: str = "",
         priority: int = 0,
         deadline: float | None = None,
+        start_by: float | None = None,
     ) -> TaskId:
         return self.scheduler.submit(
             call(asked) if isinstance(asked, str) else asked,
             client=client,
             priority=priority,
             deadline=deadline,
+            start_by=start_by,
             now=self.now,
         )
 

@@ -360,6 +360,19 @@ def test_answer_in_time_is_all_there_is(farm: Recorder) -> None:
     farm.after(10.0).expect()
 
 
+def test_call_that_has_to_start_in_time_may_then_take_its_own(farm: Recorder) -> None:
+    farm.join("w")
+    running, waiting = farm.submit(start_by=5.0), farm.submit(start_by=6.0, deadline=6.0)
+    farm.expect(sent("w", running))
+    farm.now = 5.0
+    farm.expect()
+    assert farm.scheduler.wakeup() == 6.0
+    farm.now = 6.0
+    farm.expect(replied(waiting, DeadlineExceeded, None))
+    farm.finish("w", running)
+    farm.expect(replied(running, 1.0, "w"))
+
+
 def test_cancelled_call_has_no_deadline(farm: Recorder) -> None:
     farm.join("w")
     running, waiting = farm.submit(deadline=5.0), farm.submit(deadline=6.0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from farm.scheduler.deadlines import Deadlines
 from farm.scheduler.state import Task, TaskId
-from tests.scheduler.recorder import Recorder
+from tests.scheduler.recorder import Recorder, sent
 
 
 def tasks_of(count: int) -> dict[TaskId, Task]:
@@ -63,3 +63,19 @@ def test_deadlines_of_tasks_that_are_gone_do_not_pile_up() -> None:
         deadlines.add(1e6 + i, TaskId(10 + i))
         assert len(deadlines) <= 2 + Deadlines.SLACK
     assert [task.id for task in deadlines.passed(1e7)] == [kept]
+
+
+def test_a_time_to_start_is_kept_by_starting() -> None:
+    farm = Recorder()
+    farm.join("w")
+    running, waiting = (farm.submit() for _ in range(2))
+    farm.expect(sent("w", running))
+    deadlines = Deadlines({task_id: farm.task(task_id) for task_id in (running, waiting)})
+    for task_id in (running, waiting):
+        deadlines.add(1.0, task_id, to_start=True)
+        deadlines.add(1.0, task_id)
+        deadlines.add(3.0, task_id)
+    assert {task.id for task in deadlines.passed(1.0)} == {running, waiting}
+    deadlines.add(2.0, running, to_start=True)
+    deadlines.add(2.0, waiting, to_start=True)
+    assert [task.id for task in deadlines.passed(2.0)] == [waiting]

@@ -353,10 +353,10 @@ def test_a_client_that_leaves_takes_its_call_back_and_no_other() -> None:
 
 def test_a_timeout_in_the_queue_is_honoured() -> None:
     gate = Gate()
-    with front_door({"gate": gate}) as door, sent(door, GATE, ONE) as runs:
+    asked = x([1], parameters={"timeout": 20_000})
+    with front_door({"gate": gate}) as door, sent(door, GATE, json.dumps(asked).encode()) as runs:
         until(lambda: gate.calls == 1, "one runs")
-        asked = x([1], parameters={"timeout": 20_000})
-        assert error(door.ask("POST", GATE, asked))[0] == 504
+        assert error(door.ask("POST", GATE, asked))[0] == 504, "in the queue; the other runs on"
         gate.open.set()
         assert read_answer(runs)[0] == 200
 

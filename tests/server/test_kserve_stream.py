@@ -125,7 +125,7 @@ FAILS = {"n": 3, "farm_config": '{"fail": 0}'}
         ("POST", "count/versions/2/infer_stream", {"n": 3}, 404, "no version '2'"),
         ("GET", "count/generate_stream", None, 405, "is asked with POST, not GET"),
         ("POST", "count/infer", {"inputs": []}, 501, "several answers to one request"),
-        ("POST", "count/generate", {"n": 3}, 501, "several answers to one request"),
+        ("POST", "count/generate", {"n": 3}, 400, "ask it by generate_stream"),
     ],
 )
 def test_what_goes_wrong_before_has_a_status(
