@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from farm.sweep.parameters import Normal as normal
     from farm.sweep.parameters import choice
     from farm.worker.command import CommandModel
+    from farm.worker.graphpipe import GraphpipeModel
     from farm.worker.jax import jax_model
     from farm.worker.kserve import KserveModel
     from farm.worker.onnx import OnnxModel
@@ -30,6 +31,7 @@ else:
         "Client": ("farm.client", "Client"),
         "CommandModel": ("farm.worker.command", "CommandModel"),
         "Executor": ("farm.client", "Executor"),
+        "GraphpipeModel": ("farm.worker.graphpipe", "GraphpipeModel"),
         "KserveModel": ("farm.worker.kserve", "KserveModel"),
         "OnnxModel": ("farm.worker.onnx", "OnnxModel"),
         "RemoteModel": ("farm.client", "RemoteModel"),
@@ -67,6 +69,7 @@ __all__ = [
     "Derivative",
     "Executor",
     "FarmError",
+    "GraphpipeModel",
     "Hints",
     "Inputs",
     "KserveModel",

@@ -7,7 +7,8 @@ package.module          the one model in the module
 FILE.onnx FILE.pt2      a neural network or other graph in a file
 http://HOST:PORT        all models of a running UM-Bridge server
 kserve+http://HOST:PORT all models of a running KServe v2 server
-MODEL@http://HOST:PORT  one of them, also MODEL@kserve+http://HOST:PORT
+graphpipe+http://HOST   the model of a running GraphPipe server
+MODEL@http://HOST:PORT  one of several, also MODEL@kserve+http://HOST:PORT, MODEL@graphpipe+...
 ALIAS=any of these      the same model under another name
 """
 
@@ -28,16 +29,25 @@ from typing import Any
 
 from farm.errors import FarmError
 from farm.model import Model
-from farm.worker import kserve, umbridge
+from farm.worker import graphpipe, kserve, umbridge
 from farm.worker.onnx import OnnxModel
 from farm.worker.torch import TorchModel
 
 ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
-SERVER = re.compile(r"(?:(?P<model>.+)@)?(?P<kserve>kserve\+)?(?P<url>https?://.+)", re.DOTALL)
+SERVER = re.compile(
+    r"(?:(?P<model>.+)@)?(?:(?P<protocol>kserve|graphpipe)\+)?(?P<url>https?://.+)", re.DOTALL
+)
 FORMS = (
     "FILE.py:NAME, FILE.py, package.module:NAME, FILE.onnx, FILE.pt2, http://HOST:PORT, "
-    "MODEL@http://HOST:PORT, kserve+http://HOST:PORT or ALIAS=any of these"
+    "MODEL@http://HOST:PORT, kserve+http://HOST:PORT, graphpipe+http://HOST:PORT "
+    "or ALIAS=any of these"
 )
+SERVERS: Mapping[str | None, Callable[[str, str | None], Mapping[str, Model]]] = {
+    None: umbridge.models_at,
+    "kserve": kserve.models_at,
+    "graphpipe": graphpipe.models_at,
+}
+"""What finds the models of a running server, by what stands before its URL."""
 GRAPHS: Mapping[str, Callable[[Path], Model]] = {
     ".onnx": OnnxModel,
     ".pt": TorchModel,
@@ -103,9 +113,8 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
         return dict(zip([renamed["alias"]], found.values(), strict=True))
     server = SERVER.fullmatch(spec)
     if server:
-        models_at = kserve.models_at if server["kserve"] else umbridge.models_at
         try:
-            return models_at(server["url"], server["model"])
+            return SERVERS[server["protocol"]](server["url"], server["model"])
         except FarmError as error:
             raise LoadError(f"{spec}: {error}") from error
     if Path(spec).suffix in GRAPHS:

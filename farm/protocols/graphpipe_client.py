@@ -1,0 +1,188 @@
+"""GraphPipe, client half: calls to requests, anybody's answers to results.
+
+What servers leave of the protocol is put up with where it was seen: outputs beside a list of
+errors that means nothing (the python package), strings without a NUL (Go), and names that are
+missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from farm.call import (
+    EMPTY_CONFIG,
+    Array,
+    Call,
+    ModelInfo,
+    Operation,
+    Result,
+    TensorInfo,
+    numpy_dtype,
+)
+from farm.errors import (
+    FarmError,
+    InvalidInput,
+    InvalidOutput,
+    InvalidRequest,
+    ModelFailed,
+    TimeLimitExceeded,
+    Unavailable,
+    UnsupportedFeature,
+)
+from farm.protocols.flatbuffer import Table, root
+from farm.protocols.flatbuffer_writer import Record, UInt8, write
+from farm.protocols.graphpipe import INFER, METADATA
+from farm.protocols.graphpipe_tensors import (
+    NUMBERS,
+    SHARED_BYTES,
+    TYPES,
+    Code,
+    Fault,
+    array_of,
+    shape_of,
+    size_of,
+    tensor_record,
+    type_name,
+)
+from farm.protocols.kserve_client import decode_error
+from farm.protocols.kserve_tensors import shown
+
+METADATA_REQUEST = write(Record([UInt8(METADATA), Record([])]))
+
+ERRORS: Mapping[int, type[FarmError]] = MappingProxyType(
+    {
+        Code.MALFORMED: InvalidInput,
+        Code.REQUEST_TYPE: UnsupportedFeature,
+        Code.COUNT: InvalidInput,
+        Code.TYPE: InvalidInput,
+        Code.SHAPE: InvalidInput,
+        Code.INPUT: InvalidInput,
+        Code.OUTPUT: InvalidInput,
+        Code.TOO_LARGE: InvalidInput,
+        Code.MODEL: ModelFailed,
+        Code.OVERLOADED: Unavailable,
+        Code.TIMEOUT: TimeLimitExceeded,
+    }
+)
+"""What the codes of another farm mean; other servers give none."""
+
+
+class Metadata(NamedTuple):
+    """What a server says of its model, and whether its tensors there have a leading batch axis."""
+
+    info: ModelInfo
+    batched: bool
+
+
+def encode_call(call: Call, info: ModelInfo) -> bytes:
+    """The request for an evaluation, with the names of all inputs and outputs.
+
+    call: its inputs in the model's order and fit for it. Raises InvalidInput when it is too large.
+    """
+    lead = () if call.rows is None else (call.rows,)
+    tensors = []
+    for array, tensor in zip(call.inputs, info.inputs, strict=True):
+        array = np.asarray(array, numpy_dtype(tensor.dtype))
+        shape = lead + tensor.shape
+        tensors.append(tensor_record(array if -1 in shape else array.reshape(shape), tensor))
+    names = [[tensor.name for tensor in those] for those in (info.inputs, info.outputs)]
+    config = "" if call.config == EMPTY_CONFIG else call.config
+    try:
+        return write(Record([UInt8(INFER), Record([config, names[0], tensors, names[1]])]))
+    except ValueError as error:
+        raise InvalidInput(f"the request to {info.name!r}: {error}") from None
+
+
+def decode_metadata(
+    status: int, body: bytes, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
+) -> Metadata:
+    """What a server says of its model, as farm's own description.
+
+    inputs, outputs: names of those to use; (): all. A leading -1 of every tensor is taken for the
+    batch axis. Raises the FarmError that the answer tells of, or InvalidOutput.
+    """
+    if status != 200:
+        raise decode_error(status, body)
+    try:
+        answer = root(body)
+        name, description = answer.text(0), answer.text(3)
+        tensors = [
+            _chosen(list(answer.tables(slot)), names, what)
+            for slot, names, what in ((4, inputs, "input"), (5, outputs, "output"))
+        ]
+    except InvalidRequest as error:
+        raise InvalidOutput(f"the server's metadata: {error.message}") from None
+    batched = all(t.shape[:1] == (-1,) for those in tensors for t in those)
+    if batched:
+        tensors = [[TensorInfo(t.name, t.shape[1:], t.dtype) for t in those] for those in tensors]
+    operations = frozenset({Operation.EVALUATE})
+    taken, given = map(tuple, tensors)
+    return Metadata(ModelInfo(name, taken, given, operations, description=description), batched)
+
+
+def _chosen(tables: Sequence[Table], names: Sequence[str], what: str) -> list[TensorInfo]:
+    by_name = {table.text(0): table for table in tables}
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        known = shown(list(by_name))
+        raise InvalidOutput(f"the server has no {what} {missing[0]!r}; its {what}s are {known}")
+    tensors = []
+    for name in names or by_name:
+        number, shape = by_name[name].uint8(3), by_name[name].int64s(2)
+        dtype = TYPES[number][1] if number < len(TYPES) else ""
+        if not dtype or any(size < -1 for size in shape):
+            raise InvalidOutput(
+                f"the server says that {what} {name!r} is {type_name(number)} {shown(list(shape))}"
+            )
+        tensors.append(TensorInfo(name, shape, dtype))
+    return tensors
+
+
+def decode_result(info: ModelInfo, status: int, body: bytes) -> Result:
+    """The result of an evaluation: the outputs that `encode_call` asked for, with their shapes.
+
+    Whether the shapes fit is for the caller to check. Raises the FarmError that the answer tells
+    of, or InvalidOutput when it is no answer.
+    """
+    if status != 200:
+        raise decode_error(status, body)
+    try:
+        outcome = _outcome(root(body), info)
+    except (
+        InvalidRequest,
+        InvalidInput,
+        Fault,
+    ) as error:  # as the same checks call it in a request
+        raise InvalidOutput(f"the server's answer: {error.message}") from None
+    if isinstance(outcome, FarmError):
+        raise outcome
+    return outcome
+
+
+def _outcome(answer: Table, info: ModelInfo) -> Result | FarmError:
+    _, count = answer.vector(0, 4)
+    error = None if count else next(answer.tables(1), None)
+    if error is not None:
+        code, message = error.int64(0), error.text(1)
+        kind = ERRORS.get(code, ModelFailed)
+        return kind(f"the server answered with code {code}: {message}")
+    if count != len(info.outputs):
+        raise InvalidOutput(f"the server gave {count} outputs; expected {len(info.outputs)}")
+    return Result(_arrays(answer, info))
+
+
+def _arrays(answer: Table, info: ModelInfo) -> tuple[Array, ...]:
+    left = len(answer.buffer) + SHARED_BYTES
+    arrays = []
+    for tensor, got in zip(info.outputs, answer.tables(0), strict=True):
+        number, where = got.uint8(0), f"output {tensor.name!r}"
+        if number != NUMBERS[tensor.dtype]:
+            raise InvalidOutput(f"{where} is {type_name(number)}; its metadata say {tensor.dtype}")
+        array = array_of(got, tensor.dtype, shape_of(got, where), where, left)
+        left -= size_of(array)
+        arrays.append(array)
+    return tuple(arrays)
