@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from farm.worker.graphpipe import GraphpipeModel
     from farm.worker.jax import jax_model
     from farm.worker.kserve import KserveModel
+    from farm.worker.mip import MipModel
     from farm.worker.onnx import OnnxModel
     from farm.worker.torch import TorchModel
 else:
@@ -33,6 +34,7 @@ else:
         "Executor": ("farm.client", "Executor"),
         "GraphpipeModel": ("farm.worker.graphpipe", "GraphpipeModel"),
         "KserveModel": ("farm.worker.kserve", "KserveModel"),
+        "MipModel": ("farm.worker.mip", "MipModel"),
         "OnnxModel": ("farm.worker.onnx", "OnnxModel"),
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
@@ -73,6 +75,7 @@ __all__ = [
     "Hints",
     "Inputs",
     "KserveModel",
+    "MipModel",
     "Model",
     "ModelInfo",
     "OnnxModel",
