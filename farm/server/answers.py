@@ -13,6 +13,9 @@ from farm.scheduler.state import TaskId
 MOST_WAITING_BYTES = 256 << 20
 """Answers that wait for a client to read those before: beyond, it hears no more of them."""
 
+ANSWER_BYTES = 1000
+"""What an answer takes beside its arrays' entries."""
+
 
 class StartsCalls(Protocol):
     """What is needed of whatever runs calls."""
@@ -77,7 +80,7 @@ class Answers:
 def _bytes_of(outcome: Result | FarmError) -> int:
     if isinstance(outcome, FarmError):
         return 0
-    return sum(
+    return ANSWER_BYTES + sum(
         sum(map(len, array.flat)) if array.dtype.hasobject else array.nbytes
         for array in outcome.outputs
     )

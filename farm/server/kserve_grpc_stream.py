@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
-from farm.call import Call, Hints, Operation, Result
-from farm.errors import FarmError, Overloaded, Unavailable
+from farm.call import Call, Hints, Operation
+from farm.errors import FarmError, Unavailable
 from farm.protocols.kserve import InferRequest, Wish
 from farm.protocols.kserve_grpc import (
     EMPTY_FINAL_RESPONSE,
@@ -17,6 +18,7 @@ from farm.protocols.kserve_grpc import (
     encode_streamed,
     infer_request,
 )
+from farm.server.answers import Answers
 from farm.server.door import INTERNAL_ERROR, Backend
 from farm.server.grpc_call import Requests, Write
 
@@ -24,10 +26,6 @@ logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 512
 """Requests of one stream at work, or answered and not yet written, before more are read."""
-
-MOST_UNSENT = 256 << 20
-"""Bytes of answers that a client may leave unread before its request is ended: a model that goes on
-and on must not fill the memory."""
 
 
 class Asked(NamedTuple):
@@ -101,36 +99,9 @@ class InferStream:
             result = await self._backend.submit(call, hints)
             await self._write(encode_streamed(wish, result.outputs, raw=raw, final=True, lead=lead))
             return
-        outcomes: asyncio.Queue[Result | FarmError] = asyncio.Queue()
-        unsent = 0
-
-        def take(outcome: Result | FarmError) -> None:
-            nonlocal unsent
-            if isinstance(outcome, Result):
-                unsent += _size(outcome)
-                if unsent > MOST_UNSENT:
-                    self._backend.cancel(task_id)
-                    text = f"{unsent} bytes of answers wait for the client; it has to read faster"
-                    outcome = Overloaded(text)
-            outcomes.put_nowait(outcome)
-
-        task_id = self._backend.start_call(call, hints, take)
-        try:
-            while True:
-                outcome = await outcomes.get()
-                if isinstance(outcome, FarmError):
-                    raise outcome
-                if not outcome.more:
-                    break
-                outputs = outcome.outputs
+        with closing(Answers(self._backend, call, hints)) as answers:
+            async for answer in answers:
+                outputs = answer.outputs
                 await self._write(encode_streamed(wish, outputs, raw=raw, final=False, lead=lead))
-                unsent -= _size(outcome)
-        finally:
-            self._backend.cancel(task_id)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):
             await self._write(encode_streamed(wish, None, raw=raw, final=True))
-
-
-def _size(answer: Result) -> int:
-    """Bytes that an answer holds, with something for the answer itself."""
-    return 1000 + sum(array.nbytes for array in answer.outputs)

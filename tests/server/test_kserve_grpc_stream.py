@@ -17,7 +17,7 @@ from farm.dispatcher import Dispatcher
 from farm.errors import Unavailable
 from farm.model import Config, Inputs
 from farm.protocols.kserve_grpc import decode, messages
-from farm.server import kserve_grpc_stream
+from farm.server import answers, kserve_grpc_stream
 from farm.server.grpc_call import Caller
 from farm.server.kserve_grpc import SERVICE, KServeGrpc
 from farm.server.kserve_repository import Repository
@@ -256,7 +256,7 @@ async def test_who_does_not_take_answers_is_not_read_without_end(
 async def test_a_model_that_goes_on_and_on_is_ended_when_nobody_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kserve_grpc_stream, "MOST_UNSENT", 100_000)
+    monkeypatch.setattr(answers, "MOST_WAITING_BYTES", 100_000)
     async with served() as farm_:
         client = Client(farm_.service)
         client.may_write.clear()
@@ -265,7 +265,7 @@ async def test_a_model_that_goes_on_and_on_is_ended_when_nobody_reads(
         await until(lambda: farm_.idle())
         client.may_write.set()
         await until(lambda: client.answers and client.answers[-1].error_message)
-        assert "has to read faster" in client.answers[-1].error_message
+        assert "faster than the client reads" in client.answers[-1].error_message
         assert 90 < len(client.answers) < 110
         client.ask("held", 1, "next")
         await until(lambda: client.ids[-1] == "next")
