@@ -277,6 +277,7 @@ def test_a_file_that_failed_may_be_loaded_when_mended() -> None:
         ("/nets/net.pt", "/nets/net.pt"),
         ("package.module:beam", "package.module:beam"),
         ("net@kserve+http://host:8000/net.onnx", "net@kserve+http://host:8000/net.onnx"),
+        ("graphpipe+http://host:9000/net.onnx", "graphpipe+http://host:9000/net.onnx"),
     ],
 )
 def test_files_are_named_by_their_whole_path_for_a_process_elsewhere(spec: str, found: str) -> None:
