@@ -36,7 +36,8 @@ class _Caller:
         self.address = address
         self.fresh = fresh
         self.socket: socket.socket | None = None
-        self.answer = b""
+        self.answer = bytearray()
+        self.whole = 0
         self.sent_at = 0.0
 
     def send(self, request: bytes, selector: selectors.BaseSelector) -> None:
@@ -47,7 +48,8 @@ class _Caller:
             selector.register(self.socket, selectors.EVENT_READ, self)
         else:
             self.sent_at = time.perf_counter()
-        self.answer = b""
+        self.answer = bytearray()
+        self.whole = 0  # bytes of the answer, once its head is there
         self.socket.sendall(request)
 
     def receive(self) -> bool:
@@ -57,11 +59,14 @@ class _Caller:
         if not data:
             raise RuntimeError(f"the server hung up after {self.answer!r}")
         self.answer += data
-        head, mark, body = self.answer.partition(b"\r\n\r\n")
-        if not mark:
-            return False
-        at = head.lower().index(b"content-length:") + 15
-        return len(body) >= int(head[at:].split(b"\r\n", 1)[0])
+        if not self.whole:
+            end = self.answer.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            head = self.answer[:end].lower()
+            at = head.index(b"content-length:") + 15
+            self.whole = end + 4 + int(head[at:].split(b"\r\n", 1)[0])
+        return len(self.answer) >= self.whole
 
     def hang_up(self, selector: selectors.BaseSelector) -> None:
         assert self.socket is not None

@@ -1,0 +1,226 @@
+"""GraphPipe requests per second: farm beside the server of Oracle's Python package.
+
+One run, one load generator, by turns, 1 and 16 callers; four numbers doubled, 100,000 (0.8 MB), and
+four by a model that takes 5 ms for each evaluation, on farm of up to 64 rows. Each call has its own
+connection, as Oracle's Python client makes one; or connections are kept, as its Go client keeps
+them. The package's server is that of its examples, `http.server` with its `convert`, which answers
+one connection at a time; for kept ones it has a thread for each. It lives in an environment of its
+own and is left out when that is not given:
+
+    python3 -m venv /tmp/graphpipe
+    /tmp/graphpipe/bin/pip install requests numpy flatbuffers==1.12
+    /tmp/graphpipe/bin/pip install --no-deps graphpipe==1.0.4
+    .venv/bin/python benchmarks/graphpipe.py --graphpipe /tmp/graphpipe
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+
+import numpy as np
+
+from farm.call import Call, ModelInfo, Operation, TensorInfo
+from farm.protocols.graphpipe_client import encode_call
+from farm.transports.connection import read_connection
+from http_load import Load, run_load
+from machine import versions
+
+CALLERS = (1, 16)
+CASES = {
+    "four numbers": ("double", 4),
+    "100,000 numbers": ("double", 100_000),
+    "four numbers, 5 ms": ("slow", 4),
+}
+"""Model and size of each case."""
+FRESH = {case: (True,) if model == "slow" else (True, False) for case, (model, _) in CASES.items()}
+"""Whether connections are fresh: threads that sleep are no model of one that computes."""
+
+START_S = 60.0
+
+FARM = """
+import time
+import farm
+
+class Double(farm.Model):
+    name = "double"
+    inputs = {"x": (-1,)}
+    outputs = {"y": (-1,)}
+
+    def evaluate(self, inputs, config):
+        return 2.0 * inputs["x"]
+
+class Slow(farm.Model):
+    name = "slow"
+    inputs = {"x": 4}
+    outputs = {"y": 4}
+    max_batch = 64
+
+    def evaluate(self, inputs, config):
+        time.sleep(0.005)
+        return 2.0 * inputs["x"]
+"""
+
+PEER = """
+import sys, time
+from http import server
+from graphpipe import convert
+
+class Handler(server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self):
+        asked = convert.deserialize_request(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.endswith("/slow"):
+            time.sleep(0.005)
+        body = convert.serialize_infer_response([2.0 * asked.input_tensors[0]])
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+Base = server.ThreadingHTTPServer if sys.argv[1] == "threads" else server.HTTPServer
+
+class Server(Base):
+    request_queue_size = 128
+
+served = Server(("127.0.0.1", 0), Handler)
+print(served.server_port, flush=True)
+served.serve_forever()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A server that is up; fresh: whether it is asked so, else over kept connections."""
+
+    name: str
+    address: tuple[str, int]
+    fresh: Sequence[bool] = (True, False)
+
+
+def body_of(size: int) -> bytes:
+    """The request for `size` numbers, all 1.5."""
+    info = ModelInfo("double", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),))
+    return encode_call(Call("double", Operation.EVALUATE, (np.full(size, 1.5),)), info)
+
+
+@contextlib.contextmanager
+def farm_peer(folder: Path) -> Iterator[Peer]:
+    """`farm serve` with one worker process."""
+    (folder / "m.py").write_text(FARM)
+    run = folder / "run"
+    command = [sys.executable, "-m", "farm", "serve", "m.py:Double", "m.py:Slow"]
+    with _process([*command, "--port=0", f"--dir={run}"], folder):
+        give_up = time.monotonic() + START_S
+        while not (run / "farm.json").exists() or not read_connection(run).url:
+            if time.monotonic() > give_up:
+                raise RuntimeError("farm did not start")
+            time.sleep(0.05)
+        port = read_connection(run).url.rpartition(":")[2]
+        yield Peer("farm", ("127.0.0.1", int(port)))
+
+
+@contextlib.contextmanager
+def python_peer(folder: Path, python: Path, kind: str) -> Iterator[Peer]:
+    """The server of the Python package; kind: one connection at a time, or threads."""
+    (folder / "peer.py").write_text(PEER)
+    with _process([str(python), "peer.py", kind], folder) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        fresh = {"single": (True,), "threads": (False,)}[kind]
+        yield Peer(f"graphpipe, {kind}", ("127.0.0.1", port), fresh)
+
+
+@contextlib.contextmanager
+def _process(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, cwd=folder, stdout=PIPE, stderr=DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(20.0)
+
+
+Loads = dict[tuple[str, bool, str, int], Load]
+"""By case, fresh, peer and callers."""
+
+
+def measure(peers: Sequence[Peer], seconds: float, rounds: int) -> Loads:
+    """All loads on all peers, by turns: the speed of a virtual machine changes by the minute."""
+    loads: Loads = {}
+    cases = [(c, f, n) for c in CASES for f in FRESH[c] for n in CALLERS]
+    for _ in range(rounds):
+        for case, fresh, callers in cases:
+            model, size = CASES[case]
+            body, expected = body_of(size), np.full(4, 3.0).tobytes()
+            for peer in peers:
+                if fresh in peer.fresh:
+                    load = run_load(
+                        peer.address,
+                        f"/graphpipe/{model}",
+                        body,
+                        callers=callers,
+                        seconds=seconds / rounds,
+                        fresh=fresh,
+                        expected=expected,
+                        headers="Accept: */*",
+                    )
+                    loads.setdefault((case, fresh, peer.name, callers), Load()).add(load)
+    return loads
+
+
+def show(loads: Loads, peers: Sequence[Peer]) -> None:
+    """Tables of rates and median latencies, and of ratios."""
+    for case in CASES:
+        for fresh in FRESH[case]:
+            title = f"{case}, {'fresh' if fresh else 'kept'} connections: /s (median ms)"
+            print(f"\n{title:56}" + "".join(f"{c:>9} callers" for c in CALLERS))
+            rows = {
+                p.name: [loads[case, fresh, p.name, c] for c in CALLERS]
+                for p in peers
+                if fresh in p.fresh
+            }
+            for name, row in rows.items():
+                cells = "".join(f"{load.per_s:9.0f} ({load.p50_s * 1e3:5.2f})" for load in row)
+                print(f"  {name:54}{cells}")
+            for name, row in rows.items():
+                if name != "farm":
+                    pairs = zip(rows["farm"], row, strict=True)
+                    cells = "".join(f"{a.per_s / b.per_s:17.2f}" for a, b in pairs)
+                    print(f"  farm / {name:47}{cells}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--graphpipe", type=Path, help="virtual environment with graphpipe")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
+    parser.add_argument("--rounds", type=int, default=3, help="turns in which it is spent")
+    options = parser.parse_args()
+    print(versions("numpy", "pyzmq", "uvicorn"))
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        peers = [stack.enter_context(farm_peer(folder))]
+        if options.graphpipe:
+            python = options.graphpipe / "bin" / "python"
+            for kind in ("single", "threads"):
+                peers.append(stack.enter_context(python_peer(folder, python, kind)))
+        show(measure(peers, options.seconds, options.rounds), peers)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
