@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,11 +81,20 @@ class Fails(Numbers):
         raise RuntimeError("as it should")
 
 
+class Slow(Upper):
+    """Texts in upper case, in their time."""
+
+    def forward(self, inputs: Tensors) -> Tensors:
+        time.sleep(0.2)
+        return super().forward(inputs)
+
+
 MODELS = {
     "double": Numbers,
     "sum_product": SumProduct,
     "parts": Parts,
     "upper": Upper,
+    "slow": Slow,
     "image_size": ImageSize,
     "fails": Fails,
 }

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from farm.provision.record import Running, RunRecord
 from farm.worker.lifeline import Lifeline
+from farm.worker.servers import EXIT_SERVER_GONE
 
 LAST_LINES = 30
 LAST_BYTES = 8192
@@ -184,6 +185,8 @@ def python(module: str) -> list[str]:
 
 def in_words(code: int, *, out_of_memory: bool) -> str:
     """An exit status as `Child.code` gives it, in words."""
+    if code == EXIT_SERVER_GONE:
+        return "its model server does not answer"
     if code >= 0:
         return f"exit code {code}"
     if code == -signal.SIGKILL and out_of_memory:

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,8 +23,10 @@ from farm.provision.devices import cpus_here
 from farm.provision.group import Group, Launch
 from farm.transports.connection import Connection, read_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter
+from farm.worker.load import most_servers
 from farm.worker.mpi import WorldError, check_installed
 from farm.worker.open_files import allow_many_open_files
+from farm.worker.servers import SEAT
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +75,9 @@ class Reports(Protocol):
 class WorkerSettings:
     """What the supervisor is to run, and how.
 
-    models: as `farm.worker.load` understands them; count: model processes; connect: connection
-    file; logs: folder for what models print. launch: how each is started as a group of MPI ranks.
+    models: as `farm.worker.load` understands them; count: model processes, and one at least for
+    each of several servers of one model, which are dealt out in turn; connect: connection file;
+    logs: folder for what models print. launch: how each is started as a group of MPI ranks.
     cpus: threads that numerical libraries use in each process; None: its share of the CPUs here.
     devices: CUDA devices, dealt out in turn. time_limit_s: a process whose model call takes longer
     is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the
@@ -138,7 +141,9 @@ class Workers:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self.settings = settings
+        servers = most_servers(settings.models)
+        self._shared = servers > 1
+        self.settings = settings = replace(settings, count=max(settings.count, servers))
         self.ready: Future[None] = Future()
         self.ended: Future[None] = Future()
         for future in (self.ready, self.ended):
@@ -346,6 +351,7 @@ class Workers:
         processes = settings.count * (settings.launch.ranks if settings.launch else 1)
         threads = settings.cpus or max(1, cpus_here() // processes)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
+        environment[SEAT] = str(seat.number)
         environment.setdefault("NPROC", environment["OMP_NUM_THREADS"])  # JAX's word for it
         arguments = [*settings.models, "--connect", str(settings.connect)]
         arguments += ["--lost-after", str(settings.lost_after_s)]
@@ -387,7 +393,7 @@ class Workers:
         elif was_orphaned and seat.orphaned:
             seat.over = True
             self._failure = WorkersFailed("the dispatcher cannot be reached", detail=last_lines)
-        elif child.error and not any(s.served for s in self._seats):
+        elif child.error and not self._shared and not any(s.served for s in self._seats):
             self._give_up(child.error, seat.log, "")
         elif child.doom == TIME_LIMIT:
             seat.start_at = now
@@ -413,7 +419,7 @@ class Workers:
         """Start again, ever later, unless nothing here has ever served."""
         seat.crashes += 1
         what = "died" if served_s is not None else "crashes at start"
-        if not any(s.served for s in self._seats) and seat.crashes >= START_CRASHES:
+        if self._is_hopeless(seat):
             self._give_up(f"a worker process {what}: {reason}", seat.log, last_lines)
             return
         delay_s = restart_delay_s(seat.crashes, served_s, self.settings)
@@ -427,6 +433,12 @@ class Workers:
             seat.log,
             f", which ends:\n{last_lines}" if last_lines else "",
         )
+
+    def _is_hopeless(self, seat: _Seat) -> bool:
+        """Whether nothing has ever served, nor will: of several servers some may be there yet."""
+        seats = self._seats if self._shared else [seat]
+        crashed = all(s.crashes >= START_CRASHES for s in seats)
+        return crashed and not any(s.served for s in self._seats)
 
     def _give_up(self, message: str, where: Path, last_lines: str) -> None:
         """No process has ever served: what is wrong will not mend itself."""

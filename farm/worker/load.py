@@ -8,7 +8,9 @@ FILE.onnx FILE.pt2      a neural network or other graph in a file
 http://HOST:PORT        all models of a running UM-Bridge server
 kserve+http://HOST:PORT all models of a running KServe v2 server
 graphpipe+http://HOST   the model of a running GraphPipe server
+mip://HOST:PORT         the model of a running MIP server, of a text or image; mip+unix:/path too
 MODEL@http://HOST:PORT  one of several, also MODEL@kserve+http://HOST:PORT, MODEL@graphpipe+...
+MODEL@URL,URL           several servers of one model, which share its calls
 ALIAS=any of these      the same model under another name
 """
 
@@ -29,25 +31,17 @@ from typing import Any
 
 from farm.errors import FarmError
 from farm.model import Model
-from farm.worker import graphpipe, kserve, umbridge
+from farm.worker import umbridge
 from farm.worker.onnx import OnnxModel
+from farm.worker.servers import models_of, urls_of
 from farm.worker.torch import TorchModel
 
 ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
-SERVER = re.compile(
-    r"(?:(?P<model>.+)@)?(?:(?P<protocol>kserve|graphpipe)\+)?(?P<url>https?://.+)", re.DOTALL
-)
 FORMS = (
     "FILE.py:NAME, FILE.py, package.module:NAME, FILE.onnx, FILE.pt2, http://HOST:PORT, "
-    "MODEL@http://HOST:PORT, kserve+http://HOST:PORT, graphpipe+http://HOST:PORT "
-    "or ALIAS=any of these"
+    "MODEL@http://HOST:PORT, kserve+http://HOST:PORT, graphpipe+http://HOST:PORT, "
+    "mip://HOST:PORT, MODEL@URL,URL or ALIAS=any of these"
 )
-SERVERS: Mapping[str | None, Callable[[str, str | None], Mapping[str, Model]]] = {
-    None: umbridge.models_at,
-    "kserve": kserve.models_at,
-    "graphpipe": graphpipe.models_at,
-}
-"""What finds the models of a running server, by what stands before its URL."""
 GRAPHS: Mapping[str, Callable[[Path], Model]] = {
     ".onnx": OnnxModel,
     ".pt": TorchModel,
@@ -96,9 +90,16 @@ def located(spec: str) -> str:
     named = ALIAS.fullmatch(spec)
     alias, where = (named["alias"] + "=", named["spec"]) if named else ("", spec)
     path, colon, name = where.rpartition(":") if ":" in where else (where, "", "")
-    if SERVER.fullmatch(where) or Path(path).suffix not in (".py", *GRAPHS):
+    if urls_of(where) or Path(path).suffix not in (".py", *GRAPHS):
         return spec
     return f"{alias}{Path(path).expanduser().absolute()}{colon}{name}"
+
+
+def most_servers(specs: Sequence[str]) -> int:
+    """How many servers the model has that has most of them; 0 where there are none."""
+    named = [ALIAS.fullmatch(spec) for spec in specs]
+    wheres = [m["spec"] if m else spec for m, spec in zip(named, specs, strict=True)]
+    return max([len(urls_of(where)) for where in wheres], default=0)
 
 
 def _load(spec: str, comm: Any) -> Mapping[str, Model]:
@@ -111,10 +112,9 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
                 "say which one, as MODEL@URL"
             )
         return dict(zip([renamed["alias"]], found.values(), strict=True))
-    server = SERVER.fullmatch(spec)
-    if server:
+    if urls_of(spec):
         try:
-            return SERVERS[server["protocol"]](server["url"], server["model"])
+            return models_of(spec)
         except FarmError as error:
             raise LoadError(f"{spec}: {error}") from error
     if Path(spec).suffix in GRAPHS:
