@@ -80,6 +80,7 @@ class Dispatcher:
         self._descriptions: OrderedDict[tuple[str, str], ModelInfo] = OrderedDict()
         self._waiting: dict[TaskId, OnDone] = {}
         self._in_parts: dict[TaskId, Sequence[TaskId]] = {}
+        self._are_parts: set[TaskId] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self.calls_taken = 0
@@ -142,15 +143,20 @@ class Dispatcher:
         if hints.deadline_s is not None and math.isnan(hints.deadline_s):
             raise InvalidInput("the deadline is not a number of seconds")
         if call.rows is not None and call.rows > most and call.operation is Operation.EVALUATE:
-            return self._start_parts(cut(call, most), hints, on_done)
+            return self._start_parts(call, cut(call, most), hints, on_done)
         return self._start(call, hints, on_done)
 
-    def _start_parts(self, parts: Sequence[Call], hints: Hints, on_done: OnDone) -> TaskId:
+    def _start_parts(
+        self, call: Call, parts: Sequence[Call], hints: Hints, on_done: OnDone
+    ) -> TaskId:
         """Take in a call that runs in parts; its id is that of the first."""
         ids: list[TaskId] = []
+        began = time.monotonic()
 
         def done(outcome: Outcome) -> None:
             self.cancel(ids[0])  # if it failed, the other parts are of no use
+            waited_s = time.monotonic() - began
+            self._statistics.add_outcome(call, outcome, waited_s, time.time())
             on_done(outcome)
 
         whole = Whole(len(parts), done)
@@ -162,6 +168,7 @@ class Dispatcher:
                 self.cancel(task_id)
             raise
         self._in_parts[ids[0]] = ids
+        self._are_parts.update(ids)
         return ids[0]
 
     def _start(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
@@ -182,6 +189,7 @@ class Dispatcher:
     def cancel(self, task_id: TaskId) -> None:
         """Take a call back: `on_done` will not be called."""
         for part in self._in_parts.pop(task_id, (task_id,)):
+            self._are_parts.discard(part)
             if self._waiting.pop(part, None) is not None:
                 self._scheduler.cancel(part)
                 self._act_soon()
@@ -374,7 +382,12 @@ class Dispatcher:
         if not (isinstance(outcome, Result) and outcome.more):
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
-            self._statistics.add(task, outcome, now, time.time())
+            self._statistics.add_run(task, outcome)
+            if task.id in self._are_parts:
+                self._are_parts.discard(task.id)
+            else:
+                waited_s = now - task.submitted_at
+                self._statistics.add_outcome(task.call, outcome, waited_s, time.time())
         if on_done is not None:
             on_done(outcome)
         if self._closed:

@@ -172,8 +172,12 @@ async def test_call_of_many_rows_runs_in_parts_and_is_answered_whole() -> None:
         assert sorted(seen, key=str) == sorted(parts, key=str)
         result = await waiting
         assert result.outputs[0].tolist() == [[0.0], [2.0], [4.0], [6.0], [8.0]]
-    assert dispatcher.statistics()["rows"].rows == 5
+    counted = dispatcher.statistics()
+    assert [counted[m].rows for m in ("rows", "cube")] == [5, 5]
+    assert [counted[m].executions for m in ("rows", "cube")] == [3, 5]
+    assert [counted[m].success.count for m in ("rows", "cube")] == [1, 1]
     assert not dispatcher._in_parts
+    assert not dispatcher._are_parts
 
 
 @on_loop
@@ -187,7 +191,9 @@ async def test_part_that_fails_fails_the_call_and_takes_the_others_back() -> Non
         await waiting
     await turns()
     assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+    assert dispatcher.statistics()["rows"].fail.count == 1
     assert not dispatcher._in_parts
+    assert not dispatcher._are_parts
 
 
 @on_loop

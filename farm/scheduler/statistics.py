@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from farm.call import Operation, Result
+from farm.call import Call, Operation, Result
 from farm.errors import FarmError
 from farm.scheduler.state import Task
 
@@ -29,9 +29,9 @@ class Duration:
 class ModelStatistics:
     """Counts and times of one model.
 
-    success, fail: from taking a call to its outcome; queue: until its run; compute: each call's
-    share of the runs, by rows. rows: of calls that succeeded; executions: runs of the model for
-    them, so that rows / executions is the mean size of a batch; by_batch: the runs by their rows.
+    success, fail: from taking a call to its outcome; queue: until its run, or the last of its parts';
+    compute: each call's share of the runs, by rows. rows: those that ran; executions: runs of the
+    model for them, so that rows / executions is the mean size of a batch; by_batch: by their rows.
     last: Unix time of the last success, 0 before.
     """
 
@@ -44,39 +44,50 @@ class ModelStatistics:
     by_batch: dict[int, Duration] = field(default_factory=dict)
     last: float = 0.0
 
-    def add(self, task: Task, outcome: Result | FarmError, now: float, today: float) -> None:
-        """Take note of an outcome; `now` is the scheduler's time, `today` Unix time."""
-        waited_s = now - task.submitted_at
+    def add_run(self, rows: int, result: Result) -> None:
+        """Take note of the rows of one task, as they ran."""
+        # All tasks of a run tell of it: each counts for its share.
+        batch_rows = max(result.batch_rows, rows)
+        share = rows / batch_rows
+        self.compute.seconds += share * result.run_time_s
+        self.rows += rows
+        self.executions += share
+        of_size = self.by_batch.get(batch_rows)
+        if of_size is None:
+            of_size = self.by_batch[batch_rows] = Duration()
+        of_size.add(share * result.run_time_s, share)
+
+    def add_outcome(self, outcome: Result | FarmError, waited_s: float, today: float) -> None:
+        """Take note of what became of a call, after so many seconds; `today` is Unix time."""
         if isinstance(outcome, FarmError):
             self.fail.add(waited_s)
             return
         self.success.add(waited_s)
         self.queue.add(outcome.queue_time_s)
-        # All calls of a run tell of it: each counts for its share.
-        batch_rows = max(outcome.batch_rows, task.rows)
-        share = task.rows / batch_rows
-        self.compute.add(share * outcome.run_time_s)
-        self.rows += task.rows
-        self.executions += share
-        of_size = self.by_batch.get(batch_rows)
-        if of_size is None:
-            of_size = self.by_batch[batch_rows] = Duration()
-        of_size.add(share * outcome.run_time_s, share)
+        self.compute.count += 1
         self.last = today
 
 
 class Statistics:
-    """The statistics of all models of one dispatcher."""
+    """The statistics of all models of one dispatcher; a question of what a model is counts not."""
 
     def __init__(self) -> None:
         self.models: dict[str, ModelStatistics] = {}
 
-    def add(self, task: Task, outcome: Result | FarmError, now: float, today: float) -> None:
-        """Take note of what became of a task; questions of what a model is do not count."""
-        call = task.call
-        if call.operation is Operation.DESCRIBE:
-            return
+    def add_run(self, task: Task, outcome: Result | FarmError) -> None:
+        """Take note of how a task ran, which is a call or a part of one."""
+        if isinstance(outcome, Result) and task.call.operation is not Operation.DESCRIBE:
+            self._of(task.call).add_run(task.rows, outcome)
+
+    def add_outcome(
+        self, call: Call, outcome: Result | FarmError, waited_s: float, today: float
+    ) -> None:
+        """Take note of what became of a call, after so many seconds; `today` is Unix time."""
+        if call.operation is not Operation.DESCRIBE:
+            self._of(call).add_outcome(outcome, waited_s, today)
+
+    def _of(self, call: Call) -> ModelStatistics:
         known = self.models.get(call.model)
         if known is None:
             known = self.models[call.model] = ModelStatistics()
-        known.add(task, outcome, now, today)
+        return known

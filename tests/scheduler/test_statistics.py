@@ -26,13 +26,17 @@ def result(batch_rows: int, run_time_s: float = 0.5, queue_time_s: float = 0.25)
 def test_calls_of_one_batch_are_one_execution() -> None:
     statistics = Statistics()
     for rows in (None, 3, 2, 2):
-        statistics.add(task(rows=rows), result(8), 101.0, 1e9)
-    statistics.add(task(), result(1, run_time_s=0.25), 103.0, 2e9)
+        asked = task(rows=rows)
+        statistics.add_run(asked, result(8))
+        statistics.add_outcome(asked.call, result(8), 1.0, 1e9)
+    statistics.add_run(task(), result(1, run_time_s=0.25))
+    statistics.add_outcome(call(), result(1, run_time_s=0.25), 3.0, 2e9)
     model = statistics.models["m"]
     assert model.rows == 9
     assert model.executions == pytest.approx(2)
     assert (model.success.count, model.success.seconds) == (5, 7.0)
     assert (model.queue.count, model.queue.seconds) == (5, 1.25)
+    assert model.compute.count == 5
     assert model.compute.seconds == pytest.approx(0.75)
     assert sorted(model.by_batch) == [1, 8]
     assert [model.by_batch[8].count, model.by_batch[8].seconds] == pytest.approx([1, 0.5])
@@ -42,7 +46,8 @@ def test_calls_of_one_batch_are_one_execution() -> None:
 
 def test_failures_count_apart() -> None:
     statistics = Statistics()
-    statistics.add(task(), ModelFailed("diverged"), 104.0, 1e9)
+    statistics.add_run(task(), ModelFailed("diverged"))
+    statistics.add_outcome(call(), ModelFailed("diverged"), 4.0, 1e9)
     model = statistics.models["m"]
     assert (model.fail.count, model.fail.seconds) == (1, 4.0)
     assert (model.success.count, model.rows, model.executions, model.last) == (0, 0, 0, 0.0)
@@ -50,5 +55,7 @@ def test_failures_count_apart() -> None:
 
 def test_questions_do_not_count() -> None:
     statistics = Statistics()
-    statistics.add(task(operation=Operation.DESCRIBE), Result(()), 101.0, 1e9)
+    asked = task(operation=Operation.DESCRIBE)
+    statistics.add_run(asked, Result(()))
+    statistics.add_outcome(asked.call, Result(()), 1.0, 1e9)
     assert statistics.models == {}
