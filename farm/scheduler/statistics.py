@@ -29,8 +29,8 @@ class Duration:
 class ModelStatistics:
     """Counts and times of one model.
 
-    success, fail: from taking a call to its outcome; queue: until its run, or the last of its parts';
-    compute: each call's share of the runs, by rows. rows: those that ran; executions: runs of the
+    success, fail: from taking a call to its outcome; queue: until its run, or that of its last
+    part; compute: each call's share of the runs, by rows. rows: those that ran; executions: runs of the
     model for them, so that rows / executions is the mean size of a batch; by_batch: by their rows.
     last: Unix time of the last success, 0 before.
     """
