@@ -30,8 +30,9 @@ class ModelStatistics:
     """Counts and times of one model.
 
     success, fail: from taking a call to its outcome; queue: until its run, or that of its last
-    part; compute: each call's share of the runs, by rows. rows: those that ran; executions: runs of the
-    model for them, so that rows / executions is the mean size of a batch; by_batch: by their rows.
+    part; compute: each call's share of the runs, by rows. rows: those that ran; executions: runs of
+    the model for them, so that rows / executions is the mean size of a batch; by_batch: the runs by
+    their rows.
     last: Unix time of the last success, 0 before.
     """
 
