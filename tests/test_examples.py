@@ -11,6 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = [
     "diffusion/verify.py",
+    "graphpipe_tensor/ask.py",
     "heat_mpi/serial.py",
     "legacy/compare.py",
     "posterior/sample.py",

@@ -158,8 +158,8 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     """Serve one or more MODELs to every client, until Ctrl-C or SIGTERM.
 
     MODEL is FILE.py, FILE.py:NAME, package.module:NAME, FILE.onnx, FILE.pt2, or the URL of a
-    running server, http://... for UM-Bridge and kserve+http://... for KServe; NAME=MODEL gives it
-    another name.
+    running server, http://... for UM-Bridge, kserve+http://... for KServe and graphpipe+http://...
+    for GraphPipe; NAME=MODEL gives it another name.
     """
     if values["workers"] is None:
         values["workers"] = 0 if plan_file or values["dask"] else 1

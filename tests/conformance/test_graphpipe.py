@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from graphpipe import convert, remote
 
 from farm.protocols.graphpipe_tensors import NUMBERS
 from farm.worker.graphpipe import GraphpipeModel
-from graphpipe import convert, remote
 from tests.protocols.graphpipe_bytes import INFER_REQUEST, METADATA_REQUEST
 from tests.serving import serving
 

@@ -10,7 +10,7 @@ own and is left out when that is not given:
     python3 -m venv /tmp/graphpipe
     /tmp/graphpipe/bin/pip install requests numpy flatbuffers==1.12
     /tmp/graphpipe/bin/pip install --no-deps graphpipe==1.0.4
-    .venv/bin/python benchmarks/graphpipe.py --graphpipe /tmp/graphpipe
+    .venv/bin/python benchmarks/graphpipe_rates.py --graphpipe /tmp/graphpipe
 """
 
 from __future__ import annotations

@@ -1,0 +1,57 @@
+"""What docs/graphpipe.md shows works as it is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.protocols.graphpipe_tensors import Code
+from tests.serving import serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "graphpipe.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+ADDRESS = "http://127.0.0.1:4242"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "waves.py").write_text(PYTHON[0])
+    with serving(folder, "waves.py", "--workers", "1") as running:
+        yield running.connection.url
+
+
+def test_the_lines_for_curl(url: str) -> None:
+    (line,) = re.findall(r"`(curl .*?)`", PAGE)
+    command = shlex.split(line.replace(ADDRESS, url))
+    done = subprocess.run(
+        [command[0], "-sS", "--fail", *command[1:]], capture_output=True, timeout=20, check=True
+    )
+    assert json.loads(done.stdout)["Inputs"][0]["Shape"] == [-1, 3]
+
+
+def test_the_lines_for_the_published_client(url: str) -> None:
+    command = [sys.executable, "-c", PYTHON[1].replace(ADDRESS, url)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert re.findall(r"\d+", done.stdout) == ["2", "4", "6", "8", "10", "12", "3"]
+
+
+def test_the_lines_for_a_running_server(url: str) -> None:
+    shown = PYTHON[2].replace("http://host:9000", f"{url}/graphpipe/Waves")
+    found: dict[str, Any] = {}
+    exec(shown.replace("in:0", "x").replace("out:0", "height"), found)
+    assert (found["net"].name, found["net"].max_batch) == ("Waves", 64)
+    assert len(PYTHON) == 3
+
+
+def test_every_code_is_listed() -> None:
+    listed = re.findall(r"^\| (\d+) \| ", PAGE, re.MULTILINE)
+    assert [int(code) for code in listed] == list(Code)
