@@ -14,6 +14,7 @@ SCRIPTS = [
     "graphpipe_tensor/ask.py",
     "heat_mpi/serial.py",
     "legacy/compare.py",
+    "nuclei/count.py",
     "posterior/sample.py",
     "surrogate/surrogate.py",
     "sweep_xarray/analyse.py",

@@ -1,0 +1,242 @@
+"""MIP: calls per second of farm and of KubeMo's own server, one run, one load generator, by turns.
+
+    python benchmarks/mip.py
+
+Each call has a connection of its own, as KubeMo's client makes them. Three loads: a trivial model,
+a model that takes 5 ms, and packets of 1,000 entries; 1 and 16 clients at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubemo
+import numpy as np
+
+from http_load import Load
+from machine import versions
+
+ENTRIES, SIZE = 1000, 4
+SLOW_S = 0.005
+WORKERS = 16
+"""For the model of 5 ms, which waits as for a device; the other loads have two."""
+
+FARM_MODEL = f"""
+import time
+import farm
+
+class Double(farm.Model):
+    name = "double"
+    inputs, outputs = {{"x": {SIZE}}}, {{"y": {SIZE}}}
+    max_batch = {ENTRIES}
+    slow = False
+
+    def evaluate(self, inputs, config):
+        if self.slow:
+            time.sleep({SLOW_S})
+        return {{"y": 2.0 * inputs["x"]}}
+
+class Slow(Double):
+    slow, max_batch = True, 1
+"""
+
+CLIENTS = (1, 16)
+Address = tuple[str, int]
+
+
+def packet(entries: int) -> bytes:
+    """A request of KubeMo's client for so many entries."""
+    value = json.dumps([0.25 * k for k in range(SIZE)]).encode()
+    tlv = struct.pack("!2L", 2, len(value)) + value
+    payload = struct.pack("!2BH", 1, 0, entries) + tlv * entries
+    return struct.pack("!4BL", 0, 2, 0, 0, len(payload)) + payload
+
+
+class Caller:
+    """One client: connects, asks, reads the answer, closes, and again."""
+
+    def __init__(self, address: Address, request: bytes, selector: selectors.BaseSelector) -> None:
+        self._address, self._request, self._selector = address, request, selector
+        self.begin()
+
+    def begin(self) -> None:
+        """Connect; a server whose queue is full keeps others waiting, not us."""
+        self.began_at = time.perf_counter()
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+        self._socket.connect_ex(self._address)
+        self._answer = bytearray()
+        self._unsent = memoryview(self._request)
+        self._selector.register(self._socket, selectors.EVENT_WRITE, self)
+
+    def go_on(self) -> bool:
+        """Send or read what can be; whether the answer is whole and right."""
+        if self._unsent:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            if not self._unsent:
+                self._selector.modify(self._socket, selectors.EVENT_READ, self)
+            return False
+        data = self._socket.recv(1 << 20)
+        self._answer += data
+        if len(self._answer) >= 8 and len(self._answer) == 8 + int.from_bytes(self._answer[4:8]):
+            if self._answer[1] != 2:
+                raise RuntimeError(f"an error is answered: {bytes(self._answer[:100])!r}")
+            self.end()
+            return True
+        if not data:
+            raise RuntimeError("the server hung up")
+        return False
+
+    def end(self) -> None:
+        """Close."""
+        self._selector.unregister(self._socket)
+        self._socket.close()
+
+
+def run_load(address: Address, request: bytes, clients: int, seconds: float) -> Load:
+    """So many clients at once for so long."""
+    load = Load()
+    with selectors.DefaultSelector() as selector:
+        start = time.perf_counter()
+        callers = [Caller(address, request, selector) for _ in range(clients)]
+        while (now := time.perf_counter()) - start < seconds:
+            for key, _ in selector.select(0.1):
+                caller: Caller = key.data
+                try:
+                    whole = caller.go_on()
+                except ConnectionResetError:  # what a listener with a full queue may do
+                    caller.end()
+                    caller.begin()
+                    continue
+                if whole:
+                    load.latencies_s.append(time.perf_counter() - caller.began_at)
+                    caller.begin()
+        load.seconds = now - start
+        for caller in callers:
+            caller.end()
+    return load
+
+
+# The servers
+
+
+class KubemoDouble(kubemo.Inference):  # type: ignore[misc]  # published without types
+    """The same model, as its documentation writes one."""
+
+    def preprocess(self, inputs: Any) -> Any:
+        return tuple(np.array(x.decode()) for x in inputs)
+
+    def concat(self, batch: Any) -> Any:
+        return tuple(np.stack(column) for column in zip(*batch, strict=True))
+
+    def forward(self, inputs: Any) -> Any:
+        if "slow" in sys.argv:
+            time.sleep(SLOW_S)
+        return (2.0 * inputs[0],)
+
+    def postprocess(self, outputs: Any) -> Any:
+        return tuple(kubemo.Json(y) for y in outputs)
+
+
+def serve_kubemo() -> None:
+    server = kubemo.Server("tcp", ("127.0.0.1", 0))
+    server.handle(kubemo.InferenceHandler(KubemoDouble()))
+    print(server.socket.getsockname()[1], flush=True)
+    server.serve()
+
+
+@contextlib.contextmanager
+def process(*command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    quiet = subprocess.DEVNULL
+    running = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=quiet, text=True)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.communicate(timeout=60)
+
+
+@contextlib.contextmanager
+def kubemo_server(folder: Path, kind: str) -> Iterator[Address]:
+    command = (sys.executable, str(Path(__file__).resolve()), "--serve-kubemo", kind)
+    with process(*command, cwd=folder) as running:
+        assert running.stdout is not None
+        yield "127.0.0.1", int(running.stdout.readline())
+
+
+@contextlib.contextmanager
+def farm_server(folder: Path, kind: str) -> Iterator[Address]:
+    (folder / "model.py").write_text(FARM_MODEL)
+    workers = WORKERS if kind == "slow" else 2
+    model = "model.py:Slow" if kind == "slow" else "model.py:Double"
+    command = [sys.executable, "-m", "farm", "serve", model, "-n", str(workers), "--port", "0"]
+    command += ["--mip", "127.0.0.1:0", "--dir", str(folder / f"run-{kind}")]
+    with process(*command, cwd=folder) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("MIP for"):
+                time.sleep(0.2 * workers)  # the other workers come up
+                yield "127.0.0.1", int(line.rpartition(":")[2])
+                return
+        raise RuntimeError("farm serve ended")
+
+
+LOADS = {
+    "trivial model": ("trivial", 1, CLIENTS),
+    "model of 5 ms": ("slow", 1, CLIENTS),
+    f"packets of {ENTRIES} entries": ("trivial", ENTRIES, CLIENTS),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of each load")
+    parser.add_argument("--rounds", type=int, default=3, help="turns in which it is spent")
+    options = parser.parse_args()
+    print(versions("numpy", "kubemo", "uvloop"))
+    print(f"\n{'calls/s (median ms)':34}{'clients':>8}{'farm':>20}{'kubemo':>20}{'ratio':>8}")
+    with tempfile.TemporaryDirectory() as name:
+        for title, (kind, entries, clients) in LOADS.items():
+            with farm_server(Path(name), kind) as farm, kubemo_server(Path(name), kind) as other:
+                for count in clients:
+                    show(title, count, measure([farm, other], packet(entries), count, options))
+
+
+def measure(
+    addresses: list[Address], request: bytes, clients: int, options: argparse.Namespace
+) -> list[Load]:
+    """A load on each, by turns: the speed of a virtual machine changes by the minute."""
+    loads = [Load() for _ in addresses]
+    seconds = options.seconds / options.rounds
+    for _ in range(options.rounds):
+        for address, load in zip(addresses, loads, strict=True):
+            run_load(address, request, clients, 0.1 * seconds)
+            load.add(run_load(address, request, clients, seconds))
+    return loads
+
+
+def show(title: str, clients: int, loads: list[Load]) -> None:
+    cells = [f"{load.per_s:9.0f} ({load.p50_s * 1e3:7.2f})" for load in loads]
+    ratio = loads[0].per_s / loads[1].per_s
+    print(f"{title:34}{clients:8}{cells[0]:>20}{cells[1]:>20}{ratio:8.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if "--serve-kubemo" in sys.argv:
+        serve_kubemo()
+    else:
+        main()
