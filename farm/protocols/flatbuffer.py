@@ -109,8 +109,7 @@ class Table:
             string = known.get(target)
             if string is None:
                 start, count = _vector(self.buffer, target, 1)
-                string = self.buffer[start : start + min(count, left)]
-                known[target] = string
+                known[target] = string = self.buffer[start : start + count]
             left -= 8 + len(string)
             if left < 0:
                 raise ValueError(f"the strings of a vector have more than {most_bytes} bytes")

@@ -153,6 +153,7 @@ def test_config_is_a_json_object() -> None:
         (request(tensor([1, 2, 3])), 5, r"shape \[3\]; model 'm' expects \[2\], or \[-1, 2\]"),
         (request(tensor([1, 2], shape=(2, 2))), 5, "16 bytes; expected 32"),
         (request(tensor([1, 2], shape=(1, 2), data=np.zeros(15, np.uint8))), 5, "15 bytes"),
+        (request(tensor([1, 2], data=np.zeros(17, np.uint8))), 5, "17 bytes; expected 16"),
         (request(tensor([1, 2], data=None)), 5, "0 bytes; expected 16"),
         (request(tensor([1, 2], shape=(-1, 2))), 5, "sizes >= 0"),
         (request(tensor([1, 2], shape=(-(2**63), 2))), 5, "sizes >= 0"),
