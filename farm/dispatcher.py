@@ -159,7 +159,7 @@ class Dispatcher:
             self._statistics.add_outcome(call, outcome, waited_s, time.time())
             on_done(outcome)
 
-        whole = Whole(len(parts), done)
+        whole = Whole([part.rows or 1 for part in parts], done)
         try:
             for number, part in enumerate(parts):
                 ids.append(self._start(part, hints, whole.part(number)))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import Call, Operation, Result
-from farm.errors import FarmError, ModelFailed
+from farm.errors import FarmError, InvalidOutput, ModelFailed, Overloaded
 from farm.scheduler.parts import Whole, cut, joined
 
 
@@ -39,7 +39,7 @@ def answer(k: int, worker: str = "w") -> Result:
 
 def test_answers_are_joined_in_the_order_of_the_parts() -> None:
     outcomes: list[Result | FarmError] = []
-    whole = Whole(3, outcomes.append)
+    whole = Whole([2, 2, 2], outcomes.append)
     for k in (2, 0, 1):
         assert outcomes == []
         whole.part(k)(answer(k))
@@ -53,11 +53,35 @@ def test_answers_are_joined_in_the_order_of_the_parts() -> None:
 
 def test_the_first_error_is_the_outcome_and_nothing_follows() -> None:
     outcomes: list[Result | FarmError] = []
-    whole = Whole(3, outcomes.append)
+    whole = Whole([2, 2, 2], outcomes.append)
     whole.part(1)(answer(1))
     whole.part(0)(ModelFailed("diverged"))
     whole.part(2)(ModelFailed("again"))
-    assert [str(outcome) for outcome in outcomes] == ["diverged"]
+    assert [str(outcome) for outcome in outcomes] == ["rows 0 to 1: diverged"]
+
+
+def test_an_error_says_its_rows_where_they_are_what_is_wrong() -> None:
+    for part, error, said in (
+        (1, ModelFailed("diverged", detail="line 3"), "row 2: diverged"),
+        (2, InvalidOutput("short"), "rows 3 to 6: short"),
+        (2, Overloaded("later"), "later"),
+    ):
+        outcomes: list[Result | FarmError] = []
+        Whole([2, 1, 4], outcomes.append).part(part)(error)
+        (told,) = outcomes
+        assert (type(told), str(told)) == (type(error), said)
+        assert isinstance(told, FarmError)
+        assert told.detail == error.detail
+
+
+def test_outputs_that_are_no_array_together_are_told() -> None:
+    outcomes: list[Result | FarmError] = []
+    whole = Whole([1, 1], outcomes.append)
+    whole.part(0)(Result((np.zeros((1, 1)), np.zeros((1, 3)))))
+    whole.part(1)(Result((np.zeros((1, 1)), np.zeros((1, 2)))))
+    (told,) = outcomes
+    assert isinstance(told, InvalidOutput)
+    assert "output 1 has rows of the shapes [2] and [3]" in told.message
 
 
 def test_the_workers_of_the_parts() -> None:

@@ -85,6 +85,7 @@ async def test_errors_of_calls_have_their_texts_and_the_connection_goes_on() -> 
         client = await served.connect()
         for entries, code, said in (
             (["[-1]"], 5, "ValueError: no root of -1.0"),
+            (["[1]", "[2]", "[-1]"], 5, "row 2: ValueError: no root of -1.0"),
             (["[1]", "[1, 2]"], 4, "entry 1, input 0 ('x') has shape [2]"),
             (["[1]", "hello"], 5, "entry 1, input 0 ('x') is not JSON"),
         ):
