@@ -195,6 +195,8 @@ def _wish(table: Table, info: ModelInfo) -> Wish:
 
 def _names(table: Table, slot: int, what: str, info: ModelInfo) -> list[str]:
     _, count = table.vector(slot, 4)
+    if not count:
+        return []
     most = MOST_NAMES + 2 * max(len(info.inputs), len(info.outputs))
     if count > most:
         raise Fault(Code.TOO_LARGE, f"{count} names of {what}s; expected {most} at most")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -281,6 +282,29 @@ def test_a_deadline_that_passes_has_its_code() -> None:
         response = door.ask("POST", "/", infer([1, 2]), {"Farm-Deadline": "0.05"})
         assert error(response)[0] == 11
         gate.open.set()
+
+
+def test_a_full_queue_has_its_code() -> None:
+    gate = Gate()
+    settings = Settings(port=0, max_queued=1)
+    with front_door({"gate": gate}, settings=settings) as door, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(door.ask, "POST", "/", infer([1, 2]))]
+        until(lambda: gate.calls == 1, "the first runs")
+        waiting.append(pool.submit(door.ask, "POST", "/", infer([1, 2])))
+        until(lambda: count(door) == 2, "the second waits")
+        assert error(door.ask("POST", "/", infer([1, 2])))[0] == 10
+        gate.open.set()
+        assert [values(done.result()) for done in waiting] == [[[1, 2]]] * 2
+
+
+def test_after_harm_the_door_is_open(door: Door) -> None:
+    shared = tensor_record(np.zeros(2), TensorInfo("x", (2,)))
+    harm = write(Record([UInt8(1), Record([None, None, [shared] * 20_000])]))
+    assert error(door.ask("POST", "/graphpipe/double", harm))[0] == 3
+    for at in range(0, len(METADATA_REQUEST), 4):
+        wrong = METADATA_REQUEST[:at] + b"\xff" * 4 + METADATA_REQUEST[at + 4 :]
+        assert door.ask("POST", "/graphpipe/double", wrong).status == 200
+    assert values(door.ask("POST", "/graphpipe/double", infer([1, 2]))) == [[2, 4], [3]]
 
 
 def test_the_paths_are_known() -> None:
