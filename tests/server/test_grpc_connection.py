@@ -278,7 +278,7 @@ async def test_calls_leave_no_cycles_behind() -> None:
         try:
             for _ in range(10):
                 await ask_all()
-            kept = [x for x in gc.get_objects() if isinstance(x, Call)]
+            kept = [x for x in gc.get_objects() if type(x) is Call]
         finally:
             gc.enable()
         assert len(kept) == 0
