@@ -156,7 +156,7 @@ def survive_kills(farm: Farm, workers: Workers, *, rounds: int, calls: int) -> N
 
 
 def test_workers_killed_at_random(farm: Farm, start: Start) -> None:
-    survive_kills(farm, start(3), rounds=3, calls=2000)
+    survive_kills(farm, start(3), rounds=2, calls=1000)
 
 
 @pytest.mark.slow
