@@ -82,9 +82,10 @@ def decode_call(payload: bytes, info: ModelInfo) -> Call:
     return Call(info.name, Operation.EVALUATE, columns, rows=None if rows == 1 else rows)
 
 
-def encode_result(call: Call, result: Result) -> bytes:
+def encode_result(call: Call, result: Result, info: ModelInfo) -> bytes:
     """The packet that answers a call. Raises FarmError when a packet cannot hold it."""
-    payload = _payload(len(call.inputs), len(result.outputs), call.rows, result.outputs, "output")
+    counts = len(call.inputs), len(result.outputs)
+    payload = _payload(counts, call.rows, result.outputs, info.outputs)
     if len(payload) > LARGEST_PAYLOAD:
         raise InvalidOutput(
             f"the answer takes {len(payload)} bytes in MIP; a packet holds {LARGEST_PAYLOAD}"
@@ -95,11 +96,11 @@ def encode_result(call: Call, result: Result) -> bytes:
 # The client's half
 
 
-def encode_call(call: Call) -> bytes:
+def encode_call(call: Call, info: ModelInfo) -> bytes:
     """The packet that asks a server for a call. Raises FarmError when a packet cannot hold it."""
     if (call.rows or 1) > MOST_ENTRIES:
         raise InvalidInput(f"the call has {call.rows} rows; a packet of MIP holds {MOST_ENTRIES}")
-    return encode_request(_payload(len(call.inputs), 0, call.rows, call.inputs, "input"))
+    return encode_request(_payload((len(call.inputs), 0), call.rows, call.inputs, info.inputs))
 
 
 def decode_result(payload: bytes, info: ModelInfo, rows: int | None) -> Result:
@@ -319,14 +320,18 @@ def _fitting(shape: tuple[int, ...], tensor: TensorInfo) -> tuple[int, ...] | No
 
 
 def _payload(
-    n_inputs: int, n_outputs: int, rows: int | None, arrays: Sequence[Array], what: str
+    counts: tuple[int, int],
+    rows: int | None,
+    arrays: Sequence[Array],
+    tensors: Sequence[TensorInfo],
 ) -> bytes:
-    if max(n_inputs, n_outputs) > MOST_TENSORS:
+    """A payload with these numbers of inputs and outputs, and the arrays' values."""
+    if max(counts) > MOST_TENSORS:
         raise UnsupportedFeature(f"MIP carries at most {MOST_TENSORS} inputs and outputs")
     if rows is None:
         arrays = [np.asarray(array)[None] for array in arrays]
-    columns = [_written(array, f"{what} {i}") for i, array in enumerate(arrays)]
-    parts = [COUNTS.pack(n_inputs, n_outputs, rows or 1)]
+    columns = [_written(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
+    parts = [COUNTS.pack(*counts, rows or 1)]
     for entry in zip(*columns, strict=True):
         for kind, data in entry:
             parts.append(TYPE_AND_SIZE.pack(kind, len(data)))
@@ -334,13 +339,13 @@ def _payload(
     return b"".join(parts)
 
 
-def _written(array: Array, where: str) -> list[Value]:
+def _written(array: Array, tensor: TensorInfo) -> list[Value]:
     """The values of one tensor, entry by entry."""
+    where = f"tensor {tensor.name!r}"
     if not array.dtype.hasobject:
         return [Value(Type.JSON, text) for text in _number_texts(array, where)]
-    rows = array.reshape(len(array), -1)
-    if rows.shape[1] == 1:
-        return [_of_bytes(data) for (data,) in rows.tolist()]
+    if tensor.size == 1:  # and not because it happens to have one text now
+        return [_of_bytes(data) for data in array.reshape(-1).tolist()]
     return [Value(Type.JSON, _list_of_texts(row, where)) for row in array]
 
 

@@ -170,6 +170,7 @@ class Connection(asyncio.Protocol):
 
     def _start(self, payload: bytes, request: _Open) -> None:
         call = Call(self._model, Operation.EVALUATE)
+        info = self._backend.description(self._model)
 
         def done(outcome: Result | FarmError) -> None:
             request.task = None
@@ -177,7 +178,8 @@ class Connection(asyncio.Protocol):
                 if isinstance(outcome, FarmError):
                     request.packet = encode_farm_error(outcome)
                 else:
-                    request.packet = encode_result(call, outcome)
+                    assert info is not None, "else there is no result"
+                    request.packet = encode_result(call, outcome, info)
             except FarmError as error:
                 request.packet = encode_farm_error(error)
             except Exception:
@@ -186,7 +188,6 @@ class Connection(asyncio.Protocol):
             self._answered()
 
         try:
-            info = self._backend.description(self._model)
             if info is not None:  # else the farm says itself why there is no such model
                 call = decode_call(payload, info)
             request.task = self._backend.start_call(call, self._hints, done)

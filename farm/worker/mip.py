@@ -72,7 +72,7 @@ class MipModel(Model):
         arrays = tuple(inputs.values())
         rows = len(arrays[0]) if self.max_batch > 1 else None
         call = Call(self.name, Operation.EVALUATE, arrays, rows=rows)
-        payload = self._server.ask(encode_call(call), Kind.INFERENCE)
+        payload = self._server.ask(encode_call(call, self._info), Kind.INFERENCE)
         return list(decode_result(payload, self._info, rows).outputs)
 
 

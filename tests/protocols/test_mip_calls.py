@@ -79,8 +79,8 @@ def test_texts() -> None:
     call = decode_call(UPPER, info(TEXT))
     assert (call.rows, call.inputs[0].tolist()) == (2, [[b"hello"], ["wörld".encode()]])
     answer = Result((bytes_array([["HELLO"], ["WÖRLD"]]),))
-    assert encode_result(call, answer) == UPPER_ANSWER
-    assert encode_call(call)[HEAD.size :] == UPPER
+    assert encode_result(call, answer, info(TEXT)) == UPPER_ANSWER
+    assert encode_call(call, info(TEXT))[HEAD.size :] == UPPER
 
 
 def test_numbers() -> None:
@@ -95,7 +95,7 @@ def test_the_order_is_entry_by_entry() -> None:
     call = decode_call(TWO, model)
     a, b = call.inputs
     assert (a.tolist(), b.tolist()) == ([[1, 2], [3, 4], [0, 0]], [[5, 6], [7, 8], [1, 1]])
-    answer = encode_result(call, Result((a + b, a * b)))[HEAD.size :]
+    answer = encode_result(call, Result((a + b, a * b)), model)[HEAD.size :]
     assert answer[:4] == bytes.fromhex("02020003")
     total, product = decode_result(answer, model, 3).outputs
     assert (total.tolist(), product.tolist()) == ((a + b).tolist(), (a * b).tolist())
@@ -113,7 +113,7 @@ def test_kubemos_count_of_outputs_is_not_believed() -> None:
 def test_one_entry_has_no_batch_axis() -> None:
     call = decode_call(packed(1, 1, *jsons("[1,2]")), info(PAIR))
     assert (call.rows, call.inputs[0].tolist()) == (None, [1, 2])
-    assert encode_result(call, Result((np.array([1.5, 2.5]),))) == (
+    assert encode_result(call, Result((np.array([1.5, 2.5]),)), info(PAIR)) == (
         bytes.fromhex("00020100 00000015 01010001 00000002 00000009") + b"[1.5,2.5]"
     )
 
@@ -136,7 +136,7 @@ def test_a_bare_number_is_a_list_of_one() -> None:
         assert float(call.inputs[0].reshape(())) == 7
     scalar = decode_call(packed(2, 1, *jsons("7", "[8]")), info(TensorInfo("x", ())))
     assert scalar.inputs[0].tolist() == [7, 8]
-    assert b"[7.0]" in encode_result(scalar, Result((scalar.inputs[0],)))
+    assert b"[7.0]" in encode_result(scalar, Result(scalar.inputs), info(TensorInfo("x", ())))
 
 
 def test_whole_numbers_stay_exact() -> None:
@@ -145,7 +145,7 @@ def test_whole_numbers_stay_exact() -> None:
     call = decode_call(packed(2, 1, *jsons(f"[{big}]", "[-3]")), model)
     assert call.inputs[0].dtype == np.int64
     assert call.inputs[0].tolist() == [[big], [-3]]
-    assert f"[{big}]".encode() in encode_result(call, Result(call.inputs))
+    assert f"[{big}]".encode() in encode_result(call, Result(call.inputs), model)
     written = decode_call(packed(1, 1, *jsons("[2.0]")), model)
     assert written.inputs[0].dtype == np.int64
     halves = decode_call(packed(1, 1, *jsons("[2.5]")), model)
@@ -159,7 +159,7 @@ def test_images_and_json_reach_models_of_bytes_as_they_are() -> None:
     values = [(Type.IMAGE, PNG), (Type.JSON, b'{"a": [1]}'), (Type.TEXT, b"[1,")]
     call = decode_call(packed(3, 1, *values), info(TEXT))
     assert call.inputs[0].reshape(-1).tolist() == [PNG, b'{"a": [1]}', b"[1,"]
-    answer = encode_result(call, Result((call.inputs[0],)))[HEAD.size :]
+    answer = encode_result(call, Result(call.inputs), info(TEXT))[HEAD.size :]
     assert answer[4:12] == TYPE_AND_SIZE.pack(Type.IMAGE, len(PNG))
     assert answer.endswith(TYPE_AND_SIZE.pack(Type.TEXT, 3) + b"[1,")
 
@@ -168,11 +168,13 @@ def test_tensors_of_several_texts_are_json_lists() -> None:
     names = TensorInfo("names", (-1,), BYTES)
     call = decode_call(packed(1, 1, *jsons('["a", "ü"]')), info(names))
     assert call.inputs[0].tolist() == [b"a", "ü".encode()]
-    answer = encode_result(call, Result(call.inputs))[HEAD.size :]
+    answer = encode_result(call, Result(call.inputs), info(names))[HEAD.size :]
     (back,) = decode_result(answer, info(names), None).outputs
     assert back.tolist() == [b"a", "ü".encode()]
+    one = encode_result(call, Result((bytes_array(["a"]),)), info(names))
+    assert one.endswith(b'["a"]')  # a list also of one
     with pytest.raises(UnsupportedFeature, match="bytes that are no texts"):
-        encode_result(call, Result((bytes_array([b"\xff", b"a"]),)))
+        encode_result(call, Result((bytes_array([b"\xff", b"a"]),)), info(names))
 
 
 def test_sizes_that_vary_are_those_of_the_packet() -> None:
@@ -187,8 +189,9 @@ def test_sizes_that_vary_are_those_of_the_packet() -> None:
 def test_other_numbers(dtype: str) -> None:
     array = np.array([[0, 1], [1, 0]], dtype=dtype)
     call = Call("m", Operation.EVALUATE, (array,), rows=2)
-    answer = encode_result(call, Result((array,)))[HEAD.size :]
-    (back,) = decode_result(answer, info(TensorInfo("x", (2,), dtype)), 2).outputs
+    model = info(TensorInfo("x", (2,), dtype))
+    answer = encode_result(call, Result((array,)), model)[HEAD.size :]
+    (back,) = decode_result(answer, model, 2).outputs
     assert back.tolist() == [[0, 1], [1, 0]]
 
 
@@ -196,17 +199,18 @@ def test_bfloat16_and_complex() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     call = Call("m", Operation.EVALUATE, (), rows=None)
     array = np.array([0.5, 2], dtype=ml_dtypes.bfloat16)
-    assert encode_result(call, Result((array,))).endswith(b"[0.5,2.0]")
+    assert encode_result(call, Result((array,)), info(PAIR)).endswith(b"[0.5,2.0]")
     with pytest.raises(UnsupportedFeature, match="complex128"):
-        encode_result(call, Result((np.array([1j]),)))
+        encode_result(call, Result((np.array([1j]),)), info(PAIR))
 
 
 def test_tensors_of_higher_rank_are_nested_lists() -> None:
     array = np.arange(12.0).reshape(2, 3, 2)
     call = Call("m", Operation.EVALUATE, (array,), rows=2)
-    answer = encode_result(call, Result((array,)))[HEAD.size :]
+    model = info(TensorInfo("x", (3, 2)))
+    answer = encode_result(call, Result((array,)), model)[HEAD.size :]
     assert b"[[0.0,1.0],[2.0,3.0],[4.0,5.0]]" in answer
-    (back,) = decode_result(answer, info(TensorInfo("x", (3, 2))), 2).outputs
+    (back,) = decode_result(answer, model, 2).outputs
     assert back.tolist() == array.tolist()
 
 
@@ -302,10 +306,10 @@ def test_answers_that_are_none(payload: bytes, said: str) -> None:
 def test_more_than_a_packet_holds() -> None:
     many = Call("m", Operation.EVALUATE, (np.zeros((65536, 1)),), rows=65536)
     with pytest.raises(InvalidInput, match="65536 rows"):
-        encode_call(many)
+        encode_call(many, info(PAIR))
     wide = Call("m", Operation.EVALUATE, (np.zeros(1),) * 256)
     with pytest.raises(UnsupportedFeature, match="at most 255"):
-        encode_call(wide)
+        encode_call(wide, info(PAIR))
 
 
 # Whatever else
@@ -319,7 +323,7 @@ def test_numbers_come_back_as_they_were(rows: list[list[float]]) -> None:
     call = decode_call(packed(len(rows), 1, *jsons(*texts)), info(PAIR))
     wanted = np.array(rows, dtype=float)
     assert np.array_equal(call.inputs[0].reshape(-1, 2), wanted, equal_nan=True)
-    answer = encode_result(call, Result(call.inputs))[HEAD.size :]
+    answer = encode_result(call, Result(call.inputs), info(PAIR))[HEAD.size :]
     (back,) = decode_result(answer, info(PAIR), call.rows).outputs
     assert np.array_equal(back.reshape(-1, 2), wanted, equal_nan=True)
 

@@ -121,6 +121,18 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 @on_loop
+async def test_an_answer_waits_for_those_before_it() -> None:
+    model = Double()
+    async with mip_served(model, workers=3) as served:
+        client = await served.connect()
+        client.send(request("[1]"), request("[0]"), request("[2]"))
+        await until(lambda: model.ran == 3)
+        assert await client.packet() == doubled(1)
+        model.go.set()
+        assert [await client.packet(), await client.packet()] == [doubled(0), doubled(2)]
+
+
+@on_loop
 async def test_many_pipelined_requests_wait_in_the_network() -> None:
     model = Double()
     async with mip_served(model) as served:
@@ -263,6 +275,7 @@ async def test_who_waits_for_an_answer_is_not_left() -> None:
         await asyncio.sleep(3 * QUICK.idle_s)
         model.go.set()
         assert await client.packet() == doubled(0)
+        assert await client.ask(PING) == PONG
 
 
 @on_loop
