@@ -32,7 +32,7 @@ from farm.server.door import (
     hints_of,
 )
 from farm.server.page import status_page
-from farm.server.umbridge import result_headers
+from farm.server.umbridge import RETRY_SOON, result_headers
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +221,10 @@ def _control(path: str, ready: bool, running: int, answer: Answer) -> None:
 def _answer_error(error: FarmError | Fault, request: Request, answer: Answer) -> None:
     if isinstance(error, FarmError) and error.detail:
         logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
-    if request.method != "POST" or request.headers.get(b"user-agent", b"").startswith(BLIND):
+    if request.method != "POST":
+        status = 503 if isinstance(error, Unavailable) else 400
+        answer(status, error.message.encode(), RETRY_SOON if status == 503 else (), TEXT)
+    elif request.headers.get(b"user-agent", b"").startswith(BLIND):
         answer(400, error.message.encode(), (), TEXT)
     else:
         answer(200, encode_error(error), (), OCTETS)

@@ -203,7 +203,7 @@ def test_errors_are_answers(door: Door) -> None:
     assert (code, told[:13]) == (5, "Farm-Deadline")
 
 
-@pytest.mark.parametrize("agent", ["Go-http-client/1.1", "axios/0.18.0"])
+@pytest.mark.parametrize("agent", [GO["User-Agent"], "axios/0.18.0"])
 def test_who_cannot_see_them_is_told_in_text(door: Door, agent: str) -> None:
     headers = {"User-Agent": agent}
     status, told = text(door.ask("POST", "/graphpipe/double", infer([13, 2]), headers))
@@ -295,6 +295,15 @@ def test_a_full_queue_has_its_code() -> None:
         assert error(door.ask("POST", "/", infer([1, 2])))[0] == 10
         gate.open.set()
         assert [values(done.result()) for done in waiting] == [[[1, 2]]] * 2
+
+
+def test_before_there_is_a_model() -> None:
+    with front_door({}) as door:
+        assert error(door.ask("POST", "/graphpipe/double", infer([1, 2])))[0] == 10
+        assert text(door.ask("POST", "/", infer([1, 2]), GO))[0] == 400
+        assert text(door.ask("GET", "/graphpipe/double"))[0] == 503
+        assert text(door.ask("GET", "/control/is_ready")) == (503, "no model is served yet\n")
+        assert text(door.ask("GET", "/control/is_alive")) == (200, "ok\n")
 
 
 def test_after_harm_the_door_is_open(door: Door) -> None:
