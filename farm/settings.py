@@ -21,9 +21,9 @@ class Settings:
     host, port: where the HTTP door listens; port 0 picks a free one.
     grpc_port: where gRPC is served at that host, 0 picks a free one; None: it is not.
     grpc_tls_cert, grpc_tls_key: PEM files of the certificate and its key, to encrypt gRPC.
+    graphpipe_default: the model that GraphPipe's clients find at the root; None: the only one.
     mip: models served over MIP: NAME=HOST:PORT or NAME=unix:/path each, without NAME= the only one.
     insecure: others may reach those addresses, although the protocol has no token.
-    graphpipe_default: the model that GraphPipe's clients find at the root; None: the only one.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
     mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: what starts them, `{ranks}`
