@@ -32,6 +32,7 @@ Examples:
   farm serve net.onnx                         a network in a file, also net.pt2
   farm serve solver.py --mpi 4 -n 2           two groups of four MPI ranks
   farm serve http://127.0.0.1:4243            a running UM-Bridge server's models
+  farm serve m@http://a:4243,http://b:4243    two servers of one model share its calls
   farm serve --workers 0                      workers come from elsewhere: farm worker
   farm serve model.py --slurm cluster.toml    SLURM jobs of workers, as many as calls need
   farm serve model.py --dask tcp://node1:8786 a Dask cluster runs the model
@@ -158,8 +159,9 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     """Serve one or more MODELs to every client, until Ctrl-C or SIGTERM.
 
     MODEL is FILE.py, FILE.py:NAME, package.module:NAME, FILE.onnx, FILE.pt2, or the URL of a
-    running server, http://... for UM-Bridge, kserve+http://... for KServe and graphpipe+http://...
-    for GraphPipe; NAME=MODEL gives it another name.
+    running server, http://... for UM-Bridge, kserve+http://... for KServe, graphpipe+http://...
+    for GraphPipe and mip://... for MIP; MODEL@URL,URL is several servers of one model. NAME=MODEL
+    gives it another name.
     """
     if values["workers"] is None:
         values["workers"] = 0 if plan_file or values["dask"] else 1
