@@ -96,6 +96,7 @@ def test_a_process_that_cannot_be_started_leaves_no_descriptor(
     [
         (0, "exit code 0"),
         (3, "exit code 3"),
+        (69, "its model server does not answer"),
         (-signal.SIGSEGV, "signal SIGSEGV"),
         (-signal.SIGKILL, "signal SIGKILL"),
         (-60, "signal 60"),
