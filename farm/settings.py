@@ -113,12 +113,12 @@ def read_settings(path: Path) -> dict[str, Any]:
         is_flag = isinstance(value, bool)
         if not isinstance(value, expected) or is_flag != (expected == (bool,)):
             raise SettingsError(f"{path} sets {name} to {value!r}; expected {types[name]}")
-        if expected == (list,) and not all(isinstance(item, str) for item in value):
-            raise SettingsError(f"{path} sets {name} to {value!r}; expected a list of texts")
+        if isinstance(value, list):
+            if not all(isinstance(item, str) for item in value):
+                raise SettingsError(f"{path} sets {name} to {value!r}; expected a list of texts")
+            values[name] = tuple(value)
         if types[name].startswith("Path"):
             values[name] = Path(str(value))
-        elif expected == (list,):
-            values[name] = tuple(value)
     return values
 
 

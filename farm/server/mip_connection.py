@@ -207,10 +207,9 @@ class Connection(asyncio.Protocol):
     def _send(self) -> None:
         """Send the answers that are there, as far as none before them is missing."""
         packets = []
-        while self._open and self._open[0].packet is not None:
-            request = self._open.popleft()
-            self._bytes_open -= request.size
-            packets.append(request.packet)
+        while self._open and (packet := self._open[0].packet) is not None:
+            self._bytes_open -= self._open.popleft().size
+            packets.append(packet)
         if not self._transport.is_closing():
             self._transport.write(packets[0] if len(packets) == 1 else b"".join(packets))
 
