@@ -253,7 +253,12 @@ def test_errors_are_told_in_one_form(
     ("body", "headers", "status", "text"),
     [
         (b" " * (LIMIT + 1), {}, 413, "longer than 1000000 bytes"),
-        (gzip.compress(b" " * (LIMIT + 1), mtime=0), {"Content-Encoding": "gzip"}, 413, "longer than"),
+        (
+            gzip.compress(b" " * (LIMIT + 1), mtime=0),
+            {"Content-Encoding": "gzip"},
+            413,
+            "longer than",
+        ),
         (b"{}", {"Content-Encoding": "br"}, 415, "Content-Encoding 'br' is not understood"),
         (gzip.compress(b"{}", mtime=0)[:-3], {"Content-Encoding": "gzip"}, 400, "cut short"),
         (b"no gzip", {"Content-Encoding": "gzip"}, 400, "the body is not"),
