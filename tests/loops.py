@@ -15,8 +15,8 @@ LIMIT_S = 20.0
 
 
 GRPC_CLIENT = "PollerCompletionQueue"
-"""Part of grpcio's client, one for all loops of a process: it tells loops of earlier tests, too, and
-complains to this one that they are closed."""
+"""Part of grpcio's client, one for all loops of a process: it tells loops of earlier tests, too,
+and complains to this one that they are closed."""
 
 
 def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
