@@ -1,6 +1,6 @@
 # The same verbs here and in CI; `make help` lists them. Each makes the environment first.
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 BIN := .venv/bin
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-test: $(STAMP) ## the default test suite, under five minutes, in JOBS=2 processes
+test: $(STAMP) ## the default test suite, under five minutes, in JOBS=3 processes
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load

@@ -204,6 +204,7 @@ def test_segmentation_fault_is_named_and_costs_no_other_call(farm: Farm, start: 
     farm.wait_for_workers(2)
 
 
+@pytest.mark.slow
 def test_model_that_holds_the_interpreter_is_not_taken_for_dead(farm: Farm, start: Start) -> None:
     start(1)
     assert farm.call("hold", 6.0) == 6.0  # longer than a dead host would be given
@@ -256,8 +257,8 @@ def stay_flat(farm: Farm, workers: Workers, *, calls: int, most_mib: float) -> N
 
 
 def test_memory_stays_flat(farm: Farm, start: Start) -> None:
-    # One task or call kept for each would be 20 MiB and more.
-    stay_flat(farm, start(1), calls=20_000, most_mib=4.0)
+    # One task or call kept for each would be 10 MiB and more.
+    stay_flat(farm, start(1), calls=10_000, most_mib=4.0)
 
 
 @pytest.mark.slow

@@ -73,6 +73,7 @@ def test_one_of_two_is_enough_to_begin(tmp_path: Path) -> None:
             wait_until(lambda: len(rows(s)) == 2)
 
 
+@pytest.mark.slow
 def test_none_of_two_is_told(tmp_path: Path) -> None:
     spec = f"m@mip+unix:{tmp_path}/a,mip+unix:{tmp_path}/b"
     status, _, errors = run_farm("serve", spec, "--port", "0", "--dir", "run", cwd=tmp_path)
@@ -80,6 +81,7 @@ def test_none_of_two_is_told(tmp_path: Path) -> None:
     assert "does not answer: No such file" in errors.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_umbridge_servers_too(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:
