@@ -169,7 +169,12 @@ def test_ctrl_c_once_waits_and_twice_leaves(study: Study) -> None:
 )
 def test_a_signal_ends_it_cleanly_with_its_workers(study: Study, number: signal.Signals) -> None:
     words = ("slow.py", "-n", "2", "--design", "random:40", "--fix", "sleep=0.05")
-    with ended(study.start(*study.command(*words))) as process:
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup it would be ignored, and is to be
+    try:
+        started = study.start(*study.command(*words))
+    finally:
+        signal.signal(number, before)
+    with ended(started) as process:
         until(lambda: len(study.finished()) > 3, "the first points")
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2
