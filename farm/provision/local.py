@@ -233,7 +233,8 @@ class Workers:
         try:
             while not all(seat.over for seat in self._seats):
                 now = time.monotonic()
-                self._draining = self._draining or self._reports.stop_asked()
+                if self._reports.stop_asked():  # set only, never reset: others set it, too
+                    self._draining = True
                 for seat in self._seats:
                     self._look_after(seat, now)
                 self._tell_ready()

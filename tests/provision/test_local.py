@@ -449,3 +449,19 @@ def test_a_second_signal_hurries(
     assert supervisor.wait(LIMIT_S) == 0
     wait_until(lambda: farm.losses() == ["stopped by its supervisor"], "the loss is told")
     call.cancel()
+
+
+def test_a_stop_is_heard_while_the_supervisor_asks_the_dispatcher(
+    farm: Farm, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = start("sleep")
+    asked = workers._reports.stop_asked
+
+    def meanwhile() -> bool:
+        stop = asked()
+        workers.hurry(0.0)  # as from another thread
+        return stop
+
+    monkeypatch.setattr(workers._reports, "stop_asked", meanwhile)
+    workers._wake()
+    wait_until(workers.ended.done, "the end")
