@@ -22,14 +22,27 @@ LEVELS = {
     "client": 4,
     "provision": 4,
     "sweep": 4,
-    "experiment": 4,
-    "server": 5,
-    "cli": 6,
-    "__main__": 7,
+    "experiment": 5,
+    "server": 6,
+    "cli": 7,
+    "__main__": 8,
 }
 """Each part of farm and its number; a part imports itself and parts with a lower number."""
 
-PURE = ("farm/protocols", "farm/scheduler", "farm/sweep/points.py", "farm/provision/policy.py")
+PURE = (
+    *("farm/protocols", "farm/scheduler", "farm/sweep/points.py", "farm/provision/policy.py"),
+    *(
+        f"farm/experiment/{name}.py"
+        for name in (
+            *("config", "grammar", "space", "work", "events", "experiment", "session"),
+            *("subject", "expression"),
+        )
+    ),
+)
+
+OF_AN_EXTRA = {"farm/experiment/models": frozenset({"botorch", "gpytorch", "torch"})}
+"""Folders that are made with an extra alone, and may import it at their top; others import such a
+folder in functions only."""
 
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "signal", "subprocess", "threading", "time"),
@@ -45,6 +58,10 @@ DISTRIBUTIONS = {
     "zmq": "pyzmq",
 }
 """The distribution that brings an import name, where the two differ."""
+
+
+SLOW_TO_IMPORT = {"scipy"}
+"""Dependencies that take half a second to import: a function that needs one may do so."""
 
 
 class Import(NamedTuple):
@@ -93,7 +110,9 @@ def violations(
     for module, line, in_function in imports_of(source):
         top, *rest = module.split(".")
         if top == "farm":
-            problem = _inner_problem(part, rest, in_function)
+            problem = _inner_problem(part, rest, in_function, _extras_of(path))
+        elif top in _extras_of(path):
+            problem = ""
         elif pure and top in IMPURE:
             problem = f"a pure part imports {top}"
         elif top in sys.stdlib_module_names:
@@ -105,9 +124,17 @@ def violations(
     return found
 
 
-def _inner_problem(part: str, target: list[str], in_function: bool) -> str:
+def _extras_of(path: str) -> frozenset[str]:
+    """The extras that a file, or a module, is made with."""
+    owned = (extras for folder, extras in OF_AN_EXTRA.items() if path.startswith(folder))
+    return next(owned, frozenset())
+
+
+def _inner_problem(part: str, target: list[str], in_function: bool, extras: frozenset[str]) -> str:
     if not target or target[0] not in LEVELS:
         return "the package itself is above all its parts; import the module that defines the name"
+    if not _extras_of("/".join(["farm", *target])) <= extras:
+        return "" if in_function else "a part made with an extra may be imported in functions only"
     level, other = LEVELS[part], LEVELS[target[0]]
     if part != target[0] and not other < level and not level == other == 0:
         return f"{part} ({level}) may import itself and lower numbers, {target[0]} has {other}"
@@ -118,6 +145,8 @@ def _outer_problem(
     top: str, in_function: bool, base: frozenset[str], extras: frozenset[str]
 ) -> str:
     distribution = DISTRIBUTIONS.get(top, top)
+    if distribution in base and top in SLOW_TO_IMPORT:
+        return "" if in_function else "slow to import: in functions only"
     if distribution in base:
         return "in a function, where only extras may be imported" if in_function else ""
     if distribution not in extras:

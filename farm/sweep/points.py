@@ -176,7 +176,8 @@ def _grid(design: Design, spreads: Sequence[Distribution]) -> Array:
 
 
 def _quasi_random(design: Design, count: int, dims: int, seed: int) -> Array:
-    qmc = _qmc(design.kind)
+    from scipy.stats import qmc
+
     rng = generator(seed)
     engine: Any
     if design.kind == "lhs":
@@ -190,17 +191,6 @@ def _quasi_random(design: Design, count: int, dims: int, seed: int) -> Array:
         warnings.filterwarnings("ignore", message="The balance properties")
         points = engine.random(count)
     return np.clip(np.asarray(points, dtype=np.float64), SMALLEST_UNIT, 1.0 - SMALLEST_UNIT)
-
-
-def _qmc(kind: str) -> Any:
-    try:
-        from scipy.stats import qmc
-    except ImportError:
-        raise SweepError(
-            f'the {kind} design needs scipy: pip install "modelfarm[sweep]" '
-            "(grid, random and file work without)"
-        ) from None
-    return qmc
 
 
 def _count(text: str, whole: str) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -182,11 +180,3 @@ def test_shuffle_is_a_permutation_of_its_own_stream() -> None:
     assert np.array_equal(order, shuffled(100, 7))
     assert not np.array_equal(order, shuffled(100, 8))
     assert generator(7).random() != generator(7, 1).random()
-
-
-@pytest.mark.parametrize("kind", ["lhs", "sobol", "halton"])
-def test_missing_scipy_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    with pytest.raises(SweepError, match=r"modelfarm\[sweep\]"):
-        sample(parse_design(f"{kind}:4"), LINES, 0)
-    assert len(sample(parse_design("random:4"), LINES, 0)) == 4
