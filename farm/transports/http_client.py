@@ -191,6 +191,8 @@ class HttpLine:
         """
         if os.getpid() != self._pid:
             raise Unavailable("a client does not survive a fork: connect in each process")
+        if self._closed:
+            raise Unavailable("the client is closed")
         headers = self._headers(hints)
         keyed = list(zip(calls, self._ids, strict=False))
         keys = {call_id: key for (key, _), call_id in keyed}
@@ -199,7 +201,7 @@ class HttpLine:
             for call_id, _ in tasks:
                 self._waiting[call_id] = _Waiting(receiver, keys[call_id], job)
             self._crew.do(partial(self._run, job))
-        if self._closed and self.take_back(keys):
+        if self._closed and self.take_back(keys):  # by another thread, just now
             raise Unavailable("the client is closed")
         return list(keys)
 
