@@ -23,6 +23,7 @@ class Settings:
     grpc_tls_cert, grpc_tls_key: PEM files of the certificate and its key, to encrypt gRPC.
     graphpipe_default: the model that GraphPipe's clients find at the root; None: the only one.
     mip: models served over MIP: NAME=HOST:PORT or NAME=unix:/path each, without NAME= the only one.
+    mip_max_bytes: largest payload of a MIP packet.
     insecure: others may reach those addresses, although the protocol has no token.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
@@ -47,6 +48,7 @@ class Settings:
     grpc_tls_key: Path | None = None
     graphpipe_default: str | None = None
     mip: tuple[str, ...] = ()
+    mip_max_bytes: int = 64 << 20
     insecure: bool = False
     dir: Path = Path("farm-run")
     workers: int = 1
@@ -78,7 +80,7 @@ class Settings:
                 raise SettingsError(f"grpc_tls_{one} is set; expected grpc_tls_{other} beside it")
         for name in ("workers", "retries", "dask_slots"):
             expect(name, getattr(self, name) >= 0, "0 or more")
-        for name in ("max_queued", "max_queued_per_client", "max_body_bytes"):
+        for name in ("max_queued", "max_queued_per_client", "max_body_bytes", "mip_max_bytes"):
             expect(name, getattr(self, name) >= 1, "1 or more")
         for name in ("heartbeat_s", "lost_after_s", "start_timeout_s"):
             expect(name, getattr(self, name) > 0, "a number of seconds above 0")

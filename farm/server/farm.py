@@ -257,7 +257,7 @@ class Farm:
         served: dict[str, str] = {}
         for address in self._mip_addresses:
             address = replace(address, model=model_of(address, models, may_come=may_come))
-            server = MipServer(self.dispatcher, address, max_body_bytes=settings.max_body_bytes)
+            server = MipServer(self.dispatcher, address, max_bytes=settings.mip_max_bytes)
             served[str(await server.start())] = address.model
             self._mip.append(server)
         self.connection = replace(self.connection, mip=served)

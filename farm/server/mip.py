@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 
-from farm.protocols.mip import LARGEST_PAYLOAD
 from farm.server.door import Backend
 from farm.server.http import BACKLOG
 from farm.server.mip_address import MipAddress, bound
 from farm.server.mip_connection import PATIENCE, Connection, Patience
+from farm.settings import Settings
 from farm.worker.open_files import allow_many_open_files
+
+DEFAULTS = Settings()
 
 LAST_WORDS_S = 1.0
 """How long answers on their way may take once everything else has ended."""
@@ -25,13 +27,13 @@ class MipServer:
         backend: Backend,
         address: MipAddress,
         *,
-        max_body_bytes: int = LARGEST_PAYLOAD,
+        max_bytes: int = DEFAULTS.mip_max_bytes,
         patience: Patience = PATIENCE,
     ) -> None:
-        """address: with the model's name; max_body_bytes: payload of the largest packet."""
+        """address: with the model's name; max_bytes: payload of the largest packet."""
         self.address = address
         self._backend = backend
-        self._limit = max_body_bytes
+        self._limit = max_bytes
         self._patience = patience
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None

@@ -15,6 +15,7 @@ from farm.call import Call, Hints, Operation, Result
 from farm.errors import FarmError
 from farm.protocols.mip import (
     PONG,
+    VERSION,
     Asked,
     Code,
     Fault,
@@ -89,6 +90,7 @@ class Connection(asyncio.Protocol):
         self._paused = False  # reading
         self._stuck = False  # writing: the client does not read
         self._heard_all = False  # no more requests are taken; close when all are answered
+        self._ahead = 0  # bytes of the next packet that have been sent already
         self._draining = False
         self._drained = 0
         self._draining_ends: asyncio.TimerHandle | None = None
@@ -130,7 +132,13 @@ class Connection(asyncio.Protocol):
             return False
         self._heard_all = True
         self._advance()
-        return not self._transport.is_closing()
+        if self._transport.is_closing():
+            return False
+        if not self._stuck:
+            # Whether it still listens shows when something is sent to it. All packets begin alike.
+            self._ahead = 1
+            self._transport.write(bytes([VERSION]))
+        return True
 
     def _advance(self) -> None:
         """Take what requests may be taken, send what answers may be sent."""
@@ -138,7 +146,8 @@ class Connection(asyncio.Protocol):
             self._take(asked)
             if self._open[0].packet is not None:
                 self._send()
-        full = not self._may_take() and not self._framer.broken
+        # Behind what cannot be understood nothing is read, or else all is, to be thrown away.
+        full = bool(self._open) if self._framer.broken else not self._may_take()
         if full != self._paused and not self._heard_all:
             self._paused = full
             if full:
@@ -210,6 +219,9 @@ class Connection(asyncio.Protocol):
         while self._open and (packet := self._open[0].packet) is not None:
             self._bytes_open -= self._open.popleft().size
             packets.append(packet)
+        if self._ahead:
+            packets[0] = packets[0][self._ahead :]
+            self._ahead = 0
         if not self._transport.is_closing():
             self._transport.write(packets[0] if len(packets) == 1 else b"".join(packets))
 
@@ -217,7 +229,8 @@ class Connection(asyncio.Protocol):
         if self._open or self._draining or self._transport.is_closing():
             return
         if self._framer.broken:
-            self._drain()
+            if not self._stuck:
+                self._drain()
         elif self._heard_all:
             self._transport.close()
 
@@ -248,7 +261,8 @@ class Connection(asyncio.Protocol):
         awaited = framer.awaited
         allowed = patience.idle_s
         if self._stuck or self._transport.is_closing() or (awaited is None and not self._open):
-            stage: tuple[object, ...] = (self._stuck, self._transport.is_closing(), framer.heads)
+            unsent = self._transport.get_write_buffer_size()
+            stage: tuple[object, ...] = (unsent, self._transport.is_closing(), framer.heads)
         elif awaited is None or self._paused or self._heard_all or framer.broken:
             stage, allowed = (), math.inf
         else:
@@ -262,17 +276,18 @@ class Connection(asyncio.Protocol):
 
     def look(self, now: float) -> None:
         """Part with a client that takes too long, or that has gone without a word."""
+        self._note_stage()
         if now > self._due:
             if self._stuck or self._transport.is_closing():
                 self._transport.abort()
             else:
                 self.end()
                 self._note_stage()
-        elif self._heard_all and self._open and self._has_left():
+        elif self._open and (self._heard_all or self._paused) and self._has_left():
             self._transport.abort()
 
     def _has_left(self) -> bool:
-        """Whether a client that has said that it sends no more does not listen either."""
+        """Whether a client that is not read from does not listen either."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket").fileno(), 0)
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))

@@ -41,4 +41,4 @@ def test_the_numbers_that_it_tells() -> None:
     assert f"up to {SENT_AHEAD} run at once" in PAGE
     assert (PATIENCE.head_s, PATIENCE.body_s, PATIENCE.rate) == (10, 30, 64 * 1024)
     assert f"after {PATIENCE.idle_s:g} seconds without a request" in PAGE
-    assert Settings().max_body_bytes == 1 << 30
+    assert Settings().mip_max_bytes == 64 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ VECTORS = [
 def test_what_mistakes_are_answered_with(asked: str, answered: str) -> None:
     @on_loop
     async def run() -> None:
-        async with mip_served(Double(), max_body_bytes=1 << 20) as served:
+        async with mip_served(Double(), max_bytes=1 << 20) as served:
             client = await served.connect()
             answer = await client.ask(bytes.fromhex(asked))
             assert answer[:4] == bytes.fromhex(answered)
@@ -161,7 +162,7 @@ async def test_any_pieces() -> None:
 
 @on_loop
 async def test_who_still_sends_gets_the_answer_and_no_reset() -> None:
-    async with mip_served(Double(), max_body_bytes=1 << 20) as served:
+    async with mip_served(Double(), max_bytes=1 << 20) as served:
         client = await served.connect()
         client.send(request("[3]"), HEAD.pack(0, 2, 0, 0, 2**30))
         for _ in range(20):
@@ -180,6 +181,24 @@ async def test_who_sends_on_and_on_is_cut_off() -> None:
         client.send(b"G")
         with pytest.raises(ConnectionError):
             await flood(client, bytes(1 << 16))
+
+
+@on_loop
+async def test_answers_to_what_came_before_a_mistake_outlast_what_follows_it() -> None:
+    model = Double()
+    patience = Patience(drain_bytes=1 << 20)
+    async with mip_served(model, patience=patience) as served:
+        client = await served.connect()
+        client.send(request("[0]"), b"G")
+        await until(model.running.is_set)
+        sending = asyncio.create_task(flood(client, bytes(1 << 16)))
+        await asyncio.wait([sending], timeout=0.3)  # far more than drain_bytes, if it was taken
+        model.go.set()
+        assert await client.packet() == doubled(0)
+        assert (await client.packet())[:4] == bytes(4)
+        client.writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await sending
 
 
 @on_loop
@@ -251,6 +270,40 @@ async def test_a_client_that_closes_a_socket_file_is_seen_to_have_left(tmp_path:
         assert await waits.rest() == doubled(1)
 
 
+@on_loop
+async def test_a_client_that_closes_tcp_in_the_middle_of_a_call_is_seen_to_have_left() -> None:
+    model = Double()
+    async with mip_served(model, patience=QUICK) as served:
+        client, waits = await served.connect(), await served.connect()
+        client.send(request("[0]"))
+        await until(model.running.is_set)
+        waits.send(request("[1]"), request("[-1]"))
+        waits.writer.write_eof()  # waits for its answers: is not taken for gone
+        other = await served.connect()
+        other.send(request("[2]"), request("[3]"))
+        await until(lambda: served.open_calls() == 5)
+        other.writer.close()
+        await until(lambda: served.open_calls() == 3)
+        model.go.set()
+        assert await client.packet() == doubled(0)
+        assert (await waits.rest()).startswith(doubled(1) + bytes([0, 0, 5]))
+
+
+@on_loop
+async def test_a_client_that_asks_too_much_ahead_is_seen_to_have_left() -> None:
+    model = Double()
+    async with mip_served(model, patience=QUICK) as served:
+        client, other = await served.connect(), await served.connect()
+        client.send(request("[0]"))
+        await until(model.running.is_set)
+        other.send(*[request("[1]")] * (SENT_AHEAD + 1))
+        await until(lambda: served.open_calls() == 1 + SENT_AHEAD)
+        other.reset()
+        await until(lambda: served.open_calls() == 1)
+        model.go.set()
+        assert await client.packet() == doubled(0)
+
+
 # Slow clients
 
 
@@ -298,6 +351,17 @@ async def test_who_does_not_read_its_answers_is_left() -> None:
 
 
 @on_loop
+async def test_who_takes_its_answer_slowly_has_it_whole() -> None:
+    async with mip_served(Wide(), patience=QUICK) as served:
+        client = await served.connect()
+        count = 40  # some 16 MB of answers, more than the network holds
+        client.send(*[request("[1]")] * count)
+        for _ in range(count):
+            await client.packet()
+            await asyncio.sleep(QUICK.idle_s / 10)
+
+
+@on_loop
 async def test_sixteen_clients_work_beside_stalled_ones() -> None:
     async with mip_served(Double(), workers=2) as served:
         stalled = [await served.connect() for _ in range(16)]
@@ -320,7 +384,7 @@ async def test_sixteen_clients_work_beside_stalled_ones() -> None:
 
 @on_loop
 async def test_random_bytes_disturb_nobody() -> None:
-    async with mip_served(Double(), patience=QUICK, max_body_bytes=1000) as served:
+    async with mip_served(Double(), patience=QUICK, max_bytes=1000) as served:
         for size in (1, 7, 8, 100, 5000):
             for _ in range(10):
                 client = await served.connect()
