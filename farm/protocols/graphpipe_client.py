@@ -37,6 +37,7 @@ from farm.protocols.flatbuffer import Table, root
 from farm.protocols.flatbuffer_writer import Record, UInt8, write
 from farm.protocols.graphpipe import INFER, METADATA
 from farm.protocols.graphpipe_tensors import (
+    MOST_DIMENSIONS,
     NUMBERS,
     SHARED_BYTES,
     TYPES,
@@ -111,7 +112,7 @@ def decode_metadata(
         answer = root(body)
         name, description = answer.text(0), answer.text(3)
         tensors = [
-            _chosen(list(answer.tables(slot)), names, what)
+            _chosen(_by_name(answer, slot), names, what)
             for slot, names, what in ((4, inputs, "input"), (5, outputs, "output"))
         ]
     except InvalidRequest as error:
@@ -124,15 +125,30 @@ def decode_metadata(
     return Metadata(ModelInfo(name, taken, given, operations, description=description), batched)
 
 
-def _chosen(tables: Sequence[Table], names: Sequence[str], what: str) -> list[TensorInfo]:
-    by_name = {table.text(0): table for table in tables}
+def _by_name(answer: Table, slot: int) -> dict[str, Table]:
+    left = len(answer.buffer) + SHARED_BYTES
+    by_name = {}
+    for table in answer.tables(slot):
+        name = table.text(0)
+        left -= len(name)
+        if left < 0:
+            raise InvalidRequest("its tensors share their names without end")
+        by_name[name] = table
+    return by_name
+
+
+def _chosen(by_name: Mapping[str, Table], names: Sequence[str], what: str) -> list[TensorInfo]:
     missing = [name for name in names if name not in by_name]
     if missing:
         known = shown(list(by_name))
         raise InvalidOutput(f"the server has no {what} {missing[0]!r}; its {what}s are {known}")
     tensors = []
     for name in names or by_name:
-        number, shape = by_name[name].uint8(3), by_name[name].int64s(2)
+        table = by_name[name]
+        _, rank = table.vector(2, 8)
+        if rank > MOST_DIMENSIONS:
+            raise InvalidOutput(f"the server says that {what} {name!r} has {rank} dimensions")
+        number, shape = table.uint8(3), table.int64s(2)
         dtype = TYPES[number][1] if number < len(TYPES) else ""
         if not dtype or any(size < -1 for size in shape):
             raise InvalidOutput(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import time
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from farm.errors import (
     UnsupportedFeature,
 )
 from farm.protocols import flatbuffer_writer
+from farm.protocols.flatbuffer import root
 from farm.protocols.flatbuffer_writer import Int64, Int64s, Record, UInt8, write
 from farm.protocols.graphpipe import (
     InferRequest,
@@ -99,6 +102,27 @@ def test_metadata_of_other_servers() -> None:
         decode_metadata(200, write(Record([None] * 4 + [[io("x", (-2,), 10)], []])))
     with pytest.raises(InvalidOutput, match="the server's metadata: the message has 2 bytes"):
         decode_metadata(200, b"ok")
+
+
+def test_metadata_that_share_without_end_cost_nothing() -> None:
+    """20,000 tensors over one shape of 20,000 sizes, and over one name of 160 kB."""
+    count = 20_000
+    shape, name = Int64s([1] * count), "x" * (8 * count)
+    for large, slot in ((io("large", shape, 11), 2), (io(name, (1,), 11), 0)):
+        small = [io(str(i), (1,), 11) for i in range(count)]
+        message = write(Record([None] * 4 + [[*small, large]]))
+        *others, last = root(message).tables(4)
+        target = last._target(slot)
+        assert target is not None
+        wrong = bytearray(message)
+        for other in others:
+            at = other._field(slot, 4)
+            assert at is not None
+            struct.pack_into("<I", wrong, at, target - at)
+        begun = time.perf_counter()
+        with pytest.raises(InvalidOutput):
+            decode_metadata(200, bytes(wrong))
+        assert time.perf_counter() - begun < 1.0
 
 
 def test_outputs_beside_a_list_of_errors_are_the_answer() -> None:
