@@ -1,0 +1,173 @@
+"""What has happened in an experiment, one value a fact, as the journal keeps it.
+
+An experiment's state is what its events make of it, one after another, see `experiment.py`. Events
+hold no decision that is still to be made: whoever reads them again, after years, gets the same
+experiment. As JSON they are objects of plain values; numbers that are not finite are text in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array
+from farm.errors import InvalidInput
+
+
+class RunPhase(StrEnum):
+    """Whether farm itself asks, evaluates and tells."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Event:
+    """experiment: its number. time: Unix seconds."""
+
+    experiment: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SetUp(Event):
+    """An experiment began. config_text: its configuration as INI text.
+
+    experiment_id: what `info` answers as `exp_id`. seed: what its random numbers depend on.
+    """
+
+    config_text: str
+    experiment_id: str
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asked(Event):
+    """Points were given out; they are pending from now on.
+
+    points: shape (n, stimuli, d), as in `work.py`. ids: one for each point.
+    strategy: position of the strategy that gave them; a later one than before is a change of it.
+    note, post_range: of Generated. filler: the points fill the space, whatever the strategy is.
+    """
+
+    points: Array
+    ids: tuple[int, ...]
+    strategy: int
+    note: str = ""
+    post_range: float | None = None
+    filler: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Told(Event):
+    """Trials were recorded.
+
+    points: shape (n, stimuli, d). outcomes: shape (n, outcomes), perhaps not finite.
+    model_data: whether they are meant to be modelled; of these, those that are finite are.
+    ids: for each trial the id of the pending point that it answers, or None.
+    extra: whatever else the message had, such as response_time or values of fixed parameters.
+    """
+
+    points: Array
+    outcomes: Array
+    ids: tuple[int | None, ...]
+    model_data: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def modelled(self) -> Array:
+        """Which trials are modelled, shape (n,)."""
+        finite: Array = np.isfinite(self.outcomes).all(axis=1)
+        return finite if self.model_data else np.zeros_like(finite)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Failed(Event):
+    """Points could not be evaluated, for good. attempts: how often each was tried."""
+
+    ids: tuple[int, ...]
+    error: str
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Finished(Event):
+    """A strategy was ended by request; the next ask leaves it. strategy: its position."""
+
+    strategy: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Released(Event):
+    """Points are pending no more, as nobody tells them: they have waited too long."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunState(Event):
+    """The closed loop began, paused or ended. why: one sentence, empty for a plain request."""
+
+    phase: RunPhase
+    why: str = ""
+
+
+_KINDS: dict[str, type[Event]] = {
+    "setup": SetUp,
+    "asked": Asked,
+    "told": Told,
+    "failed": Failed,
+    "finished": Finished,
+    "released": Released,
+    "run": RunState,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """The event as plain values of JSON; `event` is the name of its kind."""
+    values = {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
+    return {"event": _NAMES[type(event)], **values}
+
+
+def from_json(value: Mapping[str, Any]) -> Event:
+    """The event that `to_json` made this of. Raises InvalidInput."""
+    name = value.get("event")
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise InvalidInput(f"event {name!r} is unknown; expected one of {', '.join(_KINDS)}")
+    try:
+        known = {f.name: f.name for f in fields(kind)}
+        return kind(**{key: _read(key, value[key]) for key in known if key in value})
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"event {name!r} is damaged: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        # The shape says what nested lists cannot when one of the lengths is 0.
+        return {"shape": list(value.shape), "values": _plain(value.ravel().tolist())}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    return value
+
+
+def _read(key: str, value: Any) -> Any:
+    if key in ("points", "outcomes"):
+        numbers = np.array([float(entry) for entry in value["values"]], dtype=np.float64)
+        return numbers.reshape([int(n) for n in value["shape"]])
+    if key == "ids":
+        return tuple(value)
+    if key == "phase":
+        return RunPhase(value)
+    return float(value) if key == "post_range" and value is not None else value
