@@ -1,0 +1,244 @@
+"""The journal of experiments: a SQLite file that alone makes all of them again after any end.
+
+    event(sequence, experiment, body)       what has happened, in order; body is a JSON object
+
+What `append` has confirmed is on disk (WAL, synchronous=FULL). One thread writes; what comes while
+it waits for the disk goes into the next transaction together. Others may read meanwhile, see
+`read_journal`. `FILE.lock` keeps a second server out; the kernel gives it back when ours is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from farm.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+FARM = 0x6661726D
+"""The application_id in the file's header: "farm"."""
+
+VERSION = 1
+"""The user_version in the file's header: the table above, and the events as they are now."""
+
+BUSY_S = 10.0
+"""How long to wait for another program that writes to the file, which none should."""
+
+MOST_TOGETHER = 1000
+"""Appends in one transaction at most, so that none waits for ever behind others."""
+
+MAGIC = b"SQLite format 3\0"
+
+SCHEMA = """
+CREATE TABLE event (sequence INTEGER PRIMARY KEY, experiment INTEGER NOT NULL, body TEXT NOT NULL)
+"""
+
+
+class Entry(NamedTuple):
+    """An event of an experiment, as JSON data."""
+
+    experiment: int
+    body: Mapping[str, Any]
+
+
+class _Append(NamedTuple):
+    entries: Sequence[Entry]
+    done: Future[None]
+
+
+class Journal:
+    """The open journal of a server: `load` once, then `append`, then `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make it. Raises Unavailable when it cannot be had, or another server has it."""
+        self.path = path
+        self._lock = _locked(path)
+        try:
+            self._file = _opened(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._appends: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def load(self) -> Iterator[Entry]:
+        """All events, from the first one on. Raises Unavailable when the file is damaged."""
+        with contextlib.closing(_connect(self.path, "ro")) as file:
+            yield from _entries(file, self.path)
+
+    def append(self, entries: Sequence[Entry]) -> Future[None]:
+        """Keep these events, all or none; done when they are on disk.
+
+        Fails with Unavailable when they cannot be written; the next ones may be.
+        """
+        done: Future[None] = Future()
+        self._appends.put(_Append(entries, done))
+        return done
+
+    def close(self) -> None:
+        """Write what was appended, and leave one plain file. May be called twice."""
+        if self._lock < 0:
+            return
+        self._appends.put(None)
+        self._thread.join()
+        # A reader may have it open. Then the files of the WAL stay, and nothing is lost.
+        with contextlib.suppress(sqlite3.Error):
+            self._file.execute("PRAGMA busy_timeout = 0")
+            self._file.execute("PRAGMA journal_mode = DELETE")
+        self._file.close()
+        os.close(self._lock)
+        self._lock = -1
+
+    def _run(self) -> None:
+        while (first := self._appends.get()) is not None:
+            together = [first]
+            ended = False
+            while len(together) < MOST_TOGETHER and not self._appends.empty():
+                following = self._appends.get()
+                if following is None:
+                    ended = True
+                    break
+                together.append(following)
+            self._write(together)
+            if ended:
+                return
+
+    def _write(self, appends: Sequence[_Append]) -> None:
+        try:
+            self._commit([entry for append in appends for entry in append.entries])
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            if len(appends) > 1:  # the fault of one of them, as of one that is too large
+                for append in appends:
+                    self._write([append])
+                return
+            logger.error("the journal %s cannot be written: %s", self.path, error)
+            appends[0].done.set_exception(
+                Unavailable(f"the journal {self.path} cannot be written: {error}; nothing was done")
+            )
+            return
+        for append in appends:
+            append.done.set_result(None)
+
+    def _commit(self, entries: Sequence[Entry]) -> None:
+        rows = [(entry.experiment, _text(entry.body)) for entry in entries]
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany("INSERT INTO event (experiment, body) VALUES (?, ?)", rows)
+            self._file.execute("COMMIT")
+        except sqlite3.Error:
+            if self._file.in_transaction:
+                with contextlib.suppress(sqlite3.Error):  # SQLite may have done so by itself
+                    self._file.execute("ROLLBACK")
+            raise
+
+
+def read_journal(path: Path) -> Iterator[Entry]:
+    """All events in a journal, also while a server writes. Raises Unavailable."""
+    if not path.is_file():
+        raise Unavailable(f"there is no journal {path}; `farm experiment serve` makes one")
+    with contextlib.closing(_connect(path, "ro")) as file:
+        with _explained(path):
+            _check_head(file, path)
+        yield from _entries(file, path)
+
+
+def _text(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, separators=(",", ":"), allow_nan=False)
+
+
+def _entries(file: sqlite3.Connection, path: Path) -> Iterator[Entry]:
+    with _explained(path):
+        rows = file.execute("SELECT sequence, experiment, body FROM event ORDER BY sequence")
+        for expected, (sequence, experiment, text) in enumerate(rows, start=1):
+            if sequence != expected:
+                raise ValueError(f"event {expected} is missing")
+            yield Entry(experiment, json.loads(text))
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock, until it is closed."""
+    lock = path.with_name(path.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise Unavailable(f"the journal {path} cannot be made: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise Unavailable(
+            f"another server has the journal {path}; stop it, or give this one its own --journal"
+        ) from None
+    return descriptor
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    # SQLite takes any file of a few bytes for an empty one, and overwrites it.
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as there:
+        if there.read(len(MAGIC)) not in (MAGIC, b""):
+            raise Unavailable(f"{path} is no journal of experiments; name another file")
+    file = _connect(path, "rwc")
+    try:
+        with _explained(path):
+            if not file.execute("PRAGMA schema_version").fetchone()[0]:
+                file.execute("PRAGMA journal_mode = WAL")
+                file.execute("BEGIN IMMEDIATE")
+                file.execute(f"PRAGMA application_id = {FARM}")
+                file.execute(f"PRAGMA user_version = {VERSION}")
+                file.execute(SCHEMA)
+                file.execute("COMMIT")
+            _check_head(file, path)
+            (found,) = file.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise ValueError(found)
+            file.execute("PRAGMA journal_mode = WAL")
+            file.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    with _explained(path):
+        return sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_S,
+            isolation_level=None,  # transactions begin where we say so
+            check_same_thread=False,  # made in one thread, and used in another from then on
+        )
+
+
+def _check_head(file: sqlite3.Connection, path: Path) -> None:
+    (application,) = file.execute("PRAGMA application_id").fetchone()
+    (version,) = file.execute("PRAGMA user_version").fetchone()
+    if application != FARM:
+        raise Unavailable(f"{path} is no journal of experiments; name another file")
+    if version != VERSION:
+        raise Unavailable(
+            f"the journal {path} has version {version}, this farm writes {VERSION}; "
+            "use the release that made it, or name another file"
+        )
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say in one line why a journal cannot be used."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError) as error:
+        raise Unavailable(f"the journal {path} cannot be used: {error}") from None
