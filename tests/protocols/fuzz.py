@@ -1,0 +1,129 @@
+"""Fuzzing of the codecs of MIP and GraphPipe, led by coverage.
+
+    pip install atheris                                     # Python 3.11 to 3.13, Linux and macOS
+    python tests/protocols/fuzz.py mip -max_total_time=60
+    python tests/protocols/fuzz.py graphpipe -max_total_time=60
+
+Whatever the bytes, a codec gives a value or raises an error of its own; anything else ends this
+with the bytes that did it. Options of libFuzzer follow the name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["farm"]):
+    from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+    from farm.errors import FarmError
+    from farm.protocols import graphpipe, graphpipe_client, mip, mip_calls
+    from farm.protocols.graphpipe_tensors import Fault
+
+import numpy as np
+
+LIMIT = 1 << 16
+NUMBERS, TEXT = TensorInfo("x", (2,)), TensorInfo("t", (1,), "bytes")
+MODELS = (
+    ModelInfo("numbers", (NUMBERS,), (NUMBERS,)),
+    ModelInfo("texts", (TEXT, TensorInfo("n", (-1,), "bytes")), (TEXT,)),
+    ModelInfo("varies", (TensorInfo("x", (-1, 2), "int32"),), (TensorInfo("y", (-1,), "float32"),)),
+)
+
+
+def fuzz_mip(data: bytes) -> None:
+    """A stream of requests, cut where its first byte says, and the same bytes as an answer."""
+    whole = _framed(data[1:])
+    cut = data[0] if data else 0
+    assert _framed(data[1:][:cut], data[1:][cut:]) == whole
+    for asked in whole:
+        if not isinstance(asked, mip.Asked) or asked.kind is not mip.Kind.INFERENCE:
+            continue
+        for info in MODELS:
+            try:
+                call = mip_calls.decode_call(asked.payload, info)
+            except FarmError as error:
+                mip.encode_farm_error(error)
+                continue
+            assert sum(x.nbytes for x in call.inputs) <= 8 * len(asked.payload)
+            _mip_answer(asked.payload, info)
+
+
+def _framed(*parts: bytes) -> list[mip.Asked | mip.Fault]:
+    framer, found = mip.Framer(LIMIT), []
+    for part in parts:
+        framer.feed(part)
+        while (item := framer.next()) is not None:
+            found.append(item)
+    return found
+
+
+def _mip_answer(payload: bytes, info: ModelInfo) -> None:
+    for rows in (None, 2):
+        with contextlib.suppress(FarmError):
+            mip_calls.decode_result(payload, info, rows)
+
+
+def fuzz_graphpipe(data: bytes) -> None:
+    """A request to each model, and the same bytes as an answer and as metadata."""
+    for info in MODELS:
+        try:
+            asked = graphpipe.decode_request(data)
+            if asked is not None:
+                call, _ = graphpipe.call_of(asked, info)
+                assert sum(x.nbytes for x in call.inputs) <= 2 * len(data)
+        except (FarmError, Fault) as error:
+            graphpipe.encode_error(error)
+        with contextlib.suppress(FarmError):
+            graphpipe_client.decode_result(info, 200, data)
+    with contextlib.suppress(FarmError):
+        graphpipe_client.decode_metadata(200, data)
+
+
+def _calls() -> list[tuple[Call, ModelInfo]]:
+    texts = np.array([b"hello"], object), np.array([b"a", b"bc"], object)
+    return [
+        (Call("numbers", Operation.EVALUATE, (np.array([1.0, 2.5]),)), MODELS[0]),
+        (Call("numbers", Operation.EVALUATE, (np.ones((3, 2)),), rows=3), MODELS[0]),
+        (Call("texts", Operation.EVALUATE, texts, '{"a":1}'), MODELS[1]),
+        (Call("varies", Operation.EVALUATE, (np.ones((2, 2), np.int32),)), MODELS[2]),
+    ]
+
+
+def _seeds_of_mip() -> list[bytes]:
+    seeds = [bytes([5]) + mip_calls.encode_call(call, info) for call, info in _calls()]
+    return [*seeds, b"\3" + mip.PING + b"GET /", b"\0" + mip.encode_error(mip.Code.SHAPE, "no")]
+
+
+def _seeds_of_graphpipe() -> list[bytes]:
+    seeds = [graphpipe_client.encode_call(call, info) for call, info in _calls()]
+    seeds += [graphpipe.encode_metadata(info) for info in MODELS]
+    answer = graphpipe.encode_result([0], MODELS[0], Result((np.ones(2),)))
+    failed = graphpipe.encode_error(FarmError.kinds["ModelFailed"]("no"))
+    return [*seeds, answer, failed, graphpipe_client.METADATA_REQUEST]
+
+
+TARGETS: Mapping[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = {
+    "mip": (fuzz_mip, _seeds_of_mip),
+    "graphpipe": (fuzz_graphpipe, _seeds_of_graphpipe),
+}
+
+
+def main() -> None:
+    name, *options = sys.argv[1:]
+    target, seeds = TARGETS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, seed in enumerate(seeds()):
+            (Path(folder) / str(number)).write_bytes(seed)
+        os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")
+        atheris.Setup([sys.argv[0], *options, folder], target)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
