@@ -1,6 +1,6 @@
 """The journal of experiments: a SQLite file that alone makes all of them again after any end.
 
-    event(sequence, experiment, body)       what has happened, in order; body is a JSON object
+    event(sequence, experiment, body)       what has happened, in order; body: see `events.to_json`
 
 What `append` has confirmed is on disk (WAL, synchronous=FULL). One thread writes; what comes while
 it waits for the disk goes into the next transaction together. Others may read meanwhile, see
@@ -17,12 +17,13 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from farm.errors import Unavailable
+from farm.errors import InvalidInput, Unavailable
+from farm.experiment.events import Event, from_json, to_json
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +46,8 @@ CREATE TABLE event (sequence INTEGER PRIMARY KEY, experiment INTEGER NOT NULL, b
 """
 
 
-class Entry(NamedTuple):
-    """An event of an experiment, as JSON data."""
-
-    experiment: int
-    body: Mapping[str, Any]
-
-
 class _Append(NamedTuple):
-    entries: Sequence[Entry]
+    events: Sequence[Event]
     done: Future[None]
 
 
@@ -73,18 +67,18 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
-    def load(self) -> Iterator[Entry]:
+    def load(self) -> Iterator[Event]:
         """All events, from the first one on. Raises Unavailable when the file is damaged."""
         with contextlib.closing(_connect(self.path, "ro")) as file:
             yield from _entries(file, self.path)
 
-    def append(self, entries: Sequence[Entry]) -> Future[None]:
+    def append(self, events: Sequence[Event]) -> Future[None]:
         """Keep these events, all or none; done when they are on disk.
 
         Fails with Unavailable when they cannot be written; the next ones may be.
         """
         done: Future[None] = Future()
-        self._appends.put(_Append(entries, done))
+        self._appends.put(_Append(events, done))
         return done
 
     def close(self) -> None:
@@ -117,9 +111,9 @@ class Journal:
 
     def _write(self, appends: Sequence[_Append]) -> None:
         try:
-            self._commit([entry for append in appends for entry in append.entries])
-        except (sqlite3.Error, ValueError, TypeError) as error:
-            if len(appends) > 1:  # the fault of one of them, as of one that is too large
+            self._commit([event for append in appends for event in append.events])
+        except Exception as error:  # whatever it is, the thread lives on for the others
+            if len(appends) > 1:  # it may be the fault of one, as of one that is too large
                 for append in appends:
                     self._write([append])
                 return
@@ -131,20 +125,20 @@ class Journal:
         for append in appends:
             append.done.set_result(None)
 
-    def _commit(self, entries: Sequence[Entry]) -> None:
-        rows = [(entry.experiment, _text(entry.body)) for entry in entries]
+    def _commit(self, events: Sequence[Event]) -> None:
+        rows = [(event.experiment, _text(event)) for event in events]
         try:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.executemany("INSERT INTO event (experiment, body) VALUES (?, ?)", rows)
             self._file.execute("COMMIT")
-        except sqlite3.Error:
+        except BaseException:
             if self._file.in_transaction:
                 with contextlib.suppress(sqlite3.Error):  # SQLite may have done so by itself
                     self._file.execute("ROLLBACK")
             raise
 
 
-def read_journal(path: Path) -> Iterator[Entry]:
+def read_journal(path: Path) -> Iterator[Event]:
     """All events in a journal, also while a server writes. Raises Unavailable."""
     if not path.is_file():
         raise Unavailable(f"there is no journal {path}; `farm experiment serve` makes one")
@@ -154,17 +148,17 @@ def read_journal(path: Path) -> Iterator[Entry]:
         yield from _entries(file, path)
 
 
-def _text(body: Mapping[str, Any]) -> str:
-    return json.dumps(body, separators=(",", ":"), allow_nan=False)
+def _text(event: Event) -> str:
+    return json.dumps(to_json(event), separators=(",", ":"), allow_nan=False)
 
 
-def _entries(file: sqlite3.Connection, path: Path) -> Iterator[Entry]:
+def _entries(file: sqlite3.Connection, path: Path) -> Iterator[Event]:
     with _explained(path):
-        rows = file.execute("SELECT sequence, experiment, body FROM event ORDER BY sequence")
-        for expected, (sequence, experiment, text) in enumerate(rows, start=1):
+        rows = file.execute("SELECT sequence, body FROM event ORDER BY sequence")
+        for expected, (sequence, text) in enumerate(rows, start=1):
             if sequence != expected:
                 raise ValueError(f"event {expected} is missing")
-            yield Entry(experiment, json.loads(text))
+            yield from_json(json.loads(text))
 
 
 def _locked(path: Path) -> int:
@@ -240,5 +234,5 @@ def _explained(path: Path) -> Iterator[None]:
     """Say in one line why a journal cannot be used."""
     try:
         yield
-    except (sqlite3.Error, ValueError) as error:
+    except (sqlite3.Error, ValueError, InvalidInput) as error:
         raise Unavailable(f"the journal {path} cannot be used: {error}") from None

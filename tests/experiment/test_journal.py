@@ -7,24 +7,27 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from farm.errors import Unavailable
 from farm.experiment import journal as journals
-from farm.experiment.journal import Entry, Journal, read_journal
+from farm.experiment.events import Event, Finished, SetUp, Told, to_json
+from farm.experiment.journal import Journal, read_journal
 from tests.loops import LIMIT_S
 
 WRITER = """
 import sys
 from pathlib import Path
-from farm.experiment.journal import Entry, Journal
+from farm.experiment.events import Finished
+from farm.experiment.journal import Journal
 
 journal = Journal(Path(sys.argv[1]))
 for k in range(1_000_000):
-    journal.append([Entry(k % 3, {"k": k})]).result()
+    journal.append([Finished(experiment=k % 3, time=0.5, strategy=k)]).result()
     print(k, flush=True)
 """
 
@@ -41,25 +44,45 @@ def journal(path: Path) -> Iterator[Journal]:
     journal.close()
 
 
-def keep(journal: Journal, *entries: Entry) -> None:
-    journal.append(entries).result(LIMIT_S)
+def event(number: int, *, experiment: int = 0) -> Finished:
+    return Finished(experiment=experiment, time=1.5, strategy=number)
+
+
+def numbers(events: Iterable[Event]) -> list[int]:
+    return [event.strategy for event in events if isinstance(event, Finished)]
+
+
+def keep(journal: Journal, *events: Event) -> None:
+    journal.append(events).result(LIMIT_S)
 
 
 def test_events_come_back_in_order(journal: Journal, path: Path) -> None:
-    first = [Entry(0, {"a": 1.5, "text": "ä\n"}), Entry(1, {"b": [1, None]})]
-    keep(journal, *first)
-    keep(journal, Entry(0, {"c": {}}))
-    assert list(read_journal(path)) == list(journal.load()) == [*first, Entry(0, {"c": {}})]
+    kept: list[Event] = [
+        SetUp(experiment=0, time=1.5, config_text="[ä]\n", experiment_id="x", seed=2**60),
+        Told(
+            experiment=0,
+            time=2.5,
+            points=np.array([[[0.1, 1e-300]], [[1 / 3, 2.0]]]),
+            outcomes=np.array([[1.0], [np.nan]]),
+            ids=(4, None),
+            extra={"note": "ä", "far": float("inf")},
+        ),
+    ]
+    keep(journal, *kept)
+    kept.append(event(7, experiment=1))
+    keep(journal, kept[-1])
+    expected = [to_json(one) for one in kept]
+    assert [to_json(one) for one in read_journal(path)] == expected
+    assert [to_json(one) for one in journal.load()] == expected
     journal.close()
     again = Journal(path)
-    assert list(again.load()) == [*first, Entry(0, {"c": {}})]
-    keep(again, Entry(2, {"d": 1}))
+    keep(again, event(8))
+    assert [to_json(one) for one in again.load()] == [*expected, to_json(event(8))]
     again.close()
-    assert len(list(read_journal(path))) == 4
 
 
 def test_a_closed_journal_is_one_file(journal: Journal, path: Path) -> None:
-    keep(journal, Entry(0, {}))
+    keep(journal, event(0))
     journal.close()
     journal.close()
     assert sorted(p.name for p in path.parent.iterdir()) == [path.name, path.name + ".lock"]
@@ -71,35 +94,33 @@ def test_many_appends_share_a_transaction(
     sizes = []
     commit = Journal._commit
 
-    def counted(self: Journal, entries: list[Entry]) -> None:
-        sizes.append(len(entries))
-        commit(self, entries)
+    def counted(self: Journal, events: list[Event]) -> None:
+        sizes.append(len(events))
+        commit(self, events)
 
     monkeypatch.setattr(Journal, "_commit", counted)
-    pending = [journal.append([Entry(0, {"k": k})]) for k in range(500)]
+    pending = [journal.append([event(k)]) for k in range(500)]
     for one in pending:
         one.result(LIMIT_S)
     assert sum(sizes) == 500
     assert len(sizes) < 250
-    assert [entry.body["k"] for entry in journal.load()] == list(range(500))
+    assert numbers(journal.load()) == list(range(500))
 
 
 def test_one_that_cannot_be_written_takes_no_other_with_it(journal: Journal) -> None:
     pending = [
-        journal.append([Entry(0, {"k": k}), Entry(0, {"x": float("nan") if k == 7 else 0.0})])
-        for k in range(20)
+        journal.append([event(k), event(k, experiment=2**64 if k == 7 else 1)]) for k in range(20)
     ]
     with pytest.raises(Unavailable, match="nothing was done"):
         pending[7].result(LIMIT_S)
     for k, one in enumerate(pending):
         if k != 7:
             one.result(LIMIT_S)
-    kept = [entry.body["k"] for entry in journal.load() if "k" in entry.body]
-    assert kept == [k for k in range(20) if k != 7]
+    assert numbers(journal.load()) == [k for k in range(20) if k != 7 for _ in range(2)]
 
 
 def test_a_second_server_is_refused_and_a_reader_is_not(journal: Journal, path: Path) -> None:
-    keep(journal, Entry(0, {}))
+    keep(journal, event(0))
     with pytest.raises(Unavailable, match="another server has the journal"):
         Journal(path)
     assert len(list(read_journal(path))) == 1
@@ -108,10 +129,10 @@ def test_a_second_server_is_refused_and_a_reader_is_not(journal: Journal, path: 
 
 
 def test_a_reader_in_the_middle_holds_nobody_up(journal: Journal, path: Path) -> None:
-    keep(journal, *(Entry(0, {"k": k}) for k in range(10)))
+    keep(journal, *(event(k) for k in range(10)))
     reading = read_journal(path)
     next(reading)
-    keep(journal, Entry(0, {"k": 10}))
+    keep(journal, event(10))
     assert len(list(reading)) == 9  # what was there when it began
     assert len(list(read_journal(path))) == 11
 
@@ -123,11 +144,11 @@ def test_another_writer_gets_its_time_and_then_an_error(
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable, match="database is locked"):
-        keep(journal, Entry(0, {"k": 0}))
+        keep(journal, event(0))
     other.execute("ROLLBACK")
     other.close()
-    keep(journal, Entry(0, {"k": 1}))
-    assert [entry.body["k"] for entry in journal.load()] == [1]
+    keep(journal, event(1))
+    assert numbers(journal.load()) == [1]
 
 
 def test_a_killed_writer_has_kept_what_it_confirmed(path: Path) -> None:
@@ -141,7 +162,7 @@ def test_a_killed_writer_has_kept_what_it_confirmed(path: Path) -> None:
         writer.kill()
         confirmed = max([int(line), *map(int, writer.stdout.read().split())])
     journal = Journal(path)
-    kept = [entry.body["k"] for entry in journal.load()]
+    kept = numbers(journal.load())
     journal.close()
     assert kept == list(range(len(kept)))
     assert confirmed < len(kept) <= confirmed + 2
@@ -181,7 +202,7 @@ def test_a_journal_of_a_later_release(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_damage_is_found(journal: Journal, path: Path) -> None:
-    keep(journal, *(Entry(0, {"text": "x" * 1000}) for _ in range(200)))
+    keep(journal, *(event(k) for k in range(2000)))
     journal.close()
     with path.open("r+b") as file:
         file.seek(4096 * 3)
@@ -192,7 +213,7 @@ def test_damage_is_found(journal: Journal, path: Path) -> None:
 
 
 def test_a_missing_event_is_found(journal: Journal, path: Path) -> None:
-    keep(journal, *(Entry(0, {"k": k}) for k in range(5)))
+    keep(journal, *(event(k) for k in range(5)))
     journal.close()
     with sqlite3.connect(path) as file:
         file.execute("DELETE FROM event WHERE sequence = 3")
@@ -213,7 +234,7 @@ def test_where_there_is_none(tmp_path: Path) -> None:
 def test_from_many_threads(journal: Journal) -> None:
     def append(thread: int) -> None:
         for k in range(50):
-            keep(journal, Entry(thread, {"k": k}))
+            keep(journal, event(k, experiment=thread))
 
     threads = [threading.Thread(target=append, args=(k,)) for k in range(8)]
     for thread in threads:
@@ -221,5 +242,5 @@ def test_from_many_threads(journal: Journal) -> None:
     for thread in threads:
         thread.join()
     for number in range(8):
-        ks = [entry.body["k"] for entry in journal.load() if entry.experiment == number]
-        assert ks == list(range(50))
+        of_one = [one for one in journal.load() if one.experiment == number]
+        assert numbers(of_one) == list(range(50))
