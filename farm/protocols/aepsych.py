@@ -1,18 +1,37 @@
-"""Messages of AEPsych: one JSON object a request, one an answer, on a stream of bytes. Pure."""
+"""Messages of AEPsych: one JSON object a request, one an answer, on a stream of bytes. Pure.
+
+Spoken is the form of release 0.8, understood is also what older clients send. What the messages
+mean is `experiment/session.py`; here is only what all of them have in common.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from farm.errors import InvalidInput, InvalidRequest
+from farm.protocols.json_numbers import kind_of
+from farm.protocols.json_stream import Garbage, JsonObjects
+
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Longer requests are refused."""
+ANSWER_BYTES = 4096
+"""What the Python client reads of an answer; an error with a long request is shortened to it."""
+
+TYPES = (
+    *("setup", "ask", "tell", "query", "parameters", "exit", "get_config", "finish_strategy"),
+    *("info", "resume", "can_model"),
+    *("run", "pause", "status"),  # farm's own
+)
+ALIASES = {"params": "parameters"}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. type: its kind, an alias already in today's spelling; message: never None.
+    """One request. type: its kind, an alias already in today's spelling; message: its data.
 
     whole: the object as it was received, which an error answer repeats.
     extra: what stood beside the message and belongs to a trial (`extra_info`).
@@ -37,35 +56,117 @@ class Fault:
 
 
 class Framer:
-    """Requests out of a stream of bytes, however it is cut."""
+    """Requests out of a stream of bytes, however it is cut. limit: bytes of one request."""
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
-        self.limit = limit
+        self._objects = JsonObjects(limit)
 
     def feed(self, data: bytes) -> None:
         """Take in what has arrived."""
-        raise NotImplementedError
+        self._objects.feed(data)
 
     def next(self) -> Request | Fault | None:
-        """The next request; None: more bytes are needed."""
-        raise NotImplementedError
+        """The next request, or what stood there instead; None: more bytes are needed."""
+        value = self._objects.next()
+        if value is None:
+            return None
+        if isinstance(value, Garbage):
+            return Fault(value.error.message, value.text, value.close)
+        try:
+            return request_of(value)
+        except InvalidRequest as error:
+            return Fault(error.message, value)
+
+
+def request_of(whole: Mapping[str, Any]) -> Request:
+    """The request that this object is. Raises InvalidRequest."""
+    if "type" not in whole:
+        raise InvalidRequest(f"'type' is missing; expected one of {', '.join(TYPES)}")
+    kind = whole["type"]
+    if not isinstance(kind, str):
+        raise InvalidRequest(f"'type' is {kind_of(kind)}; expected one of {', '.join(TYPES)}")
+    name = ALIASES.get(kind, kind)
+    if name not in TYPES:
+        raise InvalidRequest(
+            f"type {_short(kind)!r} is unknown; expected one of {', '.join(TYPES)}"
+        )
+    message = whole.get("message")
+    if message is None or message == "":
+        message = {}
+    if not isinstance(message, dict):
+        raise InvalidRequest(f"'message' of {name} is {kind_of(message)}; expected an object")
+    extra = whole.get("extra_info")
+    if not isinstance(extra, dict):
+        extra = {} if extra is None or extra == "" else {"extra_info": extra}
+    return Request(name, message, whole, extra)
 
 
 def encode_answer(answer: Mapping[str, Any]) -> bytes:
-    """The answer in ASCII JSON, without NaN and without -0.0."""
-    raise NotImplementedError
+    """The answer in ASCII JSON; NaN and the infinities are null in it, and -0.0 is 0.0."""
+    return json.dumps(_clean(answer), separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def encode_error(error: str, received: Any) -> bytes:
     """An error answer. received: a request's `whole` or a fault's `received`, perhaps shortened."""
-    raise NotImplementedError
+    answer = encode_answer({"server_error": error, "message": received})
+    for length in (400, 40, 4):
+        if len(answer) <= ANSWER_BYTES:
+            return answer
+        answer = encode_answer({"server_error": error, "message": _shortened(received, length)})
+    if len(answer) <= ANSWER_BYTES:
+        return answer
+    # Text that is not ASCII takes up to twelve bytes a character.
+    kind = received.get("type") if isinstance(received, Mapping) else None
+    message = {"type": _short(kind)} if isinstance(kind, str) else None
+    return encode_answer({"server_error": _short(error, 300), "message": message})
 
 
-def encode_request(type: str, message: Mapping[str, Any]) -> bytes:
-    """The client's half of `Framer`."""
-    raise NotImplementedError
+def encode_request(
+    type: str, message: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+) -> bytes:
+    """The client's half of `Framer`. extra: sent as `extra_info`, if there is any."""
+    request = {"type": type, "message": message}
+    return json.dumps(request | ({"extra_info": extra} if extra else {})).encode("ascii")
 
 
-def read_answer(data: bytes) -> Mapping[str, Any]:
-    """The client's half of `encode_answer`. Raises InvalidInput with the server's error."""
-    raise NotImplementedError
+def read_answer(data: bytes) -> dict[str, Any] | None:
+    """The client's half of `encode_answer`: the answer, or None if there is more to come.
+
+    Raises InvalidInput with the server's error, InvalidRequest for what is no answer.
+    """
+    objects = JsonObjects(MAX_MESSAGE_BYTES)
+    objects.feed(data)
+    answer = objects.next()
+    if isinstance(answer, Garbage):
+        raise answer.error
+    if answer is not None and "server_error" in answer:
+        raise InvalidInput(str(answer["server_error"]))
+    return answer
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, float):
+        return value + 0.0 if math.isfinite(value) else None  # -0.0 + 0.0 is 0.0
+    if isinstance(value, Mapping):
+        return {str(key): _clean(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(entry) for entry in value]
+    return value
+
+
+def _shortened(value: Any, length: int) -> Any:
+    """The value with its long texts cut to `length` characters and long lists to as many."""
+    if isinstance(value, str):
+        return _short(value, length)
+    if isinstance(value, Mapping):
+        some = list(value.items())[:length]
+        short = {_short(key, length): _shortened(entry, length) for key, entry in some}
+        return short if len(value) <= length else short | {"...": f"{len(value)} entries in all"}
+    if isinstance(value, list | tuple):
+        some = [_shortened(entry, length) for entry in value[:length]]
+        return some if len(value) <= length else [*some, f"... {len(value)} entries in all"]
+    return value
+
+
+def _short(text: str, length: int = 60) -> str:
+    return text if len(text) <= length else f"{text[:length]}..."
