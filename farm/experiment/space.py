@@ -1,0 +1,275 @@
+"""Between the values of messages, coordinates in the user's units and the unit cube. Pure.
+
+A point has the coordinates of the free parameters, in the order of the config: fixed ones are added
+when it goes out and kept aside when it comes in. In the unit cube every whole number, binary value
+and choice has a cell of its own, so that the ends are as likely as what lies between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array
+from farm.errors import InvalidInput
+from farm.experiment.config import Config, Parameter, ParameterKind
+from farm.experiment.ini import number_of
+
+WHOLE = frozenset({ParameterKind.INTEGER, ParameterKind.BINARY, ParameterKind.CATEGORICAL})
+"""Kinds whose coordinates are whole numbers."""
+
+SAME = 1e-6
+"""Points are the same when their coordinates differ by less, relative to the value or the bounds:
+clients send back numbers of single precision."""
+
+Value = float | str
+
+
+class Space:
+    """The parameters of an experiment; `stimuli` points make one trial. It never changes."""
+
+    def __init__(self, parameters: Sequence[Parameter], stimuli: int = 1) -> None:
+        self.parameters = tuple(parameters)
+        self.stimuli = stimuli
+        self.free = tuple(p for p in parameters if p.kind is not ParameterKind.FIXED)
+        self.lower = np.array([p.lower for p in self.free], dtype=np.float64)
+        self.upper = np.array([p.upper for p in self.free], dtype=np.float64)
+        self.whole = np.array([p.kind in WHOLE for p in self.free], dtype=bool)
+        self.log = np.array([p.log_scale for p in self.free], dtype=bool)
+        self._index = {p.name: i for i, p in enumerate(self.free)}
+        self._offset = np.array([_offset(p) for p in self.free], dtype=np.float64)
+        half = np.where(self.whole, 0.5, 0.0)
+        self._start = self._scaled(self.lower - half)
+        self._extent = self._scaled(self.upper + half) - self._start
+
+    @staticmethod
+    def of(config: Config) -> Space:
+        """The space of a config."""
+        return Space(config.parameters, config.stimuli)
+
+    @property
+    def dimensions(self) -> int:
+        """Number of free parameters."""
+        return len(self.free)
+
+    def empty(self) -> Array:
+        """No points: shape (0, stimuli, d)."""
+        return np.empty((0, self.stimuli, self.dimensions))
+
+    def rounded(self, points: Array) -> Array:
+        """The points with whole numbers where they belong, without -0.0; not clamped."""
+        return np.where(self.whole, np.floor(points + 0.5), points) + 0.0
+
+    def clamped(self, points: Array) -> Array:
+        """The points rounded, and within the bounds."""
+        return np.clip(self.rounded(points), self.lower, self.upper) + 0.0
+
+    def to_unit(self, points: Array) -> Array:
+        """Positions in the unit cube, of the same shape (..., d); those of points outside of the
+        bounds are outside of it."""
+        return (self._scaled(self.rounded(points)) - self._start) / self._extent
+
+    def from_unit(self, unit: Array) -> Array:
+        """The points at positions in the unit cube, rounded and within the bounds."""
+        scaled = self._start + np.clip(unit, 0.0, 1.0) * self._extent
+        # Where there is no logarithm its inverse may overflow, and is not used.
+        exponent = np.where(self.log, scaled, 0.0)
+        return self.clamped(np.where(self.log, 10.0**exponent - self._offset, scaled))
+
+    def decode(self, points: Array) -> dict[str, list[Any]]:
+        """The values of points, shape (n, stimuli, d), as `ask` answers them: a list for each
+        parameter in the config's order, of pairs when there are two stimuli."""
+        values: dict[str, list[Any]] = {}
+        for parameter in self.parameters:
+            index = self._index.get(parameter.name)
+            if index is None:
+                one: Any = parameter.value
+                column = [one if self.stimuli == 1 else [one] * self.stimuli] * len(points)
+            else:
+                numbers = points[:, :, index] if self.stimuli > 1 else points[:, 0, index]
+                column = (numbers + 0.0).tolist()
+                if parameter.kind is ParameterKind.CATEGORICAL:
+                    column = _texts(column, parameter.choices)
+            values[parameter.name] = column
+        return values
+
+    def encode(self, values: Mapping[str, Any]) -> tuple[Array, dict[str, list[Any]]]:
+        """The points that a message means, shape (n, stimuli, d), and what else it says of them.
+
+        values: for each parameter a value, a list with one for each trial, or lists with one; pairs
+        in place of values when there are two stimuli. The rest, one item for each trial: fixed
+        parameters, and names that are no parameters. Raises InvalidInput.
+        """
+        if not isinstance(values, Mapping):
+            raise InvalidInput(f"config is {_shown(values)}; expected an object of parameters")
+        columns = []
+        for parameter in self.parameters:
+            if parameter.name not in values:
+                raise InvalidInput(f"parameter {parameter.name!r} is missing in config")
+            columns.append(self._trials(parameter, values[parameter.name]))
+        count = len(columns[0]) if columns else 0
+        points = np.empty((count, self.stimuli, self.dimensions))
+        extra: dict[str, list[Any]] = {}
+        for parameter, column in zip(self.parameters, columns, strict=True):
+            if len(column) != count:
+                raise InvalidInput(
+                    f"parameter {parameter.name!r} has {len(column)} trials in config, but "
+                    f"{self.parameters[0].name!r} has {count}; expected as many of each"
+                )
+            if parameter.kind is ParameterKind.FIXED:
+                extra[parameter.name] = [c[0] if self.stimuli == 1 else c for c in column]
+                continue
+            index = self._index[parameter.name]
+            for trial, stimuli in enumerate(column):
+                points[trial, :, index] = [_coordinate(parameter, value) for value in stimuli]
+        known = {parameter.name for parameter in self.parameters}
+        for name, value in values.items():
+            if name not in known:
+                each = isinstance(value, list) and len(value) == count
+                extra[str(name)] = list(value) if each else [value] * count
+        return points, extra
+
+    def held(self, values: Mapping[Any, Any] | None, where: str) -> dict[str, float]:
+        """Coordinates by the parameter's name, of `constraints` or `fixed_pars`.
+
+        Keys are names, or positions among all parameters; values `v` or `[v]`; fixed parameters
+        may be named with the value they have. Raises InvalidInput.
+        """
+        if not values:
+            return {}
+        if not isinstance(values, Mapping):
+            raise InvalidInput(f"{where} is {_shown(values)}; expected an object of parameters")
+        held = {}
+        for key, value in values.items():
+            parameter = self._parameter(key, where)
+            one = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+            if parameter.kind is not ParameterKind.FIXED:
+                held[parameter.name] = _coordinate(parameter, one)
+            elif one != parameter.value and number_of(one) != parameter.value:
+                raise InvalidInput(
+                    f"{where} holds {parameter.name!r} at {_shown(one)}, but it is fixed "
+                    f"at {parameter.value!r}"
+                )
+        return held
+
+    def hold(self, points: Array, fixed: Mapping[str, float]) -> Array:
+        """The points with some coordinates held, by the parameter's name."""
+        if not fixed:
+            return points
+        points = points.copy()
+        for name, value in fixed.items():
+            points[..., self._index[name]] = value
+        return points
+
+    def index(self, name: str) -> int:
+        """Which coordinate the parameter is. Raises KeyError for those that are none."""
+        return self._index[name]
+
+    def matches(self, points: Array, pending: Array) -> list[int]:
+        """For each point the pending one that has its values, within rounding, or -1.
+
+        points: shape (n, stimuli, d); pending: shape (p, stimuli, d); each matches once, the
+        nearest of them, of equals the first.
+        """
+        free = np.ones(len(pending), dtype=bool)
+        found = []
+        with np.errstate(over="ignore"):
+            for point in points:
+                scale = np.maximum(self.upper - self.lower, np.abs(point))
+                # Small values of a logarithmic one are no nearer to each other than large ones.
+                scale = np.where(self.log, np.maximum(np.abs(point + self._offset), 1e-300), scale)
+                apart = np.abs(pending - point) / scale
+                distance = np.max(apart, axis=(1, 2), initial=0.0)
+                near = np.flatnonzero(free & (distance <= SAME))
+                best = int(near[np.argmin(distance[near])]) if len(near) else -1
+                if best >= 0:
+                    free[best] = False
+                found.append(best)
+        return found
+
+    def least_distance(self, points: Array, others: Array) -> Array:
+        """How far each point is from the nearest of the others, shape (n,), in the unit cube.
+
+        Both of shape (., stimuli, d); infinite when there are no others.
+        """
+        if not len(others):
+            return np.full(len(points), np.inf)
+        a = self.to_unit(points).reshape(len(points), -1)
+        b = self.to_unit(others).reshape(len(others), -1)
+        return np.array([np.min(np.linalg.norm(b - row, axis=1)) for row in a])
+
+    def _scaled(self, points: Array) -> Array:
+        """Logarithms where the parameter has them: log10(v + offset)."""
+        if not self.log.any():
+            return np.asarray(points, dtype=np.float64)
+        # Points outside of the bounds may have no logarithm: they count as far below.
+        least = (self.lower - np.where(self.whole, 0.5, 0.0) + self._offset) * 1e-3
+        shifted = np.where(self.log, np.maximum(points + self._offset, least), 1.0)
+        return np.where(self.log, np.log10(shifted), points)
+
+    def _trials(self, parameter: Parameter, value: Any) -> list[list[Any]]:
+        """One list of `stimuli` values for each trial."""
+        if not isinstance(value, list | tuple):
+            value = [value]
+        n = self.stimuli
+        if n > 1 and len(value) == n and not any(isinstance(v, list | tuple) for v in value):
+            return [list(value)]
+        trials = [list(v) if isinstance(v, list | tuple) else [v] for v in value]
+        for trial in trials:
+            if len(trial) != n or any(isinstance(v, list | tuple | dict) for v in trial):
+                expected = "one value" if n == 1 else f"a list of {n} values"
+                raise InvalidInput(
+                    f"parameter {parameter.name!r} has {_shown(trial)} for a trial in config; "
+                    f"expected {expected}"
+                )
+        return trials
+
+    def _parameter(self, key: Any, where: str) -> Parameter:
+        for parameter in self.parameters:
+            if parameter.name == key:
+                return parameter
+        position = number_of(key)
+        if position is None or position not in range(len(self.parameters)):
+            names = ", ".join(parameter.name for parameter in self.parameters)
+            raise InvalidInput(
+                f"{where} names {_shown(key)}; expected a parameter, {names}, or its position "
+                f"from 0 to {len(self.parameters) - 1}"
+            )
+        return self.parameters[int(position)]
+
+
+def _offset(parameter: Parameter) -> float:
+    """What is added before the logarithm: nothing where every value has one."""
+    if not parameter.log_scale or parameter.lower > 0:
+        return 0.0
+    return 1.0 - parameter.lower
+
+
+def _coordinate(parameter: Parameter, value: Any) -> float:
+    if parameter.kind is ParameterKind.CATEGORICAL:
+        if value in parameter.choices:
+            return float(parameter.choices.index(value))
+        number = number_of(value)
+        for index, choice in enumerate(parameter.choices):
+            if number is not None and number_of(choice) == number:
+                return float(index)
+        expected = f"one of {', '.join(parameter.choices)}"
+    else:
+        number = number_of(value)
+        if number is not None:
+            return number
+        expected = "a finite number"
+    raise InvalidInput(f"parameter {parameter.name!r} is {_shown(value)}; expected {expected}")
+
+
+def _texts(column: Any, choices: Sequence[str]) -> Any:
+    if isinstance(column, list):
+        return [_texts(item, choices) for item in column]
+    return choices[int(column)]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
