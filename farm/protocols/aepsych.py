@@ -65,6 +65,11 @@ class Framer:
         """Take in what has arrived."""
         self._objects.feed(data)
 
+    @property
+    def begun(self) -> bool:
+        """Whether a part of a request is there."""
+        return self._objects.begun
+
     def next(self) -> Request | Fault | None:
         """The next request, or what stood there instead; None: more bytes are needed."""
         value = self._objects.next()

@@ -149,6 +149,11 @@ class JsonObjects:
         return dict(value)
 
     @property
+    def begun(self) -> bool:
+        """Whether a part of an object is there."""
+        return bool(self._open)
+
+    @property
     def _in_list(self) -> bool:
         return self._open.endswith(b"[")
 

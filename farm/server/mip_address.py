@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.errors import Unavailable
+from farm.server.address import read_host_port, shown
 from farm.server.http import BACKLOG, listen
 from farm.settings import SettingsError
-from farm.transports.connection import is_loopback
 
 UNIX = "unix:"
+
+RISK = "may call the model, as MIP knows no token; take 127.0.0.1 or unix:/path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,7 @@ class MipAddress:
 
     def __str__(self) -> str:
         """The address as KubeMo's client takes it."""
-        if self.path:
-            return f"unix://{self.path}"
-        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else self._tcp()
-
-    def _tcp(self) -> str:
-        return f"tcp://{self.host}:{self.port}"
+        return f"unix://{self.path}" if self.path else f"tcp://{shown(self.host, self.port)}"
 
 
 def read_address(text: str, *, insecure: bool) -> MipAddress:
@@ -52,18 +49,13 @@ def read_address(text: str, *, insecure: bool) -> MipAddress:
         if not path:
             raise SettingsError(f"mip has {text!r}, which has no path; expected unix:/path")
         return MipAddress(name, path=str(Path(path).expanduser().absolute()))
-    host, colon, digits = where.removeprefix("tcp://").rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not digits.isdecimal() or int(digits) > 65535:
-        raise SettingsError(
-            f"mip has {text!r}; expected NAME=HOST:PORT, port 0 for a free one, or NAME=unix:/path"
-        )
-    if not insecure and not is_loopback(host):
-        raise SettingsError(
-            f"mip has {text!r}: whoever reaches that address may call the model, as MIP knows no "
-            "token; take 127.0.0.1 or unix:/path, or say --insecure"
-        )
-    return MipAddress(name, host, int(digits))
+    host, port = read_host_port(
+        where,
+        said=f"mip has {text!r}",
+        expected="NAME=HOST:PORT, port 0 for a free one, or NAME=unix:/path",
+        risk="" if insecure else RISK,
+    )
+    return MipAddress(name, host, port)
 
 
 def bound(address: MipAddress) -> tuple[socket.socket, MipAddress]:

@@ -1,0 +1,205 @@
+"""The experiments of a server: what clients and the closed loop do to them, in order and kept.
+
+The way of one request: `Session.receive` says what is to be done; work is done by `fitters.py`; its
+events are in the journal before they are applied, and applied before anybody is answered. So what
+was answered is there after any end of the server, and what was refused never was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm.errors import FarmError, Unavailable, UnsupportedFeature
+from farm.experiment.events import Event, SetUp
+from farm.experiment.experiment import Experiment
+from farm.experiment.fitters import Fitters
+from farm.experiment.grammar import read_config
+from farm.experiment.journal import Journal
+from farm.experiment.session import RunAction, RunCommand, Session, Step
+from farm.experiment.work import Answered, Generated, Work
+from farm.protocols.aepsych import Request
+
+logger = logging.getLogger(__name__)
+
+OnRun = Callable[[RunCommand, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Carries out a command for the closed loop, given also what the experiment knows of it, and gives
+the answer. Raises FarmError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a client is answered; close: the connection ends then."""
+
+    answer: Mapping[str, Any]
+    close: bool = False
+
+
+def applied(experiments: dict[int, Experiment], event: Event) -> None:
+    """Let an event take effect. Raises FarmError when its configuration cannot be read."""
+    if isinstance(event, SetUp):
+        experiments[event.experiment] = Experiment(
+            event.experiment,
+            read_config(event.config_text),
+            seed=event.seed,
+            experiment_id=event.experiment_id,
+        )
+    experiments[event.experiment].apply(event)
+
+
+class Experiments:
+    """All experiments of one journal; `start`, then `session` and `handle`, then `stop`.
+
+    It is the world that sessions see. on_run: carries out commands for the closed loop, if there
+    is a farm to evaluate points.
+    """
+
+    def __init__(self, path: Path, *, fitters: Fitters | None = None) -> None:
+        """path: of the journal. fitters: does the work."""
+        self.experiments: dict[int, Experiment] = {}
+        self.db_name = str(path)
+        self.on_run: OnRun | None = None
+        self._path = path
+        self._fitters = fitters or Fitters()
+        self._journal: Journal | None = None
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._changes: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._changing: set[asyncio.Task[Any]] = set()
+
+    @property
+    def next_number(self) -> int:
+        """Of the experiment that is set up next."""
+        return max(self.experiments, default=-1) + 1
+
+    async def start(self) -> None:
+        """Take up what the journal holds. Raises Unavailable."""
+        self._journal, self.experiments = await asyncio.to_thread(_loaded, self._path)
+
+    def session(self) -> Session:
+        """For a new client."""
+        return Session(self)
+
+    async def handle(self, session: Session, request: Request) -> Reply:
+        """Do what a client asks. Raises FarmError, and then nothing has changed.
+
+        One request of a session at a time. Cancelling it leaves nothing half-done either.
+        """
+        turn = session.turn(request)
+        async with contextlib.AsyncExitStack() as held:
+            if turn is not None:
+                await held.enter_async_context(self.turn(turn))
+            number = turn if turn is not None else session.current
+            step = await self._take(session, number, lambda: session.receive(request, time.time()))
+            while step.work is not None:
+                assert number is not None, "who has work has an experiment"
+                step = await self._work(session, number, step)
+            if step.run is not None:
+                return Reply(await self._run(step.run, step.answer or {}), step.close)
+        assert step.answer is not None, "else there is more to do"
+        return Reply(step.answer, step.close)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, number: int) -> AsyncIterator[None]:
+        """Hold the turn to ask an experiment for points, from counting them to recording them."""
+        async with self._turns[number]:
+            yield
+
+    async def perform(self, number: int, work: Work) -> Generated | Answered:
+        """Do work for an experiment, in its process if it needs one. Raises FarmError."""
+        return await self._fitters.perform(number, work)
+
+    async def record(
+        self, number: int, events: Callable[[Experiment], Sequence[Event]]
+    ) -> Sequence[Event]:
+        """Keep and apply what `events` makes of the experiment as it is when its turn has come.
+
+        Raises Unavailable when it cannot be kept; then nothing has changed.
+        """
+
+        def step() -> Step:
+            return Step(events=tuple(events(self.experiments[number])))
+
+        return (await self._take(None, number, step)).events
+
+    async def stop(self) -> None:
+        """End all work, keep what is being kept, close the journal."""
+        self._fitters.stop()
+        journal, self._journal = self._journal, None
+        if self._changing:
+            await asyncio.wait(self._changing)
+        if journal is not None:
+            await asyncio.to_thread(journal.close)
+
+    async def _work(self, session: Session, number: int, step: Step) -> Step:
+        work, then = step.work, step.then
+        assert work is not None
+        assert then is not None
+        result = await self.perform(number, work)
+        return await self._take(session, number, lambda: then(result, time.time()))
+
+    async def _run(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.on_run is not None:
+            return await self.on_run(command, known)
+        if command.action is RunAction.STATUS:
+            return known
+        raise UnsupportedFeature(
+            f"{command.action} needs a farm that evaluates points; this server has none: "
+            "use `farm serve MODEL --aepsych HOST:PORT`"
+        )
+
+    async def _take(
+        self, session: Session | None, number: int | None, make: Callable[[], Step]
+    ) -> Step:
+        """The step that `make` gives, its events kept and applied. Raises FarmError.
+
+        make: gives the step of this moment; it is asked again when others went first.
+        """
+        step = make()
+        if step.events:
+            assert number is not None, "as the events belong to an experiment"
+            change = asyncio.create_task(self._change(number, step, make))
+            self._changing.add(change)
+            change.add_done_callback(self._changing.discard)
+            # Whoever waits may leave; what is on its way to the disk must be applied all the same.
+            step = await asyncio.shield(change)
+        if session is not None:
+            session.took(step)
+        return step
+
+    async def _change(self, number: int, step: Step, make: Callable[[], Step]) -> Step:
+        lock = self._changes[number]
+        others = lock.locked()
+        async with lock:
+            if others:
+                step = make()
+            if self._journal is None:
+                raise Unavailable("the server stops")
+            await asyncio.wrap_future(self._journal.append(step.events))
+            for event in step.events:
+                applied(self.experiments, event)
+        return step
+
+
+def _loaded(path: Path) -> tuple[Journal, dict[int, Experiment]]:
+    """The journal, and the experiments in it."""
+    journal = Journal(path)
+    experiments: dict[int, Experiment] = {}
+    try:
+        for event in journal.load():
+            try:
+                applied(experiments, event)
+            except (FarmError, KeyError) as error:
+                raise Unavailable(
+                    f"the journal {path} cannot be used: experiment {event.experiment}: {error}"
+                ) from None
+    except BaseException:
+        journal.close()
+        raise
+    return journal, experiments

@@ -1,0 +1,215 @@
+"""AEPsych at an address: clients ask experiments for points and tell them what came out.
+
+Every client has its session; its requests are answered one after another, each with one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+
+from farm.errors import FarmError
+from farm.experiment.host import Experiments
+from farm.protocols.aepsych import (
+    MAX_MESSAGE_BYTES,
+    Fault,
+    Framer,
+    Request,
+    encode_answer,
+    encode_error,
+)
+from farm.server.address import read_host_port, shown
+from farm.server.door import INTERNAL_ERROR
+from farm.server.http import BACKLOG, listen
+from farm.worker.open_files import allow_many_open_files
+
+logger = logging.getLogger(__name__)
+
+RISK = "may use the experiments, as AEPsych's messages know no token; take 127.0.0.1"
+
+AT_ONCE = 64 * 1024
+"""Bytes read at a time; of a client that sends ahead twice as many are taken, and no more."""
+
+LAST_WORDS_S = 1.0
+"""How long answers on their way may take once everything else has ended."""
+
+STOPPED = "the server shut down before this was done"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may take. message_s: between two pieces of a message; answer_s: to take
+    an answer in; drain_s: to stop sending, when what it sends cannot be understood any more.
+    Between messages it may be silent for ever.
+    """
+
+    message_s: float = 300.0
+    answer_s: float = 300.0
+    drain_s: float = 2.0
+
+
+PATIENCE = Patience()
+
+
+def read_address(text: str, *, insecure: bool) -> tuple[str, int]:
+    """What `--aepsych` says. Raises SettingsError when it is no address.
+
+    And when others than this machine could come in, unless that is wanted.
+    """
+    return read_host_port(
+        text,
+        said=f"aepsych is {text!r}",
+        expected="HOST:PORT, port 0 for a free one",
+        risk="" if insecure else RISK,
+    )
+
+
+class AepsychServer:
+    """Experiments at one address: `start` listens, `stop` ends in order."""
+
+    def __init__(
+        self,
+        experiments: Experiments,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 5555,
+        max_bytes: int = MAX_MESSAGE_BYTES,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        """port: 0 picks a free one; max_bytes: of the largest message."""
+        self._experiments = experiments
+        self._host = host
+        self._port = port
+        self._limit = max_bytes
+        self._patience = patience
+        self._server: asyncio.Server | None = None
+        self._clients: dict[asyncio.Task[None], _Client] = {}
+
+    async def start(self) -> str:
+        """Listen; gives `host:port`. Raises Unavailable when it cannot be had."""
+        allow_many_open_files()
+        listener = listen(self._host, self._port, port_option="with --aepsych, port")
+        self._port = listener.getsockname()[1]
+        self._server = await asyncio.start_server(
+            self._come, sock=listener, limit=AT_ONCE, backlog=BACKLOG
+        )
+        return shown(self._host, self._port)
+
+    async def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # it came as the server stopped
+            writer.transport.abort()
+            return
+        client = _Client(self._experiments, reader, writer, Framer(self._limit), self._patience)
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients[task] = client
+        try:
+            await client.serve()
+        finally:
+            del self._clients[task]
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Take nothing new, let what runs end within `grace_s` seconds, answer the rest so."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        for task, client in self._clients.items():
+            client.last = True
+            if not client.busy:
+                task.cancel()
+        await self._all_gone(grace_s)
+        for task in self._clients:
+            task.cancel()
+        await self._all_gone(LAST_WORDS_S)
+        for task, client in self._clients.items():
+            client.abort()
+            task.cancel()
+        await self._all_gone(LAST_WORDS_S)
+
+    async def _all_gone(self, limit_s: float) -> None:
+        if self._clients:
+            await asyncio.wait(list(self._clients), timeout=limit_s)
+
+
+class _Client:
+    """One connection. busy: a request is at work; last: the connection ends after it."""
+
+    def __init__(
+        self,
+        experiments: Experiments,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        framer: Framer,
+        patience: Patience,
+    ) -> None:
+        self.busy = False
+        self.last = False
+        self._experiments = experiments
+        self._session = experiments.session()
+        self._reader = reader
+        self._writer = writer
+        self._framer = framer
+        self._patience = patience
+
+    async def serve(self) -> None:
+        """Answer requests until either end has enough."""
+        try:
+            while not self.last and (request := await self._next()) is not None:
+                self.busy = True
+                self._writer.write(await self._answer(request))
+                async with asyncio.timeout(self._patience.answer_s):
+                    await self._writer.drain()
+                self.busy = False
+                await asyncio.sleep(0)  # whoever has sent a thousand requests is not alone here
+            if self.last:
+                await self._part()
+        except (OSError, TimeoutError) as error:
+            logger.debug("a client of the experiments is gone: %s", error)
+            self.abort()
+        except asyncio.CancelledError:
+            pass  # as `stop` does; the task ends here
+        finally:
+            self._writer.close()
+
+    def abort(self) -> None:
+        """Cut off."""
+        self._writer.transport.abort()
+
+    async def _next(self) -> Request | Fault | None:
+        """The next request, or what stood there instead; None: the client sends no more."""
+        while (request := self._framer.next()) is None:
+            limit_s = self._patience.message_s if self._framer.begun else None
+            async with asyncio.timeout(limit_s):
+                data = await self._reader.read(AT_ONCE)
+            if not data:
+                return None
+            self._framer.feed(data)
+        return request
+
+    async def _answer(self, request: Request | Fault) -> bytes:
+        if isinstance(request, Fault):
+            self.last = self.last or request.close
+            return encode_error(request.error, request.received)
+        try:
+            reply = await self._experiments.handle(self._session, request)
+            self.last = self.last or reply.close
+            return encode_answer(reply.answer)
+        except FarmError as error:
+            return encode_error(error.message, request.whole)
+        except asyncio.CancelledError:
+            self.last = True
+            return encode_error(STOPPED, request.whole)
+        except Exception:
+            logger.exception("answering %r", request.type)
+            return encode_error(INTERNAL_ERROR, request.whole)
+
+    async def _part(self) -> None:
+        """Say no more, and let the client finish: to close on what it sends loses the answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience.drain_s):
+                self._writer.write_eof()
+                while await self._reader.read(AT_ONCE):
+                    pass
