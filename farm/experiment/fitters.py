@@ -115,10 +115,8 @@ def is_quick(work: Work) -> bool:
     """Whether the work needs no surrogate, and so none of its libraries."""
     if not isinstance(work, Generate):
         return False
-    strategy = work.config.strategies[work.strategy]
-    return work.filler or (
-        strategy.generator.kind in MODEL_FREE and strategy.min_post_range is None
-    )
+    generator = work.config.strategies[work.strategy].generator
+    return work.filler or generator.kind in MODEL_FREE
 
 
 class Fitters:
