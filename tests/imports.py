@@ -35,7 +35,7 @@ PURE = (
         f"farm/experiment/{name}.py"
         for name in (
             *("config", "grammar", "space", "work", "events", "experiment", "session"),
-            *("subject", "expression", "pacing"),
+            *("subject", "expression", "pacing", "ini", "names", "components", "listed"),
         )
     ),
 )

@@ -123,10 +123,12 @@ class Metadata:
 class Config:
     """A whole configuration, checked: what is in it can be done.
 
-    text: what it was read from, as INI text; reading that again gives an equal Config.
+    text: what it was read from, INI text or the JSON text of a dictionary; reading that again
+    gives an equal Config.
     stimuli: points that make one trial, 2 for pairs. sections: every option of every section as
     text, with those of [common], as `get_config` answers. warnings: what was understood as
-    something else, a sentence each. subject: the options of [farm], if it is there.
+    something else, a sentence each. subject: the options of [farm], if it is there; behind a dot
+    their names have a case.
     """
 
     text: str

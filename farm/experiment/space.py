@@ -69,7 +69,8 @@ class Space:
     def to_unit(self, points: Array) -> Array:
         """Positions in the unit cube, of the same shape (..., d); those of points outside of the
         bounds are outside of it."""
-        return (self._scaled(self.rounded(points)) - self._start) / self._extent
+        unit: Array = (self._scaled(self.rounded(points)) - self._start) / self._extent
+        return unit
 
     def from_unit(self, unit: Array) -> Array:
         """The points at positions in the unit cube, rounded and within the bounds."""
