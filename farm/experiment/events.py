@@ -54,6 +54,7 @@ class Asked(Event):
     points: shape (n, stimuli, d), as in `work.py`. ids: one for each point.
     strategy: position of the strategy that gave them; a later one than before is a change of it.
     note, post_range: of Generated. filler: the points fill the space, whatever the strategy is.
+    run: the closed loop has them evaluated.
     """
 
     points: Array
@@ -62,6 +63,7 @@ class Asked(Event):
     note: str = ""
     post_range: float | None = None
     filler: bool = False
+    run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,10 +114,15 @@ class Released(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunState(Event):
-    """The closed loop began, paused or ended. why: one sentence, empty for a plain request."""
+    """The closed loop began, paused or ended. why: one sentence, empty for a plain request.
+
+    in_flight, budget: what it began with; None: as the [farm] section says.
+    """
 
     phase: RunPhase
     why: str = ""
+    in_flight: int | None = None
+    budget: int | None = None
 
 
 _KINDS: dict[str, type[Event]] = {

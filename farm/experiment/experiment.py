@@ -1,15 +1,40 @@
-"""The state of one experiment, which its events make: counts, strategies, data, pending points."""
+"""The state of one experiment, which its events make: counts, strategies, data, pending points.
+
+Only `apply` changes it, by a fact; whatever is decided (which strategy is next, whether all is
+finished) follows from what has been applied. So the same events give the same experiment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from farm.call import Array
-from farm.experiment.config import Config, Strategy
-from farm.experiment.events import Event, RunPhase
+from farm.errors import InvalidInput
+from farm.experiment.config import Config, OutcomeKind, Strategy
+from farm.experiment.events import (
+    Asked,
+    Event,
+    Failed,
+    Finished,
+    Released,
+    RunPhase,
+    RunState,
+    SetUp,
+    Told,
+)
+from farm.experiment.generators import length_of
+from farm.experiment.growing import Pool, Rows
 from farm.experiment.space import Space
 from farm.experiment.work import Data, Generate
+
+PENDING_LIMIT_S = 3600.0
+"""A point that nobody told for so long is no longer counted as about to be evaluated."""
+MAX_PENDING = 10_000
+"""Of more points that nobody told, the oldest are forgotten: so many tell a surrogate nothing new,
+and each tell is compared with all of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,7 +43,6 @@ class Pending:
 
     id: int
     point: Array
-    strategy: int
     time: float
 
 
@@ -43,12 +67,18 @@ class Snapshot:
     finished: bool
     run: RunPhase | None
     run_why: str
+    note: str
 
 
 class Experiment:
     """One experiment. Its owner is whoever applies events; all others only read.
 
-    config, seed, experiment_id: as in its SetUp event. space: of config's parameters.
+    number, config, seed, experiment_id: as in its SetUp event. space: of config's parameters.
+    strategy_index: position of the current strategy. asked: points given out, fillers included;
+    told, modelled: trials recorded, and those of them that count for models and rules. run: the
+    closed loop's phase, None if there never was one; run_why: the reason given; evaluations: points
+    that it has asked for, evaluating: those of them without an outcome, by id. note: how the last
+    points were made, if not as the config says.
     """
 
     def __init__(
@@ -58,59 +88,298 @@ class Experiment:
         self.config = config
         self.seed = seed
         self.experiment_id = experiment_id
-        self.space = Space(config.parameters, config.stimuli)
+        self.space = Space.of(config)
+        self._lengths = [length_of(s.generator, config) for s in config.strategies]
+        # Of the whole experiment.
+        self.asked = 0
+        self.told = 0
+        self.failed = 0
+        self.note = ""
+        self.run: RunPhase | None = None
+        self.run_why = ""
+        self.evaluations = 0
+        self.evaluating: dict[int, Array] = {}
+        self._fillers = 0
+        self._x = Rows((config.stimuli, self.space.dimensions))
+        self._y = Rows((len(config.outcomes),))
+        self._binary = [i for i, o in enumerate(config.outcomes) if o.kind is OutcomeKind.BINARY]
+        self._ones = np.zeros(len(config.outcomes), dtype=np.int64)
+        self._pending = Pool((config.stimuli, self.space.dimensions))
+        # Of the current strategy.
+        self.strategy_index = 0
+        self._asks = 0
+        self._own_fillers = 0
+        self._ended = False
+        self._told_before = 0
+        self._post_range: float | None = None
+
+    # What has happened
 
     def apply(self, event: Event) -> None:
-        """Take in what has happened; nothing else changes an experiment."""
-        raise NotImplementedError
+        """Take in what has happened; nothing else changes an experiment. Raises InvalidInput."""
+        if event.experiment != self.number:
+            raise InvalidInput(f"an event of experiment {event.experiment}, not {self.number}")
+        match event:
+            case SetUp():
+                pass  # the constructor has it
+            case Asked():
+                self._apply_asked(event)
+            case Told():
+                self._apply_told(event)
+            case Failed():
+                self.failed += len(event.ids)
+                self._settle(event.ids)
+            case Released():
+                self._settle(event.ids)
+            case Finished():
+                # Asks and finishes are in the order of the journal: this one may come too late.
+                self._ended = self._ended or event.strategy == self.strategy_index
+            case RunState():
+                self.run, self.run_why = event.phase, event.why
+            case _:
+                raise InvalidInput(f"an event of an unknown kind, {type(event).__name__}")
 
-    def check(self) -> None:
-        """Assert every invariant."""
-        raise NotImplementedError
+    def _apply_asked(self, event: Asked) -> None:
+        if event.strategy != self.strategy_index:
+            self._enter(event.strategy)
+        count = len(event.ids)
+        self._asks += count
+        self.asked += count
+        if event.filler:
+            self._fillers += count
+            self._own_fillers += count
+        if event.post_range is not None:
+            self._post_range = event.post_range
+        if event.run:
+            self.evaluations += count
+            self.evaluating.update(zip(event.ids, event.points, strict=True))
+        self.note = event.note
+        self._pending.add(event.ids, event.points, event.time)
+        self._pending.keep_last(MAX_PENDING)
 
-    def snapshot(self) -> Snapshot:
-        """What there is to see now."""
-        raise NotImplementedError
+    def _enter(self, strategy: int) -> None:
+        self.strategy_index = strategy
+        self._asks = 0
+        self._own_fillers = 0
+        self._ended = False
+        self._told_before = self.modelled
+        self._post_range = None
+        # The closed loop is about to tell its points, whichever strategy they are of.
+        left = self._pending.ids.tolist()
+        self._pending.remove([id for id in left if id not in self.evaluating])
+
+    def _apply_told(self, event: Told) -> None:
+        self.told += len(event.points)
+        rows = event.modelled
+        self._x.extend(event.points[rows])
+        self._y.extend(event.outcomes[rows])
+        self._ones += np.count_nonzero(event.outcomes[rows] == 1.0, axis=0)
+        self._settle([id for id in event.ids if id is not None])
+
+    def _settle(self, ids: Sequence[int]) -> None:
+        """These points wait for no outcome any more."""
+        self._pending.remove(ids)
+        for id in ids:
+            self.evaluating.pop(id, None)
+
+    # What it looks like
 
     @property
-    def pending(self) -> Mapping[int, Pending]:
-        """Points that wait for their outcome, by id, the oldest first."""
-        raise NotImplementedError
+    def modelled(self) -> int:
+        """Trials that count for models and rules."""
+        return len(self._x)
 
     @property
     def strategy(self) -> Strategy:
         """The current one."""
-        raise NotImplementedError
+        return self.config.strategies[self.strategy_index]
+
+    @property
+    def pending(self) -> dict[int, Pending]:
+        """Points that wait for their outcome, by id, the oldest first."""
+        pool = self._pending
+        rows = zip(pool.ids.tolist(), pool.points, pool.times.tolist(), strict=True)
+        return {id: Pending(id, point, time) for id, point, time in rows}
+
+    @property
+    def next_id(self) -> int:
+        """Of the next point that is asked for: they are counted over the whole experiment."""
+        return self.asked
 
     @property
     def finished(self) -> bool:
         """Whether the last strategy is current and its rules are met."""
-        raise NotImplementedError
+        return self.finished_after(self.strategy_index)
 
-    @property
-    def run(self) -> RunPhase | None:
-        """The closed loop's phase; None: there never was one."""
-        raise NotImplementedError
+    def finished_after(
+        self, strategy: int, points: int = 0, post_range: float | None = None
+    ) -> bool:
+        """Whether all is finished once that strategy has given so many points more."""
+        if strategy != len(self.config.strategies) - 1:
+            return False
+        if strategy == self.strategy_index:
+            last = self._post_range if post_range is None else post_range
+            return self._met(strategy, self._asks + points, self._own_fillers, self._ended, last)
+        return self._met(strategy, points, 0, False, post_range)
 
-    @property
-    def next_id(self) -> int:
-        """Of the next point that is asked for."""
-        raise NotImplementedError
+    def snapshot(self) -> Snapshot:
+        """What there is to see now."""
+        return Snapshot(
+            number=self.number,
+            experiment_id=self.experiment_id,
+            name=self.config.metadata.experiment_name,
+            strategy=self.strategy_index,
+            strategy_name=self.strategy.name,
+            asked=self.asked,
+            told=self.told,
+            modelled=self.modelled,
+            failed=self.failed,
+            pending=len(self._pending),
+            finished=self.finished,
+            run=self.run,
+            run_why=self.run_why,
+            note=self.note,
+        )
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert 0 <= self.strategy_index < len(self.config.strategies)
+        assert 0 <= self._own_fillers <= self._asks <= self.asked
+        assert self._own_fillers <= self._fillers <= self.asked
+        assert len(self._x) == len(self._y) <= self.told
+        assert np.isfinite(self._x.all()).all()
+        assert np.isfinite(self._y.all()).all()
+        assert 0 <= self._told_before <= self.modelled
+        assert (self._ones == np.count_nonzero(self._y.all() == 1.0, axis=0)).all()
+        ids = self._pending.ids
+        assert len(ids) <= min(MAX_PENDING, self.asked)
+        assert (np.diff(ids) > 0).all()
+        assert not len(ids) or 0 <= ids[0] <= ids[-1] < self.asked
+        assert len(ids) == len(self._pending.points) == len(self._pending.times)
+
+    # What follows
+
+    def still_wanted(self) -> int | None:
+        """Points that the current strategy's rules ask for; those being evaluated count as told.
+
+        None: nobody can tell how many, as they ask for more than numbers, or lead to the next
+        strategy. 0: none, at least until what is being evaluated is told.
+        """
+        strategy, last = self.strategy, self.strategy_index == len(self.config.strategies) - 1
+        if self.finished:
+            return 0
+        if self._ended or strategy.run_indefinitely:
+            return None
+        length = self._lengths[self.strategy_index]
+        if length is not None:
+            left = length - (self._asks - self._own_fillers)
+            return left if left > 0 else 0 if last else None
+        coming = self.modelled + len(self.evaluating)
+        wanted = max(strategy.min_asks - self._asks, strategy.min_total_tells - coming)
+        if wanted <= 0:
+            waits = last and self.evaluating and self._is_spread(strategy, self._post_range)
+            return 0 if waits else None
+        return wanted if strategy.max_asks is None else min(wanted, strategy.max_asks - self._asks)
+
+    def generate(
+        self,
+        count: int,
+        fixed: Mapping[str, float] | None = None,
+        *,
+        filler: bool = False,
+        without: Sequence[int] = (),
+    ) -> Generate:
+        """The work for the next `count` points; its `strategy` may be the one after the current.
+
+        fixed: coordinates that are held, by the parameter's name. filler: as in Generate.
+        without: ids of pending points that are about to be released.
+        """
+        strategy = self._next_strategy()
+        changes = strategy != self.strategy_index
+        asked = 0 if changes else self._asks - self._own_fillers
+        modelled = self.config.strategies[strategy].surrogate is not None
+        pending = self.space.empty()
+        if modelled:
+            ids = self._pending.ids.tolist()
+            stay = [(id in self.evaluating) if changes else (id not in without) for id in ids]
+            pending = self._pending.points[np.array(stay, dtype=bool)]
+        return Generate(
+            config=self.config,
+            strategy=strategy,
+            count=count,
+            asked=self._fillers if filler else asked,
+            data=self.data(strategy),
+            pending=pending,
+            fixed=dict(fixed or {}),
+            seed=self.seed,
+            filler=filler,
+        )
 
     def data(self, strategy: int) -> Data:
         """What the surrogate of that strategy is fitted to."""
-        raise NotImplementedError
+        told = self.modelled
+        before = self._told_before if strategy <= self.strategy_index else told
+        chosen = self.config.strategies[strategy]
+        recent = chosen.keep_most_recent
+        if recent is not None and recent < told:
+            # The trials of the last fit may be gone; those that are there are few.
+            return Data(self._x.last(recent), self._y.last(recent), fit_to=recent)
+        since = told - before
+        fit_to = before + since - since % max(chosen.refit_every, 1)
+        return Data(self._x.all(), self._y.all(), fit_to=min(max(fit_to, 1), told))
 
-    def generate(
-        self, count: int, fixed: Mapping[str, float] | None = None, *, filler: bool = False
-    ) -> Generate:
-        """The work for the next `count` points; its `strategy` may be the next one."""
-        raise NotImplementedError
+    def with_surrogate(self) -> int | None:
+        """The strategy that answers queries: the current or the next that has a surrogate, else
+        the last one before; None if there is none."""
+        having = [i for i, s in enumerate(self.config.strategies) if s.surrogate is not None]
+        later = [i for i in having if i >= self.strategy_index]
+        return later[0] if later else having[-1] if having else None
 
     def match(self, points: Array) -> tuple[int | None, ...]:
         """For each point, shape (n, stimuli, d), the id of the pending one that it is, or None."""
-        raise NotImplementedError
+        if not len(self._pending):
+            return (None,) * len(points)
+        ids = self._pending.ids.tolist()
+        found = self.space.matches(points, self._pending.points)
+        return tuple(None if at < 0 else ids[at] for at in found)
 
     def expired(self, now: float) -> tuple[int, ...]:
-        """Ids of the points that have been pending for too long."""
-        raise NotImplementedError
+        """Ids of the points that have been pending for too long. A closed loop keeps its own."""
+        if self.run is RunPhase.RUNNING:
+            return ()
+        late = self._pending.times < now - PENDING_LIMIT_S
+        return tuple(self._pending.ids[late].tolist())
+
+    def _next_strategy(self) -> int:
+        """Position of the strategy that the next points come from."""
+        index = self.strategy_index
+        met = self._met(index, self._asks, self._own_fillers, self._ended, self._post_range)
+        return index + 1 if met and index + 1 < len(self.config.strategies) else index
+
+    def _met(
+        self, index: int, asks: int, fillers: int, ended: bool, post_range: float | None
+    ) -> bool:
+        """Whether that strategy is finished, its own asks being so many."""
+        strategy = self.config.strategies[index]
+        if ended:
+            return True
+        if strategy.run_indefinitely or not self.modelled:
+            return False
+        if strategy.max_asks is not None and asks >= strategy.max_asks:
+            return True
+        length = self._lengths[index]
+        if length is not None:
+            return asks - fillers >= length
+        return (
+            asks >= strategy.min_asks
+            and self.modelled >= strategy.min_total_tells
+            and self._is_spread(strategy, post_range)
+        )
+
+    def _is_spread(self, strategy: Strategy, post_range: float | None) -> bool:
+        """Whether outcomes and surrogate differ as much as the strategy's rules want."""
+        least, wanted = strategy.min_total_outcome_occurrences, strategy.min_post_range
+        ones = self._ones[self._binary].tolist()
+        return all(least <= n <= self.modelled - least for n in ones) and (
+            wanted is None or (post_range is not None and post_range >= wanted)
+        )

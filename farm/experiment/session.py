@@ -1,23 +1,33 @@
 """One client's conversation about experiments: a message in, what is to be done and answered out.
 
 Nothing changes here: a Step holds the events of a message, and whoever keeps them applies them.
-So a message that is refused, or that cannot be kept, leaves nothing behind.
+So a message that is refused, or that cannot be kept, leaves nothing behind. What the values of a
+message mean is in `messages.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Protocol
+from uuid import NAMESPACE_OID, uuid5
 
-from farm.experiment.events import Event
+from farm.call import Array
+from farm.errors import InvalidInput
+from farm.experiment import messages
+from farm.experiment.config import Config, Generator, ParameterKind
+from farm.experiment.events import Asked, Event, Finished, Released, SetUp, Told
 from farm.experiment.experiment import Experiment
-from farm.experiment.work import Answered, Generated, Work
+from farm.experiment.grammar import read_config
+from farm.experiment.perform import can_perform
+from farm.experiment.work import Answered, Generate, Generated, Work
 from farm.protocols.aepsych import Request
 
 SETUPS = -1
 """The turn that setups wait for: they are numbered one after another."""
+MAX_POINTS = 10_000
+"""Of one ask. An answer of more than about 100 is already too long for the Python client."""
 
 
 class World(Protocol):
@@ -75,11 +85,15 @@ class Step:
 
 
 class Session:
-    """One connection: it has a current experiment, the last one set up or resumed."""
+    """One connection: it has a current experiment, the last one set up or resumed.
+
+    current: its number. last_set_up: the id that a later setup without one inherits.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.current: int | None = None
+        self.last_set_up = ""
 
     def turn(self, request: Request) -> int | None:
         """What the request waits for before `receive` and holds to its last Step; None: nothing.
@@ -87,13 +101,238 @@ class Session:
         Asks of one experiment are answered one after another: its number. Setups: SETUPS.
         Tells, queries and all others never wait.
         """
-        raise NotImplementedError
+        if request.type == "setup":
+            return SETUPS
+        return self.current if request.type == "ask" else None
 
     def receive(self, request: Request, now: float) -> Step:
-        """What to do about the request. Raises FarmError, whose message is the answer."""
-        raise NotImplementedError
+        """What to do about the request. now: Unix seconds.
+
+        Raises FarmError, whose message is the answer.
+        """
+        message = request.message
+        match request.type:
+            case "setup":
+                return self._setup(message, now)
+            case "resume":
+                return self._resume(message)
+            case "exit":
+                return Step(answer={"termination_type": "Terminate", "success": True}, close=True)
+            case "parameters" if self.current is None:
+                return Step(answer={})
+            case "run" | "pause" | "status":
+                return self._run(RunAction(request.type), message)
+        experiment = self._experiment()
+        match request.type:
+            case "ask":
+                return _ask(experiment, message, now)
+            case "tell":
+                return _tell(experiment, message, request.extra, now)
+            case "query":
+                return _query(experiment, message)
+            case "parameters":
+                return Step(answer=_bounds(experiment.config))
+            case "info":
+                return Step(answer=self._info(experiment))
+            case "get_config":
+                return Step(answer=_config(experiment.config, message))
+            case "finish_strategy":
+                return _finish(experiment, now)
+            case "can_model":
+                return Step(answer={"can_model": _can_fit(experiment)})
+        raise InvalidInput(f"type {request.type!r} is unknown")
 
     def took(self, step: Step) -> None:
         """The events of the step are kept and applied: its experiment is the current one."""
         if step.current is not None:
             self.current = step.current
+        for event in step.events:
+            if isinstance(event, SetUp):
+                self.last_set_up = event.experiment_id
+
+    def _experiment(self, number: int | None = None) -> Experiment:
+        number = self.current if number is None else number
+        if number is None:
+            raise InvalidInput("no experiment is current; send a setup or a resume first")
+        experiment = self.world.experiments.get(number)
+        if experiment is None:
+            count = len(self.world.experiments)
+            there = f"there are {count}, from 0" if count else "there is none yet"
+            raise InvalidInput(f"experiment {number} does not exist; {there}")
+        return experiment
+
+    def _setup(self, message: Mapping[str, Any], now: float) -> Step:
+        config = read_config(messages.config_source(message))
+        can_perform(config)
+        number = self.world.next_number
+        chosen = config.metadata.experiment_id or self.last_set_up
+        event = SetUp(
+            experiment=number,
+            time=now,
+            config_text=config.text,
+            experiment_id=chosen or _unique_id(self.world.db_name, number, now, config.text),
+            seed=messages.seed_of(config, number),
+        )
+        Experiment(number, config, seed=event.seed, experiment_id=event.experiment_id)
+        return Step(events=(event,), answer={"strat_id": number}, current=number)
+
+    def _resume(self, message: Mapping[str, Any]) -> Step:
+        number = messages.experiment_number(message)
+        if number is None:
+            raise InvalidInput("'strat_id' is missing; expected the number of an experiment")
+        self._experiment(number)
+        return Step(answer={"strat_id": number}, current=number)
+
+    def _info(self, experiment: Experiment) -> dict[str, Any]:
+        strategy = experiment.strategy
+        surrogate, acquisition = strategy.surrogate, acquisition_name(strategy.generator)
+        info = {
+            "db_name": self.world.db_name,
+            "exp_id": experiment.experiment_id,
+            "strat_count": len(self.world.experiments),
+            "all_strat_names": [s.name for s in experiment.config.strategies],
+            "current_strat_index": experiment.number,
+            "current_strat_name": strategy.name,
+            "current_strat_data_pts": experiment.modelled,
+            "current_strat_model": surrogate.name if surrogate else "model not set",
+            "current_strat_acqf": acquisition or "acqf not set",
+            "current_strat_finished": experiment.finished,
+            "current_strat_can_fit": _can_fit(experiment),
+        }
+        notes = [*experiment.config.warnings, *([experiment.note] if experiment.note else [])]
+        return info | ({"notes": notes} if notes else {})
+
+    def _run(self, action: RunAction, message: Mapping[str, Any]) -> Step:
+        experiment = self._experiment(messages.experiment_number(message))
+        known = asdict(experiment.snapshot())
+        if experiment.config.subject is None and action is not RunAction.STATUS:
+            raise InvalidInput(
+                f"experiment {experiment.number} has no section [farm], which says what {action} "
+                "is to evaluate"
+            )
+        command = RunCommand(
+            action,
+            experiment.number,
+            in_flight=messages.whole_number(message, "in_flight", least=1),
+            budget=messages.whole_number(message, "budget", least=1),
+        )
+        return Step(answer=known, run=command)
+
+
+def _ask(experiment: Experiment, message: Mapping[str, Any], now: float) -> Step:
+    count = messages.whole_number(message, "num_points", least=0, most=MAX_POINTS)
+    count = 1 if count is None else count
+    fixed = messages.held(experiment.space, message.get("fixed_pars"), "fixed_pars")
+    if count == 0:
+        answer = _points_answer(experiment, experiment.space.empty(), experiment.finished)
+        return Step(answer=answer)
+    expired = experiment.expired(now)
+    work = experiment.generate(count, fixed, without=expired)
+    released = Released(experiment=experiment.number, time=now, ids=expired)
+
+    def given(result: Generated | Answered, now: float) -> Step:
+        assert isinstance(result, Generated)
+        asked = asked_event(experiment, work, result, now)
+        finished = experiment.finished_after(work.strategy, len(asked.ids), asked.post_range)
+        answer = _points_answer(experiment, result.points, finished)
+        unchanged = not asked.ids and work.strategy == experiment.strategy_index
+        return Step(events=() if unchanged else (asked,), answer=answer)
+
+    return Step(events=(released,) if expired else (), work=work, then=given)
+
+
+def asked_event(experiment: Experiment, work: Generate, result: Generated, now: float) -> Asked:
+    """What has happened when an experiment gave out the points of this work."""
+    first = experiment.next_id
+    return Asked(
+        experiment=experiment.number,
+        time=now,
+        points=result.points,
+        ids=tuple(range(first, first + len(result.points))),
+        strategy=work.strategy,
+        note=result.note,
+        post_range=result.post_range,
+        filler=work.filler,
+    )
+
+
+def _points_answer(experiment: Experiment, points: Array, finished: bool) -> dict[str, Any]:
+    config = experiment.space.decode(points)
+    return {"config": config, "is_finished": finished, "num_points": len(points)}
+
+
+def _tell(
+    experiment: Experiment, message: Mapping[str, Any], beside: Mapping[str, Any], now: float
+) -> Step:
+    trials = messages.read_tell(experiment, message)
+    event = Told(
+        experiment=experiment.number,
+        time=now,
+        points=trials.points,
+        outcomes=trials.outcomes,
+        ids=experiment.match(trials.points),
+        model_data=trials.model_data,
+        extra={**beside, **trials.extra},
+    )
+    added = int(event.modelled.sum())
+    answer = {"trials_recorded": len(event.points), "model_data_added": added}
+    return Step(events=(event,) if len(event.points) else (), answer=answer)
+
+
+def _query(experiment: Experiment, message: Mapping[str, Any]) -> Step:
+    query = messages.read_query(experiment, message)
+
+    def answered(result: Generated | Answered, now: float) -> Step:
+        assert isinstance(result, Answered)
+        return Step(answer=messages.query_answer(query, message, result))
+
+    return Step(work=query, then=answered)
+
+
+def _bounds(config: Config) -> dict[str, Any]:
+    unit = (0.0, 1.0)  # as the stock server says of a fixed parameter
+    return {
+        p.name: list(unit if p.kind is ParameterKind.FIXED else (p.lower, p.upper))
+        for p in config.parameters
+    }
+
+
+def _can_fit(experiment: Experiment) -> bool:
+    return experiment.strategy.surrogate is not None and experiment.modelled > 0
+
+
+def _config(config: Config, message: Mapping[str, Any]) -> dict[str, Any]:
+    section, option = messages.text(message, "section"), messages.text(message, "property")
+    if section is None:
+        if option is not None:
+            raise InvalidInput(f"'property' is {option!r} but 'section' is missing; expected both")
+        return {name: dict(options) for name, options in config.sections.items()}
+    if section not in config.sections:
+        names = ", ".join(config.sections)
+        raise InvalidInput(f"section {section!r} is not in the config; expected one of {names}")
+    options = config.sections[section]
+    if option is None:
+        return {section: dict(options)}
+    if option.lower() not in options:
+        names = ", ".join(options)
+        raise InvalidInput(f"section [{section}] has no {option!r}; expected one of {names}")
+    return {section: {option: options[option.lower()]}}
+
+
+def _finish(experiment: Experiment, now: float) -> Step:
+    index = experiment.strategy_index
+    event = Finished(experiment=experiment.number, time=now, strategy=index)
+    name = experiment.strategy.name
+    return Step(events=(event,), answer={"finished_strategy": name, "finished_strat_idx": index})
+
+
+def acquisition_name(generator: Generator) -> str:
+    """How points are judged, as the config calls it; several are joined, none is ""."""
+    if generator.acquisition is not None:
+        return generator.acquisition.name
+    return ", ".join(filter(None, map(acquisition_name, generator.parts)))
+
+
+def _unique_id(*parts: object) -> str:
+    """A UUID that is another one for another database, number, moment or config."""
+    return str(uuid5(NAMESPACE_OID, "/".join(map(str, parts))))

@@ -79,7 +79,8 @@ class QueryKind(StrEnum):
 class Query:
     """A question to the surrogate of strategy number `strategy`.
 
-    x: shape (1, stimuli, d), for a prediction; y: the value whose point is sought, for an inverse.
+    x: for a prediction, shape (1, stimuli, d), or (1, 1, d) for one stimulus of a pair; y: the
+    value whose point is sought, for an inverse.
     constraints: coordinates that are held, by the parameter's name.
     probability: values are probabilities, not of the latent function.
     max_time_s: how long the search may take; None: as long as it needs.
@@ -99,7 +100,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answered:
-    """x: shape (1, stimuli, d); y: the mean there, one number for each outcome."""
+    """x: shape (1, stimuli, d), or (1, 1, d) for one stimulus of a pair; y: the mean there, one
+    number for each outcome."""
 
     x: Array
     y: tuple[float, ...]

@@ -1,0 +1,78 @@
+"""Arrays that grow by rows: what is told, and what is pending. Pure.
+
+Adding a row takes the same short time however many there are. What is given out never changes and
+can be kept: rows are added behind it, or to a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from farm.call import Array
+
+
+class Rows:
+    """Rows of one shape, to which rows are added. Their owner is one experiment."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._room = np.empty((16, *shape))
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def extend(self, rows: Array) -> None:
+        """Add rows at the end, shape (n, ...)."""
+        count = self._count + len(rows)
+        if count > len(self._room):
+            larger = np.empty((max(count, 2 * len(self._room)), *self._room.shape[1:]))
+            larger[: self._count] = self._room[: self._count]
+            self._room = larger
+        self._room[self._count : count] = rows
+        self._count = count
+
+    def all(self) -> Array:
+        """All rows, read-only."""
+        return self.last(self._count)
+
+    def last(self, count: int) -> Array:
+        """The last rows, read-only."""
+        view = self._room[max(self._count - count, 0) : self._count]
+        view.flags.writeable = False
+        return view
+
+
+class Pool:
+    """Points with ids that rise and times, oldest first, of which any may be removed.
+
+    ids: shape (p,). points: shape (p, ...). times: shape (p,). All three are replaced, not changed.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.ids: Array = np.empty(0, dtype=np.int64)
+        self.points: Array = np.empty((0, *shape))
+        self.times: Array = np.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, ids: Sequence[int], points: Array, time: float) -> None:
+        """Add points, shape (n, ...), at the end."""
+        self.ids = np.concatenate([self.ids, np.asarray(ids, dtype=np.int64)])
+        self.points = np.concatenate([self.points, points])
+        self.times = np.concatenate([self.times, np.full(len(ids), time)])
+
+    def remove(self, ids: Sequence[int]) -> None:
+        """Remove those with these ids, as far as they are there."""
+        if len(ids) and len(self.ids):
+            self._keep(~np.isin(self.ids, np.asarray(ids, dtype=np.int64)))
+
+    def keep_last(self, count: int) -> None:
+        """Remove all but the newest."""
+        if len(self.ids) > count:
+            self._keep(np.arange(len(self.ids)) >= len(self.ids) - count)
+
+    def _keep(self, rows: Array) -> None:
+        self.ids, self.points, self.times = self.ids[rows], self.points[rows], self.times[rows]

@@ -1,0 +1,284 @@
+"""What the values of a client's messages mean, in all the forms that clients write them. Pure.
+
+Everything is checked before anything is done with it: errors say the name, what was expected and
+what was received.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array
+from farm.errors import InvalidInput, UnsupportedFeature
+from farm.experiment.config import Config, Outcome, OutcomeKind, ParameterKind
+from farm.experiment.experiment import Experiment
+from farm.experiment.ini import number_of
+from farm.experiment.space import Space
+from farm.experiment.work import Answered, Query, QueryKind
+
+MAX_SEED = 2**31
+TRUE = ("true", "1", "1.0", "yes", "on")
+FALSE = ("false", "0", "0.0", "no", "off")
+
+
+def config_source(message: Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """The config of a setup message, as text or sections."""
+    unknown = [key for key in message if key not in ("config_str", "config_dict")]
+    if unknown:
+        raise InvalidInput(f"setup has {unknown[0]!r}; expected config_str or config_dict alone")
+    given = {key: value for key, value in message.items() if value is not None}
+    if len(given) != 1:
+        have = "both" if given else "neither"
+        raise InvalidInput(f"setup has {have} of config_str and config_dict; expected one")
+    (key, value), *_ = given.items()
+    if key == "config_str":
+        if not isinstance(value, str):
+            raise InvalidInput(f"config_str is {shown(value)}; expected INI text")
+        return value
+    if not isinstance(value, dict):
+        raise InvalidInput(f"config_dict is {shown(value)}; expected an object of sections")
+    return value
+
+
+def seed_of(config: Config, number: int) -> int:
+    """What the random numbers of an experiment depend on: its own `seed`, else its number."""
+    for options in (config.subject or {}, config.sections.get("common", {})):
+        seed = number_of(options.get("seed"))
+        if seed is not None and seed.is_integer():
+            return int(seed) % MAX_SEED
+    return number
+
+
+def experiment_number(message: Mapping[str, Any]) -> int | None:
+    """The `strat_id` of a message, perhaps as text."""
+    return whole_number(message, "strat_id", least=0)
+
+
+def whole_number(
+    message: Mapping[str, Any], key: str, *, least: int, most: int | None = None
+) -> int | None:
+    """The number that the message has under the key, perhaps as text; None without one."""
+    value = message.get(key)
+    if value is None:
+        return None
+    number = number_of(value)
+    expected = f"a whole number from {least}" + ("" if most is None else f" to {most}")
+    if number is None or not number.is_integer() or number < least:
+        raise InvalidInput(f"{key!r} is {shown(value)}; expected {expected}")
+    if most is not None and number > most:
+        raise InvalidInput(f"{key!r} is {shown(value)}; expected {expected}")
+    return int(number)
+
+
+def text(message: Mapping[str, Any], key: str) -> str | None:
+    """The text that the message has under the key; None without one."""
+    value = message.get(key)
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(f"{key!r} is {shown(value)}; expected text")
+    return value
+
+
+def flag(message: Mapping[str, Any], key: str, default: bool) -> bool:
+    """The truth that the message has under the key, perhaps as 0, 1 or text."""
+    value = message.get(key)
+    if value is None:
+        return default
+    for truth, words in ((True, TRUE), (False, FALSE)):
+        if str(value).lower() in words:
+            return truth
+    raise InvalidInput(f"{key!r} is {shown(value)}; expected true or false")
+
+
+def held(space: Space, values: Any, where: str) -> dict[str, float]:
+    """Coordinates that are to be held, by the parameter's name, within their bounds."""
+    fixed = space.held(values, where)
+    for parameter in space.free:
+        value = fixed.get(parameter.name)
+        if value is not None and not parameter.lower <= value <= parameter.upper:
+            raise InvalidInput(
+                f"{where} holds {parameter.name!r} at {value:g}; expected a value from "
+                f"{parameter.lower:g} to {parameter.upper:g}"
+            )
+    return fixed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """What a tell says. points: shape (n, stimuli, d); outcomes: shape (n, outcomes)."""
+
+    points: Array
+    outcomes: Array
+    model_data: bool
+    extra: Mapping[str, Any]
+
+
+def read_tell(experiment: Experiment, message: Mapping[str, Any]) -> Trials:
+    """The trials of a tell, checked. Raises InvalidInput."""
+    config = experiment.config
+    if message.get("config") is None:
+        names = ", ".join(p.name for p in config.parameters)
+        raise InvalidInput(f"'config' is missing in the tell; expected values of {names}")
+    points, columns = experiment.space.encode(message["config"])
+    if "outcome" not in message:
+        raise InvalidInput(f"'outcome' is missing in the tell; expected {_wanted(config)}")
+    outcomes = _outcomes(config, message["outcome"], len(points))
+    fixed = {p.name for p in config.parameters if p.kind is ParameterKind.FIXED}
+    known = ("config", "outcome", "model_data")
+    extra = {key: value for key, value in message.items() if key not in known}
+    for name, column in columns.items():
+        if name not in fixed:
+            extra[name if name not in extra else f"config.{name}"] = column
+    return Trials(points, outcomes, flag(message, "model_data", True), extra)
+
+
+def _outcomes(config: Config, value: Any, count: int) -> Array:
+    """Outcomes of `count` trials, shape (count, outcomes)."""
+    names = [outcome.name for outcome in config.outcomes]
+    if isinstance(value, dict):
+        if set(value) != set(names):
+            given = ", ".join(map(str, value)) or "nothing"
+            raise InvalidInput(f"'outcome' names {given}; expected {', '.join(names)}")
+        columns = [value[name] for name in names]
+    elif len(names) == 1:
+        columns = [value]
+    else:
+        raise InvalidInput(f"'outcome' is {shown(value)}; expected {_wanted(config)}")
+    told = [_column(o, c, count) for o, c in zip(config.outcomes, columns, strict=True)]
+    return np.array(told, dtype=np.float64).reshape(len(names), count).T
+
+
+def _wanted(config: Config) -> str:
+    names = [outcome.name for outcome in config.outcomes]
+    if len(names) == 1:
+        return "a number for each trial"
+    return f"an object with a number for each trial of {', '.join(names)}"
+
+
+def _column(outcome: Outcome, value: Any, count: int) -> list[float]:
+    entries = value if isinstance(value, list) else [value]
+    if len(entries) != count:
+        raise InvalidInput(
+            f"outcome {outcome.name!r} has {len(entries)} values, but config has {count} trials; "
+            "expected one for each"
+        )
+    return [_number(outcome, entry) for entry in entries]
+
+
+def _number(outcome: Outcome, value: Any) -> float:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    expected = "0 or 1" if outcome.kind is OutcomeKind.BINARY else "a number"
+    try:
+        number = float(value) if isinstance(value, str | int | float) else None
+    except (ValueError, OverflowError):
+        number = None
+    if number is None:
+        raise InvalidInput(f"outcome {outcome.name!r} is {shown(value)}; expected {expected}")
+    if outcome.kind is OutcomeKind.BINARY and math.isfinite(number) and number not in (0.0, 1.0):
+        raise InvalidInput(f"outcome {outcome.name!r} is {shown(value)}; expected {expected}")
+    return number
+
+
+def read_query(experiment: Experiment, message: Mapping[str, Any]) -> Query:
+    """The work that a query asks for. Raises InvalidInput, UnsupportedFeature."""
+    kind = _query_kind(message)
+    config, space = experiment.config, experiment.space
+    strategy = experiment.with_surrogate()
+    if strategy is None:
+        raise InvalidInput("a query needs a model, but no strategy of the experiment has one")
+    if not experiment.modelled:
+        raise InvalidInput("a query needs data, but nothing has been told that is modelled")
+    probability = flag(message, "probability_space", False)
+    if probability and not all(o.kind is OutcomeKind.BINARY for o in config.outcomes):
+        raise InvalidInput(
+            "probability_space is true, but not all outcomes are binary; expected false for "
+            f"{', '.join(o.name for o in config.outcomes if o.kind is not OutcomeKind.BINARY)}"
+        )
+    return Query(
+        config=config,
+        strategy=strategy,
+        kind=kind,
+        data=experiment.data(strategy),
+        x=_x(space, message.get("x")) if kind is QueryKind.PREDICTION else None,
+        y=_y(config, message) if kind is QueryKind.INVERSE else None,
+        constraints=held(space, message.get("constraints"), "constraints"),
+        probability=probability,
+        max_time_s=_max_time(message.get("max_time")),
+        seed=experiment.seed,
+    )
+
+
+def query_answer(query: Query, message: Mapping[str, Any], result: Answered) -> dict[str, Any]:
+    """What the client is told: `y` is a bare number for one outcome."""
+    x = result.x if query.x is None else query.x
+    y = [float(value) for value in result.y]
+    return {
+        "query_type": str(query.kind),
+        "probability_space": query.probability,
+        "constraints": message.get("constraints") or {},
+        "x": Space(query.config.parameters, x.shape[1]).decode(x),
+        "y": y[0] if len(y) == 1 else y,
+    }
+
+
+def _query_kind(message: Mapping[str, Any]) -> QueryKind:
+    value = message.get("query_type")
+    if value is None or value == "":
+        return QueryKind.MAX
+    if value not in list(QueryKind):
+        expected = ", ".join(QueryKind)
+        raise InvalidInput(f"'query_type' is {shown(value)}; expected one of {expected}")
+    return QueryKind(value)
+
+
+def _x(space: Space, value: Any) -> Array:
+    """The one point of a prediction, shape (1, stimuli, d), or (1, 1, d) for one of a pair."""
+    if not isinstance(value, dict) or not value:
+        names = ", ".join(p.name for p in space.free)
+        raise InvalidInput(f"'x' is {shown(value)}; expected values of {names} for a prediction")
+    value = {p.name: p.value for p in space.parameters if p.value is not None} | value
+    if space.stimuli > 1 and any(_is_pair(value.get(p.name)) for p in space.free):
+        fixed = [p for p in space.parameters if p not in space.free]
+        points, _ = space.encode(value | {p.name: [[p.value] * space.stimuli] for p in fixed})
+    else:
+        points, _ = Space(space.parameters).encode(value)
+    if len(points) != 1:
+        raise InvalidInput(f"'x' has {len(points)} points; expected one")
+    return points
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and (len(value) > 1 or _is_pair(value[0] if value else None))
+
+
+def _y(config: Config, message: Mapping[str, Any]) -> float:
+    if len(config.outcomes) > 1:
+        raise UnsupportedFeature(
+            f"an inverse query has one outcome to meet, but there are {len(config.outcomes)}"
+        )
+    value = message.get("y")
+    one = value[0] if isinstance(value, list) and len(value) == 1 else value
+    number = number_of(one)
+    if number is None:
+        raise InvalidInput(f"'y' is {shown(value)}; expected the value whose point is sought")
+    return number
+
+
+def _max_time(value: Any) -> float | None:
+    if value is None:
+        return None
+    number = number_of(value)
+    if number is None or number <= 0:
+        raise InvalidInput(f"'max_time' is {shown(value)}; expected seconds above 0")
+    return number
+
+
+def shown(value: object) -> str:
+    """The value as an error shows it, in few characters."""
+    text = "missing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
