@@ -164,9 +164,7 @@ class Experiment:
         self._ended = False
         self._told_before = self.modelled
         self._post_range = None
-        # The closed loop is about to tell its points, whichever strategy they are of.
-        left = self._pending.ids.tolist()
-        self._pending.remove([id for id in left if id not in self.evaluating])
+        self._pending.remove(self._left_by_change())
 
     def _apply_told(self, event: Told) -> None:
         self.told += len(event.points)
@@ -300,8 +298,8 @@ class Experiment:
         modelled = self.config.strategies[strategy].surrogate is not None
         pending = self.space.empty()
         if modelled:
-            ids = self._pending.ids.tolist()
-            stay = [(id in self.evaluating) if changes else (id not in without) for id in ids]
+            leaving = set(self._left_by_change() if changes else without)
+            stay = [id not in leaving for id in self._pending.ids.tolist()]
             pending = self._pending.points[np.array(stay, dtype=bool)]
         return Generate(
             config=self.config,
@@ -345,10 +343,15 @@ class Experiment:
 
     def expired(self, now: float) -> tuple[int, ...]:
         """Ids of the points that have been pending for too long. A closed loop keeps its own."""
-        if self.run is RunPhase.RUNNING:
-            return ()
-        late = self._pending.times < now - PENDING_LIMIT_S
-        return tuple(self._pending.ids[late].tolist())
+        late = self._pending.ids[self._pending.times < now - PENDING_LIMIT_S].tolist()
+        return tuple(id for id in late if id not in self.evaluating)
+
+    def _left_by_change(self) -> list[int]:
+        """Ids of the pending points that a change of strategy releases.
+
+        The closed loop is about to tell its points, whichever strategy they are of.
+        """
+        return [id for id in self._pending.ids.tolist() if id not in self.evaluating]
 
     def _next_strategy(self) -> int:
         """Position of the strategy that the next points come from."""
