@@ -19,6 +19,7 @@ from farm.provision.script import job_script
 from farm.server.farm import Farm
 from farm.settings import Settings, read_settings
 from farm.transports.connection import is_loopback
+from farm.worker.freed_memory import keep_freed_memory
 
 GARBAGE_AFTER = 20_000
 """Objects made between two searches for garbage cycles. A call makes some fifty and no cycle; the
@@ -39,6 +40,7 @@ Examples:
   farm serve model.py --host 0.0.0.0          other machines too; needs the token it prints
   farm serve model.py --grpc-port 8001        KServe v2 clients over gRPC, beside HTTP
   farm serve model.py --mip 127.0.0.1:9000    KubeMo's clients over MIP, beside HTTP
+  farm serve model.py --aepsych 127.0.0.1:5555  AEPsych's clients, beside HTTP
 
 \b
 Then, in another terminal:
@@ -109,7 +111,20 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     help="Serve a model over MIP, for KubeMo's clients, at HOST:PORT or unix:/path; repeatable.",
 )
 @click.option(
-    "--insecure", is_flag=True, help="Let --mip listen beyond this machine, for everybody there."
+    "--aepsych",
+    metavar="HOST:PORT",
+    help="Serve experiments to AEPsych's clients; port 0 picks a free one.",
+)
+@click.option(
+    "--journal",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="What keeps these experiments.  [default: experiments.db in the run folder]",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Let --mip and --aepsych listen beyond this machine, for everybody there.",
 )
 @click.option(
     "--dir",
@@ -183,6 +198,7 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
         return 0
     gc.freeze()
     gc.set_threshold(GARBAGE_AFTER)
+    keep_freed_memory()
     try:
         return uvloop.run(_serve(Farm(models, settings, plan=plan)))
     except (WorkersFailed, FarmError) as error:
@@ -224,6 +240,8 @@ async def _serve(farm: Farm) -> int:
         click.echo(f"gRPC for KServe v2 clients{tls} at {connection.grpc}")
     for address, name in connection.mip.items():
         click.echo(f"MIP for {name} at {address}")
+    if connection.aepsych:
+        click.echo(f"experiments for AEPsych's clients at {connection.aepsych}")
     click.echo(f"connection file {farm.connection_file.absolute()}")
     if farm.has_plan:
         click.echo(f"SLURM jobs come with demand: farm status --to {farm.settings.dir}")

@@ -28,6 +28,7 @@ from farm.provision import allocation
 from farm.provision.record import RunRecord
 from farm.transports.connection import read_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, OnStart, WorkerHost
+from farm.worker.freed_memory import keep_freed_memory
 from farm.worker.load import LoadError, load_models
 from farm.worker.run import Runner
 
@@ -222,6 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.set_inheritable(descriptor, False)  # not for the programs that a model starts
     faulthandler.enable()  # a crash in C code leaves a Python traceback in the log
     log_to_stderr()
+    keep_freed_memory()
     watch = Watch(arguments.lifeline)
     watch.start()
     return serve(arguments, Status(arguments.status), watch)
