@@ -24,7 +24,9 @@ class Settings:
     graphpipe_default: the model that GraphPipe's clients find at the root; None: the only one.
     mip: models served over MIP: NAME=HOST:PORT or NAME=unix:/path each, without NAME= the only one.
     mip_max_bytes: largest payload of a MIP packet.
-    insecure: others may reach those addresses, although the protocol has no token.
+    aepsych: where AEPsych's clients are served, HOST:PORT; port 0 picks a free one.
+    journal: the file that keeps their experiments; None: experiments.db in the run folder.
+    insecure: others may reach MIP's and AEPsych's addresses, although these have no token.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
     mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: what starts them, `{ranks}`
@@ -49,6 +51,8 @@ class Settings:
     graphpipe_default: str | None = None
     mip: tuple[str, ...] = ()
     mip_max_bytes: int = 64 << 20
+    aepsych: str | None = None
+    journal: Path | None = None
     insecure: bool = False
     dir: Path = Path("farm-run")
     workers: int = 1

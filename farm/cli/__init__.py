@@ -19,6 +19,7 @@ COMMANDS = {
     "worker": "farm.cli.worker:worker",
     "call": "farm.cli.call:call",
     "sweep": "farm.cli.sweep:sweep",
+    "experiment": "farm.cli.experiment:experiment",
     "status": "farm.cli.status:status",
 }
 """Each command and where it is; imported when it is used, so that `farm --help` is quick."""
@@ -51,6 +52,7 @@ def cli(verbose: int) -> None:
     worker   more workers for a running farm, from anywhere
     call     one evaluation or derivative, to see that it works
     sweep    many evaluations into one HDF5 file
+    experiment  points chosen one after another: ask, evaluate, tell
     status   what a farm is doing
     """
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)

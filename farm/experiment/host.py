@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,7 @@ class Experiments:
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changing: set[asyncio.Task[Any]] = set()
+        self._changed: Counter[int] = Counter()  # how often each has
 
     @property
     def next_number(self) -> int:
@@ -161,10 +162,11 @@ class Experiments:
 
         make: gives the step of this moment; it is asked again when others went first.
         """
+        seen = 0 if number is None else self._changed[number]
         step = make()
         if step.events:
             assert number is not None, "as the events belong to an experiment"
-            change = asyncio.create_task(self._change(number, step, make))
+            change = asyncio.create_task(self._change(number, step, seen, make))
             self._changing.add(change)
             change.add_done_callback(self._changing.discard)
             # Whoever waits may leave; what is on its way to the disk must be applied all the same.
@@ -173,17 +175,17 @@ class Experiments:
             session.took(step)
         return step
 
-    async def _change(self, number: int, step: Step, make: Callable[[], Step]) -> Step:
-        lock = self._changes[number]
-        others = lock.locked()
-        async with lock:
-            if others:
+    async def _change(self, number: int, step: Step, seen: int, make: Callable[[], Step]) -> Step:
+        async with self._changes[number]:
+            if self._changed[number] != seen:
                 step = make()
             if self._journal is None:
                 raise Unavailable("the server stops")
-            await asyncio.wrap_future(self._journal.append(step.events))
-            for event in step.events:
-                applied(self.experiments, event)
+            if step.events:
+                await asyncio.wrap_future(self._journal.append(step.events))
+                self._changed[number] += 1
+                for event in step.events:
+                    applied(self.experiments, event)
         return step
 
 

@@ -18,12 +18,15 @@ import uvloop
 
 from farm.dispatcher import Dispatcher, Transport
 from farm.errors import Unavailable
+from farm.experiment.host import Experiments
 from farm.model import Model
 from farm.provision import local
 from farm.provision.elastic import Elastic
 from farm.provision.group import launch_of
 from farm.provision.kinds import Plan
+from farm.server import aepsych
 from farm.server.access import Access
+from farm.server.aepsych import AepsychServer
 from farm.server.app import create_app
 from farm.server.grpc import GrpcServer, Tls, check_packages
 from farm.server.http import HttpServer
@@ -78,6 +81,11 @@ class Farm:
     ) -> None:
         self.settings = settings
         self._mip_addresses = [read_address(x, insecure=settings.insecure) for x in settings.mip]
+        self._aepsych_address = (
+            aepsych.read_address(settings.aepsych, insecure=settings.insecure)
+            if settings.aepsych is not None
+            else None
+        )
         self.connection_file = settings.dir / "farm.json"
         self._models = list(models)
         self._objects = objects
@@ -95,6 +103,8 @@ class Farm:
         self._http: HttpServer | None = None
         self._grpc: GrpcServer | None = None
         self._mip: list[MipServer] = []
+        self.experiments: Experiments | None = None
+        self._aepsych: AepsychServer | None = None
 
     @property
     def has_plan(self) -> bool:
@@ -119,6 +129,9 @@ class Farm:
         settings = self.settings
         if settings.grpc_port is not None:
             check_packages()  # before anything starts that this would have to end
+        if self._aepsych_address is not None:  # also, as another server may have the journal
+            self.experiments = Experiments(settings.journal or settings.dir / "experiments.db")
+            await self.experiments.start()
         transports: list[Transport] = []
         if settings.dask is not None:  # first, as it may be refused and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
@@ -163,7 +176,9 @@ class Farm:
         port = "*"
         known = with_secret(settings.dir, before) if before and self._plan else None
         if known is not None:
-            self.connection = replace(known, host=host, pid=os.getpid(), url="", grpc="", mip={})
+            self.connection = replace(
+                known, host=host, pid=os.getpid(), url="", grpc="", mip={}, aepsych=""
+            )
             port = known.endpoint.rpartition(":")[2]
         everywhere = settings.host in ANY_HOST or is_loopback(settings.host)
         interface = "tcp://*" if everywhere else f"tcp://{settings.host}"
@@ -230,6 +245,7 @@ class Farm:
         if settings.grpc_port is not None:
             await self._open_grpc(settings.grpc_port, reach, repository)
         await self._open_mip()
+        await self._open_aepsych()
         write_connection(self.connection_file, self.connection)
 
     async def _open_grpc(self, port: int, reach: str, repository: Repository) -> None:
@@ -262,10 +278,16 @@ class Farm:
             self._mip.append(server)
         self.connection = replace(self.connection, mip=served)
 
+    async def _open_aepsych(self) -> None:
+        if self._aepsych_address is not None and self.experiments is not None:
+            host, port = self._aepsych_address
+            self._aepsych = AepsychServer(self.experiments, host=host, port=port)
+            self.connection = replace(self.connection, aepsych=await self._aepsych.start())
+
     async def _close_doors(self, grace_s: float) -> None:
         (http, self._http), (grpc, self._grpc) = (self._http, None), (self._grpc, None)
-        mip, self._mip = self._mip, []
-        stops = [door.stop(grace_s) for door in (http, grpc, *mip) if door is not None]
+        (mip, self._mip), (asks, self._aepsych) = (self._mip, []), (self._aepsych, None)
+        stops = [door.stop(grace_s) for door in (http, grpc, asks, *mip) if door is not None]
         await asyncio.gather(*stops)
 
     async def wait_failed(self) -> None:
@@ -284,6 +306,9 @@ class Farm:
         if self._elastic is not None:
             self._elastic.begin_stop()
         await self._close_doors(grace_s)
+        if self.experiments is not None:
+            await self.experiments.stop()
+            self.experiments = None
         if hasattr(self, "dispatcher"):
             await self.dispatcher.close(grace_s=grace_s)
         if self._workers is not None:

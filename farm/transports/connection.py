@@ -28,6 +28,7 @@ class Connection:
     url, token: the HTTP door and its token, which clients of other machines have to show.
     grpc: `host:port` where gRPC is served; empty when it is not.
     mip: the model at each address where MIP is served.
+    aepsych: `host:port` where AEPsych's clients are served; empty when they are not.
     host, pid: of the farm's process.
     """
 
@@ -39,6 +40,7 @@ class Connection:
     url: str = ""
     grpc: str = ""
     mip: Mapping[str, str] = field(default_factory=dict)
+    aepsych: str = ""
     token: str = ""
     host: str = ""
     pid: int = 0
