@@ -40,7 +40,7 @@ PURE = (
     ),
 )
 
-OF_AN_EXTRA = {"farm/experiment/models": frozenset({"botorch", "gpytorch", "torch"})}
+OF_AN_EXTRA = {"farm/experiment/models": frozenset({"botorch", "gpytorch", "threadpoolctl", "torch"})}
 """Folders that are made with an extra alone, and may import it at their top; others import such a
 folder in functions only."""
 

@@ -1,0 +1,143 @@
+"""The next points of a strategy with a surrogate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import botorch
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from farm.call import Array
+from farm.errors import InvalidInput
+from farm.experiment.config import Acquisition, Generator, Strategy
+from farm.experiment.config import Surrogate as Kind
+from farm.experiment.models.criteria import Situation, criterion_of
+from farm.experiment.models.domain import Domain
+from farm.experiment.models.normal import DTYPE
+from farm.experiment.models.search import Best, search
+from farm.experiment.models.surrogate import Learned
+from farm.experiment.work import Generate, Generated
+
+RANGE_POINTS = 1024
+JOINT_CHUNK = 64
+
+NO_DATA = "no trial is modelled yet: points that fill the space"
+CROWDED = "every point is in flight: one of them again"
+
+
+def generate(work: Generate) -> Generated:
+    """Points that the acquisition function finds best, one after another.
+
+    Each that is chosen counts as in flight for the next. With a generator for each outcome there
+    are `count` points for each. Raises InvalidInput for options that make no sense.
+    """
+    strategy = work.config.strategies[work.strategy]
+    if strategy.surrogate is None:
+        raise InvalidInput(f"strategy {strategy.name!r} has no model; expected one")
+    with alone(work.seed):
+        domain = Domain(work.config.parameters, work.config.stimuli, work.fixed)
+        pending = np.asarray(work.pending, dtype=float)
+        flying = domain.unit(pending.reshape(-1, domain.stimuli, len(domain.free)))
+        jobs = _jobs(strategy.generator, work.count)
+        made: list[Array] = []
+        notes: list[str] = []
+        learned = {i: learned_of(work, strategy.surrogate, i, domain) for i, _ in jobs}
+        for number, (outcome, acquisition) in enumerate(jobs):
+            seed = seed_of(work.seed, work.strategy, work.asked + number)
+            known = learned[outcome]
+            if known is None:
+                best = _filling(domain, flying, seed)
+                notes.append(NO_DATA)
+            else:
+                best = _best(acquisition, known, domain, flying, seed)
+            if best.crowded:
+                notes.append(CROWDED)
+            flying = np.concatenate([flying, best.point[None]])
+            made.append(domain.raw(best.point[None]))
+        points = np.concatenate(made) if made else np.empty((0, *flying.shape[1:]))
+        return Generated(points, "; ".join(dict.fromkeys(notes)), _post_range(work, strategy))
+
+
+@contextmanager
+def alone(seed: int) -> Iterator[None]:
+    """On one thread, so that sums have one order; random numbers of torch from the seed.
+
+    One thread is also the fastest: the arrays are small, and threads would wait for one another.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1), botorch.manual_seed(seed % 2**31):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def seed_of(*numbers: int) -> int:
+    """One seed made from several numbers."""
+    sequence = np.random.SeedSequence([number % 2**63 for number in numbers])
+    return int(sequence.generate_state(1, np.uint32)[0]) % 2**31
+
+
+def _jobs(generator: Generator, count: int) -> list[tuple[int, Acquisition]]:
+    """For each point that is due the outcome that it serves, and its acquisition function."""
+    parts = generator.parts or (generator,)
+    jobs = []
+    for outcome, part in enumerate(parts):
+        if part.acquisition is None:
+            raise InvalidInput(f"generator {part.name!r} has no acqf; expected one")
+        jobs += [(outcome, part.acquisition)] * count
+    return jobs
+
+
+def learned_of(work: Generate, surrogate: Kind, outcome: int, domain: Domain) -> Learned | None:
+    if not len(work.data.x):
+        return None
+    kind = surrogate.parts[outcome] if surrogate.parts else surrogate
+    return Learned.of(kind, outcome, domain, work.data)
+
+
+def _best(
+    acquisition: Acquisition, known: Learned, domain: Domain, flying: Array, seed: int
+) -> Best:
+    pending = torch.as_tensor(flying, dtype=DTYPE)
+    situation = Situation(acquisition, known.believing(pending), known, domain, pending, seed)
+    return search(
+        criterion_of(situation),
+        domain,
+        seed=seed,
+        avoid=flying,
+        starts=known.promising(),
+        chunk=JOINT_CHUNK,
+    )
+
+
+def _filling(domain: Domain, flying: Array, seed: int) -> Best:
+    """The point farthest from those in flight."""
+    others = torch.as_tensor(flying, dtype=DTYPE).flatten(1)
+
+    def criterion(unit: Tensor) -> Tensor:
+        if not len(others):
+            return unit.flatten(1).sum(-1) * 0.0
+        return ((unit.flatten(1)[:, None] - others[None]) ** 2).sum(-1).amin(-1)
+
+    return search(criterion, domain, seed=seed, avoid=flying, starts=flying[:0])
+
+
+def _post_range(work: Generate, strategy: Strategy) -> float | None:
+    if strategy.min_post_range is None or strategy.surrogate is None or not len(work.data.x):
+        return None
+    domain = Domain(work.config.parameters, work.config.stimuli, {})
+    spans = []
+    for outcome in range(len(work.config.outcomes)):
+        known = learned_of(work, strategy.surrogate, outcome, domain)
+        assert known is not None
+        unit = torch.as_tensor(domain.sample(RANGE_POINTS, 0), dtype=DTYPE)
+        with torch.no_grad():
+            values = known.value(known.trials(unit), probability=known.binary)
+        spans.append(float(values.max() - values.min()))
+    return min(spans)

@@ -1,0 +1,91 @@
+"""Experiments that the tests of models are about, without the grammar that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.stats import qmc
+
+from farm.call import Array
+from farm.experiment.config import (
+    Acquisition,
+    Config,
+    Generator,
+    Outcome,
+    OutcomeKind,
+    Parameter,
+    Strategy,
+    Surrogate,
+)
+from farm.experiment.work import Data, Generate
+
+REGRESSION = "GPRegressionModel"
+CLASSIFICATION = "GPClassificationModel"
+PAIRWISE = "PairwiseProbitModel"
+IMPROVEMENT = "qLogNoisyExpectedImprovement"
+STRADDLE = "MCLevelSetEstimation"
+PROBIT = "ProbitObjective"
+
+SQUARE = (Parameter("a"), Parameter("b"))
+BRANIN_BOUNDS = (Parameter("x", lower=-5.0, upper=10.0), Parameter("y", lower=0.0, upper=15.0))
+BRANIN_BEST = -0.397887
+
+
+def config(
+    model: str,
+    acqf: str = IMPROVEMENT,
+    *,
+    parameters: tuple[Parameter, ...] = SQUARE,
+    objective: str = "",
+    options: Mapping[str, str] | None = None,
+    min_post_range: float | None = None,
+) -> Config:
+    """One strategy with one model of one outcome."""
+    acquisition = Acquisition(acqf, acqf, options or {}, objective)
+    generator = Generator("OptimizeAcqfGenerator", "generator", {}, acquisition)
+    kind = OutcomeKind.CONTINUOUS if model == REGRESSION else OutcomeKind.BINARY
+    strategy = Strategy(
+        "learning", generator, Surrogate(model, model), min_post_range=min_post_range
+    )
+    stimuli = 2 if model == PAIRWISE else 1
+    return Config("", parameters, (Outcome("seen", kind),), (strategy,), stimuli)
+
+
+def data(x: Array, y: Array, fit_to: int | None = None) -> Data:
+    """Trials (n, d) or (n, stimuli, d) with one outcome (n,)."""
+    x = np.asarray(x, dtype=float)
+    y = np.asarray(y, dtype=float)
+    x = x[:, None, :] if x.ndim == 2 else x
+    return Data(x, y[:, None] if y.ndim == 1 else y, len(x) if fit_to is None else fit_to)
+
+
+def ask(
+    config: Config,
+    known: Data,
+    count: int = 1,
+    *,
+    asked: int = 0,
+    pending: Array | None = None,
+    fixed: Mapping[str, float] | None = None,
+    seed: int = 0,
+) -> Generate:
+    """Work for the only strategy."""
+    if pending is None:
+        pending = np.empty((0, config.stimuli, len(config.free)))
+    return Generate(config, 0, count, asked, known, pending, fixed or {}, seed)
+
+
+def spread(config: Config, count: int, seed: int = 0) -> Array:
+    """Sobol points (count, d) within the bounds, not rounded."""
+    free = config.free
+    unit = qmc.Sobol(len(free), seed=seed).random(count)
+    scaled: Array = qmc.scale(unit, [p.lower for p in free], [p.upper for p in free])
+    return scaled
+
+
+def branin(x: Array) -> Array:
+    """The negative Branin function of points (n, 2): its three maxima are BRANIN_BEST."""
+    a, b = x[:, 0], x[:, 1]
+    bowl = (b - 5.1 / (4 * np.pi**2) * a**2 + 5 / np.pi * a - 6) ** 2
+    return -(bowl + 10 * (1 - 1 / (8 * np.pi)) * np.cos(a) + 10)
