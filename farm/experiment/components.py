@@ -117,13 +117,16 @@ class Components:
     def _check_numbers(
         self, acqf: Section, kind: str, objective: str, surrogate: Surrogate
     ) -> None:
-        for option in ("target", "beta"):
+        for option in ("target", "beta", "floor"):
             if acqf.has(option):
                 acqf.number(option)
+        if acqf.has("floor") and not 0 <= acqf.number("floor") < 1:
+            raise acqf.wrong("floor", "a probability, 0 or more and less than 1")
+        acqf.whole("query_set_size", 1, least=1)
         if acqf.has("beta") and acqf.number("beta") < 0:
             raise acqf.wrong("beta", "a number, 0 or more")
         of_probabilities = surrogate.kind == names.CLASSIFICATION and (
-            kind in names.LOOK_AHEAD or objective == "ProbitObjective"
+            kind in names.LOOK_AHEAD or objective in names.OF_PROBABILITY
         )
         if of_probabilities and acqf.has("target") and not 0 < acqf.number("target") < 1:
             raise acqf.wrong("target", "a probability between 0 and 1")

@@ -28,6 +28,7 @@ from farm.experiment.ini import (
 )
 from farm.experiment.listed import outside, read_listed
 from farm.experiment.space import Space
+from farm.experiment.subject import read_subject
 
 METADATA = "metadata"
 OUTCOME_KINDS = tuple(OutcomeKind)
@@ -62,7 +63,7 @@ def read_config(source: str | Mapping[str, Any]) -> Config:
     )
     if common.has("extensions"):
         warnings.append("[common] extensions is ignored: no files are run for a config")
-    return Config(
+    config = Config(
         text=document.text,
         parameters=parameters,
         outcomes=outcomes,
@@ -73,6 +74,9 @@ def read_config(source: str | Mapping[str, Any]) -> Config:
         warnings=tuple(dict.fromkeys(warnings)),
         subject=dict(document.own[SUBJECT]) if document.has(SUBJECT) else None,
     )
+    if config.subject is not None:
+        read_subject(config)
+    return config
 
 
 def _parameters(document: Document, common: Section) -> tuple[Parameter, ...]:

@@ -27,14 +27,15 @@ LONGEST_TEXT = 1 << 20
 """Characters of a configuration, references followed; the longest in use have some thousands."""
 DEEPEST_REFERENCE = 10
 DEEPEST_LIST = 4
-LONGEST_BLANK = 100
-"""Blanks in a row: the time that configparser takes for a line grows with their square."""
+LONGEST_BLANK = 20
+"""Blanks in a row, longer ones are shortened: configparser's time grows with their length, for
+every character of a line that is no option."""
 
 TRUE = ("1", "yes", "true", "on")
 FALSE = ("0", "no", "false", "off")
 
 _REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<path>[^}]*)\})?")
-_BLANKS = re.compile(rf"[^\S\n]{{{LONGEST_BLANK + 1}}}")
+_BLANKS = re.compile(rf"[^\S\n]{{{LONGEST_BLANK + 1},}}")
 _SPECIAL = re.compile(r"""[\[\](),"']""")
 
 Nested = str | list["Nested"]
@@ -76,7 +77,8 @@ class Section:
 
     def number(self, option: str, expected: str = "a finite number") -> float:
         """A finite number that must be there."""
-        value = number_of(self.text(option, expected))
+        text = self.text(option, expected)
+        value = number_of(text.removeprefix("[").removesuffix("]"))  # a list of one means it too
         if value is None:
             raise self.wrong(option, expected)
         return value
@@ -283,8 +285,6 @@ def spoken(words: Sequence[str], last: str) -> str:
 
 
 def _from_ini(text: str) -> dict[str, dict[str, str]]:
-    if _BLANKS.search(text):
-        raise InvalidInput(f"the config has more than {LONGEST_BLANK} blanks in a row in a line")
     parser = configparser.RawConfigParser(
         default_section="",  # no header makes this name: [common] is read like the others
         inline_comment_prefixes=("#",),
@@ -293,7 +293,7 @@ def _from_ini(text: str) -> dict[str, dict[str, str]]:
     )
     parser.optionxform = str  # type: ignore[assignment, method-assign]  # see `_plain_names`
     try:
-        parser.read_string(text.removeprefix("\ufeff"))
+        parser.read_string(_BLANKS.sub(" " * LONGEST_BLANK, text.removeprefix("\ufeff")))
     except configparser.MissingSectionHeaderError as error:
         raise InvalidInput(
             f"line {error.lineno} of the config stands before any [section]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from farm.errors import InvalidInput
 from farm.experiment.config import Generator, Parameter, ParameterKind
 from farm.experiment.ini import Nested, Section
 from farm.experiment.names import MANUAL, SAMPLE_AROUND
-from farm.experiment.space import Space
+from farm.experiment.space import Space, coordinate
 
 MOST_POINTS = 10**6
 """Listed points, those around them included; they are made at once."""
@@ -35,13 +36,27 @@ class Listed:
 
 
 def read_listed(generator: Generator, space: Space) -> Listed:
-    """The list of a generator that has one. Raises InvalidInput."""
-    section = Section(generator.name, generator.options, generator.options)
+    """The list of a generator that has one, the same object again. Raises InvalidInput."""
+    options = tuple(generator.options.items())
+    return _read(generator.kind, generator.name, options, space.parameters, space.stimuli)
+
+
+@lru_cache(maxsize=32)
+def _read(
+    kind: str,
+    name: str,
+    options: tuple[tuple[str, str], ...],
+    parameters: tuple[Parameter, ...],
+    stimuli: int,
+) -> Listed:
+    section = Section(name, dict(options), dict(options))
+    space = Space(parameters, stimuli)
     points = _points(section, space)
+    points.flags.writeable = False
     shuffle = section.flag("shuffle", True)
-    if generator.kind == MANUAL:
+    if kind == MANUAL:
         return Listed(points, shuffle)
-    assert generator.kind == SAMPLE_AROUND
+    assert kind == SAMPLE_AROUND
     around = section.whole("samples_per_point", 1, least=1)
     if len(points) * around > MOST_POINTS:
         raise section.wrong("samples_per_point", f"{MOST_POINTS} points at most in all")
@@ -78,8 +93,10 @@ def _values(section: Section, space: Space, parameter: Parameter, value: Nested)
     values = [value] if isinstance(value, str) else value
     if len(values) != space.stimuli or any(not isinstance(v, str) for v in values):
         raise section.wrong("points", f"{space.stimuli} value(s) for each parameter of a point")
-    coordinates, _ = Space([parameter]).encode({parameter.name: values})
-    return [float(c) for c in coordinates[:, 0, 0]]
+    try:
+        return [coordinate(parameter, v) for v in values]
+    except InvalidInput as error:
+        raise InvalidInput(f"{section.where('points')}: {error.message}") from None
 
 
 def _window(section: Section, space: Space) -> Array:

@@ -36,6 +36,9 @@ INDEPENDENT_MODELS = "IndependentGPsModel"
 LOOK_AHEAD = frozenset({"EAVC", "GlobalMI", "LocalMI"})
 """Acquisition functions of the set where a probability is above the target."""
 
+OF_PROBABILITY = frozenset({"ProbitObjective", "FloorProbitObjective", "FloorLogitObjective"})
+"""Objectives that make probabilities of the latent function."""
+
 
 def _none() -> Mapping[str, str]:
     return MappingProxyType({})

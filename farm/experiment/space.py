@@ -105,26 +105,32 @@ class Space:
         """
         if not isinstance(values, Mapping):
             raise InvalidInput(f"config is {_shown(values)}; expected an object of parameters")
-        columns = []
         for parameter in self.parameters:
             if parameter.name not in values:
                 raise InvalidInput(f"parameter {parameter.name!r} is missing in config")
-            columns.append(self._trials(parameter, values[parameter.name]))
-        count = len(columns[0]) if columns else 0
+        columns = {p.name: self._trials(p, values[p.name]) for p in self.free}
+        first = self.free[0].name if self.free else ""
+        count = len(columns[first]) if self.free else 0
+        for parameter in self.parameters:
+            if parameter.kind is ParameterKind.FIXED:
+                value = values[parameter.name]
+                if not isinstance(value, list | tuple):
+                    value = [[value] * self.stimuli] * count
+                columns[parameter.name] = self._trials(parameter, value)
+            if len(columns[parameter.name]) != count:
+                raise InvalidInput(
+                    f"parameter {parameter.name!r} has {len(columns[parameter.name])} trials in "
+                    f"config, but {first!r} has {count}; expected as many of each"
+                )
         points = np.empty((count, self.stimuli, self.dimensions))
         extra: dict[str, list[Any]] = {}
-        for parameter, column in zip(self.parameters, columns, strict=True):
-            if len(column) != count:
-                raise InvalidInput(
-                    f"parameter {parameter.name!r} has {len(column)} trials in config, but "
-                    f"{self.parameters[0].name!r} has {count}; expected as many of each"
-                )
+        for parameter in self.parameters:
+            column = columns[parameter.name]
             if parameter.kind is ParameterKind.FIXED:
                 extra[parameter.name] = [c[0] if self.stimuli == 1 else c for c in column]
-                continue
-            index = self._index[parameter.name]
-            for trial, stimuli in enumerate(column):
-                points[trial, :, index] = [_coordinate(parameter, value) for value in stimuli]
+            elif column:
+                index = self._index[parameter.name]
+                points[:, :, index] = [[coordinate(parameter, v) for v in c] for c in column]
         known = {parameter.name for parameter in self.parameters}
         for name, value in values.items():
             if name not in known:
@@ -147,7 +153,7 @@ class Space:
             parameter = self._parameter(key, where)
             one = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
             if parameter.kind is not ParameterKind.FIXED:
-                held[parameter.name] = _coordinate(parameter, one)
+                held[parameter.name] = coordinate(parameter, one)
             elif one != parameter.value and number_of(one) != parameter.value:
                 raise InvalidInput(
                     f"{where} holds {parameter.name!r} at {_shown(one)}, but it is fixed "
@@ -181,7 +187,8 @@ class Space:
                 scale = np.maximum(self.upper - self.lower, np.abs(point))
                 # Small values of a logarithmic one are no nearer to each other than large ones.
                 scale = np.where(self.log, np.maximum(np.abs(point + self._offset), 1e-300), scale)
-                apart = np.abs(pending - point) / scale
+                scale = np.where(self.whole, 1.0, scale)
+                apart = np.abs(self.rounded(pending) - self.rounded(point)) / scale
                 distance = np.max(apart, axis=(1, 2), initial=0.0)
                 near = np.flatnonzero(free & (distance <= SAME))
                 best = int(near[np.argmin(distance[near])]) if len(near) else -1
@@ -248,7 +255,11 @@ def _offset(parameter: Parameter) -> float:
     return 1.0 - parameter.lower
 
 
-def _coordinate(parameter: Parameter, value: Any) -> float:
+def coordinate(parameter: Parameter, value: Any) -> float:
+    """The coordinate that a value of a free parameter has: a number, numeric text, a choice.
+
+    Values outside of the bounds have one too. Raises InvalidInput.
+    """
     if parameter.kind is ParameterKind.CATEGORICAL:
         if value in parameter.choices:
             return float(parameter.choices.index(value))

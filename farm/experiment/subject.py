@@ -253,9 +253,9 @@ def _binding(subject: Subject, info: ModelInfo) -> tuple[Binding, tuple[tuple[in
     source_of: dict[int, str] = {}  # which parameter a spread is of, as the binding carries it on
     for name, given in subject.inputs.items():
         if not isinstance(given, str):
-            fixes[name] = int(given) if given == int(given) else given
+            fixes[name] = _plain(given)
         elif by_name[given].kind is ParameterKind.FIXED:
-            fixes[name] = by_name[given].value
+            fixes[name] = _plain(by_name[given].value)
         else:
             spreads[name] = spread = _spread(by_name[given])
             source_of[id(spread)] = given
@@ -283,6 +283,11 @@ def _binding(subject: Subject, info: ModelInfo) -> tuple[Binding, tuple[tuple[in
             )
         seen.add(id(bound.spread))
     return binding, sources
+
+
+def _plain(value: float | str | None) -> float | str | None:
+    """A whole number as an int: in a config, 3 and 3.0 may not mean the same."""
+    return int(value) if isinstance(value, float) and value == int(value) else value
 
 
 def _spread(parameter: Parameter) -> Distribution:
