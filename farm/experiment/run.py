@@ -1,0 +1,438 @@
+"""The closed loop: asks an experiment for points, has the farm evaluate them, tells what came out.
+
+Points are told in the order in which they come back. What is asked for but not told is in the
+journal, so a loop that is started anew evaluates that first and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from farm.call import Array, Call, Hints, ModelInfo, Result, canonical_config
+from farm.errors import Cancelled, FarmError, InvalidInput, ModelNotFound, Overloaded, Unavailable
+from farm.experiment.events import Asked, Event, Failed, RunPhase, RunState, Told
+from farm.experiment.experiment import Experiment
+from farm.experiment.pacing import Pace
+from farm.experiment.subject import read_subject
+from farm.experiment.work import Answered, Generate, Generated, Work
+
+log = logging.getLogger(__name__)
+
+FAILURES_IN_A_ROW = 20
+"""So many points that fail one after another are no matter of the points."""
+
+PLACES_EVERY_S = 5.0
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 10.0
+
+NO_FAULT_OF_THE_POINT = (Cancelled, ModelNotFound, Overloaded, Unavailable)
+
+FILLED = "fills the space, as the strategy was busy while a worker was free"
+
+
+class Evaluator(Protocol):
+    """What a loop needs of a farm."""
+
+    async def describe(self, model: str, config: str) -> ModelInfo:
+        """The model's tensors for a config. Raises FarmError."""
+
+    async def submit(self, call: Call, hints: Hints) -> Result:
+        """The result of a call. Raises FarmError; cancelling takes the call back."""
+
+    async def places(self, model: str) -> int:
+        """How many calls of the model run at once; at least 1. Raises FarmError."""
+
+
+class Host(Protocol):
+    """What a loop needs of whoever has the experiments; see `host.Experiments`."""
+
+    experiments: dict[int, Experiment]
+
+    def turn(self, number: int) -> AbstractAsyncContextManager[None]:
+        """Hold the turn to ask."""
+
+    async def perform(self, number: int, work: Work) -> Generated | Answered:
+        """Do work. Raises FarmError."""
+
+    async def record(
+        self, number: int, events: Callable[[Experiment], Sequence[Event]]
+    ) -> Sequence[Event]:
+        """Keep and apply what `events` makes. Raises Unavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is.
+
+    evaluations: points asked for, of `budget`; told, failed: of them, how they ended; in_flight:
+    in the farm now, of `places`; ready: found and not given yet; fillers: points that fill the
+    space as the strategy was busy. utilisation: share of the places' time in which they worked.
+    """
+
+    experiment: int
+    phase: RunPhase
+    why: str
+    strategy: str
+    evaluations: int
+    budget: int | None
+    told: int
+    failed: int
+    in_flight: int
+    places: int
+    ready: int
+    asking: bool
+    fillers: int
+    elapsed_s: float
+    utilisation: float
+    message: str
+
+
+class Run:
+    """One stretch of the loop: `begin`, then `go` until it ends, is paused or cancelled.
+
+    in_flight, budget: instead of what [farm] says. Raises InvalidInput, UnsupportedFeature when
+    the experiment has no subject.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        number: int,
+        farm: Evaluator,
+        *,
+        in_flight: int | None = None,
+        budget: int | None = None,
+    ) -> None:
+        self._host = host
+        self._number = number
+        self._farm = farm
+        self._subject = read_subject(self._experiment.config)
+        self._in_flight = in_flight or self._subject.in_flight
+        self._budget = budget or self._subject.budget
+        self._asked_for = (in_flight, budget)
+        last = self._experiment.config.strategies[-1]
+        if last.run_indefinitely and self._budget is None:
+            raise InvalidInput(
+                f"strategy {last.name!r} runs indefinitely; expected [farm] budget = the number "
+                "of evaluations after which to stop"
+            )
+        # Of the stretch that runs, from `begin` on.
+        self._info: ModelInfo
+        self._pace = Pace(self._in_flight or 1)
+        self._ready: deque[int] = deque()
+        self._flying: set[int] = set()
+        self._asking = 0  # points that the strategy is looking for
+        self._asking_since: float | None = None
+        self._free_since = self._began = self._looked = time.monotonic()
+        self._changed = asyncio.Event()
+        self._ending = ""
+        self._pausing = self._leaving = False
+        self._told = self._failed = self._fillers = self._failures = 0
+        self._place_s = self._worked_s = 0.0
+        self._message = ""
+
+    @property
+    def _experiment(self) -> Experiment:
+        return self._host.experiments[self._number]
+
+    def pause(self, why: str = "") -> None:
+        """Give no more points to the farm; `go` returns when those in it are told."""
+        self._pausing = True
+        self._ending = self._ending or why
+        self._changed.set()
+
+    def resume(self) -> bool:
+        """Take a pause back that has not come to its end; False when it is too late for that."""
+        if not self._leaving:
+            self._pausing, self._ending = False, ""
+            self._changed.set()
+        return not self._leaving
+
+    def now(self) -> Progress:
+        """How far it is."""
+        experiment = self._experiment
+        place_s = self._place_s + self._pace.places * (time.monotonic() - self._looked)
+        return Progress(
+            experiment=self._number,
+            phase=experiment.run or RunPhase.RUNNING,
+            why=experiment.run_why,
+            strategy=experiment.strategy.name,
+            evaluations=experiment.evaluations,
+            budget=self._budget,
+            told=self._told,
+            failed=self._failed,
+            in_flight=len(self._flying),
+            places=self._pace.places,
+            ready=len(self._ready),
+            asking=self._asking_since is not None,
+            fillers=self._fillers,
+            elapsed_s=time.monotonic() - self._began,
+            utilisation=self._worked_s / place_s if place_s else 0.0,
+            message=self._message,
+        )
+
+    async def begin(self) -> None:
+        """Check that the farm can evaluate points, and record that the loop runs.
+
+        Raises FarmError when it has no such model, or the subject does not fit it.
+        """
+        subject = self._subject
+        self._info = await self._farm.describe(subject.model, canonical_config(subject.config))
+        subject.check(self._info)
+        await self._look()
+        in_flight, budget = self._asked_for
+
+        def running(experiment: Experiment) -> list[Event]:
+            return [
+                RunState(
+                    experiment=experiment.number,
+                    time=time.time(),
+                    phase=RunPhase.RUNNING,
+                    in_flight=in_flight,
+                    budget=budget,
+                )
+            ]
+
+        await self._keep(running)
+
+    async def go(self) -> Progress:
+        """Until the experiment is finished, the budget is spent, or the loop is paused."""
+        self._ready.extend(sorted(self._experiment.evaluating))
+        async with asyncio.TaskGroup() as tasks:
+            while not self._is_over():
+                wake_s = await self._next(tasks)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), wake_s)
+                self._changed.clear()
+            self._leaving = True
+        phase = RunPhase.PAUSED if self._pausing else RunPhase.ENDED
+        why = self._ending or ("" if self._pausing else self._reason())
+        await self._keep(
+            lambda e: [RunState(experiment=e.number, time=time.time(), phase=phase, why=why)]
+        )
+        return self.now()
+
+    # What is to be done
+
+    def _left(self) -> int:
+        """Points that may still be asked for now, beside those that are."""
+        wanted = self._experiment.still_wanted()
+        left = self._asking + self._pace.places * 2 if wanted is None else wanted
+        if self._budget is not None:
+            left = min(left, self._budget - self._experiment.evaluations)
+        limit_s = self._subject.max_time_s
+        if limit_s is not None and time.monotonic() - self._began > limit_s:
+            return 0
+        return max(left - self._asking, 0)
+
+    def _is_over(self) -> bool:
+        if self._flying or self._asking_since is not None:
+            return False
+        return self._pausing or (not self._ready and self._left() == 0)
+
+    def _reason(self) -> str:
+        """Why no more points are asked for."""
+        if self._experiment.finished:
+            return "the experiment is finished"
+        if self._budget is not None and self._experiment.evaluations >= self._budget:
+            return f"the budget of {self._budget} evaluations is spent"
+        return f"the time limit of {self._subject.max_time_s} s has passed"
+
+    async def _next(self, tasks: asyncio.TaskGroup) -> float | None:
+        """Give and ask for what is to be now; gives the seconds after which to look again."""
+        now = time.monotonic()
+        if now - self._looked > PLACES_EVERY_S:
+            await self._look()
+        while self._ready and len(self._flying) < self._pace.places and not self._pausing:
+            point = self._ready.popleft()
+            self._flying.add(point)
+            tasks.create_task(self._evaluate(point))
+        if self._pausing:
+            return PLACES_EVERY_S
+        need = self._pace.need(
+            flying=len(self._flying),
+            ready=len(self._ready),
+            asking_s=None if self._asking_since is None else now - self._asking_since,
+            left=self._left(),
+            waiting_s=now - self._free_since,
+        )
+        if need.fill:
+            await self._fill(need.fill)
+            self._changed.set()
+        elif need.ask:
+            self._asking, self._asking_since = need.ask, now
+            tasks.create_task(self._ask(need.ask))
+        return PLACES_EVERY_S if need.wake_s is None else min(need.wake_s, PLACES_EVERY_S)
+
+    async def _look(self) -> None:
+        """See how many points the farm evaluates at once."""
+        if self._in_flight is None:
+            with contextlib.suppress(Unavailable):  # it will be asked again
+                places = await self._farm.places(self._subject.model)
+                self._count_places()
+                self._pace.places = places
+        self._count_places()
+
+    def _count_places(self) -> None:
+        now = time.monotonic()
+        self._place_s += self._pace.places * (now - self._looked)
+        self._looked = now
+
+    # Asking
+
+    async def _ask(self, count: int) -> None:
+        began = time.monotonic()
+        try:
+            async with self._host.turn(self._number):
+                work = self._experiment.generate(count)
+                got = await self._points(work)
+                if not got:
+                    self.pause(f"strategy {self._experiment.strategy.name!r} gave no more points")
+        except FarmError as error:
+            self.pause(f"no points: {error.message}")
+        finally:
+            self._pace.asked(time.monotonic() - began)
+            self._asking, self._asking_since = 0, None
+            self._changed.set()
+
+    async def _fill(self, count: int) -> None:
+        """Take points that need no surrogate, while the strategy looks for better ones."""
+        try:
+            self._fillers += await self._points(self._experiment.generate(count, filler=True))
+        except FarmError as error:
+            self.pause(f"no points: {error.message}")
+
+    async def _points(self, work: Generate) -> int:
+        """The number of points that the work gave, recorded and ready."""
+        generated = await self._host.perform(self._number, work)
+        assert isinstance(generated, Generated)
+        points = generated.points
+        if self._budget is not None:
+            points = points[: max(0, self._budget - self._experiment.evaluations)]
+        if not len(points):
+            return 0
+
+        def asked(experiment: Experiment) -> list[Event]:
+            first = experiment.next_id
+            strategy = experiment.strategy_index if work.filler else work.strategy
+            return [
+                Asked(
+                    experiment=experiment.number,
+                    time=time.time(),
+                    points=points,
+                    ids=tuple(range(first, first + len(points))),
+                    strategy=strategy,
+                    note=FILLED if work.filler else generated.note,
+                    post_range=generated.post_range,
+                    filler=work.filler,
+                    run=True,
+                )
+            ]
+
+        (event,) = await self._keep(asked)
+        assert isinstance(event, Asked)
+        self._ready.extend(event.ids)
+        return len(event.ids)
+
+    # Evaluating
+
+    async def _evaluate(self, point: int) -> None:
+        """Have one point evaluated, however often that takes, and record how it ended."""
+        try:
+            coordinates = self._experiment.evaluating[point]
+            call = self._subject.call(self._experiment.space.decode(coordinates[None]), self._info)
+            event = await self._outcome(point, coordinates, call)
+            await self._keep(lambda e: [event])
+        except NO_FAULT_OF_THE_POINT as error:
+            self._ready.appendleft(point)
+            self.pause(error.message)
+        finally:
+            self._flying.discard(point)
+            self._free_since = time.monotonic()
+            self._changed.set()
+
+    async def _outcome(self, point: int, coordinates: Array, call: Call) -> Told | Failed:
+        """What came of a point. Raises what is NO_FAULT_OF_THE_POINT."""
+        attempts = 0
+        while True:
+            attempts += 1
+            began = time.monotonic()
+            try:
+                result = await self._submitted(call)
+                outcomes = self._subject.outcomes(result, self._info)
+            except NO_FAULT_OF_THE_POINT:
+                raise
+            except FarmError as error:
+                again = not isinstance(error, InvalidInput)  # the same point is as wrong again
+                if again and attempts <= self._subject.retries:
+                    log.info("point %d: attempt %d failed: %s", point, attempts, error.message)
+                    continue
+                self._failed += 1
+                self._failures += 1
+                if self._failures >= FAILURES_IN_A_ROW:
+                    self.pause(f"{self._failures} points in a row failed; the last: {error}")
+                return Failed(
+                    experiment=self._number,
+                    time=time.time(),
+                    ids=(point,),
+                    error=f"{type(error).__name__}: {error.message}",
+                    attempts=attempts,
+                )
+            self._pace.evaluated(time.monotonic() - began)
+            self._worked_s += result.run_time_s
+            self._told += 1
+            self._failures = 0
+            names = [outcome.name for outcome in self._experiment.config.outcomes]
+            return Told(
+                experiment=self._number,
+                time=time.time(),
+                points=coordinates[None],
+                outcomes=np.array([[outcomes[name] for name in names]], dtype=np.float64),
+                ids=(point,),
+                extra=_record(result, attempts),
+            )
+
+    async def _submitted(self, call: Call) -> Result:
+        """The result; a farm that is full or away is waited for. Raises FarmError."""
+        pause_s = FIRST_PAUSE_S
+        hints = Hints(client=f"experiment {self._number}", deadline_s=self._subject.time_limit_s)
+        while True:
+            try:
+                result = await self._farm.submit(call, hints)
+            except (Overloaded, Unavailable) as error:
+                self._message = f"waiting for the farm: {error.message}"
+                if self._pausing:
+                    raise
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            else:
+                self._message = ""
+                return result
+
+    async def _keep(self, events: Callable[[Experiment], Sequence[Event]]) -> Sequence[Event]:
+        """Record, however long the journal cannot be written: an outcome is not thrown away."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._host.record(self._number, events)
+            except Unavailable as error:
+                self._message = f"waiting for the journal: {error.message}"
+                log.warning("experiment %d: %s", self._number, error.message)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _record(result: Result, attempts: int) -> Mapping[str, Any]:
+    """What is kept of an evaluation beside its outcome."""
+    kept: dict[str, Any] = {"run_time": result.run_time_s, "worker": result.worker}
+    return kept | ({"attempts": attempts} if attempts > 1 else {})

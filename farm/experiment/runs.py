@@ -1,0 +1,97 @@
+"""The closed loops of a server: begun and paused by messages, taken up after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from farm.errors import FarmError, InvalidInput
+from farm.experiment.events import RunPhase, RunState
+from farm.experiment.run import Evaluator, Host, Run
+from farm.experiment.session import RunAction, RunCommand
+
+log = logging.getLogger(__name__)
+
+
+class Runs:
+    """At most one loop for each experiment. `command` is what `Experiments.on_run` wants."""
+
+    def __init__(self, host: Host, farm: Evaluator) -> None:
+        self._host = host
+        self._farm = farm
+        self._runs: dict[int, Run] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """Go on with what ran when the server ended."""
+        for number, experiment in self._host.experiments.items():
+            if experiment.run is RunPhase.RUNNING:
+                in_flight, budget = experiment.run_options
+                run = Run(self._host, number, self._farm, in_flight=in_flight, budget=budget)
+                self._begin(number, self._again(number, run), run)
+
+    async def stop(self) -> None:
+        """Leave all loops as they are: points in the farm are evaluated anew after a restart."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def command(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out `run`, `pause` or `status`; gives the answer. Raises FarmError."""
+        number = command.experiment
+        run = self._runs.get(number)
+        if command.action is RunAction.RUN and run is not None and not run.resume():
+            await asyncio.wait([self._tasks[number]])
+            run = self._runs.get(number)
+        if command.action is RunAction.RUN and run is None:
+            in_flight, budget = command.in_flight, command.budget
+            run = Run(self._host, number, self._farm, in_flight=in_flight, budget=budget)
+            self._runs[number] = run
+            try:
+                await run.begin()
+            except BaseException:
+                del self._runs[number]
+                raise
+            self._begin(number, self._go(number, run), run)
+        elif command.action is RunAction.PAUSE:
+            if run is None:
+                raise InvalidInput(f"experiment {number} does not run; there is nothing to pause")
+            run.pause()
+        known = asdict(self._host.experiments[number].snapshot())
+        return known if run is None else known | {"loop": asdict(run.now())}
+
+    def _begin(self, number: int, going: Coroutine[Any, Any, None], run: Run) -> None:
+        self._runs[number] = run
+        self._tasks[number] = asyncio.create_task(going)
+
+    async def _again(self, number: int, run: Run) -> None:
+        """Go on after a restart; where this farm cannot, the loop is paused."""
+        try:
+            await run.begin()
+        except FarmError as error:
+            why = error.message
+            log.error("experiment %d is paused: %s", number, why)
+            del self._runs[number], self._tasks[number]
+            await self._host.record(
+                number,
+                lambda e: [
+                    RunState(experiment=number, time=time.time(), phase=RunPhase.PAUSED, why=why)
+                ],
+            )
+            return
+        await self._go(number, run)
+
+    async def _go(self, number: int, run: Run) -> None:
+        try:
+            progress = await run.go()
+            log.info("experiment %d: %s", number, progress.why or progress.phase)
+        except Exception:
+            log.exception("the loop of experiment %d", number)
+        finally:
+            del self._runs[number], self._tasks[number]

@@ -1,0 +1,132 @@
+"""Loops begun, paused and asked about by messages, and taken up after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from farm.errors import InvalidInput, ModelNotFound
+from farm.experiment.evaluators import Around
+from farm.experiment.events import RunPhase
+from farm.experiment.host import Experiments
+from farm.experiment.runs import Runs
+from tests.experiment.subjects import Bowl, asked, config_of, dispatching, hosting, set_up
+from tests.loops import on_loop, until
+
+
+@asynccontextmanager
+async def running(journal: Path, farm: Around) -> AsyncIterator[Experiments]:
+    async with hosting(journal) as host:
+        runs = Runs(host, farm)
+        host.on_run = runs.command
+        runs.start()
+        try:
+            yield host
+        finally:
+            await runs.stop()
+
+
+@on_loop
+async def test_run_status_and_pause(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
+        session, experiment = await set_up(host, config_of())
+        assert (await asked(host, session, "status"))["run"] is None
+        with pytest.raises(InvalidInput, match="nothing to pause"):
+            await asked(host, session, "pause")
+        answer = await asked(host, session, "run", in_flight=2, budget=6)
+        assert answer["run"] == "running"
+        again = await asked(host, session, "run")
+        assert (again["loop"]["places"], again["loop"]["budget"]) == (2, 6)
+        await until(lambda: len(bowl.seen) == 2)
+        status = await asked(host, host.session(), "status", strat_id=0)
+        assert (status["loop"]["in_flight"], status["told"]) == (2, 0)
+        await asked(host, session, "pause")
+        bowl.gate.set()
+        await until(lambda: experiment.run is RunPhase.PAUSED)
+        assert experiment.told == 2
+        await asked(host, session, "run", budget=6)
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 6
+        answer = await asked(host, session, "status")
+        assert (answer["run"], "loop" in answer) == ("ended", False)
+
+
+@on_loop
+async def test_a_pause_is_taken_back_while_points_are_in_flight(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
+        session, experiment = await set_up(host, config_of())
+        await asked(host, session, "run")
+        await until(lambda: len(bowl.seen) == 2)
+        await asked(host, session, "pause")
+        await asked(host, session, "run")
+        bowl.gate.set()
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 8
+
+
+@on_loop
+async def test_two_experiments_run_at_once(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 4) as farm, running(tmp_path / "e.db", farm) as host:
+        for _ in range(2):
+            session, _ = await set_up(host, config_of())
+            await asked(host, session, "run", in_flight=2)
+        await until(lambda: len(bowl.seen) == 4)
+        bowl.gate.set()
+        await until(lambda: all(e.run is RunPhase.ENDED for e in host.experiments.values()))
+        assert [e.told for e in host.experiments.values()] == [8, 8]
+
+
+@on_loop
+async def test_a_server_that_starts_again_goes_on_as_it_was_told(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 2) as farm:
+        async with running(tmp_path / "e.db", farm) as host:
+            session, _ = await set_up(host, config_of())
+            await asked(host, session, "run", in_flight=2, budget=5)
+            await until(lambda: len(bowl.seen) == 2)
+        bowl.gate.set()
+        async with running(tmp_path / "e.db", farm) as host:
+            experiment = host.experiments[0]
+            await until(lambda: experiment.run is RunPhase.ENDED)
+            assert experiment.told == experiment.evaluations == 5
+
+
+@on_loop
+async def test_a_farm_without_the_model_pauses_it_and_says_why(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 1) as farm, running(tmp_path / "e.db", farm) as host:
+        session, _ = await set_up(host, config_of())
+        await asked(host, session, "run")
+        await until(lambda: bowl.seen)
+        bowl.gate.set()
+    other = Bowl()
+    other.name = "ball"
+    async with dispatching(other, 1) as farm, running(tmp_path / "e.db", farm) as host:
+        experiment = host.experiments[0]
+        await until(lambda: experiment.run is RunPhase.PAUSED)
+        assert "bowl" in experiment.run_why
+        session = host.session()
+        await asked(host, session, "resume", strat_id=0)
+        with pytest.raises(ModelNotFound):
+            await asked(host, session, "run")
+        assert "loop" not in await asked(host, session, "status")
+
+
+@on_loop
+async def test_an_experiment_without_a_subject_cannot_run(tmp_path: Path) -> None:
+    config, _, _ = config_of().partition("[farm]")
+    async with dispatching(Bowl(), 1) as farm, running(tmp_path / "e.db", farm) as host:
+        session, _ = await set_up(host, config)
+        with pytest.raises(InvalidInput, match=r"no section \[farm\]"):
+            await asked(host, session, "run")
