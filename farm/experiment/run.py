@@ -126,6 +126,8 @@ class Run:
                 f"strategy {last.name!r} runs indefinitely; expected [farm] budget = the number "
                 "of evaluations after which to stop"
             )
+        self.leaving = False
+        """Whether it has come to its end, which is about to be recorded."""
         # Of the stretch that runs, from `begin` on.
         self._info: ModelInfo
         self._pace = Pace(self._in_flight or 1)
@@ -136,7 +138,7 @@ class Run:
         self._free_since = self._began = self._looked = time.monotonic()
         self._changed = asyncio.Event()
         self._ending = ""
-        self._pausing = self._leaving = False
+        self._pausing = False
         self._told = self._failed = self._fillers = self._failures = 0
         self._place_s = self._worked_s = 0.0
         self._message = ""
@@ -153,10 +155,10 @@ class Run:
 
     def resume(self) -> bool:
         """Take a pause back that has not come to its end; False when it is too late for that."""
-        if not self._leaving:
+        if not self.leaving:
             self._pausing, self._ending = False, ""
             self._changed.set()
-        return not self._leaving
+        return not self.leaving
 
     def now(self) -> Progress:
         """How far it is."""
@@ -214,7 +216,7 @@ class Run:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), wake_s)
                 self._changed.clear()
-            self._leaving = True
+            self.leaving = True
         phase = RunPhase.PAUSED if self._pausing else RunPhase.ENDED
         why = self._ending or ("" if self._pausing else self._reason())
         await self._keep(

@@ -64,7 +64,8 @@ class Runs:
                 raise InvalidInput(f"experiment {number} does not run; there is nothing to pause")
             run.pause()
         known = asdict(self._host.experiments[number].snapshot())
-        return known if run is None else known | {"loop": asdict(run.now())}
+        loop = {} if run is None or run.leaving else {"loop": asdict(run.now())}
+        return known | loop
 
     def _begin(self, number: int, going: Coroutine[Any, Any, None], run: Run) -> None:
         self._runs[number] = run
