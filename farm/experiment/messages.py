@@ -66,7 +66,7 @@ def whole_number(
     value = message.get(key)
     if value is None:
         return None
-    number = number_of(value)
+    number = None if isinstance(value, bool) else number_of(value)
     expected = f"a whole number from {least}" + ("" if most is None else f" to {most}")
     if number is None or not number.is_integer() or number < least:
         raise InvalidInput(f"{key!r} is {shown(value)}; expected {expected}")

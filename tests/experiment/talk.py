@@ -1,0 +1,160 @@
+"""Conversations with sessions, without sockets or a journal: what is said is done at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from farm.errors import InvalidRequest
+from farm.experiment.events import Event, SetUp, from_json, to_json
+from farm.experiment.experiment import Experiment
+from farm.experiment.grammar import read_config
+from farm.experiment.perform import perform
+from farm.experiment.session import Session, Step
+from farm.experiment.work import Answered, Generated, Work
+from farm.protocols.aepsych import Framer, Request, encode_answer
+
+TWO = """
+[common]
+parnames = [x1, x2]
+outcome_types = [continuous]
+strategy_names = [init_strat]
+[x1]
+par_type = continuous
+lower_bound = -5
+upper_bound = 10
+[x2]
+par_type = continuous
+lower_bound = 0
+upper_bound = 15
+[init_strat]
+generator = SobolGenerator
+min_asks = 6
+[SobolGenerator]
+seed = 123
+"""
+"""Two parameters and one strategy without a model."""
+
+
+def applied(experiments: dict[int, Experiment], event: Event) -> None:
+    """Let an event take effect, and check what it makes."""
+    if isinstance(event, SetUp):
+        config = read_config(event.config_text)
+        experiments[event.experiment] = Experiment(
+            event.experiment, config, seed=event.seed, experiment_id=event.experiment_id
+        )
+    experiments[event.experiment].apply(event)
+    experiments[event.experiment].check()
+
+
+def replayed(events: list[Event]) -> dict[int, Experiment]:
+    """What the same events make, after a way through text."""
+    experiments: dict[int, Experiment] = {}
+    for event in events:
+        applied(experiments, from_json(json.loads(json.dumps(to_json(event), allow_nan=False))))
+    return experiments
+
+
+def state(experiment: Experiment) -> dict[str, Any]:
+    """All that there is to see of an experiment, to compare."""
+    data = [experiment.data(i) for i in range(len(experiment.config.strategies))]
+    return {
+        "snapshot": experiment.snapshot(),
+        "pending": {
+            id: (pending.point.tolist(), pending.time) for id, pending in experiment.pending.items()
+        },
+        "data": [(d.x.tolist(), d.y.tolist(), d.fit_to) for d in data],
+        "next": (experiment.next_id, experiment.generate(1).strategy, experiment.generate(1).asked),
+        "filler": experiment.generate(1, filler=True).asked,
+    }
+
+
+class Server:
+    """The world of some sessions. events: all that has happened."""
+
+    db_name = "experiments.db"
+
+    def __init__(self) -> None:
+        self.experiments: dict[int, Experiment] = {}
+        self.events: list[Event] = []
+
+    @property
+    def next_number(self) -> int:
+        return len(self.experiments)
+
+    def apply(self, event: Event) -> None:
+        self.events.append(event)
+        applied(self.experiments, event)
+
+
+class Talk:
+    """One client of a server. now: Unix seconds, for the client to change."""
+
+    def __init__(self, server: Server | None = None) -> None:
+        self.server = server or Server()
+        self.session = Session(self.server)
+        self.now = 1000.0
+        self.closed = False
+
+    def request(self, type: str, message: Any = None, **beside: Any) -> Request:
+        """A request as it comes off the wire. Raises InvalidRequest."""
+        framer = Framer()
+        framer.feed(json.dumps({"type": type, "message": message, **beside}).encode())
+        request = framer.next()
+        if not isinstance(request, Request):
+            raise InvalidRequest(request.error if request else "there is more to come")
+        return request
+
+    def step(self, type: str, message: Any = None, **beside: Any) -> Step:
+        """What the session wants to do about a message."""
+        return self.session.receive(self.request(type, message, **beside), self.now)
+
+    def do(self, step: Step) -> Step:
+        """The last step, all of them carried out."""
+        while True:
+            for event in step.events:
+                self.server.apply(event)
+            if step.work is None:
+                self.session.took(step)
+                self.closed = self.closed or step.close
+                return step
+            assert step.then is not None
+            assert step.answer is None
+            step = step.then(self.perform(step.work), self.now)
+
+    def perform(self, work: Work) -> Generated | Answered:
+        return perform(work)
+
+    def say(self, type: str, message: Any = None, **beside: Any) -> dict[str, Any]:
+        """The answer to a message, as a client reads it. Raises FarmError."""
+        answer = self.do(self.step(type, message, **beside)).answer
+        assert answer is not None
+        read = json.loads(encode_answer(answer))
+        assert isinstance(read, dict)
+        return read
+
+    def setup(self, config: str | Mapping[str, Any] = TWO) -> int:
+        """The number of a new experiment."""
+        key = "config_str" if isinstance(config, str) else "config_dict"
+        number = self.say("setup", {key: config})["strat_id"]
+        assert isinstance(number, int)
+        return number
+
+    def ask(self, count: int = 1) -> dict[str, Any]:
+        """The config of an ask."""
+        config = self.say("ask", {"num_points": count})["config"]
+        assert isinstance(config, dict)
+        return config
+
+    def tell(self, config: Mapping[str, Any], outcome: Any, **extra: Any) -> tuple[int, int]:
+        """Trials recorded, and data added to the model."""
+        answer = self.say("tell", {"config": config, "outcome": outcome, **extra})
+        assert list(answer) == ["trials_recorded", "model_data_added"]
+        return answer["trials_recorded"], answer["model_data_added"]
+
+    @property
+    def current(self) -> Experiment:
+        """The current experiment."""
+        assert self.session.current is not None
+        return self.server.experiments[self.session.current]
