@@ -118,6 +118,15 @@ class Watch:
                 timer.daemon = True
                 timer.start()
 
+    def end(self) -> None:
+        """Take no notice of signals any more, in the main thread: the process is about to end.
+
+        Python gives signals with handlers back to the system as it ends; one that came then would
+        make a death of it.
+        """
+        for number in self._drains:
+            signal.signal(number, signal.SIG_IGN)
+
     def ask_to_drain(self) -> None:
         """As a signal does; from any thread."""
         with self._lock:
@@ -226,7 +235,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     watch = Watch(arguments.lifeline)
     watch.start()
-    return serve(arguments, Status(arguments.status), watch)
+    exit_status = serve(arguments, Status(arguments.status), watch)
+    watch.end()
+    return exit_status
 
 
 if __name__ == "__main__":

@@ -44,6 +44,30 @@ def start(farm: Farm) -> Iterator[Start]:
         process.communicate()
 
 
+SIGNAL_AT_THE_VERY_END = """
+import ctypes, signal
+import farm
+libc = ctypes.CDLL(None)
+# kill(exit status 0, SIGTERM), when Python has ended and C functions are called: to this group.
+libc.on_exit(libc.kill, ctypes.c_void_p(signal.SIGTERM))
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def same(x):
+    return x
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="on_exit is glibc's")
+def test_a_signal_while_it_ends_is_no_death(farm: Farm, start: Start, tmp_path: Path) -> None:
+    """As a second SIGTERM that follows the first, which an idle worker obeys at once."""
+    model = tmp_path / "same.py"
+    model.write_text(SIGNAL_AT_THE_VERY_END)
+    process = start(str(model))
+    farm.wait_for_workers(1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 0
+
+
 def status_of(start: Start, model: str, *words: str) -> tuple[Started, list[dict[str, Any]]]:
     """The ended process and all it said to its supervisor."""
     read_end, write_end = os.pipe()
