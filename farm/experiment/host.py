@@ -71,13 +71,18 @@ class Experiments:
         self._journal: Journal | None = None
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._changing: set[asyncio.Task[Any]] = set()
+        self._changing: set[asyncio.Task[Step]] = set()
         self._changed: Counter[int] = Counter()  # how often each has
 
     @property
     def next_number(self) -> int:
         """Of the experiment that is set up next."""
         return max(self.experiments, default=-1) + 1
+
+    @property
+    def pids(self) -> Mapping[int, int]:
+        """The process of each experiment that has one."""
+        return self._fitters.pids
 
     async def start(self) -> None:
         """Take up what the journal holds. Raises Unavailable."""
@@ -115,6 +120,10 @@ class Experiments:
     async def perform(self, number: int, work: Work) -> Generated | Answered:
         """Do work for an experiment, in its process if it needs one. Raises FarmError."""
         return await self._fitters.perform(number, work)
+
+    def waits(self, number: int) -> bool:
+        """Whether somebody has asked this experiment for points and waits for them."""
+        return self._turns[number].locked()
 
     async def record(
         self, number: int, events: Callable[[Experiment], Sequence[Event]]
@@ -168,12 +177,17 @@ class Experiments:
             assert number is not None, "as the events belong to an experiment"
             change = asyncio.create_task(self._change(number, step, seen, make))
             self._changing.add(change)
-            change.add_done_callback(self._changing.discard)
+            change.add_done_callback(self._settled)
             # Whoever waits may leave; what is on its way to the disk must be applied all the same.
             step = await asyncio.shield(change)
         if session is not None:
             session.took(step)
         return step
+
+    def _settled(self, change: asyncio.Task[Step]) -> None:
+        self._changing.discard(change)
+        if not change.cancelled():
+            change.exception()  # whoever waited for it may be gone
 
     async def _change(self, number: int, step: Step, seen: int, make: Callable[[], Step]) -> Step:
         async with self._changes[number]:

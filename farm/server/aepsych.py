@@ -35,7 +35,7 @@ AT_ONCE = 64 * 1024
 LAST_WORDS_S = 1.0
 """How long answers on their way may take once everything else has ended."""
 
-STOPPED = "the server shut down before this was done"
+STOPPED = "the server shut down before it could answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Patience:
 
     message_s: float = 300.0
     answer_s: float = 300.0
-    drain_s: float = 2.0
+    drain_s: float = 1.0
 
 
 PATIENCE = Patience()
@@ -86,6 +86,11 @@ class AepsychServer:
         self._patience = patience
         self._server: asyncio.Server | None = None
         self._clients: dict[asyncio.Task[None], _Client] = {}
+
+    @property
+    def clients(self) -> int:
+        """How many are connected."""
+        return len(self._clients)
 
     async def start(self) -> str:
         """Listen; gives `host:port`. Raises Unavailable when it cannot be had."""

@@ -1,0 +1,404 @@
+"""The host of experiments: what was answered is kept, what was refused never was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
+from farm.experiment.events import Asked, Event, Failed, Finished
+from farm.experiment.experiment import Experiment
+from farm.experiment.fitters import Fitters
+from farm.experiment.host import Experiments
+from farm.experiment.journal import Journal, read_journal
+from farm.experiment.session import RunAction, RunCommand, Session
+from farm.experiment.work import Generated
+from farm.protocols.aepsych import Request
+from tests.asking import CONFIG, SETUP
+from tests.loops import LIMIT_S, on_loop, until
+
+WITH_FARM = {"config_dict": {**CONFIG, "farm": {"model": "beam"}}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "experiments.db"
+
+
+async def started(path: Path, *, in_processes: bool = False) -> Experiments:
+    fitters = Fitters(quick=lambda work: False) if in_processes else None
+    experiments = Experiments(path, fitters=fitters)
+    await experiments.start()
+    return experiments
+
+
+async def said(
+    experiments: Experiments, session: Session, kind: str, message: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """The answer to a message."""
+    request = Request(kind, message or {}, {"type": kind})
+    reply = await asyncio.wait_for(experiments.handle(session, request), LIMIT_S)
+    return reply.answer
+
+
+async def tell(experiments: Experiments, session: Session, x: float) -> None:
+    message = {"config": {"x": x, "y": 0.0}, "outcome": 1.5}
+    assert (await said(experiments, session, "tell", message))["trials_recorded"] == 1
+
+
+def state(experiments: Experiments) -> list[Any]:
+    """All there is to see."""
+    for experiment in experiments.experiments.values():
+        experiment.check()
+    return [
+        (
+            experiment.snapshot(),
+            [(p.id, p.point.tolist(), p.time) for p in experiment.pending.values()],
+            experiment.data(0).x.tolist(),
+            experiment.seed,
+            experiment.config.text,
+        )
+        for experiment in experiments.experiments.values()
+    ]
+
+
+async def points_given(path: Path, *, restarts: bool) -> list[Any]:
+    """The points of two experiments with strategies, told in part; perhaps a server each time."""
+    points = []
+    experiments = await started(path)
+    sessions = [experiments.session(), experiments.session()]
+    for session in sessions:
+        await said(experiments, session, "setup", SETUP)
+    for k in range(6):
+        for number in (0, 1):
+            answer = await said(experiments, sessions[number], "ask", {"num_points": 1 + k % 2})
+            points.append(answer["config"])
+            if k % 3 == number:
+                await tell(experiments, sessions[number], answer["config"]["x"][0])
+            if k == 4 and number == 1:
+                await said(experiments, sessions[1], "finish_strategy")
+            if restarts:
+                before = state(experiments)
+                await experiments.stop()
+                experiments = await started(path)
+                assert state(experiments) == before
+                sessions = [experiments.session(), experiments.session()]
+                for i, session in enumerate(sessions):
+                    await said(experiments, session, "resume", {"strat_id": i})
+    await experiments.stop()
+    return points
+
+
+def test_a_restart_changes_nothing(path: Path) -> None:
+    straight = asyncio.run(points_given(path, restarts=False))
+    restarted = asyncio.run(points_given(path.with_name("other.db"), restarts=True))
+    assert restarted == straight
+    assert len({str(points) for points in straight}) == len(straight)
+
+
+def test_what_is_refused_leaves_nothing(path: Path) -> None:
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        bad = {"config_dict": {**CONFIG, "begin": {"generator": "NoGenerator"}}}
+        for _ in range(2):
+            with pytest.raises(FarmError, match="NoGenerator"):
+                await said(experiments, session, "setup", bad)
+        assert experiments.experiments == {}
+        assert await said(experiments, session, "setup", SETUP) == {"strat_id": 0}
+        before = state(experiments)
+        for message in ({"config": {"x": 1}, "outcome": 1}, {"config": {"x": 1, "y": 1}}):
+            with pytest.raises(InvalidInput):
+                await said(experiments, session, "tell", message)
+        with pytest.raises(InvalidInput):
+            await said(experiments, session, "ask", {"fixed_pars": {"z": 1}})
+        assert state(experiments) == before
+        await experiments.stop()
+        assert len(list(read_journal(path))) == 1
+
+    run()
+
+
+@contextmanager
+def other_writer(path: Path) -> Iterator[None]:
+    """Somebody else writes to the journal, so that nothing can be kept."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def test_what_cannot_be_kept_did_not_happen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.experiment.journal.BUSY_S", 0.01)
+
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        with other_writer(path), pytest.raises(Unavailable, match="nothing was done"):
+            await said(experiments, session, "setup", SETUP)
+        assert session.current is None
+        await said(experiments, session, "setup", SETUP)
+        first = await said(experiments, session, "ask")
+        before = state(experiments)
+        with other_writer(path):
+            for kind in ("ask", "finish_strategy"):
+                with pytest.raises(Unavailable, match="cannot be written"):
+                    await said(experiments, session, kind)
+            with pytest.raises(Unavailable, match="cannot be written"):
+                await tell(experiments, session, 0.5)
+            assert (await said(experiments, session, "info"))["current_strat_data_pts"] == 0
+        assert state(experiments) == before
+        second = await said(experiments, session, "ask")
+        await tell(experiments, session, first["config"]["x"][0])
+        after = state(experiments)
+        await experiments.stop()
+        again = await started(path)
+        assert state(again) == after
+        assert list(again.experiments[0].pending) == [0, 1]  # the y told is another
+        assert first != second
+        await again.stop()
+
+    run()
+
+
+@pytest.mark.root
+def test_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=True)
+    try:
+
+        @on_loop
+        async def run() -> None:
+            experiments = await started(disk / "experiments.db")
+            session = experiments.session()
+            await said(experiments, session, "setup", SETUP)
+            answered, why = 0, ""
+            while not why:
+                try:
+                    await tell(experiments, session, 0.25)
+                    answered += 1
+                except Unavailable as error:
+                    why = error.message
+            assert "disk is full" in why
+            filler = disk / "filler"
+            left = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+            filler.write_bytes(b"x" * left)
+            for _ in range(3):
+                with pytest.raises(Unavailable, match="cannot be written"):
+                    await tell(experiments, session, 0.25)
+            assert (await said(experiments, session, "info"))["current_strat_data_pts"] == answered
+            filler.unlink()
+            before = state(experiments)
+            await experiments.stop()
+            again = await started(disk / "experiments.db")
+            assert state(again) == before
+            await again.stop()
+
+        run()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_one_point_is_told_once_whoever_is_quick(path: Path) -> None:
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        await said(experiments, session, "setup", SETUP)
+        config = (await said(experiments, session, "ask", {"num_points": 2}))["config"]
+        message = {"config": {k: v[0] for k, v in config.items()}, "outcome": 1}
+        tells = (said(experiments, session, "tell", message) for _ in range(20))
+        await asyncio.gather(*tells)
+        experiment = experiments.experiments[0]
+        assert experiment.told == 20
+        assert list(experiment.pending) == [1]
+        await experiments.stop()
+        ids = [id for event in read_journal(path) for id in getattr(event, "ids", ())]
+        assert sorted(str(id) for id in ids) == ["0", "0", "1"] + ["None"] * 19
+
+    run()
+
+
+def test_whoever_leaves_leaves_nothing_half_done(path: Path) -> None:
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        await said(experiments, session, "setup", SETUP)
+        for k in range(60):
+            kind = ("ask", "tell")[k % 2]
+            message = {"config": {"x": 0.5, "y": 0}, "outcome": 1} if kind == "tell" else {}
+            request = Request(kind, message, {})
+            leaving = asyncio.create_task(experiments.handle(session, request))
+            for _ in range(k // 4):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait({leaving})
+        assert not experiments.waits(0)
+        await experiments.stop()
+        again = await started(path)
+        assert state(again) == state(experiments)
+        assert again.experiments[0].asked > 0
+        assert again.experiments[0].told > 0
+        await again.stop()
+
+    run()
+
+
+def test_stop_keeps_what_is_on_its_way(path: Path) -> None:
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        await said(experiments, session, "setup", SETUP)
+        tells = [asyncio.create_task(tell(experiments, session, k / 50)) for k in range(50)]
+        await until(lambda: experiments.experiments[0].told > 3)
+        await experiments.stop()
+        ends = await asyncio.gather(*tells, return_exceptions=True)
+        kept = sum(end is None for end in ends)
+        assert all(end is None or isinstance(end, Unavailable) for end in ends)
+        again = await started(path)
+        assert 3 < again.experiments[0].told == kept < 50
+        await again.stop()
+
+    run()
+
+
+def test_asks_of_one_experiment_go_on_from_one_another(path: Path) -> None:
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path, in_processes=True)
+        session = experiments.session()
+        await said(experiments, session, "setup", SETUP)
+        first = await said(experiments, session, "ask")
+        (pid,) = experiments.pids.values()
+        os.kill(pid, signal.SIGSTOP)
+        asks = [asyncio.create_task(said(experiments, session, "ask")) for _ in range(3)]
+        await until(lambda: experiments.waits(0))
+        await tell(experiments, session, 0.5)  # waits for none of them
+        assert experiments.experiments[0].asked == 1
+        os.kill(pid, signal.SIGCONT)
+        given = [first, *await asyncio.gather(*asks)]
+        assert len({str(answer["config"]) for answer in given}) == 4
+        assert experiments.experiments[0].asked == 4
+        await experiments.stop()
+
+    run()
+
+
+def test_a_process_that_is_killed_is_an_error_for_the_ask_alone(path: Path) -> None:
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path, in_processes=True)
+        session = experiments.session()
+        await said(experiments, session, "setup", SETUP)
+        ask = asyncio.create_task(said(experiments, session, "ask"))
+        killed: set[int] = set()
+        while not ask.done():
+            for pid in set(experiments.pids.values()) - killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="died 2 times"):
+            await ask
+        assert experiments.experiments[0].asked == 0
+        assert (await said(experiments, session, "ask"))["num_points"] == 1
+        await experiments.stop()
+
+    run()
+
+
+def test_events_from_inside(path: Path) -> None:
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        await said(experiments, session, "setup", SETUP)
+
+        def asked(experiment: Experiment, points: np.ndarray[Any, Any]) -> Sequence[Event]:
+            return [
+                Asked(experiment=0, time=1.0, points=points, ids=(experiment.next_id,), strategy=0),
+                Finished(experiment=0, time=1.0, strategy=0),
+            ]
+
+        async def one() -> None:
+            async with experiments.turn(0):
+                work = experiments.experiments[0].generate(1)
+                made = await experiments.perform(0, work)
+                assert isinstance(made, Generated)
+                await experiments.record(0, lambda e: asked(e, made.points))
+
+        await asyncio.gather(one(), one(), said(experiments, session, "ask"))
+        assert list(experiments.experiments[0].pending)[-1] == 2
+        (failed,) = await experiments.record(
+            0, lambda e: [Failed(experiment=0, time=2.0, ids=(2,), error="it broke")]
+        )
+        assert isinstance(failed, Failed)
+        assert 2 not in experiments.experiments[0].pending
+        assert await experiments.record(0, lambda e: []) == ()
+        before = state(experiments)
+        await experiments.stop()
+        with pytest.raises(Unavailable, match="stops"):
+            await experiments.record(0, lambda e: asked(e, np.zeros((1, 1, 2))))
+        again = await started(path)
+        assert state(again) == before
+        await again.stop()
+
+    run()
+
+
+def test_commands_for_the_closed_loop(path: Path) -> None:
+    async def on_run(command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"did": command.action, "budget": command.budget, "number": known["number"]}
+
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        await said(experiments, session, "setup", WITH_FARM)
+        assert (await said(experiments, session, "status"))["told"] == 0
+        with pytest.raises(UnsupportedFeature, match="farm serve MODEL --aepsych"):
+            await said(experiments, session, "run")
+        experiments.on_run = on_run
+        answer = await said(experiments, session, "run", {"budget": 5})
+        assert answer == {"did": RunAction.RUN, "budget": 5, "number": 0}
+        await experiments.stop()
+
+    run()
+
+
+def test_a_journal_of_experiments_that_cannot_be(path: Path) -> None:
+    journal = Journal(path)
+    journal.append([Finished(experiment=3, time=0.0, strategy=0)]).result(LIMIT_S)
+    journal.close()
+    with pytest.raises(Unavailable, match="experiment 3"):
+        asyncio.run(started(path))
+    Journal(path).close()  # nobody holds it
+
+
+def test_one_server_a_journal(path: Path) -> None:
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        with pytest.raises(Unavailable, match="another server has the journal"):
+            await started(path)
+        await experiments.stop()
+        await (await started(path)).stop()
+
+    run()
