@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from farm.errors import InvalidInput, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.experiment import names
 from farm.experiment.components import Components
 from farm.experiment.config import (
@@ -39,16 +39,25 @@ OLDER_OUTCOMES = {
 }
 """Words of `outcome_type`, which older configs have: kind and number of stimuli."""
 
-MOST_TRIALS = 2**30
-"""Where Sobol's sequence ends."""
+LONGEST_ERROR = 400
+"""Characters: names in a config may be of any length, and answers may not."""
 
 
 def read_config(source: str | Mapping[str, Any]) -> Config:
     """What a configuration says, from INI text, a dictionary or the JSON text of one.
 
     Unknown sections and options are ignored. Raises InvalidInput for what is wrong, and
-    UnsupportedFeature for what is known and not offered, one sentence each.
+    UnsupportedFeature for what is known and not offered, one line each.
     """
+    try:
+        return _read(source)
+    except FarmError as error:
+        line = " ".join(error.message.split())
+        short = line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 3]}..."
+        raise type(error)(short) from None
+
+
+def _read(source: str | Mapping[str, Any]) -> Config:
     document = read_document(source)
     common = document.section(COMMON)
     warnings: list[str] = []

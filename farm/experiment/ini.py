@@ -71,7 +71,7 @@ class Section:
 
     def wrong(self, option: str, expected: str) -> InvalidInput:
         """The error of an option whose value is not what is expected."""
-        text = self.all.get(option, "")
+        text = " ".join(self.all.get(option, "").split())
         text = text if len(text) <= 80 else f"{text[:77]}..."
         return InvalidInput(f"{self.where(option)} = {text}: expected {expected}")
 

@@ -1,4 +1,4 @@
-"""The [farm] section: points become calls, answers become outcomes, and what does not fit is said."""
+"""The [farm] section: points become calls, answers outcomes, and what does not fit is said."""
 
 from __future__ import annotations
 

@@ -1,0 +1,241 @@
+"""Generators, acquisition functions and surrogates of strategies: found, aliased, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from farm.errors import InvalidInput
+from farm.experiment.components import Components
+from farm.experiment.config import Generator, Outcome, OutcomeKind, Surrogate
+from farm.experiment.ini import read_document
+
+BINARY = Outcome("b", OutcomeKind.BINARY)
+CONTINUOUS = Outcome("c", OutcomeKind.CONTINUOUS)
+OPTIMIZE = "generator = OptimizeAcqfGenerator\nmodel = GPRegressionModel\n"
+INDEPENDENT = """
+[s]
+generator = IndependentOptimizeAcqfGenerator
+model = IndependentGPsModel
+[IndependentOptimizeAcqfGenerator]
+generators = [gb, gc]
+[IndependentGPsModel]
+models = [mb, mc]
+[gb]
+class = OptimizeAcqfGenerator
+acqf = MCLevelSetEstimation
+[gc]
+class = OptimizeAcqfGenerator
+acqf = qUpperConfidenceBound
+[mb]
+class = GPClassificationModel
+[mc]
+class = GPRegressionModel
+"""
+
+
+def read(
+    text: str, outcomes: Sequence[Outcome] = (CONTINUOUS,), stimuli: int = 1
+) -> tuple[Generator, Surrogate | None, list[str]]:
+    document = read_document(text)
+    warnings: list[str] = []
+    components = Components(document, outcomes, stimuli, warnings)
+    surrogate = components.surrogate(document.section("s"))
+    return components.generator(document.section("s"), surrogate), surrogate, warnings
+
+
+def generator(text: str, outcomes: Sequence[Outcome] = (CONTINUOUS,)) -> Generator:
+    return read(text, outcomes)[0]
+
+
+def test_a_generator_without_a_model() -> None:
+    found, surrogate, warnings = read("[s]\ngenerator = SobolGenerator\n[SobolGenerator]\nseed = 3")
+    assert found == Generator("SobolGenerator", "SobolGenerator", {"seed": "3"})
+    assert (surrogate, warnings) == (None, [])
+
+
+def test_a_model_may_be_named_where_no_generator_needs_one() -> None:
+    _, surrogate, _ = read("[s]\ngenerator = SobolGenerator\nmodel = GPRegressionModel")
+    assert surrogate is not None
+    assert read("[common]\nmodel = none\n[s]\ngenerator = SobolGenerator")[1] is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[s]\n{OPTIMIZE}[OptimizeAcqfGenerator]\nacqf = EAVC",
+        f"[s]\n{OPTIMIZE}acqf = EAVC",
+        f"[common]\nacqf = EAVC\n[s]\n{OPTIMIZE}",
+        f"[common]\nacqf = LocalMI\n[s]\n{OPTIMIZE}acqf = EAVC",
+        f"[s]\n{OPTIMIZE}acqf = LocalMI\n[OptimizeAcqfGenerator]\nacqf = EAVC",
+        f"[s]\n{OPTIMIZE}[OptimizeAcqfGenerator]\nacqf = mine\n[mine]\nclass = EAVC",
+        "[common]\ngenerator = OptimizeAcqfGenerator\nmodel = GPRegressionModel\nacqf = EAVC\n[s]",
+    ],
+)
+def test_where_the_acquisition_function_is_looked_up(text: str) -> None:
+    acquisition = generator(text).acquisition
+    assert acquisition is not None
+    assert acquisition.kind == "EAVC"
+
+
+def test_options_are_those_of_the_alias_and_of_common() -> None:
+    text = f"""
+[common]
+target = 0.6
+seed = 1
+[s]
+{OPTIMIZE.replace("OptimizeAcqfGenerator", "mine")}
+[mine]
+class = MixedOptimizeAcqfGenerator
+acqf = mine_too
+[mine_too]
+class = MCLevelSetEstimation
+objective = third
+beta = 2
+[third]
+class = ProbitObjective
+[MCLevelSetEstimation]
+beta = 3
+"""
+    found = generator(text)
+    assert (found.kind, found.name) == ("MixedOptimizeAcqfGenerator", "mine")
+    acquisition = found.acquisition
+    assert acquisition is not None
+    assert (acquisition.kind, acquisition.name) == ("MCLevelSetEstimation", "mine_too")
+    assert (acquisition.options["beta"], acquisition.options["target"]) == ("2", "0.6")
+    assert acquisition.objective == "ProbitObjective"
+
+
+def test_one_generator_and_one_model_for_each_outcome() -> None:
+    found, surrogate, _ = read(INDEPENDENT, [BINARY, CONTINUOUS])
+    kinds = [part.acquisition.kind for part in found.parts if part.acquisition]
+    assert kinds == ["MCLevelSetEstimation", "qUpperConfidenceBound"]
+    assert surrogate is not None
+    assert [part.kind for part in surrogate.parts] == ["GPClassificationModel", "GPRegressionModel"]
+    assert [part.name for part in surrogate.parts] == ["mb", "mc"]
+
+
+def test_older_names_are_said() -> None:
+    found, _, warnings = read(
+        "[s]\ngenerator = PairwiseSobolGenerator\n[PairwiseSobolGenerator]\nseed=1"
+    )
+    assert (found.kind, found.options["seed"]) == ("SobolGenerator", "1")
+    assert warnings == ["[s] generator = PairwiseSobolGenerator is an older name of SobolGenerator"]
+
+
+def test_relatives_are_said() -> None:
+    found, _, warnings = read(f"[s]\n{OPTIMIZE}acqf = GlobalSUR")
+    assert found.acquisition is not None
+    assert (found.acquisition.kind, found.acquisition.name) == ("GlobalMI", "GlobalSUR")
+    assert "GlobalSUR is not offered; GlobalMI, its relative, takes its place" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "outcomes", "stimuli", "expected"),
+    [
+        ("[s]", "c", 1, "[s] generator is missing; expected a generator such as SobolGenerator"),
+        ("[s]\ngenerator = Sobol", "c", 1, "[s] generator = Sobol is no generator; expected one"),
+        ("[s]\ngenerator = a\n[a]\nclass = b\n[b]\nclass = a", "c", 1, "`class` refers to itself"),
+        ("[s]\ngenerator = a\n[a]\nclass = X", "c", 1, "[s] generator = X is no generator"),
+        ("[s]\ngenerator = OptimizeAcqfGenerator", "c", 1, "[s] model is missing; OptimizeAcqfGen"),
+        (
+            f"[s]\n{OPTIMIZE}",
+            "c",
+            1,
+            "acqf is missing in [OptimizeAcqfGenerator], [s] and [common]",
+        ),
+        (f"[s]\n{OPTIMIZE}acqf = X", "c", 1, "[OptimizeAcqfGenerator] acqf = X is no acquisition"),
+        (
+            f"[s]\n{OPTIMIZE}acqf = EAVC\n[EAVC]\nobjective = X",
+            *("c", 1, "[EAVC] objective = X is no objective"),
+        ),
+        (
+            f"[s]\n{OPTIMIZE}acqf = EAVC\n[EAVC]\ntarget = high",
+            *("c", 1, "[EAVC] target = high: expected a finite number"),
+        ),
+        (
+            f"[common]\nbeta = -1\n[s]\n{OPTIMIZE}acqf = EAVC",
+            *("c", 1, "[common] beta = -1: expected a number, 0 or more"),
+        ),
+        (
+            f"[s]\n{OPTIMIZE}acqf = EAVC\n[EAVC]\nfloor = 1",
+            *("c", 1, "[EAVC] floor = 1: expected a probability, 0 or more and less than 1"),
+        ),
+        (
+            f"[s]\n{OPTIMIZE}acqf = EAVC\n[EAVC]\nquery_set_size = 0",
+            *("c", 1, "[EAVC] query_set_size = 0: expected a whole number, 1 or more"),
+        ),
+        (
+            "[s]\n" + OPTIMIZE.replace("Regression", "Classification") + "acqf = EAVC\n[EAVC]\n"
+            "target = 75",
+            *("b", 1, "[EAVC] target = 75: expected a probability between 0 and 1"),
+        ),
+        (
+            "[s]\n" + OPTIMIZE.replace("Regression", "Classification") + "acqf = EAVC",
+            *("c", 1, "is GPClassificationModel, but the outcome 'c' is continuous; expected"),
+        ),
+        (f"[s]\n{OPTIMIZE}acqf = EAVC", "b", 2, "but stimuli_per_trial is 2; expected PairwisePro"),
+        (
+            "[s]\ngenerator = SobolGenerator\nmodel = PairwiseProbitModel",
+            *("b", 1, "but stimuli_per_trial is 1; expected a model of single stimuli"),
+        ),
+        (
+            "[s]\ngenerator = SobolGenerator\nmodel = GPRegressionModel",
+            *(
+                "bc",
+                1,
+                "[s] model = GPRegressionModel: expected IndependentGPsModel, as there are 2",
+            ),
+        ),
+        (
+            INDEPENDENT.replace("[mb, mc]", "[mb]"),
+            *("bc", 1, "models = [mb]: expected 2 names, one model for each outcome"),
+        ),
+        (
+            INDEPENDENT.replace("[gb, gc]", "[gb]"),
+            *("bc", 1, "generators = [gb]: expected 2 names, one generator for each outcome"),
+        ),
+        (
+            INDEPENDENT.replace("[mb, mc]", "[mb, IndependentGPsModel]"),
+            "bc",
+            1,
+            "models of one out",
+        ),
+        (
+            INDEPENDENT.replace("[gb, gc]", "[gb, SobolGenerator]"),
+            "bc",
+            1,
+            "generators of the class",
+        ),
+        (
+            INDEPENDENT.replace("= IndependentOptimizeAcqfGenerator", "= OptimizeAcqfGenerator"),
+            *("bc", 1, "expected IndependentOptimizeAcqfGenerator, as IndependentGPsModel is used"),
+        ),
+        (
+            INDEPENDENT.replace("= IndependentGPsModel", "= GPRegressionModel"),
+            *("c", 1, "model = GPRegressionModel: expected IndependentGPsModel, as Independent"),
+        ),
+        (
+            "[s]\ngenerator = SobolGenerator\n[SobolGenerator]\nseed = x",
+            *("c", 1, "[SobolGenerator] seed = x: expected a whole number, 0 or more"),
+        ),
+    ],
+)
+def test_refusals(text: str, outcomes: str, stimuli: int, expected: str) -> None:
+    named = {"b": BINARY, "c": CONTINUOUS}
+    with pytest.raises(InvalidInput) as caught:
+        read(text, [named[o] for o in outcomes], stimuli)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_tuning_options_are_not_looked_at() -> None:
+    text = (
+        f"[s]\n{OPTIMIZE}acqf = EAVC\n[OptimizeAcqfGenerator]\nrestarts = many\nuse_gpu = maybe\n"
+    )
+    text += "[GPRegressionModel]\nmean_covar_factory = DefaultMeanCovarFactory\ninducing_size = x"
+    found, surrogate, warnings = read(text)
+    assert found.options["restarts"] == "many"
+    assert surrogate is not None
+    assert warnings == []
