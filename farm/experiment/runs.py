@@ -11,23 +11,25 @@ from typing import Any
 
 from farm.errors import FarmError, InvalidInput
 from farm.experiment.events import RunPhase, RunState
-from farm.experiment.run import Evaluator, Host, Run
+from farm.experiment.host import Experiments
+from farm.experiment.run import Evaluator, Run
 from farm.experiment.session import RunAction, RunCommand
 
 log = logging.getLogger(__name__)
 
 
 class Runs:
-    """At most one loop for each experiment. `command` is what `Experiments.on_run` wants."""
+    """At most one loop for each experiment of a host, whose `run` messages it carries out."""
 
-    def __init__(self, host: Host, farm: Evaluator) -> None:
+    def __init__(self, host: Experiments, farm: Evaluator) -> None:
         self._host = host
         self._farm = farm
         self._runs: dict[int, Run] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """Go on with what ran when the server ended."""
+        """Take commands, and go on with what ran when the server ended."""
+        self._host.on_run = self.command
         for number, experiment in self._host.experiments.items():
             if experiment.run is RunPhase.RUNNING:
                 in_flight, budget = experiment.run_options

@@ -18,7 +18,9 @@ import uvloop
 
 from farm.dispatcher import Dispatcher, Transport
 from farm.errors import Unavailable
+from farm.experiment.evaluators import Around
 from farm.experiment.host import Experiments
+from farm.experiment.runs import Runs
 from farm.model import Model
 from farm.provision import local
 from farm.provision.elastic import Elastic
@@ -105,6 +107,7 @@ class Farm:
         self._mip: list[MipServer] = []
         self.experiments: Experiments | None = None
         self._aepsych: AepsychServer | None = None
+        self._runs: Runs | None = None
 
     @property
     def has_plan(self) -> bool:
@@ -280,6 +283,8 @@ class Farm:
 
     async def _open_aepsych(self) -> None:
         if self._aepsych_address is not None and self.experiments is not None:
+            self._runs = Runs(self.experiments, Around(self.dispatcher))
+            self._runs.start()
             host, port = self._aepsych_address
             self._aepsych = AepsychServer(self.experiments, host=host, port=port)
             self.connection = replace(self.connection, aepsych=await self._aepsych.start())
@@ -306,6 +311,9 @@ class Farm:
         if self._elastic is not None:
             self._elastic.begin_stop()
         await self._close_doors(grace_s)
+        if self._runs is not None:
+            await self._runs.stop()
+            self._runs = None
         if self.experiments is not None:
             await self.experiments.stop()
             self.experiments = None

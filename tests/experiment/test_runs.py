@@ -21,7 +21,6 @@ from tests.loops import on_loop, until
 async def running(journal: Path, farm: Around) -> AsyncIterator[Experiments]:
     async with hosting(journal) as host:
         runs = Runs(host, farm)
-        host.on_run = runs.command
         runs.start()
         try:
             yield host
