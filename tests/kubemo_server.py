@@ -1,4 +1,4 @@
-"""KubeMo's own server with one of these models: `python -m tests.kubemo_server NAME [WHERE]`.
+"""KubeMo's own server with one of these models: `python tests/kubemo_server.py NAME [WHERE]`.
 
 WHERE: a port of loopback, or the path of a socket file.
 """
@@ -103,7 +103,7 @@ MODELS = {
 @contextlib.contextmanager
 def kubemo_serving(model: str, where: str = "0") -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The server in a process of its own: its port or path, and the process."""
-    command = [sys.executable, "-m", "tests.kubemo_server", model, where]
+    command = [sys.executable, __file__, model, where]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -1,6 +1,6 @@
 """Models written for the official `umbridge` package, and its own server in a process.
 
-`python -m tests.umbridge_models PORT` serves them.
+`python tests/umbridge_models.py PORT` serves them.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def official_server(log: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     root = Path(__file__).parent.parent
-    command = [sys.executable, "-m", "tests.umbridge_models", str(port)]
+    command = [sys.executable, __file__, str(port)]
     with (
         log.open("w") as output,
         subprocess.Popen(command, cwd=root, stdout=output, stderr=subprocess.STDOUT) as process,

@@ -157,10 +157,13 @@ class Framer:
         size = self._size
         if size is None or len(buffer) < size:
             return None
+        self._size = None
+        if len(buffer) == size:
+            self._buffer = bytearray()
+            return Asked(Kind.INFERENCE, bytes(buffer))
         with memoryview(buffer) as view:
             payload = view[:size].tobytes()
         del buffer[:size]
-        self._size = None
         return Asked(Kind.INFERENCE, payload)
 
     def _head(self) -> Asked | Fault | None:

@@ -218,9 +218,12 @@ def _texts(values: Sequence[Value], tensor: TensorInfo, where: Callable[[int], s
 
 def _numbers(values: Sequence[Value], tensor: TensorInfo, where: Callable[[int], str]) -> Array:
     rows = _parsed_at_once(values)
-    if rows is None:
-        rows = [_json(value, where(entry)) for entry, value in enumerate(values)]
-    flat, shape = _stacked(rows, tensor, where, NUMBERS, "a list of numbers")
+    if rows is not None and set(map(len, rows)) == {tensor.size}:  # nearly always
+        flat, shape = list(chain.from_iterable(rows)), (len(rows), *tensor.shape)
+    else:
+        if rows is None:
+            rows = [_json(value, where(entry)) for entry, value in enumerate(values)]
+        flat, shape = _stacked(rows, tensor, where, NUMBERS, "a list of numbers")
     dtype = numpy_dtype(tensor.dtype)
     try:
         if dtype.kind in "iu" and float not in map(type, flat):
@@ -369,7 +372,7 @@ def _list_of_texts(row: Array, where: str) -> bytes:
 
 
 def _number_texts(array: Array, where: str) -> list[bytes]:
-    if array.dtype.name == BFLOAT16:
+    if array.dtype.isbuiltin != 1 and array.dtype.name == BFLOAT16:
         array = array.astype(np.float32)
     elif array.dtype.kind == "b":
         array = array.astype(np.uint8)

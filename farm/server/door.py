@@ -157,14 +157,15 @@ def hints_of(headers: Headers, peer: str, user: str) -> Hints:
             priority=0 if priority is None else _priority(priority),
             deadline_s=None if deadline is None else _deadline(deadline),
         )
-    return _named(user or peer)
+    return named(user or peer)
 
 
 _HINTS = frozenset({b"farm-client", b"farm-priority", b"farm-deadline"})
 
 
 @lru_cache(maxsize=4096)
-def _named(client: str) -> Hints:
+def named(client: str) -> Hints:
+    """The hints of a client of whom only the name is known."""
     return Hints(client=client)
 
 

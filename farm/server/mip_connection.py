@@ -11,7 +11,7 @@ from collections.abc import MutableSet
 from dataclasses import dataclass
 from typing import Any
 
-from farm.call import Call, Hints, Operation, Result
+from farm.call import Call, Operation, Result
 from farm.errors import FarmError
 from farm.protocols.mip import (
     PONG,
@@ -26,7 +26,7 @@ from farm.protocols.mip import (
 )
 from farm.protocols.mip_calls import decode_call, encode_result
 from farm.scheduler.state import TaskId
-from farm.server.door import INTERNAL_ERROR, Backend
+from farm.server.door import INTERNAL_ERROR, Backend, named
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         """A client is there."""
         self._transport: Any = transport  # uvloop's and asyncio's share no useful type
         peer = transport.get_extra_info("peername")
-        self._hints = Hints(client=str(peer[0]) if isinstance(peer, tuple) else "unix")
+        self._hints = named(str(peer[0]) if isinstance(peer, tuple) else "unix")
         self._connections.add(self)
         self._note_stage()
 
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         self._bytes_open += request.size
 
     def _start(self, payload: bytes, request: _Open) -> None:
-        call = Call(self._model, Operation.EVALUATE)
+        call: Call | None = None
         info = self._backend.description(self._model)
 
         def done(outcome: Result | FarmError) -> None:
@@ -187,7 +187,8 @@ class Connection(asyncio.Protocol):
                 if isinstance(outcome, FarmError):
                     request.packet = encode_farm_error(outcome)
                 else:
-                    assert info is not None, "else there is no result"
+                    assert call is not None, "else there is no result"
+                    assert info is not None, "else there is no call"
                     request.packet = encode_result(call, outcome, info)
             except FarmError as error:
                 request.packet = encode_farm_error(error)
@@ -197,8 +198,8 @@ class Connection(asyncio.Protocol):
             self._answered()
 
         try:
-            if info is not None:  # else the farm says itself why there is no such model
-                call = decode_call(payload, info)
+            # Without a description the farm says itself why there is no such model.
+            call = decode_call(payload, info) if info else Call(self._model, Operation.EVALUATE)
             request.task = self._backend.start_call(call, self._hints, done)
         except FarmError as error:
             request.packet = encode_farm_error(error)
