@@ -85,7 +85,7 @@ class Told(Event):
     @property
     def modelled(self) -> Array:
         """Which trials are modelled, shape (n,)."""
-        finite: Array = np.isfinite(self.outcomes).all(axis=1)
+        finite: Array = np.asarray(np.isfinite(self.outcomes).all(axis=1))
         return finite if self.model_data else np.zeros_like(finite)
 
 
@@ -150,9 +150,9 @@ def from_json(value: Mapping[str, Any]) -> Event:
     if kind is None:
         raise InvalidInput(f"event {name!r} is unknown; expected one of {', '.join(_KINDS)}")
     try:
-        known = {f.name: f.name for f in fields(kind)}
-        return kind(**{key: _read(key, value[key]) for key in known if key in value})
-    except (TypeError, ValueError) as error:
+        known = [f.name for f in fields(kind) if f.name in value]
+        return kind(**{key: _read(key, value[key]) for key in known})
+    except (TypeError, ValueError, KeyError) as error:
         raise InvalidInput(f"event {name!r} is damaged: {error}") from error
 
 

@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from farm.errors import InvalidRequest
 from farm.experiment.events import Event, SetUp, from_json, to_json
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
 from farm.experiment.perform import perform
 from farm.experiment.session import Session, Step
-from farm.experiment.work import Answered, Generated, Work
+from farm.experiment.work import Answered, Generated, Query, Work
 from farm.protocols.aepsych import Framer, Request, encode_answer
 
 TWO = """
@@ -158,3 +160,29 @@ class Talk:
         """The current experiment."""
         assert self.session.current is not None
         return self.server.experiments[self.session.current]
+
+
+class Fake(Talk):
+    """Surrogates stay out of it: their work is kept, and answered with made-up values."""
+
+    def __init__(self, server: Server | None = None) -> None:
+        super().__init__(server)
+        self.work: list[Work] = []
+        self.notes = ""
+
+    def perform(self, work: Work) -> Generated | Answered:
+        self.work.append(work)
+        if isinstance(work, Query):
+            x = work.x if work.x is not None else np.full((1, 1, 2), 1.5)
+            return Answered(x, (0.25,) * len(work.config.outcomes))
+        if work.config.strategies[work.strategy].surrogate is None:
+            return super().perform(work)
+        points = np.full((work.count, 1, 2), 1.25) + np.arange(work.count)[:, None, None]
+        return Generated(points, note=self.notes)
+
+    def query(self, **message: Any) -> Query:
+        """The work of a query."""
+        self.say("query", message)
+        query = self.work[-1]
+        assert isinstance(query, Query)
+        return query

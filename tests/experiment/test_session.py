@@ -13,8 +13,8 @@ from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.experiment.events import Asked, Event, Finished, Released, SetUp, Told
 from farm.experiment.experiment import PENDING_LIMIT_S
 from farm.experiment.session import MAX_POINTS, SETUPS, RunAction, RunCommand
-from farm.experiment.work import Answered, Generated, Query, QueryKind, Work
-from tests.experiment.talk import TWO, Server, Talk, replayed, state
+from farm.experiment.work import QueryKind
+from tests.experiment.talk import TWO, Fake, Talk, replayed, state
 
 TYPES = """
 [common]
@@ -71,32 +71,6 @@ acqf = qLogNoisyExpectedImprovement
 """
 )
 FARM = TWO + "\n[farm]\nmodel = branin\noutcome.outcome_1 = -out0[0]\n"
-
-
-class Fake(Talk):
-    """Surrogates stay out of it: their work is kept, and answered with made-up values."""
-
-    def __init__(self, server: Server | None = None) -> None:
-        super().__init__(server)
-        self.work: list[Work] = []
-        self.notes = ""
-
-    def perform(self, work: Work) -> Generated | Answered:
-        self.work.append(work)
-        if isinstance(work, Query):
-            x = work.x if work.x is not None else np.full((1, 1, 2), 1.5)
-            return Answered(x, (0.25,) * len(work.config.outcomes))
-        if work.config.strategies[work.strategy].surrogate is None:
-            return super().perform(work)
-        points = np.full((work.count, 1, 2), 1.25) + np.arange(work.count)[:, None, None]
-        return Generated(points, note=self.notes)
-
-    def query(self, **message: Any) -> Query:
-        """The work of a query."""
-        self.say("query", message)
-        query = self.work[-1]
-        assert isinstance(query, Query)
-        return query
 
 
 @pytest.fixture
