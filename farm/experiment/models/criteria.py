@@ -16,6 +16,7 @@ from torch import Tensor
 from farm.errors import InvalidInput
 from farm.experiment.config import Acquisition
 from farm.experiment.models.domain import Domain
+from farm.experiment.models.latent import Anchored
 from farm.experiment.models.levelset import Observed
 from farm.experiment.models.normal import (
     DTYPE,
@@ -221,8 +222,7 @@ def _upper_confidence_bound(s: Situation) -> Criterion:
 def _improvement(s: Situation) -> Criterion:
     """The logarithm of the improvement that is expected over the best of the told points.
 
-    Its maximum is where that of the improvement is, and gradients lead there from everywhere. What
-    is in flight counts as BoTorch has it: as a point that may turn out to be the best.
+    Its maximum is where that of the improvement is, and gradients lead there from everywhere.
     """
     plain = s.plain
     told = plain.singles(plain.told.reshape(-1, plain.told.shape[-1]))
@@ -231,17 +231,20 @@ def _improvement(s: Situation) -> Criterion:
         mean, variance = plain.latent.moments(told)
         reach = mean + 2 * torch.sqrt(variance)
         best = torch.argsort(-reach, stable=True)[:BASELINE]
-    flying = s.pending.reshape(-1, s.pending.shape[-1])
+    flying = plain.singles(s.pending.reshape(-1, s.pending.shape[-1]))
     transform = transform_of(s)
     objective = None
     if transform is not None:
         objective = GenericMCObjective(lambda samples, X=None: transform(samples[..., 0]))
+    # What is in flight is compared with as well: it may turn out to be the best.
+    others = torch.cat([told[best], flying])
+    with torch.no_grad():
+        anchored = Anchored(plain.latent, others)
     joint = qLogNoisyExpectedImprovement(
-        plain.latent,
-        told[best],
+        anchored,
+        others,
         sampler=_sampler(s),
         objective=objective,
-        X_pending=plain.singles(flying) if len(flying) else None,
         prune_baseline=False,
         cache_root=False,
     )

@@ -120,10 +120,13 @@ class Latent(Model):  # type: ignore[misc]  # botorch's types are not read
 
     def posterior(self, X: Tensor, *_: Any, **__: Any) -> GPyTorchPosterior:
         """Jointly at rows (..., q, r), as BoTorch's acquisition functions ask for it."""
-        explained = self.explained(X)
-        joint = self.prior.covariance(X, X) - explained @ explained.mT
-        jitter = JITTER * self.prior.amplitude * torch.eye(X.shape[-2], dtype=DTYPE)
-        return GPyTorchPosterior(MultivariateNormal(self.mean(X), joint + jitter))
+        return self.joint(X, self.explained(X), self.mean(X))
+
+    def joint(self, rows: Tensor, explained: Tensor, mean: Tensor) -> GPyTorchPosterior:
+        """Of rows (..., q, r), from what `explained` and `mean` say of them."""
+        joint = self.prior.covariance(rows, rows) - explained @ explained.mT
+        jitter = JITTER * self.prior.amplitude * torch.eye(rows.shape[-2], dtype=DTYPE)
+        return GPyTorchPosterior(MultivariateNormal(mean, joint + jitter))
 
     def believing(self, rows: Tensor, precision: Tensor) -> Latent:
         """The process as if its mean were seen at further rows: certainty grows, the mean stays."""
@@ -134,6 +137,38 @@ class Latent(Model):  # type: ignore[misc]  # botorch's types are not read
             torch.cat([self.rows, rows]),
             torch.cat([self.targets, self.mean(rows)]),
             torch.cat([self.precision, precision]),
+        )
+
+
+class Anchored(Model):  # type: ignore[misc]  # botorch's types are not read
+    """A process that is often asked for the same rows together with others.
+
+    Expected improvement asks for every point along with those it is compared with: what these
+    need is worked out once.
+    """
+
+    num_outputs = 1
+    batch_shape = torch.Size()
+
+    def __init__(self, latent: Latent, anchors: Tensor) -> None:
+        super().__init__()
+        self._latent = latent
+        self._anchors = anchors
+        self._explained = latent.explained(anchors)
+        self._mean = latent.mean(anchors)
+
+    def posterior(self, X: Tensor, *_: Any, **__: Any) -> GPyTorchPosterior:
+        """Jointly at rows (..., q, r), the first of which may be the anchors."""
+        count = len(self._anchors)
+        first, rest = X[..., :count, :], X[..., count:, :]
+        if first.shape[-2] < count or not bool((first == self._anchors).all()):
+            return self._latent.posterior(X)
+        many = X.shape[:-2]
+        explained = self._explained.expand(*many, *self._explained.shape)
+        return self._latent.joint(
+            X,
+            torch.cat([explained, self._latent.explained(rest)], -2),
+            torch.cat([self._mean.expand(*many, count), self._latent.mean(rest)], -1),
         )
 
 

@@ -16,8 +16,11 @@ from torch import Tensor
 from farm.experiment.models.latent import Prior
 from farm.experiment.models.normal import DTYPE
 
-TOLERANCE = 1e-6
+TOLERANCE = 1e-5
 MOST_SWEEPS = 100
+MEMORY = 6
+NEAR = 0.05
+"""Steps shorter than this are nearly linear in one another, so that they can be accelerated."""
 LEAST_PRECISION = 1e-8
 
 
@@ -45,19 +48,50 @@ def _propagate(prior: Prior, rows: Tensor, signs: Tensor, start: Sites | None) -
     shift = torch.zeros(len(rows), dtype=DTYPE)  # tau * (target - mean)
     if start is not None:
         tau, shift = start.precision.clone(), start.precision * (start.targets - mean)
-    damping, before = 1.0, math.inf
+    here, steps = torch.cat([tau, shift]), _Steps()
     for _ in range(MOST_SWEEPS):
         centre, variance, _ = _marginals(kernel, tau, shift)
-        new_tau, new_shift = _matched(mean, signs, tau, shift, centre, variance)
-        change = float(torch.maximum((new_tau - tau).abs(), (new_shift - shift).abs()).max())
-        if change > before:
-            damping = max(damping / 2, 0.1)
-        before = change
-        tau = tau + damping * (new_tau - tau)
-        shift = shift + damping * (new_shift - shift)
-        if change < TOLERANCE:
+        there = torch.cat(_matched(mean, signs, tau, shift, centre, variance))
+        if float((there - here).abs().max()) < TOLERANCE:
             break
+        here = steps.next(here, there)
+        here[: len(rows)].clamp_(min=LEAST_PRECISION)
+        tau, shift = here.chunk(2)
     return Sites(mean + shift / tau, tau, _log_evidence(kernel, mean, signs, tau, shift))
+
+
+class _Steps:
+    """Anderson's acceleration of a fixed point: the last steps tell where they lead to.
+
+    Source: Walker and Ni, Anderson Acceleration for Fixed-Point Iterations (2011).
+    """
+
+    def __init__(self) -> None:
+        self._points: list[Tensor] = []
+        self._residuals: list[Tensor] = []
+        self._damping = 1.0
+        self._size = math.inf
+
+    def next(self, here: Tensor, there: Tensor) -> Tensor:
+        """The point to go on from, having come from `here` to `there`."""
+        residual = there - here
+        size = float(residual.abs().max())
+        if size > self._size:
+            # The last step led astray: shorter ones from here, and plain ones first.
+            self._points, self._residuals = [], []
+            self._damping = max(self._damping / 2, 0.2)
+        self._size = size
+        if size > NEAR:
+            return here + self._damping * residual
+        self._points = [*self._points[1 - MEMORY :], here]
+        self._residuals = [*self._residuals[1 - MEMORY :], residual]
+        plain = here + self._damping * residual
+        if len(self._points) < 3:
+            return plain
+        moves = torch.stack(self._points, 1).diff(dim=1)
+        turns = torch.stack(self._residuals, 1).diff(dim=1)
+        weights = torch.linalg.lstsq(turns, residual[:, None], driver="gelsd").solution
+        return plain - ((moves + self._damping * turns) @ weights)[:, 0]
 
 
 def _marginals(kernel: Tensor, tau: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
