@@ -35,12 +35,15 @@ PURE = (
         f"farm/experiment/{name}.py"
         for name in (
             *("config", "grammar", "space", "work", "events", "experiment", "session"),
+            *("growing", "messages"),
             *("subject", "expression", "pacing", "ini", "names", "components", "listed"),
         )
     ),
 )
 
-OF_AN_EXTRA = {"farm/experiment/models": frozenset({"botorch", "gpytorch", "threadpoolctl", "torch"})}
+OF_AN_EXTRA = {
+    "farm/experiment/models": frozenset({"botorch", "gpytorch", "threadpoolctl", "torch"})
+}
 """Folders that are made with an extra alone, and may import it at their top; others import such a
 folder in functions only."""
 
