@@ -1,0 +1,131 @@
+"""Work is done here or by the models of the extra; without the extra one line says so."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from farm.errors import InvalidInput
+from farm.experiment.config import Config
+from farm.experiment.grammar import read_config
+from farm.experiment.perform import can_perform, perform
+from farm.experiment.space import Space
+from farm.experiment.work import Data, Generate, Generated, Query, QueryKind
+
+MODEL_FREE = """
+[common]
+parnames = [x]
+lb = 0
+ub = 1
+outcome_types = [continuous]
+strategy_names = [s]
+[s]
+generator = SobolGenerator
+"""
+WITH_A_MODEL = MODEL_FREE.replace(
+    "generator = SobolGenerator",
+    "generator = OptimizeAcqfGenerator\nmodel = GPRegressionModel\nacqf = qUpperConfidenceBound",
+)
+WITHOUT_THE_EXTRA = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "botorch", "gpytorch")))
+"""
+
+
+def generate(config: Config, *, filler: bool = False) -> Generate:
+    nothing = Space.of(config).empty()
+    return Generate(config, 0, 3, 0, Data(nothing, np.empty((0, 1)), 0), nothing, filler=filler)
+
+
+def test_points_without_a_model() -> None:
+    made = perform(generate(read_config(MODEL_FREE)))
+    assert isinstance(made, Generated)
+    assert made.points.shape == (3, 1, 1)
+
+
+def test_points_that_fill_in_need_no_model() -> None:
+    made = perform(generate(read_config(WITH_A_MODEL), filler=True))
+    assert isinstance(made, Generated)
+    assert made.points.shape == (3, 1, 1)
+
+
+def test_a_query_needs_a_model() -> None:
+    config = read_config(MODEL_FREE)
+    data = generate(config).data
+    with pytest.raises(InvalidInput, match="strategy 's' has no model to answer a query"):
+        perform(Query(config, 0, QueryKind.MAX, data))
+
+
+def test_what_needs_no_model_can_be_done() -> None:
+    can_perform(read_config(MODEL_FREE))
+
+
+PRELUDE = f"""
+import sys
+import numpy as np
+from farm.errors import FarmError
+from farm.experiment.config import Config
+from farm.experiment.grammar import read_config
+from farm.experiment.perform import can_perform, perform
+from farm.experiment.space import Space
+from farm.experiment.work import Data, Generate
+MODEL_FREE, WITH_A_MODEL = {MODEL_FREE!r}, {WITH_A_MODEL!r}
+{inspect.getsource(generate)}
+"""
+
+
+def run(program: str) -> str:
+    """What the program prints, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_without_the_extra_one_line_names_it() -> None:
+    printed = run(
+        f"""{WITHOUT_THE_EXTRA}
+can_perform(read_config(MODEL_FREE))
+for check in (can_perform, lambda config: perform(generate(config))):
+    try:
+        check(read_config(WITH_A_MODEL))
+    except FarmError as error:
+        print(type(error).__name__, error)
+"""
+    )
+    lines = printed.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(
+        "UnsupportedFeature [s] model = GPRegressionModel needs the package torch"
+    )
+    assert lines[1].startswith("UnsupportedFeature strategy 's' uses a model, which needs BoTorch")
+    assert all(line.endswith('pip install "modelfarm[experiments]"') for line in lines)
+
+
+def test_a_check_and_model_free_work_do_not_import_the_libraries() -> None:
+    printed = run(
+        """
+try:
+    can_perform(read_config(WITH_A_MODEL))
+except FarmError:
+    pass
+perform(generate(read_config(MODEL_FREE)))
+print([name for name in ("torch", "botorch", "gpytorch") if name in sys.modules])
+"""
+    )
+    assert printed == "[]\n"
+
+
+@pytest.mark.skipif(find_spec("botorch") is None, reason="needs the extra experiments")
+def test_with_the_extra_models_can_be_used() -> None:
+    can_perform(read_config(WITH_A_MODEL))
