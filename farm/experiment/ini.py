@@ -354,7 +354,8 @@ def _as_text(value: Any, where: str, depth: int = 0) -> str:
     if isinstance(value, str):
         text = value.strip()
         # Inside of a list, what would end the item is quoted.
-        return f'"{value}"' if depth and (not text or _SPECIAL.search(value)) else text
+        quote = "'" if '"' in value else '"'
+        return f"{quote}{value}{quote}" if depth and (not text or _SPECIAL.search(text)) else text
     if value is None:
         return ""
     if isinstance(value, bool | int | float):
