@@ -1,0 +1,263 @@
+"""`farm experiment serve` as a user runs it: up, killed in the middle of things, up again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from farm.cli import run
+from farm.experiment.grammar import read_config
+from farm.experiment.journal import read_journal
+from farm.experiment.perform import perform
+from farm.experiment.space import Space
+from farm.experiment.trials import Outcome, record_of
+from farm.experiment.work import Data, Generate, Generated
+from tests.asking import CONFIG, SETUP, request
+from tests.loops import wait_until
+from tests.serving import BEAM, FARM, LIMIT_S, environment, run_farm, serving
+
+
+class Server:
+    """A running `farm experiment serve`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"AEPsych's clients at 127\.0\.0\.1:(\d+)", line)
+        assert found is not None, f"the server said {line!r}"
+        self.port = int(found[1])
+
+    def end(self, number: int) -> tuple[int, str]:
+        """Send a signal; exit status and the rest of its output."""
+        self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, out
+
+
+@contextmanager
+def serving_experiments(folder: Path, *options: str) -> Iterator[Server]:
+    process = subprocess.Popen(
+        [*FARM, "experiment", "serve", "--aepsych", "127.0.0.1:0", *options],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Server(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Client:
+    """A client that waits for each answer."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
+
+    def ask(self, kind: str, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Raises OSError when the server ends before its answer."""
+        self._socket.sendall(request(kind, message))
+        data = b""
+        while True:
+            with contextlib.suppress(ValueError):
+                answer = json.loads(data)
+                assert isinstance(answer, dict)
+                assert "server_error" not in answer, answer
+                return answer
+            more = self._socket.recv(1 << 16)
+            if not more:
+                raise ConnectionResetError
+            data += more
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+class Worker:
+    """A thread that asks and tells until its server is gone; what it was answered."""
+
+    def __init__(self, port: int, number: int) -> None:
+        self.number = number
+        self.asked: list[dict[str, list[float]]] = []
+        self.told: list[dict[str, list[float]]] = []
+        self._port = port
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until it has lost its server."""
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError), Client(self._port) as client:
+            client.ask("resume", {"strat_id": self.number})
+            while True:
+                self.asked.append(client.ask("ask")["config"])
+                if len(self.asked) % 4:  # the fourth is never told
+                    client.ask("tell", {"config": self.asked[-1], "outcome": len(self.asked)})
+                    self.told.append(self.asked[-1])
+
+
+def straight(count: int, number: int, asked: int = 0) -> list[dict[str, list[float]]]:
+    """The points that an experiment gives that nobody disturbs: all of its first strategy."""
+    config = read_config(ONE_STRATEGY)
+    space = Space.of(config)
+    none = Data(space.empty(), space.empty()[:, 0, :1], 1)
+    work = Generate(config, 0, count, asked, none, space.empty(), seed=number)
+    result = perform(work)
+    assert isinstance(result, Generated)
+    return [space.decode(point[None]) for point in result.points]
+
+
+ONE_STRATEGY = {
+    **CONFIG,
+    "common": {**CONFIG["common"], "strategy_names": ["go_on"]},
+    "go_on": {"generator": "SobolGenerator", "min_asks": 100_000},
+}
+
+
+def kept(folder: Path, number: int) -> tuple[list[Any], list[Any]]:
+    """The points of an experiment that its journal has: those asked for, those of them told."""
+    record = record_of(read_journal(folder / "experiments.db"), number)
+    space = Space.of(record.config)
+    asked = [space.decode(trial.point[None]) for trial in record.trials]
+    told = [p for p, t in zip(asked, record.trials, strict=True) if t.outcome is Outcome.TOLD]
+    return asked, told
+
+
+def kill_and_look(folder: Path, answers: int, begin: bool) -> None:
+    """Two experiments, each with a client, and a server that is killed after so many answers.
+
+    The points that a client was given, or told, follow upon those of before; one more may be there,
+    of which the server had no time to say so. begin: the experiments are made first.
+    """
+    with serving_experiments(folder) as server:
+        with Client(server.port) as client:
+            for number in (0, 1) if begin else ():
+                setup = client.ask("setup", {"config_dict": ONE_STRATEGY})
+                assert setup == {"strat_id": number}
+            before = [kept(folder, number) for number in (0, 1)]
+            for number in (0, 1):
+                assert client.ask("resume", {"strat_id": number}) == {"strat_id": number}
+                assert client.ask("info")["current_strat_data_pts"] == len(before[number][1])
+                pending = client.ask("status")["pending"]
+                assert pending == len(before[number][0]) - len(before[number][1])
+            workers = [Worker(server.port, number) for number in (0, 1)]
+            wait_until(lambda: all(len(w.asked) >= answers for w in workers), LIMIT_S)
+            server.end(signal.SIGKILL)
+        for worker in workers:
+            worker.join()
+    for number, worker in enumerate(workers):
+        asked, told = kept(folder, number)
+        assert asked == straight(len(asked), number)
+        for now, then, answered in (
+            (asked, before[number][0], worker.asked),
+            (told, before[number][1], worker.told),
+        ):
+            assert now[: len(then)] == then
+            assert now[len(then) :][: len(answered)] == answered
+            assert len(now) <= len(then) + len(answered) + 1
+
+
+def test_a_server_that_is_killed_has_kept_what_it_answered(tmp_path: Path) -> None:
+    kill_and_look(tmp_path, 9, begin=True)
+    kill_and_look(tmp_path, 2, begin=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_servers_that_are_killed_again_and_again(tmp_path: Path) -> None:
+    for k in range(40):
+        kill_and_look(tmp_path, 7 + 11 * k % 13, begin=k == 0)
+
+
+def test_up_and_down(tmp_path: Path) -> None:
+    with serving_experiments(tmp_path, "--journal", "a/study.db") as server:
+        with Client(server.port) as client:
+            assert client.ask("setup", SETUP) == {"strat_id": 0}
+            assert client.ask("ask")["num_points"] == 1
+            assert client.ask("info")["db_name"] == "a/study.db"
+        process = psutil.Process(server.process.pid)
+        before = sum(process.cpu_times()[:2])
+        time.sleep(0.6)
+        assert sum(process.cpu_times()[:2]) - before < 0.05  # nobody asks for anything
+        status, out = server.end(signal.SIGTERM)
+    assert (status, out) == (0, "journal a/study.db: 0 experiments so far\n")
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["study.db", "study.db.lock"]
+
+
+def test_beside_a_model(tmp_path: Path) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    with serving(tmp_path, "beam.py", "--aepsych", "127.0.0.1:0") as served:
+        host, _, port = served.connection.aepsych.rpartition(":")
+        assert host == "127.0.0.1"
+        with Client(int(port)) as client:
+            assert client.ask("setup", SETUP) == {"strat_id": 0}
+            _, out, _ = served.stop()
+            with pytest.raises(ConnectionError):
+                client.ask("info")
+    assert f"experiments for AEPsych's clients at {served.connection.aepsych}\n" in out
+    assert record_of(read_journal(tmp_path / "run" / "experiments.db")).number == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["serve", "--aepsych", "5555"], "expected HOST:PORT"),
+        (["serve", "--aepsych", "0.0.0.0:0"], "or say --insecure"),
+        (["serve", "--aepsych", "127.0.0.1:0", "--journal", "text"], "is no journal"),
+        (["serve", "--aepsych", "127.0.0.1:0", "--journal", "text/x"], "cannot be made"),
+        (["serve", "--aepsych", "192.0.2.1:0", "--insecure"], "cannot listen on 192.0.2.1"),
+        (["frob"], "No such command"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path,
+    words: list[str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("no journal")
+    status = run(["experiment", *words])
+    out, errors = capsys.readouterr()
+    assert (status, out) == (2, "")
+    assert complaint in errors
+    assert re.fullmatch(r"farm: error: .*\n", errors)
+
+
+def test_two_servers_of_one_journal(tmp_path: Path) -> None:
+    with serving_experiments(tmp_path):
+        words = ("experiment", "serve", "--aepsych", "127.0.0.1:0")
+        status, _, errors = run_farm(*words, cwd=tmp_path)
+    assert status == 2
+    assert "another server has the journal experiments.db" in errors
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["serve", "--help"], ["status", "--help"], ["export", "--help"]):
+        assert run(["experiment", *words]) == 0
+        assert "Examples:" in capsys.readouterr().out
