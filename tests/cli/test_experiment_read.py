@@ -1,0 +1,151 @@
+"""`farm experiment status|export`: what they print and write, and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from farm.cli import run
+from farm.experiment.events import Finished
+from farm.experiment.host import Experiments
+from farm.experiment.journal import Journal
+from farm.protocols.aepsych import Request
+from tests.asking import CONFIG
+from tests.loops import LIMIT_S
+
+NAMED = {**CONFIG, "metadata": {"experiment_name": "bending"}}
+
+
+async def made(path: Path, count: int) -> Experiments:
+    """A journal with so many experiments; of the first, two of three points are told."""
+    experiments = Experiments(path)
+    await experiments.start()
+    session = experiments.session()
+    for number in range(count):
+        config = NAMED if number == 0 else CONFIG
+        await experiments.handle(session, Request("setup", {"config_dict": config}, {}))
+        reply = await experiments.handle(session, Request("ask", {"num_points": 3}, {}))
+        points = reply.answer["config"]
+        for k in range(2 if number == 0 else 0):
+            point = {name: values[k] for name, values in points.items()}
+            message = {"config": point, "outcome": k, "note": f"n{k}"}
+            await experiments.handle(session, Request("tell", message, {}))
+    return experiments
+
+
+def journal(path: Path, count: int) -> None:
+    async def make() -> None:
+        await (await made(path, count)).stop()
+
+    asyncio.run(make())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def experiment(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
+    status = run(["experiment", *shlex.split(words)])
+    return status, *capsys.readouterr()
+
+
+def test_status_in_words(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    journal(folder / "experiments.db", 2)
+    for where in ("experiments.db", "."):
+        status, out, _ = experiment(capsys, f"status {where}")
+        assert status == 0
+        first, second = (line.split() for line in out.splitlines()[1:])
+        assert first == ["0", "bending", "begin", "3", "2", "2", "0", "1", "open"]
+        assert (second[0], second[2:]) == ("1", ["begin", "3", "0", "0", "0", "3", "open"])
+
+
+def test_status_in_json_while_a_server_runs(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    async def look() -> tuple[int, str, str]:
+        experiments = await made(folder / "e.db", 1)
+        try:
+            return experiment(capsys, "status e.db --json")
+        finally:
+            await experiments.stop()
+
+    status, out, _ = asyncio.run(look())
+    assert status == 0
+    (one,) = json.loads(out)
+    assert (one["number"], one["name"], one["asked"], one["told"]) == (0, "bending", 3, 2)
+
+
+def test_status_of_an_empty_journal(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    journal(folder / "e.db", 0)
+    assert experiment(capsys, "status e.db") == (0, "no experiment yet\n", "")
+    assert experiment(capsys, "status e.db --json") == (0, "[]\n", "")
+
+
+def test_a_journal_that_nobody_may_write(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    journal(folder / "e.db", 1)
+    (folder / "e.db.lock").unlink()
+    (folder / "e.db").chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        status, out, _ = experiment(capsys, "status e.db")
+    finally:
+        folder.chmod(0o755)
+    assert status == 0
+    assert "bending" in out
+    assert os.listdir(folder) == ["e.db"]
+
+
+def test_export(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    journal(folder / "e.db", 2)
+    status, out, _ = experiment(capsys, "export e.db t.csv --id 0")
+    assert (status, out) == (0, "2 trials of experiment 0 in t.csv\n")
+    lines = (folder / "t.csv").read_text().splitlines()
+    assert lines[0].endswith(",x,y,outcome_1,note")
+    assert [line.split(",")[-2:] for line in lines[1:]] == [["0.0", "n0"], ["1.0", "n1"]]
+    status, out, _ = experiment(capsys, "export . t.h5 --id 1")
+    assert status == 2  # no experiments.db here
+    status, out, _ = experiment(capsys, "export e.db t.h5 --id 1")
+    assert (status, out) == (0, "3 trials of experiment 1 in t.h5\n")
+    assert run(["sweep", "export", "t.h5", "--csv", "-"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].startswith("point,x,y,outcome_1,status")
+    assert out.count("pending") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("status none.db", "there is no journal none.db"),
+        ("status text", "text"),
+        ("export e.db out.txt", "out.txt ends in .txt; expected .h5 or .csv"),
+        ("export e.db e.csv", "e.csv exists"),
+        ("export e.db out.csv", "has 2 experiments, from 0 to 1; say which: --id N"),
+        ("export e.db out.csv --id 7", "no experiment 7"),
+        ("export e.db none/out.csv --id 0", "none/out.csv"),
+        ("export e.db none/out.h5 --id 0", "none/out.h5"),
+        ("export odd.db out.h5", "no experiment yet"),
+        ("status odd.db", "odd.db"),
+    ],
+)
+def test_mistakes_are_one_line(
+    capsys: pytest.CaptureFixture[str], folder: Path, words: str, complaint: str
+) -> None:
+    journal(folder / "e.db", 2)
+    (folder / "text").write_text("no journal, but a file of some length" * 200)
+    (folder / "e.csv").touch()
+    odd = Journal(folder / "odd.db")
+    odd.append([Finished(experiment=0, time=0.0, strategy=0)]).result(LIMIT_S)
+    odd.close()
+    status, out, errors = experiment(capsys, words)
+    assert (status, out) == (2, "")
+    assert errors.startswith("farm: error: ")
+    assert complaint in errors
+    assert errors.count("\n") == 1
+    assert not (folder / "out.csv").exists()
