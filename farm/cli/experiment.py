@@ -10,7 +10,7 @@ from typing import Any
 import click
 import uvloop
 
-from farm.cli import experiment_read
+from farm.cli import experiment_read, experiment_run
 from farm.experiment.host import Experiments
 from farm.server.aepsych import AepsychServer, read_address
 from farm.sweep.errors import SweepError
@@ -22,6 +22,7 @@ EXAMPLES = """\b
 Examples:
   farm experiment serve                                 for AEPsych's clients at 127.0.0.1:5555
   farm experiment serve --aepsych 127.0.0.1:0 --journal study.db
+  farm experiment run tune.ini model.py --workers 4     points evaluated by a farm
   farm experiment status study.db                       also while a server has it
   farm experiment export study.db trials.csv --id 0
   farm experiment export study.db trials.h5
@@ -110,5 +111,5 @@ async def _serve(host: str, port: int, journal: Path, grace_s: float) -> int:
     return 0
 
 
-for command in experiment_read.COMMANDS:
+for command in (experiment_run.run, *experiment_read.COMMANDS):
     experiment.add_command(command)

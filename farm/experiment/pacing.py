@@ -4,7 +4,8 @@ Pure: times are arguments. A point that is chosen late knows more outcomes, one 
 makes nobody wait. So points are asked for when a place in the farm is free, as long as finding one
 takes next to nothing of what evaluating one takes; else they are asked for ahead, as many as
 places become free meanwhile; and when that does not suffice either, points that fill the space are
-taken, which cost nothing and teach the surrogate something too.
+taken, which cost nothing and teach the surrogate something too. Where evaluating takes far less
+than finding points, it is the worker's time that costs nothing, and it waits.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 
 IDLE_SHARE = 0.03
 """The share of its time that a worker may wait for its next point."""
+
+WORTH = 10.0
+"""A strategy that takes longer than so many evaluations is waited for."""
 
 CLOCK_S = 1e-3
 """Waits shorter than this are over."""
@@ -64,7 +68,7 @@ class Pace:
     def ahead(self) -> int:
         """Points to have ready beyond those that the farm evaluates."""
         run, ask = self._evaluating.value, self._asking.value
-        if run is None or ask is None or ask <= IDLE_SHARE * run:
+        if run is None or ask is None or ask <= IDLE_SHARE * run or ask > WORTH * run:
             return 0
         return min(self.places, math.ceil(ask * self.places / run))
 
@@ -86,14 +90,18 @@ class Pace:
         waiting_s: for how long a place has been free.
         """
         free = self.places - flying - ready
+        run, ask = self._evaluating.value, self._asking.value or 0.0
+        slow = run is not None and max(ask, asking_s or 0.0) > WORTH * run
         if asking_s is None:
+            if slow and flying:  # they are back at once, and as many points are found together
+                return Need()
             if free + self.ahead < (0 if self.ahead else 1):
                 return Need()
             # What is ready is used up while the strategy is at it, and as much again after.
             return Need(ask=max(0, min(free + 2 * self.ahead, 2 * self.places, left)))
-        if free <= 0 or left <= 0 or not self._fill or self._evaluating.value is None:
+        if free <= 0 or left <= 0 or not self._fill or run is None or slow:
             return Need()
-        patience = IDLE_SHARE * self._evaluating.value - waiting_s
-        if patience > CLOCK_S and (self._asking.value or 0.0) - asking_s <= patience:
+        patience = IDLE_SHARE * run - waiting_s
+        if patience > CLOCK_S and ask - asking_s <= patience:
             return Need(wake_s=patience)
         return Need(fill=min(free, left))

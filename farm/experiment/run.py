@@ -130,7 +130,7 @@ class Run:
         """Whether it has come to its end, which is about to be recorded."""
         # Of the stretch that runs, from `begin` on.
         self._info: ModelInfo
-        self._pace = Pace(self._in_flight or 1)
+        self._pace = Pace(self._in_flight or 1, fill=self._subject.fill)
         self._ready: deque[int] = deque()
         self._flying: set[int] = set()
         self._asking = 0  # points that the strategy is looking for

@@ -9,6 +9,7 @@
     outcome.fails = max(stress) > 250
     in_flight = 8                     points evaluated at once; by default, as many as the farm can
     budget = 100                      evaluations in all; by default, until the strategies are done
+    fill = yes                        points that fill the space, when the strategy is busy too long
     retries = 1                       further tries of a point whose evaluation failed
     seed = 7                          of the experiment's random numbers
     time_limit = 600                  seconds for one evaluation, from when it is submitted
@@ -49,7 +50,7 @@ from farm.sweep.errors import SweepError
 from farm.sweep.parameters import Choice, Distribution, Integer, Uniform
 
 OPTIONS = (
-    *("model", "in_flight", "budget", "retries", "seed", "time_limit", "max_time"),
+    *("model", "in_flight", "budget", "fill", "retries", "seed", "time_limit", "max_time"),
     *("input.<input>", "config.<key>", "outcome.<outcome>"),
 )
 
@@ -70,6 +71,7 @@ class Subject:
     expressions: Mapping[str, Expression] = field(default_factory=dict)
     in_flight: int | None = None
     budget: int | None = None
+    fill: bool = True
     retries: int = 1
     seed: int | None = None
     time_limit_s: float | None = None
@@ -147,6 +149,7 @@ def read_subject(config: Config) -> Subject:
         expressions=_expressions(section, config.outcomes),
         in_flight=section.whole_or_none("in_flight", least=1),
         budget=section.whole_or_none("budget", least=1),
+        fill=section.flag("fill", True),
         retries=section.whole("retries", 1),
         seed=section.whole_or_none("seed"),
         time_limit_s=_seconds(section, "time_limit"),

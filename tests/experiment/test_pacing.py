@@ -94,7 +94,7 @@ def simulated(
 
 
 @pytest.mark.parametrize("places", [1, 4, 16])
-@pytest.mark.parametrize("ask_s", [0.001, 0.02, 0.3, 2.0, 20.0])
+@pytest.mark.parametrize("ask_s", [0.001, 0.02, 0.3, 2.0, 5.0])
 @pytest.mark.parametrize("run_s", [[1.0], [0.5, 1.5, 0.7, 1.3]], ids=["even", "uneven"])
 def test_workers_do_not_idle_whatever_a_fit_takes(
     places: int, ask_s: float, run_s: list[float]
@@ -126,6 +126,14 @@ def test_a_strategy_that_cannot_follow_is_helped_out() -> None:
     assert 0 < simulation.fillers < 1600
     assert sum(simulation.asks) + simulation.fillers == 1600
     assert simulation.most_ahead <= 3 * 16
+
+
+@pytest.mark.parametrize("places", [1, 8])
+def test_evaluations_of_no_time_wait_for_the_strategy(places: int) -> None:
+    """Else thousands of points would fill the space, and none be chosen."""
+    simulation = simulated(places, 20 * places, [0.001], 0.5)
+    assert simulation.fillers == 0
+    assert simulation.asks == [places] * 20
 
 
 def test_who_wants_no_fillers_waits() -> None:

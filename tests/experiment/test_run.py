@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from farm.errors import InvalidInput, ModelNotFound
+from farm.experiment import pacing
 from farm.experiment.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.host import Experiments
 from farm.experiment.journal import read_journal
@@ -246,8 +247,11 @@ async def test_a_subject_that_does_not_fit_is_refused_before_anything_runs(tmp_p
 
 
 @on_loop
-async def test_points_fill_the_space_while_the_strategy_is_busy(tmp_path: Path) -> None:
+async def test_points_fill_the_space_while_the_strategy_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second ask is held up; the one worker does not wait for it, and the record says so."""
+    monkeypatch.setattr(pacing, "WORTH", np.inf)  # the bowl takes no time
     released = asyncio.Event()
 
     class Slow(Experiments):

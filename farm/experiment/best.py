@@ -1,0 +1,92 @@
+"""The best point of an experiment: of those that were told, and where its surrogate is highest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array
+from farm.errors import InvalidInput
+from farm.experiment.config import OutcomeKind
+from farm.experiment.experiment import Experiment
+from farm.experiment.perform import perform
+from farm.experiment.work import Answered, Query, QueryKind
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A point and its outcomes, by name. probability: outcomes are probabilities of a 1."""
+
+    point: Mapping[str, Any]
+    outcomes: Mapping[str, float]
+    probability: bool = False
+
+
+def best_told(experiment: Experiment, outcome: str | None = None, *, least: bool = False) -> Best:
+    """The told point whose outcome is greatest, or least.
+
+    outcome: which, if there are several. Raises InvalidInput when none was told, or the outcome is
+    binary: of ones and zeros none is the best.
+    """
+    place = _place(experiment, outcome)
+    chosen = experiment.config.outcomes[place]
+    if chosen.kind is OutcomeKind.BINARY:
+        raise InvalidInput(
+            f"outcome {chosen.name!r} is binary, so no told point is better than another; the "
+            "surrogate knows where a 1 is most likely"
+        )
+    x, y = experiment.trials
+    if not len(y):
+        raise InvalidInput(f"experiment {experiment.number} has no trial that is modelled yet")
+    at = int(np.argmin(y[:, place]) if least else np.argmax(y[:, place]))
+    return _best(experiment, x[at : at + 1], y[at].tolist(), probability=False)
+
+
+def best_expected(
+    experiment: Experiment, outcome: str | None = None, *, least: bool = False
+) -> Best:
+    """Where the surrogate's mean is greatest, or least; of a binary outcome the probability.
+
+    Raises FarmError when there is no surrogate or no data, or the extra for it is missing.
+    """
+    place = _place(experiment, outcome)
+    strategy = experiment.with_surrogate()
+    if strategy is None:
+        raise InvalidInput(
+            f"experiment {experiment.number} has no strategy with a model, which could be asked"
+        )
+    if not experiment.modelled:
+        raise InvalidInput(f"experiment {experiment.number} has no trial that is modelled yet")
+    if len(experiment.config.outcomes) > 1:
+        raise InvalidInput("the surrogate's best point of several outcomes is not defined")
+    probability = experiment.config.outcomes[place].kind is OutcomeKind.BINARY
+    answer = perform(
+        Query(
+            config=experiment.config,
+            strategy=strategy,
+            kind=QueryKind.MIN if least else QueryKind.MAX,
+            data=experiment.data(strategy),
+            probability=probability,
+            seed=experiment.seed,
+        )
+    )
+    assert isinstance(answer, Answered), "as it answers a query"
+    return _best(experiment, answer.x, list(answer.y), probability=probability)
+
+
+def _best(experiment: Experiment, x: Array, y: list[float], *, probability: bool) -> Best:
+    point = {name: values[0] for name, values in experiment.space.decode(x).items()}
+    names = [outcome.name for outcome in experiment.config.outcomes]
+    return Best(point, dict(zip(names, y, strict=True)), probability)
+
+
+def _place(experiment: Experiment, outcome: str | None) -> int:
+    names = [one.name for one in experiment.config.outcomes]
+    if outcome is None:
+        return 0
+    if outcome not in names:
+        raise InvalidInput(f"no outcome {outcome!r}; expected one of {', '.join(names)}")
+    return names.index(outcome)
