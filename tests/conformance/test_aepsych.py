@@ -1,0 +1,409 @@
+"""AEPsych's own Python client, and messages as its MATLAB and Unity clients write them, against
+`farm experiment serve` as a process on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.protocols.aepsych import read_answer
+from tests.serving import FARM, LIMIT_S, environment
+
+client_package = pytest.importorskip("aepsych_client")
+
+CONFIG = """
+[common]
+parnames = [x1, x2]
+stimuli_per_trial = 1
+outcome_types = [continuous]
+strategy_names = [init_strat]
+
+[x1]
+par_type = continuous
+lower_bound = -5
+upper_bound = 10
+
+[x2]
+par_type = continuous
+lower_bound = 0
+upper_bound = 15
+
+[init_strat]
+generator = SobolGenerator
+min_asks = 6
+
+[SobolGenerator]
+seed = 123
+
+[metadata]
+experiment_name = sobol demo
+participant_id = p01
+"""
+OPTIMISE = CONFIG.replace("[init_strat]\n\n[x1]", "[init_strat, opt_strat]\n\n[x1]").replace(
+    "min_asks = 6",
+    "min_asks = 2\n[opt_strat]\ngenerator = OptimizeAcqfGenerator\nmodel = GPRegressionModel\n"
+    "min_asks = 2\n[OptimizeAcqfGenerator]\nacqf = qLogNoisyExpectedImprovement",
+)
+TWO_OUTCOMES = CONFIG.replace(
+    "outcome_types = [continuous]",
+    "outcome_types = [binary, continuous]\noutcome_names = [responded, size]",
+)
+PAIRS = CONFIG.replace("per_trial = 1", "per_trial = 2").replace("[continuous]", "[binary]")
+
+NewClient = Callable[[], Any]
+
+
+class Server:
+    """`farm experiment serve` on a journal, which outlives it."""
+
+    def __init__(self, journal: Path) -> None:
+        self.journal = journal
+        self.start()
+
+    def start(self) -> None:
+        arguments = ["experiment", "serve", "--aepsych", "127.0.0.1:0", "--journal"]
+        self.process = subprocess.Popen(
+            [*FARM, *arguments, str(self.journal)],
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"127\.0\.0\.1:(\d+)", line)
+        assert found is not None, line
+        self.port = int(found[1])
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """The status it ends with."""
+        self.process.send_signal(number)
+        self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode
+
+
+@contextmanager
+def stock_clients(server: Server) -> Iterator[NewClient]:
+    """Makes stock clients, and puts them away without their words when they are deleted."""
+    clients = []
+
+    def new() -> Any:
+        client = client_package.AEPsychClient(ip="127.0.0.1", port=server.port)
+        clients.append(client)
+        return client
+
+    yield new
+    for client in clients:
+        with contextlib.suppress(OSError, ValueError):
+            client.finalize()
+        client.finalize = lambda: None  # which it calls as it is deleted, without a connection
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("aepsych") / "study.db")
+    yield server
+    assert server.end() == 0
+
+
+@pytest.fixture
+def new_client(server: Server) -> Iterator[NewClient]:
+    with stock_clients(server) as new:
+        yield new
+
+
+class Wire:
+    """A plain socket: texts out, objects in."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
+
+    def send(self, *pieces: str) -> None:
+        for piece in pieces:
+            self.socket.sendall(piece.encode())
+
+    def read(self) -> dict[str, Any]:
+        data = b""
+        while True:
+            more = self.socket.recv(65536)
+            assert more, "the server has closed the connection"
+            data += more
+            with contextlib.suppress(ValueError):
+                answer = json.loads(data)
+                assert isinstance(answer, dict)
+                return answer
+
+    def say(self, text: str) -> dict[str, Any]:
+        self.send(text)
+        return self.read()
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    wire = Wire(server.port)
+    yield wire
+    wire.socket.close()
+
+
+def text(value: object) -> str:
+    return json.dumps(value)
+
+
+# The Python client
+
+
+def test_the_python_client_through_a_sobol_experiment(new_client: NewClient) -> None:
+    client = new_client()
+    (number,) = client.configure(config_str=CONFIG, config_name="demo").values()
+    assert client.parameters() == {"x1": [-5.0, 10.0], "x2": [0.0, 15.0]}
+    answers = [client.ask(), client.ask(num_points=3)]
+    assert [answer["num_points"] for answer in answers] == [1, 3]
+    assert client.tell(answers[0]["config"], 24.5, response_time=0.25, tag="r0") == {
+        "trials_recorded": 1,
+        "model_data_added": 1,
+    }
+    assert client.tell(answers[1]["config"], [151.0, 66.25, 118.5]) == {
+        "trials_recorded": 3,
+        "model_data_added": 3,
+    }
+    assert client.tell({"x1": [0.6], "x2": [2.0]}, 27.5, model_data=False) == {
+        "trials_recorded": 1,
+        "model_data_added": 0,
+    }
+    info = client.info()
+    assert info["current_strat_index"] == number
+    assert info["current_strat_data_pts"] == 4
+    assert list(info) == [
+        "db_name",
+        "exp_id",
+        "strat_count",
+        "all_strat_names",
+        "current_strat_index",
+        "current_strat_name",
+        "current_strat_data_pts",
+        "current_strat_model",
+        "current_strat_acqf",
+        "current_strat_finished",
+        "current_strat_can_fit",
+    ]
+    assert client.get_config(section="init_strat", property="min_asks") == {
+        "init_strat": {"min_asks": "6"}
+    }
+    assert client.get_config()["x1"]["upper_bound"] == "10"
+    assert client.ask(2)["is_finished"] is True
+    assert client.finish_strategy() == {"finished_strategy": "init_strat", "finished_strat_idx": 0}
+    with pytest.raises(RuntimeError, match="a query needs a model"):
+        client.query()
+    assert client.finalize() == {"termination_type": "Terminate", "success": True}
+
+
+def test_the_python_client_resumes_what_it_has_set_up(new_client: NewClient) -> None:
+    client = new_client()
+    (first,) = client.configure(config_str=CONFIG, config_name="first").values()
+    asked = client.ask()["config"]
+    client.tell(asked, 1.5)
+    (second,) = client.configure(config_str=CONFIG, config_name="second").values()
+    assert second == first + 1
+    assert client.ask()["config"] == asked, "the same config with a seed of its own"
+    assert client.resume(config_name="first") == {"strat_id": first}
+    assert client.info()["current_strat_data_pts"] == 1
+    assert client.ask()["config"] != asked
+
+
+def test_the_python_client_goes_on_after_errors(new_client: NewClient) -> None:
+    client = new_client()
+    with pytest.raises(RuntimeError, match="no experiment is current"):
+        client.ask()
+    with pytest.raises(RuntimeError, match="has the bounds 20 and 15"):
+        client.configure(config_str=CONFIG.replace("lower_bound = 0", "lower_bound = 20"))
+    client.configure(config_str=CONFIG)
+    for config, outcome, says in (
+        ({"x1": [1.0]}, 1.0, "parameter 'x2' is missing in config"),
+        ({"x1": [1.0], "x2": ["high"]}, 1.0, "parameter 'x2' is 'high'"),
+        ({"x1": [1.0], "x2": [1.0]}, [1.0, 2.0], "2 values"),
+        ({"x1": [1.0], "x2": [1.0]}, {"size": 1.0}, "expected outcome_1"),
+    ):
+        with pytest.raises(RuntimeError, match=says):
+            client.tell(config, outcome)
+    assert client.info()["current_strat_data_pts"] == 0
+    assert client.tell({"x1": [1.0], "x2": [1.0]}, float("nan"))["model_data_added"] == 0
+    # An error that repeats a long request is as short as what the client reads.
+    with pytest.raises(RuntimeError, match="'x2' is missing"):
+        client.tell({"x1": [0.123456789] * 1000}, 1.0)
+
+
+def test_the_python_client_with_several_outcomes_and_pairs(new_client: NewClient) -> None:
+    client = new_client()
+    client.configure(config_str=TWO_OUTCOMES)
+    assert client.tell(client.ask()["config"], {"size": [0.5], "responded": "1"}) == {
+        "trials_recorded": 1,
+        "model_data_added": 1,
+    }
+    client.configure(config_str=PAIRS)
+    config = client.ask()["config"]
+    assert [len(pairs[0]) for pairs in config.values()] == [2, 2]
+    assert client.tell(config, 1)["model_data_added"] == 1
+
+
+def test_as_many_points_as_the_python_client_can_read(new_client: NewClient) -> None:
+    client = new_client()
+    client.configure(config_str=CONFIG)
+    assert len(client.ask(100)["config"]["x1"]) == 100
+
+
+def test_many_clients_at_once_and_none_disturbs_another(new_client: NewClient) -> None:
+    clients = [new_client() for _ in range(8)]
+    numbers = [next(iter(c.configure(config_str=CONFIG).values())) for c in clients]
+    assert len(set(numbers)) == 8
+    for k, client in enumerate(clients):
+        for _ in range(k):
+            client.tell(client.ask()["config"], 1.0)
+    clients.pop(3).finalize()
+    counts = [client.info()["current_strat_data_pts"] for client in clients]
+    assert counts == [0, 1, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.slow
+def test_the_python_client_with_a_model(new_client: NewClient) -> None:
+    pytest.importorskip("botorch")
+    client = new_client()
+    client.configure(config_str=OPTIMISE)
+    for outcome in (1.0, 2.5):
+        client.tell(client.ask()["config"], outcome)
+    asked = client.ask()
+    assert client.info()["current_strat_name"] == "opt_strat"
+    client.tell(asked["config"], 1.5)
+    info = client.info()
+    assert info["current_strat_can_fit"] is True
+    assert info["current_strat_model"] == "GPRegressionModel"
+    best = client.query("max")
+    assert set(best) == {"query_type", "probability_space", "constraints", "x", "y"}
+    assert isinstance(best["y"], float)
+    held = client.query("max", constraints={0: 2.0})
+    assert held["x"]["x1"] == [2.0]
+    assert held["y"] <= best["y"] + 0.01
+    there = client.query("prediction", x={"x1": [0.5], "x2": [3.0]})
+    assert there["x"] == {"x1": [0.5], "x2": [3.0]}
+    inverse = client.query("inverse", y=there["y"])
+    assert inverse["y"] == pytest.approx(there["y"], abs=0.05)
+    assert client.query("min")["y"] <= inverse["y"] + 0.01
+    with pytest.raises(RuntimeError, match="probability_space is true"):
+        client.query("max", probability_space=True)
+
+
+def test_an_experiment_goes_on_after_its_server_was_killed(tmp_path: Path) -> None:
+    server = Server(tmp_path / "study.db")
+    try:
+        with stock_clients(server) as new:
+            client = new()
+            client.configure(config_str=CONFIG)
+            before = client.ask(2)["config"]
+            client.tell({name: [values[0]] for name, values in before.items()}, 1.5)
+            server.end(signal.SIGKILL)
+        server.start()
+        with stock_clients(server) as new:
+            client = new()
+            client.configs.append(0)  # the client resumes what it knows alone
+            assert client.resume(config_id=0) == {"strat_id": 0}
+            assert client.info()["current_strat_data_pts"] == 1
+            after = client.ask()["config"]
+            (number,) = client.configure(config_str=CONFIG).values()
+            assert number == 1
+            whole = client.ask(3)["config"]
+            assert whole == {name: before[name] + after[name] for name in before}
+    finally:
+        server.end()
+
+
+# Messages of other clients
+
+
+def test_the_matlab_clients_messages(wire: Wire) -> None:
+    number = wire.say(
+        text(
+            {"type": "setup", "version": "0.01", "metadata": {}, "message": {"config_str": CONFIG}}
+        )
+        + "\n"
+    )["strat_id"]
+    asked = wire.say('{"type":"ask","message":"","version":"0.01"}\n')
+    assert asked["num_points"] == 1
+    assert wire.say('{"type":"tell","message":{"config":{"x1":0.5,"x2":[1]},"outcome":1}}\n') == {
+        "trials_recorded": 1,
+        "model_data_added": 1,
+    }
+    resume = {"type": "resume", "version": "0.01", "message": {"strat_id": str(number)}}
+    assert wire.say(text(resume) + "\n") == {"strat_id": number}
+    assert wire.say('{"type":"can_model","message":""}\n') == {"can_model": False}
+    assert wire.say('{"type":"params","message":""}\n')["x1"] == [-5.0, 10.0]
+
+
+def test_the_unity_clients_messages(wire: Wire) -> None:
+    def unity(type: str, message: object, extra: object = None) -> dict[str, Any]:
+        return wire.say(text({"message": message, "type": type, "extra_info": extra}))
+
+    setup = unity("setup", {"config_str": CONFIG})
+    assert list(setup) == ["strat_id"], "it is read as a map of text to whole numbers"
+    assert type(setup["strat_id"]) is int
+    assert unity("ask", "")["num_points"] == 1
+    trial = {"config": {"x1": [0.7], "x2": [0.2]}, "outcome": 0.25}
+    assert unity("tell", trial, {"response_time": 0.9})["model_data_added"] == 1
+    assert unity("parameters", "")["x2"] == [0.0, 15.0]
+    assert unity("info", "")["current_strat_can_fit"] is False
+    query = {"query_type": "max", "x": {}, "y": 0.0, "constraints": {}, "probability_space": False}
+    assert "needs a model" in unity("query", query)["server_error"]
+    assert unity("exit", "") == {"termination_type": "Terminate", "success": True}
+    assert wire.socket.recv(1) == b"", "exit ends the connection"
+
+
+def test_messages_however_they_are_cut(wire: Wire) -> None:
+    parameters = text({"type": "parameters", "message": {}})
+    assert wire.say("\r\n" + parameters + "\r\n") == {}
+    wire.send("\n", parameters[:15])
+    assert wire.say(parameters[15:]) == {}
+    assert wire.say("\ufeff" + parameters) == {}
+    wire.send(parameters + parameters + "\n" + parameters)
+    data = b""
+    while len(data) < 3 * len(b"{}"):
+        data += wire.socket.recv(65536)
+    assert data == b"{}{}{}"
+    large = {"type": "setup", "message": {"config_str": "# " + "a" * 600_000 + CONFIG}}
+    assert "strat_id" in wire.say(text(large))
+    assert wire.say(text({"type": "ask", "message": {"num_points": 200}}))["num_points"] == 200
+
+
+@pytest.mark.parametrize(
+    "garbage", ["hello", "[1, 2, 3]", "5", "null", '{"type": ask', '{"a": 1]', "\x00", '"text"']
+)
+def test_garbage_has_an_answer_and_the_conversation_goes_on(wire: Wire, garbage: str) -> None:
+    assert "not JSON" in wire.say(garbage)["server_error"]
+    assert wire.say('{"type": "parameters", "message": {}}') == {}
+
+
+def test_an_error_has_two_keys_and_repeats_the_request(wire: Wire) -> None:
+    requests: list[dict[str, Any]] = [
+        {"type": "resume", "message": {"strat_id": 999}},
+        {"message": {}},
+        {"type": "no_such_type", "message": {}},
+        {"type": "setup", "message": "text"},
+        {"type": "tell", "message": {"config": {"x": 1}, "outcome": 1}},
+    ]
+    for request in requests:
+        answer = wire.say(text(request))
+        assert list(answer) == ["server_error", "message"]
+        assert answer["message"] == request
+        assert "\n" not in answer["server_error"]
+
+
+def test_read_answer_reads_what_the_server_writes(wire: Wire) -> None:
+    wire.send(text({"type": "setup", "message": {"config_str": CONFIG}}))
+    assert read_answer(wire.socket.recv(4096)) is not None
