@@ -55,6 +55,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
     if "slurm" in state:
         parts += _slurm(state["slurm"])
+    if state.get("experiments"):
+        parts.append(_experiments(state["experiments"]))
     parts.extend(
         f"{title}: " + ", ".join(f"{q} {duration(value[q])}" for q in ("p50", "p95", "p99"))
         for title, value in (
@@ -100,6 +102,19 @@ def _workers(rows: list[dict[str, Any]]) -> Table:
             "idle" if busy_s is None else duration(busy_s),
             str(row["done"]),
         )
+    return table
+
+
+def _experiments(rows: list[dict[str, Any]]) -> Table:
+    table = Table("experiment", "strategy", box=None, header_style="dim")
+    for column in ("asked", "told", "failed", "pending"):
+        table.add_column(column, justify="right")
+    table.add_column("state")
+    for row in rows:
+        name = f"{row['number']} {row['name']}".rstrip()
+        numbers = (str(row[key]) for key in ("asked", "told", "failed", "pending"))
+        state = row["run"] or ("finished" if row["finished"] else "open")
+        table.add_row(escape(name), escape(row["strategy_name"]), *numbers, state)
     return table
 
 

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 OnRun = Callable[[RunCommand, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Carries out a command for the closed loop, given also what the experiment knows of it, and gives
 the answer. Raises FarmError."""
+
+SHOWN = 20
+"""Experiments that the status of a server shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,11 @@ class Experiments:
     async def perform(self, number: int, work: Work) -> Generated | Answered:
         """Do work for an experiment, in its process if it needs one. Raises FarmError."""
         return await self._fitters.perform(number, work)
+
+    def status(self) -> list[dict[str, Any]]:
+        """What there is to see of the last `SHOWN` experiments, as JSON data."""
+        last = sorted(self.experiments)[-SHOWN:]
+        return [asdict(self.experiments[number].snapshot()) for number in last]
 
     def waits(self, number: int) -> bool:
         """Whether somebody has asked this experiment for points and waits for them."""

@@ -285,6 +285,7 @@ class Farm:
         if self._aepsych_address is not None and self.experiments is not None:
             self._runs = Runs(self.experiments, Around(self.dispatcher))
             self._runs.start()
+            self.dispatcher.add_part("experiments", self.experiments.status)
             host, port = self._aepsych_address
             self._aepsych = AepsychServer(self.experiments, host=host, port=port)
             self.connection = replace(self.connection, aepsych=await self._aepsych.start())

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+import urllib3
 
 from farm.cli import run
 from farm.experiment.grammar import read_config
@@ -215,6 +216,8 @@ def test_beside_a_model(tmp_path: Path) -> None:
         assert host == "127.0.0.1"
         with Client(int(port)) as client:
             assert client.ask("setup", SETUP) == {"strat_id": 0}
+            status = urllib3.request("GET", f"{served.connection.url}/farm/status").json()
+            assert [row["strategy_name"] for row in status["experiments"]] == ["begin"]
             _, out, _ = served.stop()
             with pytest.raises(ConnectionError):
                 client.ask("info")

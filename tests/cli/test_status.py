@@ -81,6 +81,20 @@ def test_jobs_of_an_elastic_farm_are_shown_with_what_is_in_their_way() -> None:
     assert "refused small: error: [x] invalid" in out
 
 
+def test_experiments_are_shown() -> None:
+    numbers = {"asked": 12, "told": 9, "failed": 1, "pending": 2}
+    row = {"number": 0, "name": "[b]", "strategy_name": "opt", **numbers}
+    rows = [
+        {**row, "run": "paused", "finished": False},
+        {**row, "number": 1, "name": "", "run": None, "finished": True},
+    ]
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(tables({**EMPTY, "experiments": rows, "events": []}))
+    out = console.export_text()
+    assert re.search(r"0 \[b\] +opt +12 +9 +1 +2 +paused", out)
+    assert re.search(r"1 +opt +12 +9 +1 +2 +finished", out)
+
+
 EMPTY: dict[str, Any] = {
     "workers": [],
     "queues": [],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sqlite3
@@ -251,10 +252,10 @@ def test_whoever_leaves_leaves_nothing_half_done(path: Path) -> None:
             leaving.cancel()
             await asyncio.wait({leaving})
         assert not experiments.waits(0)
+        assert (await said(experiments, session, "ask"))["num_points"] == 1
         await experiments.stop()
         again = await started(path)
         assert state(again) == state(experiments)
-        assert again.experiments[0].asked > 0
         assert again.experiments[0].told > 0
         await again.stop()
 
@@ -359,6 +360,23 @@ def test_events_from_inside(path: Path) -> None:
         again = await started(path)
         assert state(again) == before
         await again.stop()
+
+    run()
+
+
+def test_what_a_status_shows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.experiment.host.SHOWN", 2)
+
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        for _ in range(3):
+            await said(experiments, session, "setup", SETUP)
+        await said(experiments, session, "ask")
+        shown = json.loads(json.dumps(experiments.status()))
+        assert [(row["number"], row["asked"]) for row in shown] == [(1, 0), (2, 1)]
+        await experiments.stop()
 
     run()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import farm
+from farm.experiment.experiment import Snapshot
 from farm.server.page import PAGE
 from tests.front_door import front_door
 
@@ -41,10 +43,11 @@ def test_the_page_reads_only_what_the_status_says() -> None:
     with front_door({"double": double}) as door:
         door.ask("POST", "/Evaluate", {"name": "double", "input": [[1]]})
         status = door.ask("GET", "/farm/status").json()
-    assert used("state") <= {*status, "slurm", "kinds", "jobs", "problem"}
+    assert used("state") <= {*status, "slurm", "kinds", "jobs", "problem", "experiments"}
     assert used("w", "worker") <= set(status["workers"][0])
     assert used("q") <= set(status["queues"][0])
     assert used("e") <= set(status["events"][0])
+    assert used("x") <= {field.name for field in fields(Snapshot)}
 
 
 def used(*names: str) -> set[str]:
