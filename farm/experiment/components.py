@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from farm.errors import InvalidInput
 from farm.experiment import names
 from farm.experiment.config import Acquisition, Generator, Outcome, OutcomeKind, Surrogate
-from farm.experiment.ini import Document, Section
+from farm.experiment.ini import COMMON, Document, Section
+from farm.experiment.listed import block_size
 from farm.experiment.names import Names
 
 DEEPEST_ALIAS = 10
@@ -64,7 +65,10 @@ class Components:
         where = strategy.where("generator")
         section, kind = self._component(name, where, names.GENERATORS)
         if kind in names.MODEL_FREE:
-            self._check_seed(section)
+            if section.all.get("seed", "").lower() not in ("", "none"):
+                section.whole("seed", 0)
+            if kind == names.LATIN_HYPERCUBE:
+                block_size(section, 0)
             return Generator(kind, section.name, section.all)
         if surrogate is None:
             raise InvalidInput(
@@ -94,15 +98,16 @@ class Components:
         self, section: Section, kind: str, strategy: Section, surrogate: Surrogate
     ) -> Generator:
         """A generator with its acquisition function, from its section, the strategy or [common]."""
-        for place in (section.own, strategy.own, section.all):
-            if name := place.get("acqf"):
+        common = Section(COMMON, self.document.own.get(COMMON, {}))
+        for place in (section, strategy, common):
+            if name := place.own.get("acqf"):
                 break
         else:
             raise InvalidInput(
                 f"acqf is missing in [{section.name}], [{strategy.name}] and [common]; expected "
                 "an acquisition function such as qLogNoisyExpectedImprovement"
             )
-        where = f"[{section.name}] acqf"
+        where = f"[{place.name}] acqf"
         acqf, acqf_kind = self._component(name, where, names.ACQUISITIONS)
         objective = ""
         if acqf.all.get("objective", "").lower() not in ("", "none"):
@@ -143,10 +148,6 @@ class Components:
                 f"{where} is {kind}, but the outcome {outcome.name!r} is {outcome.kind}; "
                 f"expected outcome_types = [binary], or {names.REGRESSION}"
             )
-
-    def _check_seed(self, section: Section) -> None:
-        if section.all.get("seed", "").lower() not in ("", "none"):
-            section.whole("seed", 0)
 
     def _one_each(self, section: Section, option: str, what: str) -> tuple[str, ...]:
         expected = f"{len(self.outcomes)} names, one {what} for each outcome"

@@ -14,14 +14,12 @@ from farm.call import Array
 from farm.experiment import names
 from farm.experiment.config import Config, Generator
 from farm.experiment.ini import Section
-from farm.experiment.listed import Listed, check_held, read_listed
+from farm.experiment.listed import Listed, block_size, check_held, read_listed
 from farm.experiment.space import Space
 from farm.experiment.work import Generate, Generated
 
 FILLER_KEY = 0x66696C6C
 """Spawn key of the points that fill in, apart from the numbers of strategies."""
-SMALLEST_BLOCK = 16
-"""Points of one Latin hypercube, for strategies that say nothing of their number."""
 
 
 def generate_model_free(work: Generate) -> Generated:
@@ -45,7 +43,7 @@ def generate_model_free(work: Generate) -> Generated:
         unit = _random(space, seed, work.asked, work.count)
     elif generator.kind == names.LATIN_HYPERCUBE:
         section = Section(generator.name, generator.options, generator.options)
-        size = section.whole("size", max(strategy.min_asks, SMALLEST_BLOCK), least=1)
+        size = block_size(section, strategy.min_asks)
         unit = _latin_hypercubes(space, seed, work.asked, work.count, size)
     else:
         unit = _quasi_random(generator.kind, space, seed, work.asked, work.count)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
+from farm.call import Array
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.experiment import names
 from farm.experiment.components import Components
@@ -39,6 +41,7 @@ OLDER_OUTCOMES = {
 }
 """Words of `outcome_type`, which older configs have: kind and number of stimuli."""
 
+MOST_PARAMETERS = MOST_STRATEGIES = 1000
 LONGEST_ERROR = 400
 """Characters: names in a config may be of any length, and answers may not."""
 
@@ -66,9 +69,12 @@ def _read(source: str | Mapping[str, Any]) -> Config:
     space = Space(parameters, stimuli)
     components = Components(document, outcomes, stimuli, warnings)
     expected = "the names of the strategies' sections, such as [init_strat, opt_strat]"
+    strategy_names = common.unique_names("strategy_names", expected)
+    if len(strategy_names) > MOST_STRATEGIES:
+        raise common.wrong("strategy_names", f"{MOST_STRATEGIES} names at most")
     strategies = tuple(
         _strategy(document.section(name), components, space, outcomes, warnings)
-        for name in common.unique_names("strategy_names", expected)
+        for name in strategy_names
     )
     if common.has("extensions"):
         warnings.append("[common] extensions is ignored: no files are run for a config")
@@ -93,16 +99,20 @@ def _parameters(document: Document, common: Section) -> tuple[Parameter, ...]:
     parnames = common.unique_names("parnames", expected)
     if reserved := {COMMON, METADATA, SUBJECT} & set(parnames):
         raise common.wrong("parnames", f"other names than {reserved.pop()!r}, which is a section")
-    parameters = tuple(
-        _parameter(document.section(name), position, len(parnames), common)
-        for position, name in enumerate(parnames)
-    )
+    if len(parnames) > MOST_PARAMETERS:
+        raise common.wrong("parnames", f"{MOST_PARAMETERS} names at most, not {len(parnames)}")
+    sections = [document.section(name) for name in parnames]
+    lower = _bounds(sections, "lower_bound", "lb", common)
+    upper = _bounds(sections, "upper_bound", "ub", common)
+    parameters = tuple(map(_parameter, sections, lower, upper))
     if all(p.kind is ParameterKind.FIXED for p in parameters):
         raise common.wrong("parnames", "at least one parameter that is not fixed")
     return parameters
 
 
-def _parameter(section: Section, position: int, total: int, common: Section) -> Parameter:
+def _parameter(
+    section: Section, lower_bound: Callable[[], float], upper_bound: Callable[[], float]
+) -> Parameter:
     name = section.name
     kind = section.one_of("par_type", tuple(ParameterKind), ParameterKind.CONTINUOUS)
     log_scale = section.flag("log_scale", False)
@@ -124,8 +134,7 @@ def _parameter(section: Section, position: int, total: int, common: Section) -> 
         if len(choices) < 2:
             raise section.wrong("choices", "at least two; for one use par_type = fixed")
         return Parameter(name, kind, upper=len(choices) - 1.0, choices=choices)
-    lower = _bound(section, "lower_bound", "lb", position, total, common)
-    upper = _bound(section, "upper_bound", "ub", position, total, common)
+    lower, upper = lower_bound(), upper_bound()
     if not lower < upper:
         raise InvalidInput(
             f"[{name}] has the bounds {lower:g} and {upper:g}; expected lower < upper, "
@@ -142,21 +151,32 @@ def _parameter(section: Section, position: int, total: int, common: Section) -> 
     return Parameter(name, kind, lower, upper, log_scale)
 
 
-def _bound(
-    section: Section, option: str, all_option: str, position: int, total: int, common: Section
-) -> float:
-    """A bound from the parameter's section, else from the list for all in [common]."""
-    if section.has(option):
-        return section.number(option)
-    if not common.has(all_option):
-        raise InvalidInput(
-            f"[{section.name}] {option} is missing, and so is [common] {all_option}; "
-            "expected a finite number"
-        )
-    bounds = common.numbers(all_option, f"{total} numbers, one for each of parnames")
-    if len(bounds) != total:
-        raise common.wrong(all_option, f"{total} numbers, one for each of parnames")
-    return float(bounds[position])
+def _bounds(
+    sections: Sequence[Section], option: str, all_option: str, common: Section
+) -> list[Callable[[], float]]:
+    """How to read each parameter's bound: from its section, else from the list in [common], which
+    is looked at only when a parameter needs it."""
+    expected = f"{len(sections)} numbers, one for each of parnames"
+
+    @cache
+    def of_all() -> Array:
+        bounds = common.numbers(all_option, expected)
+        if len(bounds) != len(sections):
+            raise common.wrong(all_option, expected)
+        return bounds
+
+    def bound(position: int) -> float:
+        section = sections[position]
+        if section.has(option):
+            return section.number(option)
+        if not common.has(all_option):
+            raise InvalidInput(
+                f"[{section.name}] {option} is missing, and so is [common] {all_option}; "
+                "expected a finite number"
+            )
+        return float(of_all()[position])
+
+    return [partial(bound, position) for position in range(len(sections))]
 
 
 def _outcomes(common: Section, warnings: list[str]) -> tuple[tuple[Outcome, ...], int]:
@@ -208,7 +228,7 @@ def _strategy(
     warnings: list[str],
 ) -> Strategy:
     min_asks = section.whole("min_asks", 0)
-    if "n_trials" in section.own and "min_asks" not in section.own:
+    if section.has("n_trials") and not section.has("min_asks"):
         min_asks = section.whole("n_trials", 0)
         warnings.append(f"{section.where('n_trials')} is an older spelling of min_asks")
     if section.has("seed_data_conditions"):
@@ -261,8 +281,8 @@ def _metadata(document: Document) -> Metadata:
 def _sections(document: Document, parameters: tuple[Parameter, ...]) -> dict[str, Options]:
     """What `get_config` answers: [common] repeated everywhere, with the bounds of all."""
     computed = {
-        "lb": f"[{', '.join(f'{p.lower:.17g}' for p in parameters)}]",
-        "ub": f"[{', '.join(f'{p.upper:.17g}' for p in parameters)}]",
+        "lb": f"[{', '.join(repr(p.lower).removesuffix('.0') for p in parameters)}]",
+        "ub": f"[{', '.join(repr(p.upper).removesuffix('.0') for p in parameters)}]",
     }
     common = {**document.own.get(COMMON, {}), **computed}
     others = {n: {**own, **common, **own} for n, own in document.own.items() if n != COMMON}

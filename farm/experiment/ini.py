@@ -27,6 +27,10 @@ LONGEST_TEXT = 1 << 20
 """Characters of a configuration, references followed; the longest in use have some thousands."""
 DEEPEST_REFERENCE = 10
 DEEPEST_LIST = 4
+MOST_COMMON = 1000
+"""Options of [common], which every section gets."""
+LONGEST_ANSWER = 1 << 23
+"""Characters of all sections with what [common] gives each."""
 LONGEST_BLANK = 20
 """Blanks in a row, longer ones are shortened: configparser's time grows with their length, for
 every character of a line that is no option."""
@@ -195,7 +199,15 @@ def read_document(source: str | Mapping[str, Any]) -> Document:
         raise InvalidInput(
             f"the config is a {type(source).__name__}; expected a text or an object of sections"
         )
-    return Document(text, _resolved(raw))
+    own = _resolved(raw)
+    common = own[COMMON]
+    repeated = sum(len(option) + len(value) for option, value in common.items()) * len(own)
+    if len(common) > MOST_COMMON or repeated > LONGEST_ANSWER:
+        raise InvalidInput(
+            f"[common] has {len(common)} options, {repeated} characters in all {len(own)} sections "
+            f"together; expected {MOST_COMMON} and {LONGEST_ANSWER} at most"
+        )
+    return Document(text, own)
 
 
 def read_list(text: str) -> Nested:

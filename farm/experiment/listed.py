@@ -1,4 +1,4 @@
-"""Points that a config lists: `points` of the manual generator and of that around points. Pure."""
+"""Options of generators that need no surrogate: listed points, boxes around them, blocks. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from farm.experiment.space import Space, coordinate
 
 MOST_POINTS = 10**6
 """Listed points, those around them included; they are made at once."""
+
+SMALLEST_BLOCK, LARGEST_BLOCK = 16, 4096
+"""Points of one Latin hypercube; all of it is made for every ask."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +111,17 @@ def _window(section: Section, space: Space) -> Array:
     if len(window) not in (1, space.dimensions) or np.any(window < 0):
         raise section.wrong("window", expected)
     return np.broadcast_to(window, (space.dimensions,)).astype(np.float64)
+
+
+def block_size(section: Section, min_asks: int) -> int:
+    """Points of one Latin hypercube: `size`, else as many as are asked for at least.
+
+    Raises InvalidInput.
+    """
+    size = section.whole("size", min(max(min_asks, SMALLEST_BLOCK), LARGEST_BLOCK), least=1)
+    if size > LARGEST_BLOCK:
+        raise section.wrong("size", f"a whole number from 1 to {LARGEST_BLOCK}")
+    return size
 
 
 def outside(listed: Listed, space: Space) -> int:

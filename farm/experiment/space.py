@@ -42,7 +42,9 @@ class Space:
         self._offset = np.array([_offset(p) for p in self.free], dtype=np.float64)
         half = np.where(self.whole, 0.5, 0.0)
         self._start = self._scaled(self.lower - half)
-        self._extent = self._scaled(self.upper + half) - self._start
+        extent = self._scaled(self.upper + half) - self._start
+        # Bounds may be so near that their logarithms are equal.
+        self._extent = np.where(extent > 0, extent, 1.0)
 
     @staticmethod
     def of(config: Config) -> Space:

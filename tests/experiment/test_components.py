@@ -145,7 +145,7 @@ def test_relatives_are_said() -> None:
             1,
             "acqf is missing in [OptimizeAcqfGenerator], [s] and [common]",
         ),
-        (f"[s]\n{OPTIMIZE}acqf = X", "c", 1, "[OptimizeAcqfGenerator] acqf = X is no acquisition"),
+        (f"[s]\n{OPTIMIZE}acqf = X", "c", 1, "[s] acqf = X is no acquisition function; expected"),
         (
             f"[s]\n{OPTIMIZE}acqf = EAVC\n[EAVC]\nobjective = X",
             *("c", 1, "[EAVC] objective = X is no objective"),
@@ -228,6 +228,28 @@ def test_refusals(text: str, outcomes: str, stimuli: int, expected: str) -> None
         read(text, [named[o] for o in outcomes], stimuli)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", ["0", "5000", "x"])
+def test_sizes_of_hypercubes_are_checked(size: str) -> None:
+    text = "[s]\ngenerator = LatinHypercubeGenerator\n[LatinHypercubeGenerator]\nsize = "
+    assert generator(text + "4096").options == {"size": "4096"}
+    with pytest.raises(InvalidInput, match=rf"\[LatinHypercubeGenerator\] size = {size}: expected"):
+        generator(text + size)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (f"[s]\n{OPTIMIZE}acqf = X", "[s]"),
+        (f"[common]\nacqf = X\n[s]\n{OPTIMIZE}", "[common]"),
+        (f"[s]\n{OPTIMIZE}[OptimizeAcqfGenerator]\nacqf = X", "[OptimizeAcqfGenerator]"),
+    ],
+)
+def test_errors_name_the_section_that_has_the_option(text: str, place: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        generator(text)
+    assert str(caught.value).startswith(f"{place} acqf = X is no acquisition function")
 
 
 def test_tuning_options_are_not_looked_at() -> None:

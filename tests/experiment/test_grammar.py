@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,41 @@ def test_newer_spellings_win() -> None:
     assert config.outcomes[0].kind is OutcomeKind.CONTINUOUS
     assert config.strategies[0].min_asks == 8
     assert config.warnings == ()
+
+
+def test_an_older_option_may_stand_in_common() -> None:
+    config = read_config(changed(OLDER, ("n_trials = 7", ""), ("lb = 0", "lb = 0\nn_trials = 5")))
+    assert config.strategies[0].min_asks == 5
+    assert config.warnings[1] == "[common] n_trials is an older spelling of min_asks"
+
+
+def large(kind: str) -> str:
+    """A config that would take long, if it were not refused or read with care."""
+    names = ", ".join(f"p{i}" for i in range(1000))
+    head = "[common]\noutcome_types = [binary]\nstrategy_names = [s]\n"
+    match kind:
+        case "bounds":
+            bounds = ", ".join(["1e-3"] * 1000)
+            return f"{head}parnames = [{names}]\nlb = [{bounds}]\nub = [{bounds}]\n[s]\n"
+        case "parameters":
+            return f"{head}parnames = [{', '.join(f'p{i}' for i in range(10**5))}]\nlb = 0\n"
+        case "strategies":
+            head = head.replace("[s]", f"[{', '.join(f's{i}' for i in range(10**5))}]")
+            return f"{head}parnames = x\nlb = 0\nub = 1\n"
+        case "options":
+            return head + "".join(f"o{i} = 1\n" for i in range(30_000))
+        case "sections":
+            return f"{head}o = {'x' * 500_000}\n" + "".join(f"[a{i}]\n" for i in range(30_000))
+    raise AssertionError(kind)
+
+
+@pytest.mark.parametrize("kind", ["bounds", "parameters", "strategies", "options", "sections"])
+def test_large_configs_take_no_long_time(kind: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(InvalidInput) as caught:
+        read_config(large(kind))
+    assert time.monotonic() - start < 3.0
+    assert len(str(caught.value)) <= LONGEST_ERROR
 
 
 def test_older_pairs() -> None:
