@@ -13,8 +13,13 @@ from collections.abc import Iterator
 
 from farm.errors import InvalidRequest
 
-_U16, _U32, _I32, _I64 = (struct.Struct(f"<{code}") for code in "HIiq")
+_U32, _I32, _I64 = (struct.Struct(f"<{code}") for code in "Iiq")
 _VTABLE = struct.Struct("<HH")
+
+SLOTS = 8
+"""Fields of a table that can be asked for; it may have more."""
+
+_OFFSETS = [struct.Struct(f"<{slots}H") for slots in range(SLOTS + 1)]
 
 
 class Table:
@@ -23,7 +28,7 @@ class Table:
     Every method raises InvalidRequest where the buffer ends before what an offset leads to.
     """
 
-    __slots__ = ("_slots", "_table_end", "_vtable", "buffer", "position")
+    __slots__ = ("_offsets", "_table_end", "buffer", "position")
 
     def __init__(self, buffer: bytes, position: int) -> None:
         self.buffer = buffer
@@ -31,7 +36,8 @@ class Table:
         end = len(buffer)
         if position + 4 > end:
             raise _outside("table", position, end)
-        vtable = position - int(_I32.unpack_from(buffer, position)[0])  # may point either way
+        (back,) = _I32.unpack_from(buffer, position)  # may point either way
+        vtable = position - back
         if not 0 <= vtable <= end - 4:
             raise _outside("vtable", vtable, end)
         vtable_size, table_size = _VTABLE.unpack_from(buffer, vtable)
@@ -39,18 +45,17 @@ class Table:
             raise _outside("end of a vtable", vtable + vtable_size, end)
         if table_size < 4 or position + table_size > end:
             raise _outside("end of a table", position + table_size, end)
-        self._vtable = vtable
-        self._slots = (vtable_size - 4) // 2
+        offsets = _OFFSETS[min((vtable_size - 4) // 2, SLOTS)]
+        self._offsets = offsets.unpack_from(buffer, vtable + 4)
         self._table_end = position + table_size
 
     def _field(self, slot: int, size: int) -> int | None:
         """Where a field of `size` bytes is."""
-        if slot >= self._slots:
+        offsets = self._offsets
+        if slot >= len(offsets) or offsets[slot] == 0:
             return None
-        offset = int(_U16.unpack_from(self.buffer, self._vtable + 4 + 2 * slot)[0])
-        if offset == 0:
-            return None
-        at = self.position + offset
+        offset = offsets[slot]
+        at: int = self.position + offset
         if offset < 4 or at + size > self._table_end:
             raise _outside(f"field {slot} of a table", at, self._table_end)
         return at
@@ -87,9 +92,11 @@ class Table:
         target = self._target(slot)
         return (0, 0) if target is None else _vector(self.buffer, target, size)
 
-    def int64s(self, slot: int) -> tuple[int, ...]:
-        """A vector of int64."""
+    def int64s(self, slot: int, *, most: int | None = None) -> tuple[int, ...]:
+        """A vector of int64. Raises ValueError when it has more than `most`."""
         start, count = self.vector(slot, 8)
+        if most is not None and count > most:
+            raise ValueError(f"{count} entries; expected {most} at most")
         return struct.unpack_from(f"<{count}q", self.buffer, start)
 
     def tables(self, slot: int) -> Iterator[Table]:
@@ -138,14 +145,14 @@ def text_of(string: bytes) -> str:
 
 def _followed(buffer: bytes, at: int) -> int:
     """What the offset at `at` leads to: at least four bytes further on."""
-    offset = int(_U32.unpack_from(buffer, at)[0])
-    if offset < 4 or at + offset + 4 > len(buffer):
-        raise _outside("offset", at + offset, len(buffer))
-    return at + offset
+    target: int = at + _U32.unpack_from(buffer, at)[0]
+    if target < at + 4 or target + 4 > len(buffer):
+        raise _outside("offset", target, len(buffer))
+    return target
 
 
 def _vector(buffer: bytes, at: int, size: int) -> tuple[int, int]:
-    count = int(_U32.unpack_from(buffer, at)[0])
+    count: int = _U32.unpack_from(buffer, at)[0]
     if at + 4 + count * size > len(buffer):
         raise _outside("end of a vector", at + 4 + count * size, len(buffer))
     return at + 4, count

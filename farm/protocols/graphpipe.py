@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from farm.call import (
+    BYTES,
     EMPTY_CONFIG,
     Array,
     Call,
@@ -52,6 +55,7 @@ from farm.protocols.graphpipe_tensors import (
     size_of,
     tensor_record,
     type_name,
+    wire_dtype,
 )
 from farm.protocols.kserve_tensors import shown
 from farm.protocols.rows import rows_of, unlike_rows
@@ -91,6 +95,9 @@ class InferRequest(NamedTuple):
     config: str
     table: Table
 
+
+SMALL_BYTES = 32 * 1024
+"""Tensors up to this size are worth a shorter way."""
 
 Wish = Sequence[int]
 """The outputs of the answer: positions among the model's, in the order asked for."""
@@ -168,7 +175,8 @@ def _places(table: Table, info: ModelInfo) -> Sequence[int]:
     """For each tensor of the request, which of the model's inputs it is."""
     count = len(info.inputs)
     names = _names(table, 1, "input", info)
-    if not names:
+    expected = [tensor.name for tensor in info.inputs]
+    if not names or names == expected:
         return range(count)
     if len(names) < count:
         raise Fault(Code.COUNT, f"{len(names)} names for {count} input tensors")
@@ -177,7 +185,6 @@ def _places(table: Table, info: ModelInfo) -> Sequence[int]:
         raise Fault(
             Code.COUNT, f"names {shown(names)}; beyond the {count} tensors they may only repeat"
         )
-    expected = [tensor.name for tensor in info.inputs]
     places = [_place(name, i, expected, Code.INPUT, info) for i, name in enumerate(names[:count])]
     if len(set(places)) < count:
         twice = next(place for place in places if places.count(place) > 1)
@@ -188,7 +195,7 @@ def _places(table: Table, info: ModelInfo) -> Sequence[int]:
 def _wish(table: Table, info: ModelInfo) -> Wish:
     names = _names(table, 3, "output", info)
     expected = [tensor.name for tensor in info.outputs]
-    if not names:
+    if not names or names == expected:
         return range(len(expected))
     return [_place(name, i, expected, Code.OUTPUT, info) for i, name in enumerate(names)]
 
@@ -233,12 +240,36 @@ def _fitting_shape(got: Table, tensor: TensorInfo, info: ModelInfo) -> tuple[int
 
 def encode_result(wish: Wish, info: ModelInfo, result: Result) -> bytes:
     """The answer with the outputs that are asked for. Raises Fault: too large, or no such type."""
+    if len(info.outputs) == len(wish) == 1:
+        small = _one_small(info.outputs[0], result.outputs[0])
+        if small is not None:
+            return small
     outputs = zip(info.outputs, result.outputs, strict=True)
     records = [tensor_record(array, tensor) for tensor, array in outputs]
     try:
         return write(Record([[records[place] for place in wish]]))
     except ValueError as error:
         raise Fault(Code.TOO_LARGE, f"the answer: {error}") from None
+
+
+def _one_small(tensor: TensorInfo, array: Array) -> bytes | None:
+    """The answer with one tensor that is small, as most are; None: it is none of these.
+
+    All but its data is known by its type and shape.
+    """
+    if (
+        array.nbytes > SMALL_BYTES
+        or tensor.dtype == BYTES
+        or array.dtype != wire_dtype(tensor.dtype)
+    ):
+        return None
+    return _before_data(tensor, array.shape, array.nbytes) + array.tobytes()
+
+
+@lru_cache(maxsize=1024)
+def _before_data(tensor: TensorInfo, shape: tuple[int, ...], nbytes: int) -> bytes:
+    answer = write(Record([[tensor_record(np.empty(shape, wire_dtype(tensor.dtype)), tensor)]]))
+    return answer[: len(answer) - nbytes]
 
 
 def encode_error(error: FarmError | Fault) -> bytes:

@@ -145,10 +145,10 @@ def _chosen(by_name: Mapping[str, Table], names: Sequence[str], what: str) -> li
     tensors = []
     for name in names or by_name:
         table = by_name[name]
-        _, rank = table.vector(2, 8)
-        if rank > MOST_DIMENSIONS:
-            raise InvalidOutput(f"the server says that {what} {name!r} has {rank} dimensions")
-        number, shape = table.uint8(3), table.int64s(2)
+        try:
+            number, shape = table.uint8(3), table.int64s(2, most=MOST_DIMENSIONS)
+        except ValueError as error:
+            raise InvalidOutput(f"the shape of {what} {name!r} has {error}") from None
         dtype = TYPES[number][1] if number < len(TYPES) else ""
         if not dtype or any(size < -1 for size in shape):
             raise InvalidOutput(

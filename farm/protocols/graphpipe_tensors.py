@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -75,13 +77,11 @@ class Fault(Exception):
 
 def shape_of(got: Table, where: str) -> tuple[int, ...]:
     """The shape of a Tensor. Raises Fault when it cannot be one."""
-    _, rank = got.vector(1, 8)
-    if rank > MOST_DIMENSIONS:
-        raise Fault(
-            Code.SHAPE, f"{where} has {rank} dimensions; expected {MOST_DIMENSIONS} at most"
-        )
-    shape = got.int64s(1)
-    if any(size < 0 for size in shape):
+    try:
+        shape = got.int64s(1, most=MOST_DIMENSIONS)
+    except ValueError as error:
+        raise Fault(Code.SHAPE, f"shape of {where} has {error}") from None
+    if min(shape, default=0) < 0:
         raise Fault(Code.SHAPE, f"shape of {where} is {shown(list(shape))}; expected sizes >= 0")
     return shape
 
@@ -107,7 +107,7 @@ def array_of(got: Table, dtype: str, shape: tuple[int, ...], where: str, most_by
         flat = np.empty(count, object)
         flat[:] = strings
         return shaped(flat, shape, where)
-    fixed = numpy_dtype(dtype).newbyteorder("<")
+    fixed = wire_dtype(dtype)
     start, length = got.vector(2, 1)
     if length != count * fixed.itemsize:
         raise Fault(
@@ -120,6 +120,12 @@ def array_of(got: Table, dtype: str, shape: tuple[int, ...], where: str, most_by
     if not count:
         return shaped(np.empty(0, fixed), shape, where)
     return np.frombuffer(got.buffer, fixed, count, start).reshape(shape)
+
+
+@lru_cache
+def wire_dtype(dtype: str) -> np.dtype[Any]:
+    """The type of numbers in messages: little-endian."""
+    return numpy_dtype(dtype).newbyteorder("<")
 
 
 def size_of(array: Array) -> int:

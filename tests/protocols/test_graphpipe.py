@@ -30,7 +30,7 @@ from farm.protocols.graphpipe import (
     encode_result,
     metadata_json,
 )
-from farm.protocols.graphpipe_tensors import NUMBERS, Code, Fault
+from farm.protocols.graphpipe_tensors import NUMBERS, Code, Fault, tensor_record
 from tests.protocols.graphpipe_bytes import ERROR, INFER_REQUEST, METADATA_REQUEST, WITH_CONFIG
 
 INFO = ModelInfo("m", (TensorInfo("x", (2,)),), (TensorInfo("y", (2,)), TensorInfo("s", ())))
@@ -159,7 +159,7 @@ def test_config_is_a_json_object() -> None:
         (request(tensor([1, 2], shape=(-(2**63), 2))), 5, "sizes >= 0"),
         (request(tensor([], shape=(2**62, 2))), 5, f"expected {2**66}"),
         (request(tensor([], shape=(0, 2))), 5, "hold no values"),
-        (request(tensor([1, 2], shape=(1,) * 33)), 5, "33 dimensions; expected 32 at most"),
+        (request(tensor([1, 2], shape=(1,) * 33)), 5, "33 entries; expected 32 at most"),
         (request(tensor([1, 2]), inputs=["q"]), 6, "unknown input 'q'; model 'm' has the inputs"),
         (request(tensor([1, 2]), outputs=["q"]), 7, "unknown output 'q'"),
         (request(tensor([1, 2]), outputs=["y", "s", ""]), 7, "unknown output ''"),
@@ -230,6 +230,19 @@ def test_an_answer() -> None:
     empty = ModelInfo("m", (), (TensorInfo("y", (-1,)),))
     (nothing,) = root(encode_result([0], empty, Result((np.empty(0),)))).tables(0)
     assert (nothing.int64s(1), nothing.vector(2, 1)[0] > 0) == ((0,), True)
+
+
+@pytest.mark.parametrize("dtype", [t for t in NUMBERS if t != "bytes"])
+def test_one_small_tensor_is_written_as_any_other(dtype: str) -> None:
+    """By a shorter way, which knows what stands before the data from the time before."""
+    for shape, declared in [((3,), (3,)), ((2, 3), (-1, 3)), ((0,), (0,)), ((), ())]:
+        info = ModelInfo("m", (), (TensorInfo("y", declared, dtype),))
+        for first in (1, 2):
+            y = np.full(shape, first, dtype)
+            long_way = write(Record([[tensor_record(y, info.outputs[0])]]))
+            assert encode_result(range(1), info, Result((y,))) == long_way
+            other = y.astype(y.dtype.newbyteorder(">"))
+            assert encode_result(range(1), info, Result((other,))) == long_way
 
 
 def test_an_answer_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
