@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
+import uvloop
+
 P = ParamSpec("P")
 
 LIMIT_S = 20.0
@@ -19,7 +21,10 @@ GRPC_CLIENT = "PollerCompletionQueue"
 and complains to this one that they are closed."""
 
 
-def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def on_loop(
+    test: Callable[P, Coroutine[Any, Any, None]],
+    runner: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> Callable[P, None]:
     """Decorator: run the coroutine on an event loop of its own; what goes wrong there fails it."""
 
     @functools.wraps(test)
@@ -34,10 +39,15 @@ def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
             asyncio.get_running_loop().set_exception_handler(note)
             await test(*args, **kwargs)
 
-        asyncio.run(watched())
+        runner(watched())
         assert wrong == [], f"went wrong on the loop: {wrong}"
 
     return run
+
+
+def on_uvloop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """The same on the loop that servers run on."""
+    return on_loop(test, uvloop.run)
 
 
 async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:

@@ -164,9 +164,7 @@ class _Client:
         try:
             while not self.last and (request := await self._next()) is not None:
                 self.busy = True
-                self._writer.write(await self._answer(request))
-                async with asyncio.timeout(self._patience.answer_s):
-                    await self._writer.drain()
+                await self._send(await self._answer(request))
                 self.busy = False
                 await asyncio.sleep(0)  # whoever has sent a thousand requests is not alone here
             if self.last:
@@ -211,8 +209,18 @@ class _Client:
             logger.exception("answering %r", request.type)
             return encode_error(INTERNAL_ERROR, request.whole)
 
+    async def _send(self, answer: bytes) -> None:
+        """Raises OSError when the client is gone, TimeoutError when it does not read."""
+        if self._writer.is_closing():
+            raise ConnectionResetError("it left before its answer")
+        self._writer.write(answer)
+        async with asyncio.timeout(self._patience.answer_s):
+            await self._writer.drain()
+
     async def _part(self) -> None:
         """Say no more, and let the client finish: to close on what it sends loses the answer."""
+        if self._writer.is_closing():
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience.drain_s):
                 self._writer.write_eof()

@@ -23,7 +23,7 @@ from farm.server.aepsych import AepsychServer, Patience, read_address
 from farm.server.door import INTERNAL_ERROR
 from farm.settings import SettingsError
 from tests.asking import SETUP, Client, Served, asked, request, tell
-from tests.loops import LIMIT_S, on_loop, until
+from tests.loops import LIMIT_S, on_uvloop, until
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_addresses() -> None:
 
 
 def test_a_conversation(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             client = await served.connect()
@@ -83,7 +83,7 @@ def test_a_conversation(journal: Path) -> None:
 
 
 def test_wherever_the_bytes_are_cut(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             client = await served.connect()
@@ -104,7 +104,7 @@ def test_wherever_the_bytes_are_cut(journal: Path) -> None:
 
 
 def test_garbage_is_answered_and_the_connection_lives(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             client = await served.set_up()
@@ -122,7 +122,7 @@ def test_garbage_is_answered_and_the_connection_lives(journal: Path) -> None:
 
 
 def test_a_message_above_the_limit_ends_the_connection(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal, max_bytes=100_000) as served:
             client = await served.set_up()
@@ -135,7 +135,7 @@ def test_a_message_above_the_limit_ends_the_connection(journal: Path) -> None:
 
 
 def test_a_message_of_10_megabytes(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             client = await served.set_up()
@@ -164,7 +164,7 @@ def test_a_hundred_clients_with_an_experiment_each(journal: Path) -> None:
         assert (info["current_strat_index"], info["current_strat_data_pts"]) == (number, 5)
         return number, points
 
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             results = await asyncio.gather(*(one(served, k) for k in range(100)))
@@ -188,7 +188,7 @@ def test_a_hundred_clients_of_one_experiment(journal: Path) -> None:
         assert isinstance(config, dict)
         return config
 
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             await served.set_up()
@@ -202,7 +202,7 @@ def test_a_hundred_clients_of_one_experiment(journal: Path) -> None:
 
 
 def test_a_slow_fit_of_one_keeps_no_other_waiting(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal, in_processes=True) as served:
             slow = await served.set_up()
@@ -223,7 +223,7 @@ def test_a_slow_fit_of_one_keeps_no_other_waiting(journal: Path) -> None:
 
 
 def test_clients_that_leave_harm_nobody(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal, in_processes=True) as served:
             client = await served.set_up()
@@ -245,7 +245,7 @@ def test_clients_that_leave_harm_nobody(journal: Path) -> None:
 
 
 def test_a_client_that_says_no_more_has_its_answers(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             client = await served.connect()
@@ -259,7 +259,7 @@ def test_a_client_that_says_no_more_has_its_answers(journal: Path) -> None:
 
 
 def test_a_message_that_does_not_get_on_ends_the_connection(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal, patience=Patience(message_s=0.05)) as served:
             idle = await served.set_up()
@@ -273,7 +273,7 @@ def test_a_message_that_does_not_get_on_ends_the_connection(journal: Path) -> No
 
 
 def test_a_client_that_reads_no_answers_is_parted_with(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal, patience=Patience(answer_s=0.2)) as served:
             client = await served.set_up()
@@ -289,7 +289,7 @@ def test_a_client_that_reads_no_answers_is_parted_with(journal: Path) -> None:
 
 
 def test_stop_lets_an_ask_end(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal, in_processes=True) as served:
             client, idle = await served.set_up(), await served.connect()
@@ -310,7 +310,7 @@ def test_stop_lets_an_ask_end(journal: Path) -> None:
 
 
 def test_stop_is_bounded(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal, in_processes=True) as served:
             client = await served.set_up()
@@ -333,7 +333,7 @@ def test_stop_is_bounded(journal: Path) -> None:
 
 
 def test_a_port_that_is_taken(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             with pytest.raises(Unavailable, match=r"cannot listen on 127.0.0.1.*port 0 picks"):
@@ -350,7 +350,7 @@ class Wrong(Experiments):
 
 
 def test_a_mistake_of_ours_is_an_answer(journal: Path, caplog: pytest.LogCaptureFixture) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         server = AepsychServer(Wrong(journal), port=0)
         port = int((await server.start()).rpartition(":")[2])
@@ -365,7 +365,7 @@ def test_a_mistake_of_ours_is_an_answer(journal: Path, caplog: pytest.LogCapture
 
 
 def test_idle_clients_cost_nothing(journal: Path) -> None:
-    @on_loop
+    @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
             clients = [await served.set_up() for _ in range(50)]
