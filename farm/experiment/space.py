@@ -8,6 +8,7 @@ and choice has a cell of its own, so that the ends are as likely as what lies be
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ SAME = 1e-6
 """Points are the same when their coordinates differ by less, relative to the value or the bounds:
 clients send back numbers of single precision."""
 
-Value = float | str
+COMPARED_AT_ONCE = 10**6
+"""Coordinates, to bound the memory of comparing many points with many."""
 
 
 class Space:
@@ -110,29 +112,22 @@ class Space:
         for parameter in self.parameters:
             if parameter.name not in values:
                 raise InvalidInput(f"parameter {parameter.name!r} is missing in config")
-        columns = {p.name: self._trials(p, values[p.name]) for p in self.free}
-        first = self.free[0].name if self.free else ""
-        count = len(columns[first]) if self.free else 0
-        for parameter in self.parameters:
-            if parameter.kind is ParameterKind.FIXED:
-                value = values[parameter.name]
-                if not isinstance(value, list | tuple):
-                    value = [[value] * self.stimuli] * count
-                columns[parameter.name] = self._trials(parameter, value)
-            if len(columns[parameter.name]) != count:
-                raise InvalidInput(
-                    f"parameter {parameter.name!r} has {len(columns[parameter.name])} trials in "
-                    f"config, but {first!r} has {count}; expected as many of each"
-                )
-        points = np.empty((count, self.stimuli, self.dimensions))
+        columns = [self._column(parameter, values[parameter.name]) for parameter in self.free]
+        count = len(columns[0]) if columns else 0
         extra: dict[str, list[Any]] = {}
+        lengths = {p.name: len(column) for p, column in zip(self.free, columns, strict=True)}
         for parameter in self.parameters:
-            column = columns[parameter.name]
             if parameter.kind is ParameterKind.FIXED:
-                extra[parameter.name] = [c[0] if self.stimuli == 1 else c for c in column]
-            elif column:
-                index = self._index[parameter.name]
-                points[:, :, index] = [[coordinate(parameter, v) for v in c] for c in column]
+                trials = self._fixed_trials(parameter, values[parameter.name], count)
+                extra[parameter.name] = [t[0] if self.stimuli == 1 else t for t in trials]
+                lengths[parameter.name] = len(trials)
+        for name, length in lengths.items():
+            if length != count:
+                raise InvalidInput(
+                    f"parameter {name!r} has {length} trials in config, but "
+                    f"{self.free[0].name!r} has {count}; expected as many of each"
+                )
+        points = np.stack(columns, axis=-1) if columns else self.empty()
         known = {parameter.name for parameter in self.parameters}
         for name, value in values.items():
             if name not in known:
@@ -182,21 +177,17 @@ class Space:
         points: shape (n, stimuli, d); pending: shape (p, stimuli, d); each matches once, the
         nearest of them, of equals the first.
         """
+        found = [-1] * len(points)
         free = np.ones(len(pending), dtype=bool)
-        found = []
-        with np.errstate(over="ignore"):
-            for point in points:
-                scale = np.maximum(self.upper - self.lower, np.abs(point))
-                # Small values of a logarithmic one are no nearer to each other than large ones.
-                scale = np.where(self.log, np.maximum(np.abs(point + self._offset), 1e-300), scale)
-                scale = np.where(self.whole, 1.0, scale)
-                apart = np.abs(self.rounded(pending) - self.rounded(point)) / scale
-                distance = np.max(apart, axis=(1, 2), initial=0.0)
-                near = np.flatnonzero(free & (distance <= SAME))
-                best = int(near[np.argmin(distance[near])]) if len(near) else -1
-                if best >= 0:
+        step = max(1, COMPARED_AT_ONCE // max(1, pending.size))
+        for start in range(0, len(points) if len(pending) else 0, step):
+            distances = self._relative_distances(points[start : start + step], pending)
+            for row in np.flatnonzero(np.any(distances <= SAME, axis=1)):
+                near = np.flatnonzero(free & (distances[row] <= SAME))
+                if len(near):
+                    best = near[np.argmin(distances[row, near])]
                     free[best] = False
-                found.append(best)
+                    found[start + int(row)] = int(best)
         return found
 
     def least_distance(self, points: Array, others: Array) -> Array:
@@ -210,6 +201,17 @@ class Space:
         b = self.to_unit(others).reshape(len(others), -1)
         return np.array([np.min(np.linalg.norm(b - row, axis=1)) for row in a])
 
+    def _relative_distances(self, points: Array, pending: Array) -> Array:
+        """How far each point is from each pending one, shape (n, p), as `SAME` means it."""
+        scale = np.maximum(self.upper - self.lower, np.abs(points))
+        # Small values of a logarithmic one are no nearer to each other than large ones.
+        of_log = np.maximum(np.abs(points + self._offset), np.finfo(np.float64).tiny)
+        scale = np.where(self.whole, 1.0, np.where(self.log, of_log, scale))
+        with np.errstate(over="ignore"):
+            apart = np.abs(self.rounded(points)[:, None] - self.rounded(pending)) / scale[:, None]
+        distances: Array = np.max(apart, axis=(2, 3), initial=0.0)
+        return distances
+
     def _scaled(self, points: Array) -> Array:
         """Logarithms where the parameter has them: log10(v + offset)."""
         if not self.log.any():
@@ -218,6 +220,29 @@ class Space:
         least = (self.lower - np.where(self.whole, 0.5, 0.0) + self._offset) * 1e-3
         shifted = np.where(self.log, np.maximum(points + self._offset, least), 1.0)
         return np.where(self.log, np.log10(shifted), points)
+
+    def _column(self, parameter: Parameter, value: Any) -> Array:
+        """The coordinates of a free parameter, shape (n, stimuli)."""
+        if (
+            self.stimuli == 1
+            and isinstance(value, list)
+            and parameter.kind is not ParameterKind.CATEGORICAL
+            and set(map(type, value)) <= {float, int}
+        ):
+            # As many trials come: a hundred thousand of them must not hold up other clients.
+            with suppress(OverflowError):
+                column = np.array(value, dtype=np.float64).reshape(-1, 1) + 0.0
+                if np.all(np.isfinite(column)):
+                    return column
+        trials = self._trials(parameter, value)
+        coordinates = [[coordinate(parameter, v) for v in trial] for trial in trials]
+        return np.array(coordinates, dtype=np.float64).reshape(len(trials), self.stimuli)
+
+    def _fixed_trials(self, parameter: Parameter, value: Any, count: int) -> list[list[Any]]:
+        """What is told of a fixed parameter; one value counts for every trial."""
+        if not isinstance(value, list | tuple):
+            return [[value] * self.stimuli] * count
+        return self._trials(parameter, value)
 
     def _trials(self, parameter: Parameter, value: Any) -> list[list[Any]]:
         """One list of `stimuli` values for each trial."""

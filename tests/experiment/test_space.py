@@ -219,6 +219,8 @@ def test_choices_are_texts_in_messages() -> None:
         ({"x": float("nan"), "n": 1}, "parameter 'x' is nan; expected a finite number"),
         ({"x": 10**400, "n": 1}, "expected a finite number"),
         ({"x": None, "n": 1}, "parameter 'x' is None; expected a finite number"),
+        ({"x": [1.5, float("inf")], "n": [1, 1]}, "parameter 'x' is inf; expected a finite number"),
+        ({"x": [1, 10**400], "n": [1, 1]}, "; expected a finite number"),
         ({"x": [[1, 2]], "n": 1}, "has [1, 2] for a trial in config; expected one value"),
         ({"x": [[[1]]], "n": 1}, "for a trial in config; expected one value"),
         ({"x": {"a": 1}, "n": 1}, "for a trial in config; expected one value"),
@@ -290,6 +292,25 @@ def test_the_nearest_matches() -> None:
     assert space.matches(np.array([[[1.0 + 1.9e-6]]]), pending) == [1]
     assert space.matches(np.array([[[1.1]]]), pending) == [-1]
     assert space.matches(np.array([[[1.0]]]), space.empty()) == [-1]
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 10**6])
+def test_many_match_many(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.experiment.space.COMPARED_AT_ONCE", at_once)
+    space = Space([X, N], 2)
+    rng = np.random.default_rng(1)
+    pending = space.from_unit(rng.random((30, 2, 2)))
+    order = rng.permutation(30)
+    points = np.concatenate([space.from_unit(rng.random((5, 2, 2))), pending[order]])
+    assert space.matches(points, pending) == [-1] * 5 + order.tolist()
+
+
+@given(st.lists(st.one_of(st.integers(), st.floats(-1e300, 1e300)), min_size=1))
+def test_numbers_are_the_same_one_by_one_and_together(numbers: list[float]) -> None:
+    space = Space([X])
+    together, _ = space.encode({"x": numbers})
+    assert together.ravel().tolist() == [coordinate(X, number) for number in numbers]
+    assert np.array_equal(space.encode({"x": [[n] for n in numbers]})[0], together)
 
 
 def test_whole_numbers_of_a_wide_range_are_not_confused() -> None:
