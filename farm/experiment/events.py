@@ -159,7 +159,9 @@ def from_json(value: Mapping[str, Any]) -> Event:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         # The shape says what nested lists cannot when one of the lengths is 0.
-        return {"shape": list(value.shape), "values": _plain(value.ravel().tolist())}
+        values = value.ravel().tolist()
+        finite = np.isfinite(value).all()
+        return {"shape": list(value.shape), "values": values if finite else _plain(values)}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, tuple | list):

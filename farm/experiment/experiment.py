@@ -32,7 +32,7 @@ from farm.experiment.work import Data, Generate
 
 PENDING_LIMIT_S = 3600.0
 """A point that nobody told for so long is no longer counted as about to be evaluated."""
-MAX_PENDING = 10_000
+MAX_PENDING = 2_000
 """Of more points that nobody told, the oldest are forgotten: so many tell a surrogate nothing new,
 and each tell is compared with all of them."""
 
@@ -76,9 +76,10 @@ class Experiment:
     number, config, seed, experiment_id: as in its SetUp event. space: of config's parameters.
     strategy_index: position of the current strategy. asked: points given out, fillers included;
     told, modelled: trials recorded, and those of them that count for models and rules. run: the
-    closed loop's phase, None if there never was one; run_why: the reason given; evaluations: points
-    that it has asked for, evaluating: those of them without an outcome, by id. note: how the last
-    points were made, if not as the config says.
+    closed loop's phase, None if there never was one; run_why: the reason given; run_options: the
+    in_flight and budget it began with; evaluations: points that it has asked for, evaluating: those
+    of them without an outcome, by id. note: how the last points were made, if not as the config
+    says.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Experiment:
         self.note = ""
         self.run: RunPhase | None = None
         self.run_why = ""
+        self.run_options: tuple[int | None, int | None] = None, None
         self.evaluations = 0
         self.evaluating: dict[int, Array] = {}
         self._fillers = 0
@@ -136,6 +138,8 @@ class Experiment:
                 self._ended = self._ended or event.strategy == self.strategy_index
             case RunState():
                 self.run, self.run_why = event.phase, event.why
+                if event.phase is RunPhase.RUNNING:
+                    self.run_options = event.in_flight, event.budget
             case _:
                 raise InvalidInput(f"an event of an unknown kind, {type(event).__name__}")
 
@@ -326,6 +330,11 @@ class Experiment:
         fit_to = before + since - since % max(chosen.refit_every, 1)
         return Data(self._x.all(), self._y.all(), fit_to=min(max(fit_to, 1), told))
 
+    @property
+    def trials(self) -> tuple[Array, Array]:
+        """Points and outcomes of all trials that are modelled: (n, stimuli, d), (n, outcomes)."""
+        return self._x.all(), self._y.all()
+
     def with_surrogate(self) -> int | None:
         """The strategy that answers queries: the current or the next that has a surrogate, else
         the last one before; None if there is none."""
@@ -335,11 +344,19 @@ class Experiment:
 
     def match(self, points: Array) -> tuple[int | None, ...]:
         """For each point, shape (n, stimuli, d), the id of the pending one that it is, or None."""
-        if not len(self._pending):
-            return (None,) * len(points)
-        ids = self._pending.ids.tolist()
-        found = self.space.matches(points, self._pending.points)
-        return tuple(None if at < 0 else ids[at] for at in found)
+        ids: list[int | None] = [None] * len(points)
+        if len(self._pending):
+            # Most clients send back what they got; to compare the others takes longer.
+            rows = self._pending.find(points)
+            left = np.flatnonzero(rows < 0)
+            others = np.setdiff1d(np.arange(len(self._pending)), rows)
+            near = np.array(
+                self.space.matches(points[left], self._pending.points[others]), dtype=np.int64
+            )
+            rows[left[near >= 0]] = others[near[near >= 0]]
+            for at in np.flatnonzero(rows >= 0).tolist():
+                ids[at] = int(self._pending.ids[rows[at]])
+        return tuple(ids)
 
     def expired(self, now: float) -> tuple[int, ...]:
         """Ids of the points that have been pending for too long. A closed loop keeps its own."""

@@ -6,6 +6,7 @@ can be kept: rows are added behind it, or to a copy.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -63,6 +64,14 @@ class Pool:
         self.ids = np.concatenate([self.ids, np.asarray(ids, dtype=np.int64)])
         self.points = np.concatenate([self.points, points])
         self.times = np.concatenate([self.times, np.full(len(ids), time)])
+
+    def find(self, points: Array) -> Array:
+        """For each point the row that equals it, or -1; each row once, the oldest first."""
+        rows: defaultdict[bytes, list[int]] = defaultdict(list)
+        for row in reversed(range(len(self.ids))):
+            rows[self.points[row].tobytes()].append(row)
+        found = (rows[point.tobytes()] for point in points)
+        return np.array([left.pop() if left else -1 for left in found], dtype=np.int64)
 
     def remove(self, ids: Sequence[int]) -> None:
         """Remove those with these ids, as far as they are there."""

@@ -166,6 +166,8 @@ def _column(outcome: Outcome, value: Any, count: int) -> list[float]:
             f"outcome {outcome.name!r} has {len(entries)} values, but config has {count} trials; "
             "expected one for each"
         )
+    if outcome.kind is OutcomeKind.CONTINUOUS and set(map(type, entries)) <= {float}:
+        return entries
     return [_number(outcome, entry) for entry in entries]
 
 

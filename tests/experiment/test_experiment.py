@@ -269,6 +269,18 @@ def test_points_leave_when_told_failed_or_released() -> None:
     assert (snapshot.asked, snapshot.told, snapshot.failed, snapshot.pending) == (5, 2, 1, 2)
 
 
+def test_points_are_matched_exactly_first_and_within_rounding_then() -> None:
+    driven = Driven(LAST)
+    driven.ask(4)
+    near = 1.0 + 1e-7
+    points = np.array([[[near, near]], [[1.0, 1.0]], [[near, near]], [[3.0, 3.0]], [[0.5, 0.5]]])
+    # The one that is near would be taken from the one that is equal, if it went first.
+    assert driven.experiment.match(points) == (None, 1, None, 3, None)
+    assert driven.experiment.match(points[:1]) == (1,)
+    assert driven.experiment.match(points[:0]) == ()
+    assert Driven(LAST).experiment.match(points[:2]) == (None, None)
+
+
 def test_what_is_pending_for_long_expires_unless_the_loop_has_it() -> None:
     driven = Driven(LAST)
     driven.ask(2)

@@ -53,3 +53,12 @@ def test_a_pool_keeps_what_is_not_removed(data: st.DataObject) -> None:
     assert pool.points.tolist() == [expected[id][0] for id in left]
     assert pool.times.tolist() == [expected[id][1] for id in left]
     assert len(pool) == len(left)
+
+
+def test_what_equals_is_found_once_and_the_oldest_first() -> None:
+    pool = Pool((1, 1))
+    pool.add([3, 5, 7, 8], np.array([[[1.0]], [[2.0]], [[1.0]], [[4.0]]]), 0.0)
+    points = np.array([[[1.0]], [[4.0]], [[1.0]], [[1.0]], [[2.5]]])
+    assert pool.find(points).tolist() == [0, 3, 2, -1, -1]
+    assert Pool((1, 1)).find(points).tolist() == [-1] * 5
+    assert pool.find(points[:0]).tolist() == []
