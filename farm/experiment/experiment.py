@@ -345,9 +345,9 @@ class Experiment:
     def match(self, points: Array) -> tuple[int | None, ...]:
         """For each point, shape (n, stimuli, d), the id of the pending one that it is, or None."""
         ids: list[int | None] = [None] * len(points)
-        if len(self._pending):
-            # Most clients send back what they got; to compare the others takes longer.
-            rows = self._pending.find(points)
+        if len(self._pending) and len(points):
+            # Most clients send back what they got; to compare all with all takes longer.
+            rows = self._pending.find(points) if len(points) > 1 else np.array([-1])
             left = np.flatnonzero(rows < 0)
             others = np.setdiff1d(np.arange(len(self._pending)), rows)
             near = np.array(

@@ -127,13 +127,20 @@ def read_tell(experiment: Experiment, message: Mapping[str, Any]) -> Trials:
     if "outcome" not in message:
         raise InvalidInput(f"'outcome' is missing in the tell; expected {_wanted(config)}")
     outcomes = _outcomes(config, message["outcome"], len(points))
-    fixed = {p.name for p in config.parameters if p.kind is ParameterKind.FIXED}
+    fixed = {p.name: p.value for p in config.parameters if p.kind is ParameterKind.FIXED}
     known = ("config", "outcome", "model_data")
     extra = {key: value for key, value in message.items() if key not in known}
     for name, column in columns.items():
-        if name not in fixed:
+        if name not in fixed or not _all_are(fixed[name], column):
             extra[name if name not in extra else f"config.{name}"] = column
     return Trials(points, outcomes, flag(message, "model_data", True), extra)
+
+
+def _all_are(value: float | str | None, column: Any) -> bool:
+    """Whether the column, of one trial or stimulus each, says nothing but this value."""
+    if isinstance(column, list):
+        return all(_all_are(value, entry) for entry in column)
+    return column == value or number_of(column) == number_of(value) is not None
 
 
 def _outcomes(config: Config, value: Any, count: int) -> Array:

@@ -300,6 +300,50 @@ def test_of_very_many_points_the_oldest_are_forgotten() -> None:
     assert min(driven.experiment.pending) == 5
 
 
+# What is still wanted
+
+
+def test_as_many_points_are_wanted_as_the_rules_ask_for() -> None:
+    driven = Driven(Strategy("a", SOBOL, min_asks=4, min_total_tells=6, max_asks=5), LAST)
+    assert driven.experiment.still_wanted() == 5, "six tells are wanted, five asks allowed"
+    driven.ask(2, run=True)
+    assert driven.experiment.still_wanted() == 3, "two are on their way"
+    driven.tell(1, 2, 3)
+    assert driven.experiment.still_wanted() == 2, "two asks are left to make"
+    driven.ask(2)
+    assert driven.experiment.still_wanted() == 1, "one is told by nobody yet"
+    driven.tell(4)
+    assert driven.experiment.still_wanted() is None, "what comes is of the next strategy"
+    driven.finish()
+    assert driven.experiment.still_wanted() is None
+
+
+def test_of_a_list_what_is_left_of_it_is_wanted() -> None:
+    for strategies, after in (((Strategy("a", MANUAL),), 0), ((Strategy("a", MANUAL), LAST), None)):
+        driven = Driven(*strategies)
+        assert driven.experiment.still_wanted() == 3
+        driven.ask(2)
+        driven.ask(1, filler=True)
+        assert driven.experiment.still_wanted() == 1
+        driven.ask(1)
+        assert driven.experiment.still_wanted() == after
+
+
+def test_of_the_last_strategy_nothing_is_wanted_once_all_is_on_its_way() -> None:
+    driven = Driven(Strategy("a", SOBOL, min_asks=2), binary=True)
+    driven.ask(2, run=True)
+    assert driven.experiment.still_wanted() == 0
+    driven.told(np.zeros((1, 1, 2)), [1.0], (0,))
+    assert driven.finished()
+    assert driven.experiment.still_wanted() == 0
+    spread = Driven(Strategy("a", SOBOL, min_asks=1, min_total_outcome_occurrences=1), binary=True)
+    spread.ask(1, run=True)
+    spread.tell(1.0)
+    assert spread.experiment.still_wanted() is None, "nobody knows when a zero comes"
+    for_ever = Driven(Strategy("a", SOBOL, run_indefinitely=True))
+    assert for_ever.experiment.still_wanted() is None
+
+
 # What is modelled
 
 
@@ -316,6 +360,9 @@ def test_a_surrogate_is_fitted_again_after_so_many_trials() -> None:
         fitted.append(driven.experiment.data(1).fit_to)
         driven.tell(float(outcome))
     assert fitted == [5, 5, 5, 8, 8, 8, 11]
+    always = Driven(Strategy("model", OPTIMISED, MODEL))
+    always.tell(1.0, 2.0, 3.0)
+    assert always.experiment.data(0).fit_to == 3
     first = Driven(model)
     first.tell(1.0)
     assert first.experiment.data(0).fit_to == 1

@@ -336,6 +336,9 @@ def test_all_kinds_of_parameters_come_and_go_in_the_users_words() -> None:
     assert set(config["shape"]) == {"round", "square", "flat"}
     assert talk.tell(config, list(range(20))) == (20, 20)
     assert not talk.current.pending
+    assert told(talk).extra == {}, "fixed ones are what they are"
+    talk.tell({name: values[:2] for name, values in config.items()} | {"k": [4.5, 9]}, [1, 2])
+    assert told(talk).extra == {"k": [4.5, 9]}, "or not"
 
 
 def test_pairs_are_pairs() -> None:
@@ -594,8 +597,8 @@ def test_answers_to_queries_have_the_form_that_clients_read(fake: Fake) -> None:
 def test_what_a_query_says_is_what_is_done(fake: Fake) -> None:
     for given in ({"0": 2}, {"x1": 2}, {"x1": [2.0]}, {"0": ["2"]}):
         assert fake.query(constraints=given).constraints == {"x1": 2.0}
-    inverse = fake.query(query_type="inverse", y=["0.75"], max_time=2)
-    assert (inverse.kind, inverse.y, inverse.max_time_s) == (QueryKind.INVERSE, 0.75, 2.0)
+    inverse = fake.query(query_type="inverse", y=["0.75"], max_time=0.5)
+    assert (inverse.kind, inverse.y, inverse.max_time_s) == (QueryKind.INVERSE, 0.75, 0.5)
     prediction = fake.query(query_type="prediction", x={"x1": [1], "x2": 2, "other": 3})
     assert prediction.x is not None
     assert prediction.x.tolist() == [[[1.0, 2.0]]]
@@ -666,6 +669,14 @@ def test_info_in_a_strategy_with_a_model(fake: Fake) -> None:
     assert fake.say("can_model", "") == {"can_model": True}
 
 
+def test_a_model_without_data_cannot_be_fitted() -> None:
+    fake = Fake()
+    fake.setup(MODEL.replace("[init_strat, opt_strat]", "[opt_strat]"))
+    assert fake.say("can_model") == {"can_model": False}
+    fake.tell({"x1": 1, "x2": 2}, 3)
+    assert fake.say("can_model") == {"can_model": True}
+
+
 def test_the_config_as_a_whole_and_in_parts(talk: Talk) -> None:
     whole = talk.say("get_config", {})
     assert set(whole) >= {"common", "x1", "x2", "init_strat", "SobolGenerator"}
@@ -722,8 +733,8 @@ def test_exit_ends_the_connection_and_nothing_else(talk: Talk) -> None:
 
 def test_commands_for_the_closed_loop(talk: Talk) -> None:
     number = talk.setup(FARM)
-    step = talk.step("run", {"in_flight": "8", "budget": 100})
-    assert step.run == RunCommand(RunAction.RUN, number, in_flight=8, budget=100)
+    step = talk.step("run", {"in_flight": "8", "budget": 1})
+    assert step.run == RunCommand(RunAction.RUN, number, in_flight=8, budget=1)
     assert talk.step("pause").run == RunCommand(RunAction.PAUSE, number)
     status = talk.step("status", {"strat_id": 0})
     assert status.run == RunCommand(RunAction.STATUS, 0)
