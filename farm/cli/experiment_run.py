@@ -129,6 +129,8 @@ class _Closed:
             async with _served(experiments, address, console):
                 await run.begin()
                 await self._watched(run, experiments.experiments[number], console)
+            if self._asked_to_stop > 1:
+                farm.hurry()
             progress = run.now()
         finally:
             await experiments.stop()

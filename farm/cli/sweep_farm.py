@@ -61,11 +61,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class OpenFarm:
-    """A farm to give points to. start: points in flight at first, enough for its workers."""
+    """A farm to give points to. start: points in flight at first, enough for its workers.
+
+    hurry: kills what it runs, if it ends with the sweep.
+    """
 
     client: Client
     start: int
     reconnect: Callable[[], Client] | None
+    hurry: Callable[[], None] = lambda: None
 
 
 def farm_options(command: Command) -> Command:
@@ -134,9 +138,9 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
     if target.dask and target.time_limit_s is not None:
         raise click.UsageError("--time-limit kills model processes; those of Dask are not farm's")
     if target.models:
-        with _served(target, out) as connection, connect(str(connection)) as client:
+        with _served(target, out) as own, connect(str(own.connection_file)) as client:
             start = max(_start(client), PER_WORKER * _workers(target))
-            yield OpenFarm(client, start, None)
+            yield OpenFarm(client, start, None, own.hurry)
         return
     current = connect(target.to)
 
@@ -155,8 +159,8 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
 
 
 @contextlib.contextmanager
-def _served(target: Target, out: Path) -> Iterator[Path]:
-    """A farm in this process for the block; gives its connection file.
+def _served(target: Target, out: Path) -> Iterator[Farm]:
+    """A farm in this process for the block.
 
     Its run folder, with what the models print, stays when the farm fails, or a call's answer.
     """
@@ -174,7 +178,7 @@ def _served(target: Target, out: Path) -> Iterator[Path]:
     farm = Farm(list(target.models), settings, doors=False)
     try:
         with running(farm):
-            yield farm.connection_file
+            yield farm
     except WorkersFailed as error:
         said = f" (what the models said is in {folder}/logs)" * _is_of_worth(folder)
         raise click.ClickException(f"{error}{said}") from None

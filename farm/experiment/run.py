@@ -213,8 +213,10 @@ class Run:
         async with asyncio.TaskGroup() as tasks:
             while not self._is_over():
                 wake_s = await self._next(tasks)
+                # Not wait_for, which in Python 3.11 may lose a cancellation that comes with a change.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), wake_s)
+                    async with asyncio.timeout(wake_s):
+                        await self._changed.wait()
                 self._changed.clear()
             self.leaving = True
         phase = RunPhase.PAUSED if self._pausing else RunPhase.ENDED

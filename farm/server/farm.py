@@ -120,6 +120,7 @@ class Farm:
         Raises Unavailable when the run folder or the port is taken, or no worker comes up; and
         `local.WorkersFailed` when the models cannot be loaded. Nothing is left running then.
         """
+        self._loop = asyncio.get_running_loop()
         before = self._take_folder()
         try:
             await self._start(before)
@@ -332,7 +333,13 @@ class Farm:
                 forget_secret(self.settings.dir)
 
     def hurry(self) -> None:
-        """Let a `stop` under way wait for nothing: open calls fail, workers are killed."""
+        """Let a `stop` under way or to come wait for nothing: open calls fail, workers are killed.
+
+        From any thread.
+        """
+        self._loop.call_soon_threadsafe(self._hurry)
+
+    def _hurry(self) -> None:
         self.dispatcher.give_up()
         if self._elastic is not None:
             self._elastic.hurry()

@@ -1,0 +1,253 @@
+"""`farm experiment run` as a user types it: to its end, killed, interrupted, watched, mistaken."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from farm.cli.experiment_run import Display
+from farm.experiment.events import Asked, RunPhase, Told
+from farm.experiment.journal import read_journal
+from farm.experiment.run import Progress
+from tests.loops import wait_until
+from tests.serving import FARM, LIMIT_S, environment, run_farm, serving
+
+BOWL = """
+import pathlib, time
+import farm
+
+@farm.model(name="bowl", inputs={"x": 1, "y": 1}, outputs={"height": 1})
+def bowl(x, y, config):
+    with open("evaluated", "a") as file:
+        file.write(f"{float(x[0])!r}\\n")
+    while pathlib.Path("held").exists():
+        time.sleep(0.01)
+    if x[0] > config.get("edge", 2):
+        raise ValueError("beyond the edge")
+    return -(x - 0.3) ** 2 - (y - 0.7) ** 2
+"""
+
+CONFIG = """[common]
+parnames = [x, y]
+outcome_types = [continuous]
+strategy_names = [sobol, random]
+lb = [0, 0]
+ub = [1, 1]
+[sobol]
+generator = SobolGenerator
+min_asks = 8
+[random]
+generator = RandomGenerator
+min_asks = 12
+[farm]
+model = bowl
+in_flight = 2
+"""
+
+RUN = ("experiment", "run", "tune.ini")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "bowl.py").write_text(BOWL)
+    (tmp_path / "tune.ini").write_text(CONFIG)
+    return tmp_path
+
+
+def told_ids(journal: Path) -> list[int]:
+    told = [event for event in read_journal(journal) if isinstance(event, Told)]
+    return sorted(id for event in told for id in event.ids if id is not None)
+
+
+@contextlib.contextmanager
+def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*FARM, *RUN, "bowl.py", *options],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def evaluated(folder: Path) -> int:
+    file = folder / "evaluated"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def test_from_configuration_to_the_end(folder: Path) -> None:
+    status, out, err = run_farm(*RUN, "bowl.py", "--workers", "2", "--json", cwd=folder)
+    assert status == 0, err
+    progress = json.loads(out)
+    assert progress["told"] == progress["evaluations"] >= 20
+    assert progress["phase"] == "ended"
+    assert "the experiment is finished" in err
+    assert re.search(r"best: x = 0\.\d+, y = 0\.\d+, outcome_1 = -0\.\d+", err)
+    assert told_ids(folder / "tune.db") == list(range(progress["told"]))
+    assert not (folder / "tune.db.run").exists(), "the farm's run folder is gone with it"
+
+    status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
+    assert status == 2
+    assert err.startswith("farm: error: experiment 0 in tune.db")
+    assert "--new" in err
+    status, _, err = run_farm(*RUN, "bowl.py", "--new", "--budget", "3", cwd=folder)
+    assert status == 0
+    assert "experiment 1 ended: the budget of 3 evaluations is spent" in err
+    assert "3 told and 0 failed" in err
+
+
+def test_killed_it_goes_on_where_it_was(folder: Path) -> None:
+    """The workers die with it; what was in flight is evaluated anew, and all is told once."""
+    journal = folder / "tune.db"
+    with started(folder, "--workers", "2") as process:
+        wait_until(lambda: evaluated(folder) >= 6, LIMIT_S)
+        (folder / "held").touch()
+        wait_until(lambda: journal.exists() and len(told_ids(journal)) >= 3, LIMIT_S)
+        process.kill()
+        process.wait(LIMIT_S)
+    before = told_ids(journal)
+    assert 3 <= len(before) < 20
+    (folder / "held").unlink()
+    status, _, err = run_farm(*RUN, "bowl.py", "--workers", "2", cwd=folder)
+    assert status == 0, err
+    assert f"goes on with experiment 0 in tune.db: {len(before)} told" in err
+    events = list(read_journal(journal))
+    asked = [id for event in events if isinstance(event, Asked) for id in event.ids]
+    assert asked == list(range(len(asked)))
+    assert told_ids(journal) == asked
+    points = [tuple(p) for e in events if isinstance(e, Asked) for p in e.points[:, 0].tolist()]
+    assert len(set(points)) == len(points), "the sequence goes on, not again"
+
+
+def test_ctrl_c_waits_for_what_is_in_flight_and_can_go_on(folder: Path) -> None:
+    (folder / "held").touch()
+    with started(folder, "--workers", "2") as process:
+        wait_until(lambda: evaluated(folder) == 2, LIMIT_S)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "waits for 2 points in flight" in line
+        (folder / "held").unlink()
+        _, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 130, err
+    assert "paused: interrupted" in err
+    assert told_ids(folder / "tune.db") == [0, 1]
+    status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
+    assert status == 0, err
+
+
+def test_twice_leaves_at_once(folder: Path) -> None:
+    (folder / "held").touch()
+    with started(folder, "--workers", "1") as process:
+        wait_until(lambda: evaluated(folder) == 1, LIMIT_S)
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 130, err
+    assert told_ids(folder / "tune.db") == []
+
+
+def test_clients_of_aepsych_look_on(folder: Path) -> None:
+    (folder / "held").touch()
+    with started(folder, "--workers", "2", "--aepsych", "127.0.0.1:0") as process:
+        assert process.stderr is not None
+        found = re.search(r"127\.0\.0\.1:(\d+)", process.stderr.readline())
+        assert found is not None
+        wait_until(lambda: evaluated(folder) == 2, LIMIT_S)
+        with socket.create_connection(("127.0.0.1", int(found[1])), LIMIT_S) as client:
+
+            def answer(kind: str, **message: object) -> dict[str, Any]:
+                client.sendall(json.dumps({"type": kind, "message": message}).encode())
+                answer: dict[str, Any] = json.loads(client.recv(65536))
+                return answer
+
+            assert answer("resume", strat_id=0) == {"strat_id": 0}
+            info = answer("info")
+            assert info["current_strat_name"] == "sobol"
+            assert (info["current_strat_data_pts"], info["current_strat_finished"]) == (0, False)
+            assert answer("status")["pending"] >= 2
+        (folder / "held").unlink()
+        _, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, err
+
+
+def test_a_running_farm_evaluates(folder: Path) -> None:
+    with serving(folder, "bowl.py", "--workers", "2") as served:
+        status, _, err = run_farm(*RUN, "--to", str(served.folder), cwd=folder)
+        assert status == 0, err
+        status, _, err = run_farm(*RUN, "--new", "--to", served.connection.url, cwd=folder)
+        assert status == 0, err
+
+
+def test_a_model_that_fails_everywhere(folder: Path) -> None:
+    with (folder / "tune.ini").open("a") as file:
+        file.write("config.edge = -1\nretries = 0\n")
+    status, _, err = run_farm(*RUN, "bowl.py", "--budget", "50", cwd=folder)
+    assert status == 1
+    assert "points in a row failed" in err
+    assert "beyond the edge" in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("[farm]\nmodel = bowl\nin_flight = 2\n", "", "[farm] is missing"),
+        ("model = bowl", "model = ball", "ball"),
+        ("in_flight = 2", "in_flight = two", "in_flight"),
+        ("min_asks = 8", "min_asks = eight", "min_asks"),
+        ("in_flight = 2", "outcome.outcome_1 = depth", "depth"),
+    ],
+)
+def test_mistakes_are_one_line(folder: Path, old: str, new: str, complaint: str) -> None:
+    config = folder / "tune.ini"
+    config.write_text(config.read_text().replace(old, new))
+    status, out, err = run_farm(*RUN, "bowl.py", cwd=folder)
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("farm: error: ")
+    assert complaint in line
+
+
+def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(
+        experiment=0,
+        phase=RunPhase.RUNNING,
+        why="",
+        strategy="opt",
+        evaluations=12,
+        budget=None,
+        told=8,
+        failed=1,
+        in_flight=2,
+        places=2,
+        ready=1,
+        asking=False,
+        fillers=0,
+        elapsed_s=61.0,
+        utilisation=0.9,
+        message="",
+    )
+    with Display(Console(file=sys.stdout, force_terminal=False)) as display:
+        display.show(progress, "best 3")
+        display.show(progress, "best 3")
+    assert capsys.readouterr().out == "opt: 9 evaluations, 2 in flight, 1 failed, best 3\n"
