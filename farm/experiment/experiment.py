@@ -144,16 +144,16 @@ class Experiment:
                 raise InvalidInput(f"an event of an unknown kind, {type(event).__name__}")
 
     def _apply_asked(self, event: Asked) -> None:
-        if event.strategy != self.strategy_index:
+        if event.strategy > self.strategy_index:
             self._enter(event.strategy)
         count = len(event.ids)
-        self._asks += count
         self.asked += count
-        if event.filler:
-            self._fillers += count
-            self._own_fillers += count
-        if event.post_range is not None:
-            self._post_range = event.post_range
+        self._fillers += count * event.filler
+        # Fillers do not wait for their turn: they may come as their strategy was left.
+        if event.strategy == self.strategy_index:
+            self._asks += count
+            self._own_fillers += count * event.filler
+            self._post_range = self._post_range if event.post_range is None else event.post_range
         if event.run:
             self.evaluations += count
             self.evaluating.update(zip(event.ids, event.points, strict=True))

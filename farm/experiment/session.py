@@ -21,7 +21,6 @@ from farm.experiment.events import Asked, Event, Finished, Released, SetUp, Told
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
 from farm.experiment.perform import can_perform
-from farm.experiment.subject import read_subject
 from farm.experiment.work import Answered, Generate, Generated, Work
 from farm.protocols.aepsych import Request
 
@@ -165,8 +164,6 @@ class Session:
     def _setup(self, message: Mapping[str, Any], now: float) -> Step:
         config = read_config(messages.config_source(message))
         can_perform(config)
-        if config.subject is not None:
-            read_subject(config)
         number = self.world.next_number
         chosen = config.metadata.experiment_id or self.last_set_up
         event = SetUp(

@@ -420,6 +420,30 @@ def test_sequences_go_on_and_fillers_have_their_own() -> None:
     assert driven.experiment.generate(1, filler=True).asked == 2
 
 
+def test_fillers_that_come_as_their_strategy_was_left_do_not_bring_it_back() -> None:
+    driven = Driven(Strategy("a", SOBOL, min_asks=1), Strategy("b", SOBOL, min_asks=3))
+    driven.ask()
+    driven.tell(1.0)
+    assert driven.ask() == 1
+    late = Asked(
+        experiment=0,
+        time=0.0,
+        points=np.zeros((2, 1, 2)),
+        ids=(2, 3),
+        strategy=0,
+        filler=True,
+        post_range=9.0,
+    )
+    driven.apply(late)
+    assert driven.experiment.strategy_index == 1
+    assert driven.experiment.asked == 4
+    assert driven.experiment.generate(1).asked == 1
+    assert driven.experiment.generate(1, filler=True).asked == 2
+    assert not driven.finished()
+    driven.ask(2)
+    assert driven.finished()
+
+
 def test_events_of_others_are_refused() -> None:
     driven = Driven(LAST)
     with pytest.raises(InvalidInput, match="an event of experiment 3, not 0"):
