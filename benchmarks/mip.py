@@ -3,7 +3,9 @@
     python benchmarks/mip.py
 
 Each call has a connection of its own, as KubeMo's client makes them. Three loads: a trivial model,
-a model that takes 5 ms, and packets of 1,000 entries; 1 and 16 clients at once.
+a model that takes 5 ms, and packets of 1,000 entries; 1 and 16 clients at once. Two servers that do
+nothing (bare.py) say what the same loads leave room for: one answers itself, the other has another
+process answer over ZeroMQ, as a model of farm does.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 import kubemo
 import numpy as np
 
+from bare import bare_server
 from http_load import Load
 from machine import versions
 
@@ -57,12 +60,12 @@ CLIENTS = (1, 16)
 Address = tuple[str, int]
 
 
-def packet(entries: int) -> bytes:
-    """A request of KubeMo's client for so many entries."""
+def packet(entries: int, *, answer: bool = False) -> bytes:
+    """A request of KubeMo's client for so many entries, or an answer to it."""
     value = json.dumps([0.25 * k for k in range(SIZE)]).encode()
     tlv = struct.pack("!2L", 2, len(value)) + value
-    payload = struct.pack("!2BH", 1, 0, entries) + tlv * entries
-    return struct.pack("!4BL", 0, 2, 0, 0, len(payload)) + payload
+    payload = struct.pack("!2BH", 1, int(answer), entries) + tlv * entries
+    return struct.pack("!4BL", 0, 2, int(answer), 0, len(payload)) + payload
 
 
 class Caller:
@@ -207,12 +210,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns in which it is spent")
     options = parser.parse_args()
     print(versions("numpy", "kubemo", "uvloop"))
-    print(f"\n{'calls/s (median ms)':34}{'clients':>8}{'farm':>20}{'kubemo':>20}{'ratio':>8}")
+    print(f"\n{'calls/s (median ms)':34}{'clients':>8}", end="")
+    print("".join(f"{name:>20}" for name in ("farm", "kubemo", "bare relay", "bare echo")), end="")
+    print("   times kubemo's")
     with tempfile.TemporaryDirectory() as name:
         for title, (kind, entries, clients) in LOADS.items():
-            with farm_server(Path(name), kind) as farm, kubemo_server(Path(name), kind) as other:
+            with contextlib.ExitStack() as stack:
+                servers = [farm_server(Path(name), kind), kubemo_server(Path(name), kind)]
+                if kind != "slow":
+                    answer = packet(entries, answer=True)
+                    servers += [bare_server(bare, answer) for bare in ("relay", "echo")]
+                addresses = [stack.enter_context(server) for server in servers]
                 for count in clients:
-                    show(title, count, measure([farm, other], packet(entries), count, options))
+                    show(title, count, measure(addresses, packet(entries), count, options))
 
 
 def measure(
@@ -230,8 +240,9 @@ def measure(
 
 def show(title: str, clients: int, loads: list[Load]) -> None:
     cells = [f"{load.per_s:9.0f} ({load.p50_s * 1e3:7.2f})" for load in loads]
-    ratio = loads[0].per_s / loads[1].per_s
-    print(f"{title:34}{clients:8}{cells[0]:>20}{cells[1]:>20}{ratio:8.2f}", flush=True)
+    ratios = [f"{load.per_s / loads[1].per_s:.2f}" for load in (loads[0], *loads[2:])]
+    print(f"{title:34}{clients:8}" + "".join(f"{cell:>20}" for cell in cells), end="")
+    print("   " + ", ".join(ratios), flush=True)
 
 
 if __name__ == "__main__":
