@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.errors import SweepError
+from farm.sweep.drawing import BLUE, GREY, RED, new_figure, small_multiples, svg_of
 from farm.sweep.journal import NO_WORKER, Status
 from farm.sweep.known import Known
 from farm.sweep.plan import Plan
@@ -21,18 +20,6 @@ MOST_DOTS = 2000
 MOST_PARAMETERS = 12
 MOST_IN_PAIRS = 5
 MOST_WORKERS = 60
-BLUE, RED, GREY = "#2563a8", "#c8372d", "#8a8f98"
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "xtick.color": "#444",
-    "ytick.color": "#444",
-    "axes.titlesize": 9,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +59,7 @@ class Shown:
 
 def progress(shown: Shown) -> str:
     """Points finished over time."""
-    figure, (axes,) = _figure(1, 1, width=9.0, height=2.6)
+    figure, (axes,) = new_figure(1, 1, width=9.0, height=2.6)
     ends = np.sort((shown.known.t_start + shown.known.t_run)[shown.ran])
     if len(ends):
         hours, unit = _times(ends - ends[0])
@@ -81,13 +68,13 @@ def progress(shown: Shown) -> str:
         axes.set_xlabel(f"time ({unit})")
     axes.set_ylabel("points finished")
     axes.set_ylim(bottom=0)
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def run_times(shown: Shown) -> str:
     """Run time against each parameter."""
     names = shown.names(MOST_PARAMETERS)
-    figure, grid = _small_multiples(len(names))
+    figure, grid = small_multiples(len(names))
     kept = _some(shown.ran & shown.done)
     runs = shown.known.t_run[kept]
     wide = len(runs) > 0 and np.max(runs) > 50 * max(np.min(runs), 1e-9)
@@ -99,13 +86,13 @@ def run_times(shown: Shown) -> str:
         axes.set_yscale("log" if wide else "linear")
         if not wide:
             axes.set_ylim(bottom=0)
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def failures(shown: Shown) -> str:
     """Where points fail: the share of failures along each parameter."""
     names = shown.names(MOST_PARAMETERS)
-    figure, grid = _small_multiples(len(names))
+    figure, grid = small_multiples(len(names))
     finished = shown.done | shown.failed
     for axes, (j, name, is_log) in zip(grid, names, strict=True):
         values = shown.plan.theta[:, j]
@@ -118,7 +105,7 @@ def failures(shown: Shown) -> str:
         axes.set_ylabel("share failed")
         axes.set_ylim(0, 1)
         axes.set_xscale("log" if is_log else "linear")
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def gantt(shown: Shown) -> str:
@@ -127,7 +114,7 @@ def gantt(shown: Shown) -> str:
     ran = np.flatnonzero(shown.ran & (known.worker != NO_WORKER))
     workers = np.unique(known.worker[ran])[:MOST_WORKERS]
     height = 1.0 + 0.22 * max(len(workers), 3)
-    figure, (axes,) = _figure(1, 1, width=9.0, height=min(height, 9.0))
+    figure, (axes,) = new_figure(1, 1, width=9.0, height=min(height, 9.0))
     begin = float(np.min(known.t_start[ran])) if len(ran) else 0.0
     span = known.t_start[ran] + known.t_run[ran] - begin
     scale, unit = _unit(float(np.max(span)) if len(ran) else 1.0)
@@ -141,7 +128,7 @@ def gantt(shown: Shown) -> str:
     axes.tick_params(axis="y", labelsize=7, length=0)
     axes.set_ylim(max(len(workers), 1) - 0.5, -0.5)
     axes.set_xlabel(f"time ({unit})")
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def pairs(shown: Shown) -> str:
@@ -151,7 +138,7 @@ def pairs(shown: Shown) -> str:
     if count < 2:
         return _one_parameter(shown, names[0])
     side = min(9.0, 1.0 + 2.1 * (count - 1))
-    figure, grid = _figure(count - 1, count - 1, width=side + 1.0, height=side)
+    figure, grid = new_figure(count - 1, count - 1, width=side + 1.0, height=side)
     good, bad = _some(shown.done & np.isfinite(shown.colour)), _some(shown.failed)
     dots: Any = None
     for row in range(count - 1):
@@ -174,12 +161,12 @@ def pairs(shown: Shown) -> str:
         # The corner above the diagonal is free, where there is one.
         place = {"ax": grid} if count == 2 else {"cax": grid[count - 2].inset_axes((0, 0, 0.08, 1))}
         figure.colorbar(dots, label=shown.colour_name, **place)
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def overhead(shown: Shown) -> str:
     """How much of a point's time was neither model nor queue."""
-    figure, (axes,) = _figure(1, 1, width=9.0, height=2.4)
+    figure, (axes,) = new_figure(1, 1, width=9.0, height=2.4)
     times = overheads(shown.known)
     times = times[times > 0]
     if len(times):
@@ -192,12 +179,12 @@ def overhead(shown: Shown) -> str:
         axes.set_title(f"median {median:.3g} ms", loc="left")
     axes.set_xlabel("overhead of a point (ms)")
     axes.set_ylabel("points")
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def _one_parameter(shown: Shown, named: tuple[int, str, bool]) -> str:
     j, name, is_log = named
-    figure, (axes,) = _figure(1, 1, width=9.0, height=3.0)
+    figure, (axes,) = new_figure(1, 1, width=9.0, height=3.0)
     good = _some(shown.done & np.isfinite(shown.colour))
     axes.plot(shown.plan.theta[good, j], shown.colour[good], ".", color=BLUE, markersize=4)
     for place in shown.plan.theta[_some(shown.failed), j]:
@@ -205,39 +192,7 @@ def _one_parameter(shown: Shown, named: tuple[int, str, bool]) -> str:
     axes.set_xscale("log" if is_log else "linear")
     axes.set_xlabel(name)
     axes.set_ylabel(shown.colour_name)
-    return _svg(figure)
-
-
-def _figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Any, list[Any]]:
-    """A figure and its axes, row by row; without pyplot, which keeps figures in a global list."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SweepError('matplotlib is needed: pip install "modelfarm[plot]"') from None
-    with rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(axes.ravel())
-
-
-def _small_multiples(count: int) -> tuple[Any, list[Any]]:
-    columns = min(count, 4)
-    rows = -(-count // columns)
-    figure, axes = _figure(rows, columns, width=9.0, height=2.3 * rows)
-    for unused in axes[count:]:
-        unused.set_visible(False)
-    return figure, axes[:count]
-
-
-def _svg(figure: Any) -> str:
-    from matplotlib import rc_context
-
-    text = io.StringIO()
-    with rc_context(STYLE | {"svg.hashsalt": "farm"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    # Inside HTML neither the declaration nor the document type belongs.
-    return text.getvalue()[text.getvalue().index("<svg") :]
+    return svg_of(figure)
 
 
 def _some(mask: Array) -> Array:
