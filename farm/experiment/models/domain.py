@@ -16,6 +16,9 @@ from farm.experiment.space import Space
 
 DISCRETE = (ParameterKind.INTEGER, ParameterKind.BINARY, ParameterKind.CATEGORICAL)
 
+FARTHEST = 1e3
+"""Positions farther out say nothing about the unit cube, and their squares are to be numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -94,13 +97,16 @@ class Domain:
 
     def raw(self, unit: Array) -> Array:
         """What the user sees: in the bounds, whole where whole is due, held where held."""
-        raw = np.asarray(self.space.from_unit(unit), dtype=float)
+        raw = self.space.from_unit(unit)
         for j, value in self._held.items():
             raw[..., j] = value
         return raw
 
     def unit(self, raw: Array) -> Array:
-        return np.asarray(self.space.to_unit(raw), dtype=float)
+        """Positions in the unit cube; points far outside of the bounds count as less far."""
+        with np.errstate(over="ignore"):
+            unit: Array = np.clip(self.space.to_unit(raw), -FARTHEST, FARTHEST)
+        return unit
 
     def snapped(self, unit: Array) -> Array:
         """The unit coordinates of the points that would really be given."""

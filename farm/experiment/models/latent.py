@@ -102,7 +102,7 @@ class Latent(Model):  # type: ignore[misc]  # botorch's types are not read
         """Shape (..., m, n) of rows (..., m, r): its products are the covariance observed away."""
         known = self.prior.covariance(rows.reshape(-1, rows.shape[-1]), self.rows) * self._root
         solved = torch.linalg.solve_triangular(self._factor, known.mT, upper=False)
-        return solved.mT.reshape(*rows.shape[:-1], -1)
+        return solved.mT.reshape(*rows.shape[:-1], len(self.rows))
 
     def mean(self, rows: Tensor) -> Tensor:
         """Shape (...,) of rows (..., r)."""

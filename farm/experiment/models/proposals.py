@@ -45,7 +45,7 @@ def generate(work: Generate) -> Generated:
         jobs = _jobs(strategy.generator, work.count)
         made: list[Array] = []
         notes: list[str] = []
-        learned = {i: learned_of(work, strategy.surrogate, i, domain) for i, _ in jobs}
+        learned = {i: _learned(work, strategy.surrogate, i, domain) for i, _ in jobs}
         for number, (outcome, acquisition) in enumerate(jobs):
             seed = seed_of(work.seed, work.strategy, work.asked + number)
             known = learned[outcome]
@@ -94,7 +94,7 @@ def _jobs(generator: Generator, count: int) -> list[tuple[int, Acquisition]]:
     return jobs
 
 
-def learned_of(work: Generate, surrogate: Kind, outcome: int, domain: Domain) -> Learned | None:
+def _learned(work: Generate, surrogate: Kind, outcome: int, domain: Domain) -> Learned | None:
     if not len(work.data.x):
         return None
     kind = surrogate.parts[outcome] if surrogate.parts else surrogate
@@ -134,10 +134,11 @@ def _post_range(work: Generate, strategy: Strategy) -> float | None:
     domain = Domain(work.config.parameters, work.config.stimuli, {})
     spans = []
     for outcome in range(len(work.config.outcomes)):
-        known = learned_of(work, strategy.surrogate, outcome, domain)
+        known = _learned(work, strategy.surrogate, outcome, domain)
         assert known is not None
         unit = torch.as_tensor(domain.sample(RANGE_POINTS, 0), dtype=DTYPE)
         with torch.no_grad():
-            values = known.value(known.trials(unit), probability=known.binary)
+            rows = known.singles(unit[:, 0])
+            values = known.value(rows, probability=known.binary and not known.pairs)
         spans.append(float(values.max() - values.min()))
     return min(spans)

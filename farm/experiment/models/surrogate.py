@@ -23,6 +23,9 @@ from farm.experiment.models.propagation import propagate
 from farm.experiment.names import CLASSIFICATION
 from farm.experiment.work import Data
 
+LARGEST = 1e150
+"""Outcomes count as no larger than this: their squares are numbers still."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
@@ -59,7 +62,7 @@ class _Trials:
         )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _numbers(trials: _Trials) -> tuple[Numbers, float, float]:
     """The numbers, and the offset and scale of the outcomes."""
     rows, y = trials.arrays
@@ -73,7 +76,7 @@ def _numbers(trials: _Trials) -> tuple[Numbers, float, float]:
     return fit_regression(rows, (y - offset) / scale), offset, scale
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _fitted(trials: _Trials, fit_to: int) -> Fitted:
     numbers, offset, scale = _numbers(trials.first(fit_to))
     prior = numbers.prior(pairs=trials.pairs)
@@ -109,7 +112,7 @@ class Learned:
         features = Features.of(domain.free)
         told = torch.as_tensor(domain.unit(np.asarray(data.x, dtype=float)), dtype=DTYPE)
         rows = np.ascontiguousarray(features.trials(told, pairs=pairs).numpy())
-        y = np.ascontiguousarray(np.asarray(data.y, dtype=float)[:, outcome])
+        y = np.clip(np.asarray(data.y, dtype=float)[:, outcome], -LARGEST, LARGEST)
         trials = _Trials.of(rows, y, features.count, binary=binary, pairs=pairs)
         fitted = _fitted(trials, min(max(data.fit_to, 1), len(y)))
         return cls(fitted.latent, features, told, fitted.offset, fitted.scale, binary, pairs)

@@ -79,9 +79,16 @@ def ask(
 def spread(config: Config, count: int, seed: int = 0) -> Array:
     """Sobol points (count, d) within the bounds, not rounded."""
     free = config.free
-    unit = qmc.Sobol(len(free), seed=seed).random(count)
+    unit = sobol(len(free), count, seed)
     scaled: Array = qmc.scale(unit, [p.lower for p in free], [p.upper for p in free])
     return scaled
+
+
+def sobol(dimensions: int, count: int, seed: int = 0) -> Array:
+    """The first points of a scrambled sequence, shape (count, dimensions)."""
+    whole = 1 << max(count - 1, 0).bit_length()  # scipy warns of parts of a power of two
+    unit: Array = qmc.Sobol(dimensions, seed=seed).random(whole)[:count]
+    return unit
 
 
 def branin(x: Array) -> Array:

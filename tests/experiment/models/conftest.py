@@ -1,0 +1,15 @@
+"""Tests of models run on one thread, as the models themselves do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from farm.experiment.models.proposals import alone
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with alone(0):
+        yield

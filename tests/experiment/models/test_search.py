@@ -1,0 +1,93 @@
+"""The search, on criteria whose best point is known."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from farm.call import Array
+from farm.experiment.config import Parameter, ParameterKind
+from farm.experiment.models.domain import Domain
+from farm.experiment.models.search import LEAST_DISTANCE, search
+
+NOTHING = np.empty((0, 1, 2))
+SQUARE = Domain((Parameter("a"), Parameter("b")), 1, {})
+
+
+def hill(unit: torch.Tensor) -> torch.Tensor:
+    return -((unit[:, 0] - torch.tensor([0.371, 0.842])) ** 2).sum(-1)
+
+
+def test_the_top_is_found_to_many_digits() -> None:
+    best = search(hill, SQUARE, seed=0, avoid=NOTHING, starts=NOTHING)
+    assert best.point == pytest.approx(np.array([[0.371, 0.842]]), abs=1e-5)
+
+
+def test_a_narrow_top_is_found_from_a_start() -> None:
+    def needle(unit: torch.Tensor) -> torch.Tensor:
+        return torch.exp(1e6 * hill(unit))
+
+    start = np.array([[[0.3712, 0.8421]]])
+    best = search(needle, SQUARE, seed=0, avoid=NOTHING, starts=start)
+    assert best.value > 0.99
+
+
+def test_a_top_at_the_edge_is_reached() -> None:
+    best = search(lambda u: u[:, 0].sum(-1), SQUARE, seed=0, avoid=NOTHING, starts=NOTHING)
+    assert best.point.tolist() == [[1.0, 1.0]]
+
+
+def test_what_is_in_flight_is_kept_away_from() -> None:
+    avoid = np.array([[[0.371, 0.842]]])
+    best = search(hill, SQUARE, seed=0, avoid=avoid, starts=avoid)
+    assert np.linalg.norm(best.point - avoid[0]) >= LEAST_DISTANCE
+    assert np.linalg.norm(best.point - avoid[0]) < 0.1
+
+
+def test_worthless_values_are_passed_over() -> None:
+    def half(unit: torch.Tensor) -> torch.Tensor:
+        return torch.where(unit[:, 0, 0] < 0.5, torch.nan, hill(unit))
+
+    best = search(half, SQUARE, seed=0, avoid=NOTHING, starts=NOTHING)
+    assert best.point[0] == pytest.approx([0.5, 0.842], abs=0.03)
+
+
+def test_the_best_of_many_whole_numbers_and_choices() -> None:
+    parameters = (
+        Parameter("level", ParameterKind.INTEGER, lower=0, upper=1000),
+        Parameter("shape", ParameterKind.CATEGORICAL, upper=7, choices=tuple("abcdefgh")),
+        Parameter("share"),
+    )
+    domain = Domain(parameters, 1, {})
+    wanted = domain.unit(np.array([[[617.0, 5.0, 0.25]]]))
+
+    def criterion(unit: torch.Tensor) -> torch.Tensor:
+        apart = unit[:, 0] - torch.tensor(wanted)[0]
+        return -((apart * torch.tensor([10.0, 3.0, 1.0])) ** 2).sum(-1)
+
+    best = search(criterion, domain, seed=3, avoid=wanted[:0], starts=wanted[:0])
+    raw: Array = domain.raw(best.point[None])
+    assert raw[0, 0] == pytest.approx([617.0, 5.0, 0.25], abs=1e-4)
+
+
+def test_one_point_is_all_there_is() -> None:
+    domain = Domain((Parameter("a"), Parameter("b")), 1, {"a": 0.25, "b": 0.5})
+    only = np.array([[[0.25, 0.5]]])
+    best = search(hill, domain, seed=0, avoid=NOTHING, starts=NOTHING)
+    assert (best.point == only[0]).all()
+    assert not best.crowded
+    assert search(hill, domain, seed=0, avoid=only, starts=NOTHING).crowded
+
+
+def test_the_time_limit_ends_the_search() -> None:
+    def slow(unit: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.05)
+        return -((unit[:, 0, 0] - 0.5) ** 2) - 100 * torch.sin(40 * unit[:, 0, 1]) ** 2
+
+    begun = time.monotonic()
+    best = search(slow, SQUARE, seed=0, avoid=NOTHING, starts=NOTHING, deadline=begun + 0.3)
+    assert time.monotonic() - begun < 1.5
+    assert np.isfinite(best.value)
