@@ -1,8 +1,9 @@
-"""Fuzzing of the codecs of MIP and GraphPipe, led by coverage.
+"""Fuzzing of the codecs of MIP, GraphPipe and AEPsych, led by coverage.
 
     pip install atheris                                     # Python 3.11 to 3.13, Linux and macOS
     python tests/protocols/fuzz.py mip -max_total_time=60
     python tests/protocols/fuzz.py graphpipe -max_total_time=60
+    python tests/protocols/fuzz.py aepsych -max_total_time=60
 
 Whatever the bytes, a codec gives a value or raises an error of its own; anything else ends this
 with the bytes that did it. Options of libFuzzer follow the name.
@@ -22,7 +23,7 @@ import atheris
 with atheris.instrument_imports(include=["farm"]):
     from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
     from farm.errors import FarmError
-    from farm.protocols import graphpipe, graphpipe_client, mip, mip_calls
+    from farm.protocols import aepsych, graphpipe, graphpipe_client, mip, mip_calls
     from farm.protocols.graphpipe_tensors import Fault
 
 import numpy as np
@@ -85,6 +86,44 @@ def fuzz_graphpipe(data: bytes) -> None:
         graphpipe_client.decode_metadata(200, data)
 
 
+def fuzz_aepsych(data: bytes) -> None:
+    """A stream of requests, cut where its first byte says: the same up to what is none."""
+    whole = _requests(data[1:])
+    cut = _requests(data[1:][: data[0] if data else 0], data[1:][data[0] if data else 0 :])
+    for one, other in zip(whole, cut, strict=False):
+        if isinstance(one, aepsych.Fault) or isinstance(other, aepsych.Fault):
+            break
+        assert repr(one) == repr(other)
+    for found in whole:
+        received = found.received if isinstance(found, aepsych.Fault) else found.whole
+        answer = aepsych.encode_error("no", received)
+        assert len(answer) <= aepsych.ANSWER_BYTES
+        with contextlib.suppress(FarmError):
+            aepsych.read_answer(answer)
+    with contextlib.suppress(FarmError):
+        aepsych.read_answer(data)
+
+
+def _requests(*parts: bytes) -> list[aepsych.Request | aepsych.Fault]:
+    framer, found = aepsych.Framer(LIMIT), []
+    for part in parts:
+        framer.feed(part)
+        while (item := framer.next()) is not None:
+            found.append(item)
+    return found
+
+
+def _seeds_of_aepsych() -> list[bytes]:
+    tell = {"config": {"x": [0.5, [1e-3]], "y": "2"}, "outcome": [1, None, True], "é": '"\\'}
+    one = aepsych.encode_request("tell", tell, {"rt": 0.25})
+    return [
+        *(b"\7" + aepsych.encode_request(name, {}) for name in aepsych.TYPES),
+        b"\50" + one + b"\n" + one,
+        b"\3\xef\xbb\xbf" + one.replace(b"0.5", b"NaN") + b" hello\n" + one,
+        b"\2" + b'{"type":"ask","message":null}{"type":5}{"a":[{"b":[[1,2],[3]]}]}',
+    ]
+
+
 def _calls() -> list[tuple[Call, ModelInfo]]:
     texts = np.array([b"hello"], object), np.array([b"a", b"bc"], object)
     return [
@@ -111,6 +150,7 @@ def _seeds_of_graphpipe() -> list[bytes]:
 TARGETS: Mapping[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = {
     "mip": (fuzz_mip, _seeds_of_mip),
     "graphpipe": (fuzz_graphpipe, _seeds_of_graphpipe),
+    "aepsych": (fuzz_aepsych, _seeds_of_aepsych),
 }
 
 

@@ -1,4 +1,4 @@
-"""The codecs of MIP and GraphPipe under a fuzzer that coverage leads; fuzz.py has the targets."""
+"""The codecs of MIP, GraphPipe and AEPsych under a fuzzer that coverage leads; fuzz.py has the targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FUZZ = Path(__file__).with_name("fuzz.py")
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not made for this platform")
-@pytest.mark.parametrize("codec", ["mip", "graphpipe"])
+@pytest.mark.parametrize("codec", ["mip", "graphpipe", "aepsych"])
 def test_no_bytes_upset_a_codec(codec: str, tmp_path: Path) -> None:
     command = [sys.executable, str(FUZZ), codec, "-max_total_time=30", "-rss_limit_mb=1024"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=55)
