@@ -180,14 +180,16 @@ class Space:
         found = [-1] * len(points)
         free = np.ones(len(pending), dtype=bool)
         step = max(1, COMPARED_AT_ONCE // max(1, pending.size))
-        for start in range(0, len(points) if len(pending) else 0, step):
-            distances = self._relative_distances(points[start : start + step], pending)
+        likely = self._likely(points, pending)
+        for start in range(0, len(likely), step):
+            several = likely[start : start + step]
+            distances = self._relative_distances(points[several], pending)
             for row in np.flatnonzero(np.any(distances <= SAME, axis=1)):
                 near = np.flatnonzero(free & (distances[row] <= SAME))
                 if len(near):
                     best = near[np.argmin(distances[row, near])]
                     free[best] = False
-                    found[start + int(row)] = int(best)
+                    found[int(several[row])] = int(best)
         return found
 
     def least_distance(self, points: Array, others: Array) -> Array:
@@ -201,12 +203,33 @@ class Space:
         b = self.to_unit(others).reshape(len(others), -1)
         return np.array([np.min(np.linalg.norm(b - row, axis=1)) for row in a])
 
-    def _relative_distances(self, points: Array, pending: Array) -> Array:
-        """How far each point is from each pending one, shape (n, p), as `SAME` means it."""
+    def _likely(self, points: Array, pending: Array) -> Array:
+        """Which points have in each of their coordinates one that some pending point has too: of a
+        hundred thousand told at once, few are left to be compared with all of those."""
+        if not len(pending):
+            return np.empty(0, dtype=np.int64)
+        values, there = self.rounded(points), self.rounded(pending)
+        with np.errstate(over="ignore"):
+            near = 2 * SAME * self._scale_at(points)
+            lower, upper = values - near, values + near
+        likely = np.ones(len(points), dtype=bool)
+        for at in np.ndindex(*points.shape[1:]):
+            column = np.append(np.sort(there[:, *at]), np.inf)
+            first = np.searchsorted(column[:-1], lower[:, *at])
+            likely &= column[first] <= upper[:, *at]
+        return np.flatnonzero(likely)
+
+    def _scale_at(self, points: Array) -> Array:
+        """What the difference of a coordinate from another one's is measured by, of their shape."""
         scale = np.maximum(self.upper - self.lower, np.abs(points))
         # Small values of a logarithmic one are no nearer to each other than large ones.
         of_log = np.maximum(np.abs(points + self._offset), np.finfo(np.float64).tiny)
-        scale = np.where(self.whole, 1.0, np.where(self.log, of_log, scale))
+        scaled: Array = np.where(self.whole, 1.0, np.where(self.log, of_log, scale))
+        return scaled
+
+    def _relative_distances(self, points: Array, pending: Array) -> Array:
+        """How far each point is from each pending one, shape (n, p), as `SAME` means it."""
+        scale = self._scale_at(points)
         with np.errstate(over="ignore"):
             apart = np.abs(self.rounded(points)[:, None] - self.rounded(pending)) / scale[:, None]
         distances: Array = np.max(apart, axis=(2, 3), initial=0.0)
