@@ -147,6 +147,24 @@ def test_an_error_fits_what_clients_read(message: dict[str, Any]) -> None:
     assert len(encode_error("\u03bc" * 10_000, whole)) <= ANSWER_BYTES
 
 
+def test_a_long_request_is_repeated_by_its_beginnings() -> None:
+    text = "[common]\nparnames = [x]\n" + "# and so on\n" * 1000
+    setup = json.loads(encode_error("no", {"type": "setup", "message": {"config_str": text}}))
+    assert setup["message"]["message"]["config_str"] == text[:400] + "..."
+    message = {"config": {"x": list(range(5000))}, **{f"k{i:04}": i for i in range(700)}}
+    tell = json.loads(encode_error("no", {"type": "tell", "message": message}))["message"]
+    values = tell["message"]["config"]["x"]
+    assert values == [*range(40), "... 5000 entries in all"]
+    assert tell["message"]["..."] == "701 entries in all"
+    assert len(tell["message"]) == 41
+    short = {"type": "tell", "message": {"note": "a" * 3900}}
+    assert json.loads(encode_error("no", short))["message"] == short, "what fits is left alone"
+    # Not even its parts fit: its type is what is left.
+    wide = {str(i): {str(k): "\U0001f600" * 50 for k in range(30)} for i in range(30)}
+    deep = {"type": "tell", "message": {str(i): wide for i in range(30)}}
+    assert json.loads(encode_error("no", deep))["message"] == {"type": "tell"}
+
+
 MESSAGES = st.dictionaries(
     st.text(max_size=5),
     st.floats(allow_nan=False, allow_infinity=False) | st.lists(st.integers(-5, 5)) | st.text(),

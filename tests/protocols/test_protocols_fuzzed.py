@@ -1,4 +1,4 @@
-"""The codecs of MIP, GraphPipe and AEPsych under a fuzzer that coverage leads; fuzz.py has the targets."""
+"""The codecs of MIP, GraphPipe and AEPsych under a coverage-led fuzzer; fuzz.py has the targets."""
 
 from __future__ import annotations
 
