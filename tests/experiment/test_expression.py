@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -180,6 +181,12 @@ def sums(draw: st.DrawFn, depth: int = 4) -> str:
 @given(sums())
 def test_arithmetic_is_pythons(text: str) -> None:
     assert number(text) == float(eval(text, {}))
+
+
+def test_what_python_only_warns_of_is_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert "is no expression" in answer("1and 2")
 
 
 def test_the_names_are_those_that_need_values() -> None:

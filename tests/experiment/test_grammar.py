@@ -153,6 +153,8 @@ generator = SobolGenerator
 """
     a, b = read_config(text).parameters
     assert (a.lower, a.upper, b.lower, b.upper) == (0.0, 1.0, -1.0, 5.0)
+    inherited = changed(text, ("lb = [0, -1]", "lower_bound = -3"))
+    assert [p.lower for p in read_config(inherited).parameters] == [-3.0, -3.0]
 
 
 @pytest.mark.parametrize("source", [PLAIN, TYPES])
@@ -385,12 +387,22 @@ def large(kind: str) -> str:
     raise AssertionError(kind)
 
 
-@pytest.mark.parametrize("kind", ["bounds", "parameters", "strategies", "options", "sections"])
-def test_large_configs_take_no_long_time(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("bounds", "[p0] has the bounds 0.001 and 0.001"),
+        ("parameters", "expected 1000 names at most, not 100000"),
+        ("strategies", "expected 1000 names at most"),
+        ("options", "[common] has 30002 options,"),
+        ("sections", "characters in all 30001 sections together; expected 1000 and 8388608 at"),
+    ],
+)
+def test_large_configs_take_no_long_time(kind: str, expected: str) -> None:
     start = time.monotonic()
     with pytest.raises(InvalidInput) as caught:
         read_config(large(kind))
     assert time.monotonic() - start < 3.0
+    assert expected in str(caught.value)
     assert len(str(caught.value)) <= LONGEST_ERROR
 
 
@@ -550,6 +562,7 @@ def test_what_is_known_and_not_offered(changes: list[tuple[str, str]], expected:
     [
         *("", " \n", "{}", "[common]", "\0", "[common]\nparnames", "\x85[common]"),
         *({}, {"common": None}, {"common": {"parnames": {}}}, {"common": {"parnames": [[[]]]}}),
+        {"common": {"parnames": ["a\nb"], "outcome_types": "binary", "strategy_names": "s"}},
         *(None, 5, [], b"[common]", f"[{'x' * 10**5}]\na\na", {"x" * 10**5: 1}),
         *("[common]\nparnames = " + "x, " * 10**5, "[common]\nparnames = [\n x,\n x,\n]"),
     ],

@@ -134,7 +134,7 @@ def test_dictionaries_that_are_refused(source: Any, expected: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[a]\n" + ("a" + " " * 99) * 10_000,
+        "[a]\n" + ("a" + " " * 999) * 1000,
         "[a]\n" + "x" * (LONGEST_TEXT - 10),
         "[a]\nx = " + "[" * 500_000,
         "[" * 500_000,

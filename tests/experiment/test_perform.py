@@ -33,7 +33,15 @@ WITH_A_MODEL = MODEL_FREE.replace(
 )
 WITHOUT_THE_EXTRA = """
 import sys
-sys.modules.update(dict.fromkeys(("torch", "botorch", "gpytorch")))
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in ("torch", "botorch", "gpytorch"):
+            return super().find_spec(name, path, target)
+
+sys.meta_path = [Without if finder is PathFinder else finder for finder in sys.meta_path]
 """
 
 
@@ -96,6 +104,7 @@ def test_without_the_extra_one_line_names_it() -> None:
     printed = run(
         f"""{WITHOUT_THE_EXTRA}
 can_perform(read_config(MODEL_FREE))
+perform(generate(read_config(WITH_A_MODEL), filler=True))
 for check in (can_perform, lambda config: perform(generate(config))):
     try:
         check(read_config(WITH_A_MODEL))

@@ -316,6 +316,19 @@ def test_numbers_are_the_same_one_by_one_and_together(numbers: list[float]) -> N
 def test_whole_numbers_of_a_wide_range_are_not_confused() -> None:
     space = Space([Parameter("n", ParameterKind.INTEGER, 0.0, 1e9)])
     assert space.matches(np.array([[[7.0]]]), np.array([[[8.0]], [[7.0]]])) == [1]
+    assert space.matches(np.array([[[7.0]]]), np.array([[[8.0]]])) == [-1]
+
+
+def test_halves_are_rounded_up_all_of_them() -> None:
+    space = Space([N])
+    points = np.array([0.5, 1.5, 2.5, -0.5, -0.2]).reshape(-1, 1, 1)
+    assert space.rounded(points).ravel().tolist() == [1.0, 2.0, 3.0, 0.0, 0.0]
+
+
+def test_positions_far_outside_of_the_cube_are_at_the_bounds() -> None:
+    unit = np.array([[-1e9, -1e9, -1e9], [1e9, 1e9, 1e9]])[:, None]
+    points = Space([X, LOG, N]).from_unit(unit)
+    assert points[:, 0].tolist() == [[-2.0, 0.001, 1.0], [6.0, 10.0, 5.0]]
 
 
 def test_small_values_on_a_log_scale_are_not_confused() -> None:
