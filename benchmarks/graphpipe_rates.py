@@ -11,6 +11,10 @@ own and is left out when that is not given:
     /tmp/graphpipe/bin/pip install requests numpy flatbuffers==1.12
     /tmp/graphpipe/bin/pip install --no-deps graphpipe==1.0.4
     .venv/bin/python benchmarks/graphpipe_rates.py --graphpipe /tmp/graphpipe
+
+With `--go GO`, the command of a Go toolchain, there is a server in Go besides, which reads and
+writes these messages and no others (graphpipe_bare.go); Oracle's own does more for each call. What
+a hop to another process costs alone is what the bare relay shows (bare.py).
 """
 
 from __future__ import annotations
@@ -29,7 +33,9 @@ from subprocess import DEVNULL, PIPE
 
 import numpy as np
 
-from farm.call import Call, ModelInfo, Operation, TensorInfo
+from bare import bare_server
+from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+from farm.protocols.graphpipe import encode_result
 from farm.protocols.graphpipe_client import encode_call
 from farm.transports.connection import read_connection
 from http_load import Load, run_load
@@ -42,6 +48,7 @@ CASES = {
     "four numbers, 5 ms": ("slow", 4),
 }
 """Model and size of each case."""
+NUMBERS = ("four numbers", "100,000 numbers")
 FRESH = {case: (True,) if model == "slow" else (True, False) for case, (model, _) in CASES.items()}
 """Whether connections are fresh: threads that sleep are no model of one that computes."""
 
@@ -110,12 +117,21 @@ class Peer:
     name: str
     address: tuple[str, int]
     fresh: Sequence[bool] = (True, False)
+    cases: Sequence[str] = tuple(CASES)
+
+
+INFO = ModelInfo("double", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),))
 
 
 def body_of(size: int) -> bytes:
     """The request for `size` numbers, all 1.5."""
-    info = ModelInfo("double", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),))
-    return encode_call(Call("double", Operation.EVALUATE, (np.full(size, 1.5),)), info)
+    return encode_call(Call("double", Operation.EVALUATE, (np.full(size, 1.5),)), INFO)
+
+
+def answer_to(size: int) -> bytes:
+    """The answer to it, in HTTP."""
+    body = encode_result(range(1), INFO, Result((np.full(size, 3.0),)))
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 @contextlib.contextmanager
@@ -146,6 +162,24 @@ def python_peer(folder: Path, python: Path, kind: str) -> Iterator[Peer]:
 
 
 @contextlib.contextmanager
+def go_peer(folder: Path, go: str) -> Iterator[Peer]:
+    """The server in Go."""
+    source = Path(__file__).with_name("graphpipe_bare.go")
+    subprocess.run([go, "build", "-o", str(folder / "bare"), str(source)], check=True)
+    with _process([str(folder / "bare")], folder) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        yield Peer("bare, in Go", ("127.0.0.1", port), cases=NUMBERS)
+
+
+@contextlib.contextmanager
+def relay_peer(case: str) -> Iterator[Peer]:
+    """The bare relay, which has one answer."""
+    with bare_server("relay", answer_to(CASES[case][1])) as address:
+        yield Peer("bare relay", address, cases=(case,))
+
+
+@contextlib.contextmanager
 def _process(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(command, cwd=folder, stdout=PIPE, stderr=DEVNULL) as process:
         try:
@@ -168,7 +202,7 @@ def measure(peers: Sequence[Peer], seconds: float, rounds: int) -> Loads:
             model, size = CASES[case]
             body, expected = body_of(size), np.full(4, 3.0).tobytes()
             for peer in peers:
-                if fresh in peer.fresh:
+                if fresh in peer.fresh and case in peer.cases:
                     load = run_load(
                         peer.address,
                         f"/graphpipe/{model}",
@@ -192,7 +226,7 @@ def show(loads: Loads, peers: Sequence[Peer]) -> None:
             rows = {
                 p.name: [loads[case, fresh, p.name, c] for c in CALLERS]
                 for p in peers
-                if fresh in p.fresh
+                if fresh in p.fresh and case in p.cases
             }
             for name, row in rows.items():
                 cells = "".join(f"{load.per_s:9.0f} ({load.p50_s * 1e3:5.2f})" for load in row)
@@ -207,6 +241,7 @@ def show(loads: Loads, peers: Sequence[Peer]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graphpipe", type=Path, help="virtual environment with graphpipe")
+    parser.add_argument("--go", help="command of a Go toolchain")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
     parser.add_argument("--rounds", type=int, default=3, help="turns in which it is spent")
     options = parser.parse_args()
@@ -218,6 +253,9 @@ def main() -> None:
             python = options.graphpipe / "bin" / "python"
             for kind in ("single", "threads"):
                 peers.append(stack.enter_context(python_peer(folder, python, kind)))
+        if options.go:
+            peers.append(stack.enter_context(go_peer(folder, options.go)))
+        peers += [stack.enter_context(relay_peer(case)) for case in NUMBERS]
         show(measure(peers, options.seconds, options.rounds), peers)
 
 
