@@ -100,12 +100,13 @@ class Space:
             values[parameter.name] = column
         return values
 
-    def encode(self, values: Mapping[str, Any]) -> tuple[Array, dict[str, list[Any]]]:
+    def encode(self, values: Mapping[str, Any]) -> tuple[Array, dict[str, Any]]:
         """The points that a message means, shape (n, stimuli, d), and what else it says of them.
 
         values: for each parameter a value, a list with one for each trial, or lists with one; pairs
-        in place of values when there are two stimuli. The rest, one item for each trial: fixed
-        parameters, and names that are no parameters. Raises InvalidInput.
+        in place of values when there are two stimuli. The rest: fixed parameters, and names that
+        are no parameters; a list has an item for each trial, all else is of every trial. Raises
+        InvalidInput.
         """
         if not isinstance(values, Mapping):
             raise InvalidInput(f"config is {_shown(values)}; expected an object of parameters")
@@ -114,13 +115,15 @@ class Space:
                 raise InvalidInput(f"parameter {parameter.name!r} is missing in config")
         columns = [self._column(parameter, values[parameter.name]) for parameter in self.free]
         count = len(columns[0]) if columns else 0
-        extra: dict[str, list[Any]] = {}
+        extra: dict[str, Any] = {}
         lengths = {p.name: len(column) for p, column in zip(self.free, columns, strict=True)}
         for parameter in self.parameters:
             if parameter.kind is ParameterKind.FIXED:
-                trials = self._fixed_trials(parameter, values[parameter.name], count)
-                extra[parameter.name] = [t[0] if self.stimuli == 1 else t for t in trials]
-                lengths[parameter.name] = len(trials)
+                value = extra[parameter.name] = values[parameter.name]
+                if isinstance(value, list | tuple):
+                    trials = self._trials(parameter, value)
+                    extra[parameter.name] = [t[0] if self.stimuli == 1 else t for t in trials]
+                    lengths[parameter.name] = len(trials)
         for name, length in lengths.items():
             if length != count:
                 raise InvalidInput(
@@ -131,8 +134,7 @@ class Space:
         known = {parameter.name for parameter in self.parameters}
         for name, value in values.items():
             if name not in known:
-                each = isinstance(value, list) and len(value) == count
-                extra[str(name)] = list(value) if each else [value] * count
+                extra[str(name)] = value
         return points, extra
 
     def held(self, values: Mapping[Any, Any] | None, where: str) -> dict[str, float]:
@@ -260,12 +262,6 @@ class Space:
         trials = self._trials(parameter, value)
         coordinates = [[coordinate(parameter, v) for v in trial] for trial in trials]
         return np.array(coordinates, dtype=np.float64).reshape(len(trials), self.stimuli)
-
-    def _fixed_trials(self, parameter: Parameter, value: Any, count: int) -> list[list[Any]]:
-        """What is told of a fixed parameter; one value counts for every trial."""
-        if not isinstance(value, list | tuple):
-            return [[value] * self.stimuli] * count
-        return self._trials(parameter, value)
 
     def _trials(self, parameter: Parameter, value: Any) -> list[list[Any]]:
         """One list of `stimuli` values for each trial."""

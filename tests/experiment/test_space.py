@@ -191,11 +191,17 @@ def test_pairs_go_out_as_they_come_in() -> None:
     }
 
 
-def test_what_is_no_coordinate_is_kept_for_each_trial() -> None:
+def test_what_is_no_coordinate_is_kept() -> None:
     space = Space([X, K])
     _, extra = space.encode({"x": [1, 2], "k": [4.5, "4.5"], "mood": ["a", "b"], "who": "me"})
-    assert extra == {"k": [4.5, "4.5"], "mood": ["a", "b"], "who": ["me", "me"]}
-    assert space.encode({"x": [1, 2], "k": 4.5})[1] == {"k": [4.5, 4.5]}
+    assert extra == {"k": [4.5, "4.5"], "mood": ["a", "b"], "who": "me"}
+
+
+def test_one_value_for_every_trial_is_kept_once() -> None:
+    # A long text beside many trials is no longer than it came.
+    points, extra = Space([X, K]).encode({"x": [0.0] * 1000, "k": 4.5, "notes": "n" * 1000})
+    assert len(points) == 1000
+    assert extra == {"k": 4.5, "notes": "n" * 1000}
 
 
 def test_no_trials_are_no_points() -> None:

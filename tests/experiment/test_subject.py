@@ -206,13 +206,13 @@ def test_an_expression_may_have_no_value() -> None:
 def test_settings() -> None:
     plain = subject("model = beam")
     assert (plain.in_flight, plain.budget, plain.retries, plain.seed) == (None, None, 1, None)
-    assert (plain.time_limit_s, plain.max_time_s) == (None, None)
+    assert (plain.time_limit_s, plain.max_time_s, plain.fill) == (None, None, True)
     full = subject(
-        "MODEL = beam\nin_flight = 8\nbudget = 100\nretries = 0\nseed = 7\ntime_limit = 1.5\n"
-        "max_time = 60"
+        "MODEL = beam\nin_flight = 8\nbudget = 100\nretries = 0\nseed = 7\nfill = no\n"
+        "time_limit = 1.5\nmax_time = 60"
     )
     assert (full.in_flight, full.budget, full.retries, full.seed) == (8, 100, 0, 7)
-    assert (full.time_limit_s, full.max_time_s) == (1.5, 60.0)
+    assert (full.time_limit_s, full.max_time_s, full.fill) == (1.5, 60.0, False)
 
 
 @pytest.mark.parametrize(
