@@ -1,6 +1,6 @@
 """A process that does the work of one experiment; `fitters.py` starts it and talks to it.
 
-    python -m farm.experiment.fitter LIFELINE
+    python -m farm.experiment.fitter LIFELINE [warm]
 
 Each message is its length, u64 little-endian, and a pickle: work in at the standard input, what
 came of it out at the standard output. Both ends are farm's own, in processes of the same user.
@@ -19,7 +19,7 @@ import traceback
 from typing import Any, BinaryIO
 
 from farm.errors import FarmError, Unavailable
-from farm.experiment.perform import perform
+from farm.experiment.perform import load, perform
 from farm.experiment.work import Answered, Generated, Work
 
 LENGTH = struct.Struct("<Q")
@@ -47,8 +47,11 @@ def outcome(work: Work) -> Generated | Answered | FarmError:
         )
 
 
-def main(lifeline: int) -> int:
-    """Do work until the input ends; the exit status."""
+def main(lifeline: int, *, warm: bool) -> int:
+    """Do work until the input ends; the exit status.
+
+    warm: begin with what takes seconds to load, as a surrogate is going to be wanted.
+    """
     threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the server's to hear
     # What a library prints would be taken for a message.
@@ -56,6 +59,8 @@ def main(lifeline: int) -> int:
     os.dup2(2, 1)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+    if warm:
+        load()
     while (work := _read(requests)) is not None:
         answers.write(message(outcome(work)))
         answers.flush()
@@ -79,4 +84,4 @@ def _watch(lifeline: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), warm="warm" in sys.argv[2:]))

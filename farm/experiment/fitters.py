@@ -26,8 +26,8 @@ from farm.worker.lifeline import Lifeline
 
 logger = logging.getLogger(__name__)
 
-MOST = 4
-"""Processes at once; each has some 400 MB of libraries, and a core while it works."""
+MOST = min(max(4, os.cpu_count() or 1), 16)
+"""Processes at once; each has some 450 MB, most of it libraries, and a core while it works."""
 
 IDLE_S = 600.0
 """How long one is kept for the next ask: it has the libraries loaded, and the last fit."""
@@ -45,13 +45,15 @@ class Died(Exception):
 class Fitter:
     """One process of `farm.experiment.fitter`; started when made."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, warm: bool = False) -> None:
+        """warm: load what surrogates need before there is work."""
         self.busy = False
         self.ends: asyncio.TimerHandle | None = None
         self._lifeline = Lifeline()
+        words = [self._lifeline.read_end, *(["warm"] if warm else [])]
         try:
             self._process = subprocess.Popen(
-                [*python("farm.experiment.fitter"), str(self._lifeline.read_end)],
+                [*python("farm.experiment.fitter"), *map(str, words)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **ONE_THREAD},
@@ -155,6 +157,12 @@ class Fitters:
             raise result
         return result
 
+    def warm(self, number: int) -> None:
+        """Have a process ready for an experiment, unless that of another would have to go."""
+        if number not in self._fitters and len(self._fitters) < self._most:
+            self._fitters[number] = fitter = Fitter(warm=True)
+            self._leave(number, fitter)
+
     @property
     def pids(self) -> Mapping[int, int]:
         """The process of each experiment that has one."""
@@ -196,7 +204,7 @@ class Fitters:
         finally:
             fitter.busy = False
             if fitter.lives() and self._most:
-                fitter.ends = loop.call_later(self._idle_s, self._drop, number)
+                self._leave(number, fitter)
             else:
                 self._drop(number)
 
@@ -218,6 +226,11 @@ class Fitters:
         fitter.busy = True
         self._fitters[number] = fitter
         return fitter
+
+    def _leave(self, number: int, fitter: Fitter) -> None:
+        """Keep it for a while."""
+        loop = asyncio.get_running_loop()
+        fitter.ends = loop.call_later(self._idle_s, self._drop, number)
 
     def _drop(self, number: int) -> None:
         self._fitters.pop(number).close()

@@ -192,6 +192,12 @@ class Experiments:
             session.took(step)
         return step
 
+    def _make_ready(self, number: int) -> None:
+        """Begin to load what a new experiment needs, while its first points are evaluated."""
+        strategies = self.experiments[number].config.strategies
+        if any(strategy.surrogate is not None for strategy in strategies):
+            self._fitters.warm(number)
+
     def _settled(self, change: asyncio.Task[Step]) -> None:
         self._changing.discard(change)
         if not change.cancelled():
@@ -208,6 +214,8 @@ class Experiments:
                 self._changed[number] += 1
                 for event in step.events:
                     applied(self.experiments, event)
+                    if isinstance(event, SetUp):
+                        self._make_ready(event.experiment)
         return step
 
 

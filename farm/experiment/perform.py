@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.util import find_spec
 
 from farm.errors import InvalidInput, UnsupportedFeature
@@ -33,6 +34,12 @@ def perform(work: Work) -> Generated | Answered:
             f"strategy {strategy.name!r} uses a model, which needs BoTorch ({error}): {INSTALL}"
         ) from error
     return answer(work) if isinstance(work, Query) else generate(work)
+
+
+def load() -> None:
+    """Import now what surrogates need, if it is installed; it takes seconds."""
+    with suppress(ImportError):
+        import farm.experiment.models  # noqa: F401
 
 
 def can_perform(config: Config) -> None:

@@ -147,6 +147,31 @@ async def test_the_one_idle_for_longest_makes_room() -> None:
 
 
 @on_loop
+async def test_one_may_be_made_ready_where_there_is_room() -> None:
+    async with fitters(most=1) as several:
+        several.warm(0)
+        (pid,) = several.pids.values()
+        several.warm(0)
+        several.warm(1)
+        assert several.pids == {0: pid}
+        assert await points(several, 1, ask(1)) == expected(ask(1))
+        assert list(several.pids) == [1]
+        several.stop()
+        several.warm(2)
+        assert several.pids == {}
+
+
+@pytest.mark.slow
+@on_loop
+async def test_one_that_was_made_ready_works() -> None:
+    async with fitters() as several:
+        several.warm(0)
+        before = several.pids
+        assert await points(several, 0, ask(1)) == expected(ask(1))
+        assert several.pids == before
+
+
+@on_loop
 async def test_one_that_is_not_used_ends() -> None:
     async with fitters(idle_s=0.05) as several:
         await points(several, 0, ask(1))

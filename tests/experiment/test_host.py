@@ -364,6 +364,22 @@ def test_events_from_inside(path: Path) -> None:
     run()
 
 
+def test_a_surrogate_is_made_ready_at_the_setup(path: Path) -> None:
+    model = {"generator": "OptimizeAcqfGenerator", "model": "GPRegressionModel"}
+    config = {**CONFIG, "go_on": {**model, "acqf": "qUpperConfidenceBound"}}
+
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        session = experiments.session()
+        await said(experiments, session, "setup", SETUP)
+        await said(experiments, session, "setup", {"config_dict": config})
+        assert list(experiments.pids) == [1]
+        await experiments.stop()
+
+    run()
+
+
 def test_what_a_status_shows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.experiment.host.SHOWN", 2)
 
