@@ -103,7 +103,7 @@ async def _serve(host: str, port: int, journal: Path, grace_s: float) -> int:
         hurry = loop.create_task(stop.wait())
         await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
-            await server.stop(0.0)
+            experiments.hurry()
         await ending
         hurry.cancel()
     finally:

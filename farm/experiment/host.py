@@ -146,9 +146,13 @@ class Experiments:
 
         return (await self._take(None, number, step)).events
 
+    def hurry(self) -> None:
+        """End all work now: asks that wait for it have an error, as has each one from now on."""
+        self._fitters.stop()
+
     async def stop(self) -> None:
         """End all work, keep what is being kept, close the journal."""
-        self._fitters.stop()
+        self.hurry()
         journal, self._journal = self._journal, None
         if self._changing:
             await asyncio.wait(self._changing)

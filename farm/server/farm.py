@@ -341,6 +341,8 @@ class Farm:
 
     def _hurry(self) -> None:
         self.dispatcher.give_up()
+        if self.experiments is not None:
+            self.experiments.hurry()
         if self._elastic is not None:
             self._elastic.hurry()
         if self._workers is not None:

@@ -73,9 +73,13 @@ class Client:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
 
+    def send(self, data: bytes) -> None:
+        """Send without waiting for anything."""
+        self._socket.sendall(data)
+
     def ask(self, kind: str, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Raises OSError when the server ends before its answer."""
-        self._socket.sendall(request(kind, message))
+        self.send(request(kind, message))
         data = b""
         while True:
             with contextlib.suppress(ValueError):
@@ -207,6 +211,25 @@ def test_up_and_down(tmp_path: Path) -> None:
         status, out = server.end(signal.SIGTERM)
     assert (status, out) == (0, "journal a/study.db: 0 experiments so far\n")
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["study.db", "study.db.lock"]
+
+
+def test_a_second_signal_hurries(tmp_path: Path) -> None:
+    model = {"generator": "OptimizeAcqfGenerator", "model": "GPRegressionModel"}
+    config = {**CONFIG, "begin": {**model, "acqf": "qUpperConfidenceBound", "max_asks": 9}}
+    with serving_experiments(tmp_path, "--grace", "60") as server, Client(server.port) as client:
+        client.ask("setup", {"config_dict": config})
+        client.ask("tell", {"config": {"x": 0.5, "y": 0.5}, "outcome": 1})
+        (fitting,) = psutil.Process(server.process.pid).children()
+        fitting.suspend()
+        client.send(request("ask"))
+        client.send(request("info"))
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.stderr is not None
+        assert "once more to hurry" in server.process.stderr.readline()
+        began = time.monotonic()
+        status, _ = server.end(signal.SIGTERM)
+        assert (status, time.monotonic() - began < 20.0) == (0, True)
+    wait_until(lambda: not fitting.is_running())
 
 
 def test_beside_a_model(tmp_path: Path) -> None:
