@@ -60,6 +60,39 @@ TWO_OUTCOMES = CONFIG.replace(
 )
 PAIRS = CONFIG.replace("per_trial = 1", "per_trial = 2").replace("[continuous]", "[binary]")
 
+LEVEL_SET = (
+    OPTIMISE.replace("[continuous]", "[binary]")
+    .replace("GPRegressionModel", "GPClassificationModel")
+    .replace("qLogNoisyExpectedImprovement", "MCLevelSetEstimation\nobjective = ProbitObjective")
+)
+BEST_OF_PAIRS = (
+    OPTIMISE.replace("[continuous]", "[binary]")
+    .replace("per_trial = 1", "per_trial = 2")
+    .replace("GPRegressionModel", "PairwiseProbitModel")
+)
+INDEPENDENT = (
+    OPTIMISE.replace("[continuous]", "[binary, continuous]\noutcome_names = [responded, size]")
+    .replace("generator = OptimizeAcqf", "generator = IndependentOptimizeAcqf")
+    .replace("model = GPRegressionModel", "model = IndependentGPsModel")
+    .replace("[OptimizeAcqfGenerator]\nacqf = qLogNoisyExpectedImprovement", "")
+    + """
+[IndependentOptimizeAcqfGenerator]
+generators = [for_responded, for_size]
+[for_responded]
+class = OptimizeAcqfGenerator
+acqf = MCLevelSetEstimation
+[for_size]
+class = OptimizeAcqfGenerator
+acqf = qLogNoisyExpectedImprovement
+[IndependentGPsModel]
+models = [of_responded, of_size]
+[of_responded]
+class = GPClassificationModel
+[of_size]
+class = GPRegressionModel
+"""
+)
+
 NewClient = Callable[[], Any]
 
 
@@ -82,7 +115,9 @@ class Server:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"127\.0\.0\.1:(\d+)", line)
-        assert found is not None, line
+        if found is None:
+            status = self.end(signal.SIGKILL)
+            raise AssertionError(f"the server did not come up: {line!r}, status {status}")
         self.port = int(found[1])
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -299,6 +334,48 @@ def test_the_python_client_with_a_model(new_client: NewClient) -> None:
     assert client.query("min")["y"] <= inverse["y"] + 0.01
     with pytest.raises(RuntimeError, match="probability_space is true"):
         client.query("max", probability_space=True)
+
+
+@pytest.mark.slow
+def test_the_python_client_with_a_level_set(new_client: NewClient) -> None:
+    pytest.importorskip("botorch")
+    client = new_client()
+    client.configure(config_str=LEVEL_SET)
+    for outcome in (0, 1, 1, 0):
+        client.tell(client.ask()["config"], outcome)
+    assert client.info()["current_strat_acqf"] == "MCLevelSetEstimation"
+    best = client.query("max", probability_space=True)
+    assert 0.0 < best["y"] < 1.0
+    assert best["y"] >= client.query("min", probability_space=True)["y"]
+    latent = client.query("prediction", x=best["x"])["y"]
+    assert (latent > 0) is (best["y"] > 0.5)
+    inverse = client.query("inverse", y=0.5, probability_space=True, constraints={"x2": [5.0]})
+    assert inverse["x"]["x2"] == [5.0]
+    assert 0.0 < inverse["y"] < 1.0
+
+
+@pytest.mark.slow
+def test_the_python_client_with_models_of_pairs_and_of_several_outcomes(
+    new_client: NewClient,
+) -> None:
+    pytest.importorskip("botorch")
+    client = new_client()
+    client.configure(config_str=BEST_OF_PAIRS)
+    for outcome in (0, 1, 1):
+        client.tell(client.ask()["config"], outcome)
+    assert client.info()["current_strat_name"] == "opt_strat"
+    best = client.query("max")
+    assert [len(values) for values in best["x"].values()] == [1, 1]
+    assert type(best["x"]["x1"][0]) is float
+    there = client.query("prediction", x=best["x"])
+    assert there["y"] == pytest.approx(best["y"], abs=1e-6)
+    client.configure(config_str=INDEPENDENT)
+    for size in (0.5, 0.75):
+        client.tell(client.ask()["config"], {"responded": size > 0.6, "size": size})
+    asked = client.ask()
+    assert asked["num_points"] == 2, "one for each outcome"
+    client.tell(asked["config"], {"responded": [0, 1], "size": [0.25, 1.0]})
+    assert [type(y) for y in client.query("max")["y"]] == [float, float]
 
 
 def test_an_experiment_goes_on_after_its_server_was_killed(tmp_path: Path) -> None:
