@@ -8,7 +8,7 @@ is not a number (NaN) makes what is computed from it one, a comparison too.
 from __future__ import annotations
 
 import ast
-import warnings
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +23,11 @@ DEEPEST = 20
 """Expressions in one another."""
 LARGEST = 10**7
 """Entries of what is computed on the way: two arrays may make a larger one."""
+
+_NUMBERS = re.compile(r"(?<![\w.])\.?\d[\w.]*")
+"""Words that begin as a number does."""
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE]\d*)?")
+_QUOTES = re.compile(r"['\"\\]")
 
 _BINARY: Mapping[type[ast.operator], Callable[[Array, Array], Array]] = {
     ast.Add: np.add,
@@ -103,11 +108,15 @@ class Expression:
             raise InvalidInput(
                 f"{self.where} has {len(self.text)} characters; expected {LONGEST} at most"
             )
+        # Python warns of some texts, such as 1and 2; they are refused before it sees them.
+        for word in _NUMBERS.findall(self.text):
+            if not _NUMBER.fullmatch(word):
+                raise self._error(f"holds {word[:30]!r}; expected numbers such as 1, 0.5 or 1e-3")
+        if marks := _QUOTES.search(self.text):
+            raise self._error(f"holds {marks.group()}; expected numbers and names")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # what Python only warns of is a mistake here
-                return ast.parse(self.text, mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError, Warning) as error:
+            return ast.parse(self.text, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
             raise self._error(f"is no expression: {reason}") from None
 

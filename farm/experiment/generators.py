@@ -5,7 +5,6 @@ Points depend on their number in the strategy alone: asks of any sizes give the 
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -76,11 +75,14 @@ def _quasi_random(
     engine: Any = engines[kind](space.stimuli * space.dimensions, scramble=True, rng=rng)
     if asked:
         engine.fast_forward(asked)
-    with warnings.catch_warnings():
-        # An ask is a part of the sequence: it need not be a power of two.
-        warnings.filterwarnings("ignore", message="The balance properties")
-        points = engine.random(count)
-    return np.asarray(points).reshape(count, space.stimuli, space.dimensions)
+    # The first point on its own: Sobol's engine warns when it begins with another number than a
+    # power of two, but an ask is a part of the sequence.
+    first = 0 if asked else min(count, 1)
+    points = np.empty((0, space.stimuli * space.dimensions))
+    for n in (first, count - first):
+        if n:
+            points = np.concatenate([points, engine.random(n)])
+    return points.reshape(count, space.stimuli, space.dimensions)
 
 
 def _random(space: Space, seed: np.random.SeedSequence, asked: int, count: int) -> Array:

@@ -71,6 +71,7 @@ def answer(text: str) -> str:
         ("norm(cost + 1)", math.hypot(3, -2)),
         ("max(abs(cost) * 2)", 6.0),
         ("1e-400", 0.0),
+        (".5 + 1. + 1.5E+1 + 2e0", 18.5),
         ("0 * -1", 0.0),
         ("lost[1]", 1.0),
     ],
@@ -138,7 +139,22 @@ def test_values_that_there_are_none_of(text: str, reason: str) -> None:
         *("1 in cost", "cost[True]", "cost['a']", "cost[cost[0]]", "cost[0:2:1]", "cost[1.0]"),
         *("cost[...]", "cost[None]", "cost[10**9]", "cost[99999999999999]", "await cost", "yield"),
         *("1; 2", "x = 1", "import os", "", "   ", "1 +", "((1)", "\0", "1 2", "max", "max()"),
-        *("abs(1, 2)", "sqrt()", "cost[:]()", "max[0]", "1e999", "0x", "1if 1else 2", "1_"),
+        *(
+            "abs(1, 2)",
+            "sqrt()",
+            "cost[:]()",
+            "max[0]",
+            "1e999",
+            "0x",
+            "0x1",
+            "1if 1else 2",
+            "1_",
+            "1_0",
+            "1.and 2",
+            "0xfor 1",
+            "1.5.2",
+            "2 * 1j",
+        ),
         *("global x", "cost\n+\n", "#", "é(1)", "\ud800"),
     ],
 )
@@ -185,8 +201,8 @@ def test_arithmetic_is_pythons(text: str) -> None:
 
 def test_what_python_only_warns_of_is_refused() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert "is no expression" in answer("1and 2")
+        warnings.simplefilter("ignore")  # so that a warning alone refuses nothing
+        assert "it holds '1and'; expected numbers such as" in answer("1and 2")
 
 
 def test_the_names_are_those_that_need_values() -> None:
