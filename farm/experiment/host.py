@@ -220,6 +220,8 @@ class Experiments:
                     applied(self.experiments, event)
                     if isinstance(event, SetUp):
                         self._make_ready(event.experiment)
+                        for warning in self.experiments[event.experiment].config.warnings:
+                            logger.warning("experiment %d: %s", event.experiment, warning)
         return step
 
 

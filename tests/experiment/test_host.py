@@ -436,3 +436,21 @@ def test_one_server_a_journal(path: Path) -> None:
         await (await started(path)).stop()
 
     run()
+
+
+def test_what_is_understood_as_something_else_is_in_the_log(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    common = {k: v for k, v in CONFIG["common"].items() if k != "outcome_types"}
+    older = {"config_dict": {**CONFIG, "common": {**common, "outcome_type": "single_continuous"}}}
+
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        await said(experiments, experiments.session(), "setup", older)
+        await experiments.stop()
+
+    run()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("experiment 0: ")
+    assert "single_continuous" in record.getMessage()
