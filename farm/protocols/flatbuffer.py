@@ -60,10 +60,6 @@ class Table:
             raise _outside(f"field {slot} of a table", at, self._table_end)
         return at
 
-    def _target(self, slot: int) -> int | None:
-        at = self._field(slot, 4)
-        return None if at is None else _followed(self.buffer, at)
-
     def uint8(self, slot: int) -> int:
         """A scalar of one byte, 0 when absent."""
         at = self._field(slot, 1)
@@ -76,21 +72,18 @@ class Table:
 
     def table(self, slot: int) -> Table | None:
         """The table that a field leads to."""
-        target = self._target(slot)
-        return None if target is None else Table(self.buffer, target)
+        at = self._field(slot, 4)
+        return None if at is None else Table(self.buffer, _followed(self.buffer, at))
 
     def text(self, slot: int) -> str:
         """A string, "" when absent."""
-        target = self._target(slot)
-        if target is None:
-            return ""
-        start, count = _vector(self.buffer, target, 1)
+        start, count = self.vector(slot, 1)
         return text_of(self.buffer[start : start + count])
 
     def vector(self, slot: int, size: int) -> tuple[int, int]:
         """Start and number of a vector's elements, `size` bytes each; none when it is absent."""
-        target = self._target(slot)
-        return (0, 0) if target is None else _vector(self.buffer, target, size)
+        at = self._field(slot, 4)
+        return (0, 0) if at is None else _vector(self.buffer, _followed(self.buffer, at), size)
 
     def int64s(self, slot: int, *, most: int | None = None) -> tuple[int, ...]:
         """A vector of int64. Raises ValueError when it has more than `most`."""
@@ -101,7 +94,9 @@ class Table:
 
     def tables(self, slot: int) -> Iterator[Table]:
         """The tables of a vector, each made when it is asked for."""
-        return (Table(self.buffer, target) for target in self._targets(slot))
+        buffer = self.buffer
+        start, count = self.vector(slot, 4)
+        return (Table(buffer, _followed(buffer, at)) for at in range(start, start + 4 * count, 4))
 
     def strings(self, slot: int, *, most_bytes: int) -> list[bytes]:
         """The strings of a vector, with or without a NUL behind them.
@@ -109,23 +104,17 @@ class Table:
         most_bytes: of all of them, and eight for each; one that is shared counts every time.
         Raises ValueError above.
         """
-        known: dict[int, bytes] = {}
+        buffer = self.buffer
+        start, count = self.vector(slot, 4)
         strings = []
         left = most_bytes
-        for target in self._targets(slot):
-            string = known.get(target)
-            if string is None:
-                start, count = _vector(self.buffer, target, 1)
-                known[target] = string = self.buffer[start : start + count]
-            left -= 8 + len(string)
+        for at in range(start, start + 4 * count, 4):
+            begin, length = _vector(buffer, _followed(buffer, at), 1)
+            left -= 8 + length
             if left < 0:
                 raise ValueError(f"the strings of a vector have more than {most_bytes} bytes")
-            strings.append(string)
+            strings.append(buffer[begin : begin + length])
         return strings
-
-    def _targets(self, slot: int) -> Iterator[int]:
-        start, count = self.vector(slot, 4)
-        return (_followed(self.buffer, at) for at in range(start, start + 4 * count, 4))
 
 
 def root(buffer: bytes) -> Table:

@@ -112,8 +112,7 @@ def test_metadata_that_share_without_end_cost_nothing() -> None:
         small = [io(str(i), (1,), 11) for i in range(count)]
         message = write(Record([None] * 4 + [[*small, large]]))
         *others, last = root(message).tables(4)
-        target = last._target(slot)
-        assert target is not None
+        target = last.vector(slot, 1)[0] - 4
         wrong = bytearray(message)
         for other in others:
             at = other._field(slot, 4)
