@@ -32,7 +32,7 @@ from tests.serving import BEAM, FARM, LIMIT_S, environment, run_farm, serving
 
 
 class Server:
-    """A running `farm experiment serve`."""
+    """A running `farm experiment serve`. said: which journal it has."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -41,6 +41,7 @@ class Server:
         found = re.search(r"AEPsych's clients at 127\.0\.0\.1:(\d+)", line)
         assert found is not None, f"the server said {line!r}"
         self.port = int(found[1])
+        self.said = process.stdout.readline()
 
     def end(self, number: int) -> tuple[int, str]:
         """Send a signal; exit status and the rest of its output."""
@@ -209,7 +210,8 @@ def test_up_and_down(tmp_path: Path) -> None:
         time.sleep(0.6)
         assert sum(process.cpu_times()[:2]) - before < 0.05  # nobody asks for anything
         status, out = server.end(signal.SIGTERM)
-    assert (status, out) == (0, "journal a/study.db: 0 experiments so far\n")
+    assert (status, out) == (0, "")
+    assert server.said == "journal a/study.db: 0 experiments so far\n"
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["study.db", "study.db.lock"]
 
 

@@ -38,14 +38,15 @@ def reset(client: Client) -> None:
     client.writer.transport.abort()
 
 
-async def slow_ask(served: Served, client: Client) -> int:
-    """Have an ask of this client run until its process, whose number this gives, is let go on."""
+async def asking(served: Served) -> tuple[Client, int]:
+    """A client whose second ask runs until its process, whose number this gives, is let go on."""
+    client = await served.set_up()
+    await client.ask("ask")
     (pid,) = served.fitters.pids.values()
     os.kill(pid, signal.SIGSTOP)
     client.send(request("ask"))
-    (waits,) = served.experiments.experiments
-    await until(lambda: served.experiments.waits(waits))
-    return pid
+    await until(lambda: served.experiments.waits(0))
+    return client, pid
 
 
 def test_addresses() -> None:
@@ -205,9 +206,7 @@ def test_a_slow_fit_of_one_keeps_no_other_waiting(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:
         async with asked(journal, in_processes=True) as served:
-            slow = await served.set_up()
-            await slow.ask("ask")
-            pid = await slow_ask(served, slow)
+            slow, pid = await asking(served)
             same = await served.connect()
             await same.ask("resume", {"strat_id": 0})
             other = await served.set_up()
@@ -226,9 +225,7 @@ def test_clients_that_leave_harm_nobody(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:
         async with asked(journal, in_processes=True) as served:
-            client = await served.set_up()
-            await client.ask("ask")
-            pid = await slow_ask(served, client)
+            client, pid = await asking(served)
             reset(client)
             quiet = await served.set_up()
             reset(quiet)
@@ -292,9 +289,8 @@ def test_stop_lets_an_ask_end(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:
         async with asked(journal, in_processes=True) as served:
-            client, idle = await served.set_up(), await served.connect()
-            await client.ask("ask")
-            pid = await slow_ask(served, client)
+            client, pid = await asking(served)
+            idle = await served.connect()
             client.send(request("info"))
             stopping = asyncio.create_task(served.server.stop(LIMIT_S))
             assert await idle.rest() == ""
@@ -313,9 +309,7 @@ def test_stop_is_bounded(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:
         async with asked(journal, in_processes=True) as served:
-            client = await served.set_up()
-            await client.ask("ask")
-            pid = await slow_ask(served, client)
+            client, pid = await asking(served)
             deaf = await served.set_up()
             deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio's own
             for _ in range(20):
