@@ -314,14 +314,18 @@ def _from_ini(text: str) -> dict[str, dict[str, str]]:
         raise InvalidInput(f"section [{error.section}] stands twice in the config") from None
     except configparser.DuplicateOptionError as error:
         raise InvalidInput(f"[{error.section}] {error.option} stands twice in the config") from None
-    except configparser.ParsingError as error:
-        line, what = error.errors[0]
+    except (configparser.Error, AttributeError) as error:
+        # An option without '=' that goes on in an indented line: Python 3.11 and 3.12 break off
+        # with AttributeError, later ones have an error without a list of lines for it.
+        if not (lines := getattr(error, "errors", None)):
+            raise InvalidInput(
+                "an indented line of the config goes on after an option without '='; expected "
+                "option = value, or no indentation"
+            ) from None
         raise InvalidInput(
-            f"line {line} of the config is {what}; expected [section] or option = value"
+            f"line {lines[0][0]} of the config is {lines[0][1]}; expected [section] or "
+            "option = value"
         ) from None
-    except configparser.Error as error:
-        first = str(error).splitlines()[0]
-        raise InvalidInput(f"the config is no INI text: {first}") from None
     sections = {name: _plain_names(name, dict(parser.items(name))) for name in parser.sections()}
     return {COMMON: {}, **sections}
 

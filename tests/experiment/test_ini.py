@@ -92,6 +92,7 @@ def test_names_behind_a_dot_keep_their_case_in_the_farm_section_alone() -> None:
         ("[a]\nx = 1\nx = 2", "[a] x stands twice"),
         ("[a]\nx = 1\nX = 2", "[a] x stands twice"),
         ("[a]\n= 1", "line 2 of the config is '= 1'; expected [section] or option = value"),
+        ("[a]\nx\n  1", "an indented line of the config goes on after an option without '='"),
         ("[a]\nx = $y", "[a] x: expected ${section:option} or $$ after '$'"),
         ("[a]\nx = ${y", "[a] x: expected ${section:option} or $$ after '$'"),
         ("[a]\nx = ${y}", "[a] x: ${y} is no option of this config"),
