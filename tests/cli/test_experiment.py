@@ -20,6 +20,7 @@ import pytest
 import urllib3
 
 from farm.cli import run
+from farm.experiment.config import Config
 from farm.experiment.grammar import read_config
 from farm.experiment.journal import read_journal
 from farm.experiment.perform import perform
@@ -28,7 +29,7 @@ from farm.experiment.trials import Outcome, record_of
 from farm.experiment.work import Data, Generate, Generated
 from tests.asking import CONFIG, SETUP, request
 from tests.loops import wait_until
-from tests.serving import BEAM, FARM, LIMIT_S, environment, run_farm, serving
+from tests.serving import BEAM, FARM, LIMIT_S, environment, serving
 
 
 class Server:
@@ -126,22 +127,22 @@ class Worker:
                     self.told.append(self.asked[-1])
 
 
-def straight(count: int, number: int, asked: int = 0) -> list[dict[str, list[float]]]:
+def straight(config: Config, count: int, number: int) -> list[dict[str, list[float]]]:
     """The points that an experiment gives that nobody disturbs: all of its first strategy."""
-    config = read_config(ONE_STRATEGY)
     space = Space.of(config)
     none = Data(space.empty(), space.empty()[:, 0, :1], 1)
-    work = Generate(config, 0, count, asked, none, space.empty(), seed=number)
+    work = Generate(config, 0, count, 0, none, space.empty(), seed=number)
     result = perform(work)
     assert isinstance(result, Generated)
     return [space.decode(point[None]) for point in result.points]
 
 
-ONE_STRATEGY = {
-    **CONFIG,
-    "common": {**CONFIG["common"], "strategy_names": ["go_on"]},
-    "go_on": {"generator": "SobolGenerator", "min_asks": 100_000},
-}
+def one_strategy(generator: str) -> dict[str, Any]:
+    return {
+        **CONFIG,
+        "common": {**CONFIG["common"], "strategy_names": ["go_on"]},
+        "go_on": {"generator": generator, "min_asks": 100_000},
+    }
 
 
 def kept(folder: Path, number: int) -> tuple[list[Any], list[Any]]:
@@ -153,16 +154,17 @@ def kept(folder: Path, number: int) -> tuple[list[Any], list[Any]]:
     return asked, told
 
 
-def kill_and_look(folder: Path, answers: int, begin: bool) -> None:
+def kill_and_look(folder: Path, generator: str, answers: int, *, begin: bool) -> None:
     """Two experiments, each with a client, and a server that is killed after so many answers.
 
     The points that a client was given, or told, follow upon those of before; one more may be there,
     of which the server had no time to say so. begin: the experiments are made first.
     """
+    config = one_strategy(generator)
     with serving_experiments(folder) as server:
         with Client(server.port) as client:
             for number in (0, 1) if begin else ():
-                setup = client.ask("setup", {"config_dict": ONE_STRATEGY})
+                setup = client.ask("setup", {"config_dict": config})
                 assert setup == {"strat_id": number}
             before = [kept(folder, number) for number in (0, 1)]
             for number in (0, 1):
@@ -177,7 +179,7 @@ def kill_and_look(folder: Path, answers: int, begin: bool) -> None:
             worker.join()
     for number, worker in enumerate(workers):
         asked, told = kept(folder, number)
-        assert asked == straight(len(asked), number)
+        assert asked == straight(read_config(config), len(asked), number)
         for now, then, answered in (
             (asked, before[number][0], worker.asked),
             (told, before[number][1], worker.told),
@@ -188,23 +190,26 @@ def kill_and_look(folder: Path, answers: int, begin: bool) -> None:
 
 
 def test_a_server_that_is_killed_has_kept_what_it_answered(tmp_path: Path) -> None:
-    kill_and_look(tmp_path, 9, begin=True)
-    kill_and_look(tmp_path, 2, begin=False)
+    kill_and_look(tmp_path, "RandomGenerator", 9, begin=True)
+    kill_and_look(tmp_path, "RandomGenerator", 2, begin=False)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_servers_that_are_killed_again_and_again(tmp_path: Path) -> None:
     for k in range(40):
-        kill_and_look(tmp_path, 7 + 11 * k % 13, begin=k == 0)
+        kill_and_look(tmp_path, "SobolGenerator", 7 + 11 * k % 13, begin=k == 0)
 
 
-def test_up_and_down(tmp_path: Path) -> None:
+def test_up_and_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving_experiments(tmp_path, "--journal", "a/study.db") as server:
         with Client(server.port) as client:
             assert client.ask("setup", SETUP) == {"strat_id": 0}
             assert client.ask("ask")["num_points"] == 1
             assert client.ask("info")["db_name"] == "a/study.db"
+        journal = str(tmp_path / "a/study.db")
+        assert run(["experiment", "serve", "--aepsych", "127.0.0.1:0", "--journal", journal]) == 2
+        assert f"another server has the journal {journal}" in capsys.readouterr().err
         process = psutil.Process(server.process.pid)
         before = sum(process.cpu_times()[:2])
         time.sleep(0.6)
@@ -275,14 +280,6 @@ def test_mistakes_are_one_line(
     assert (status, out) == (2, "")
     assert complaint in errors
     assert re.fullmatch(r"farm: error: .*\n", errors)
-
-
-def test_two_servers_of_one_journal(tmp_path: Path) -> None:
-    with serving_experiments(tmp_path):
-        words = ("experiment", "serve", "--aepsych", "127.0.0.1:0")
-        status, _, errors = run_farm(*words, cwd=tmp_path)
-    assert status == 2
-    assert "another server has the journal experiments.db" in errors
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
