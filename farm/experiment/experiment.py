@@ -258,6 +258,8 @@ class Experiment:
         assert (np.diff(ids) > 0).all()
         assert not len(ids) or 0 <= ids[0] <= ids[-1] < self.asked
         assert len(ids) == len(self._pending.points) == len(self._pending.times)
+        assert len(self.evaluating) <= self.evaluations <= self.asked
+        assert all(0 <= id < self.asked for id in self.evaluating)
 
     # What follows
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from farm.errors import InvalidRequest
-from farm.experiment.events import Event, SetUp, from_json, to_json
+from farm.experiment.events import Event, SetUp, Told, from_json, to_json
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
 from farm.experiment.perform import perform
@@ -37,6 +37,61 @@ min_asks = 6
 seed = 123
 """
 """Two parameters and one strategy without a model."""
+TYPES = """
+[common]
+parnames = [c, l, n, flag, k, colour, shape]
+outcome_types = [continuous]
+strategy_names = [init_strat]
+[c]
+par_type = continuous
+lower_bound = -1
+upper_bound = 1
+[l]
+par_type = continuous
+lower_bound = 0.001
+upper_bound = 10
+log_scale = True
+[n]
+par_type = integer
+lower_bound = 1
+upper_bound = 5
+[flag]
+par_type = binary
+[k]
+par_type = fixed
+value = 4.5
+[colour]
+par_type = fixed
+value = blue
+[shape]
+par_type = categorical
+choices = [round, square, flat]
+[init_strat]
+generator = SobolGenerator
+min_asks = 6
+"""
+PAIRS = TWO.replace("[continuous]", "[binary]").replace("[common]", "[common]\nstimuli_per_trial=2")
+MANUAL = TWO.replace(
+    "generator = SobolGenerator\nmin_asks = 6",
+    "generator = ManualGenerator\n[ManualGenerator]\npoints = [[1, 0.5], [2, 3], [3, 0], [4.5, 1]]"
+    "\nshuffle = False",
+)
+OUTCOMES = TWO.replace(
+    "outcome_types = [continuous]",
+    "outcome_types = [binary, continuous]\noutcome_names = [responded, size]",
+)
+MODEL = (
+    TWO.replace("strategy_names = [init_strat]", "strategy_names = [init_strat, opt_strat]")
+    + """
+[opt_strat]
+generator = OptimizeAcqfGenerator
+model = GPRegressionModel
+min_asks = 4
+[OptimizeAcqfGenerator]
+acqf = qLogNoisyExpectedImprovement
+"""
+)
+FARM = TWO + "\n[farm]\nmodel = branin\noutcome.outcome_1 = -out0[0]\n"
 
 
 def applied(experiments: dict[int, Experiment], event: Event) -> None:
@@ -154,6 +209,13 @@ class Talk:
         answer = self.say("tell", {"config": config, "outcome": outcome, **extra})
         assert list(answer) == ["trials_recorded", "model_data_added"]
         return answer["trials_recorded"], answer["model_data_added"]
+
+    @property
+    def last_told(self) -> Told:
+        """What has happened last, a tell."""
+        event = self.server.events[-1]
+        assert isinstance(event, Told)
+        return event
 
     @property
     def current(self) -> Experiment:
