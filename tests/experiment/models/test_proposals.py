@@ -294,6 +294,7 @@ def test_pairs_are_two_different_points(acqf: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("at_once", [1, 8])
 def test_regret_is_far_below_sobols_over_seeds(at_once: int) -> None:
     ours = [optimised(BRANIN, asks=24, at_once=at_once, seed=seed) for seed in range(5)]
