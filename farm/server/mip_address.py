@@ -82,8 +82,11 @@ def _remove_left(path: str) -> None:
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(path)
+        except BlockingIOError:  # it lives and has too much to do
+            pass
         except ConnectionRefusedError:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

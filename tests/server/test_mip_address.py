@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -75,3 +76,18 @@ def test_what_a_dead_server_left_is_removed_and_nothing_else(tmp_path: Path) -> 
     assert (tmp_path / "file").read_text() == "mine"
     with pytest.raises(Unavailable, match="too long"):
         bound(MipAddress("m", path="/" + "x" * 200))
+
+
+def test_a_server_that_is_too_busy_to_answer_lives(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waits = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waits.setblocking(False)
+                waits.connect(path)
+        with pytest.raises(Unavailable, match="cannot listen on unix:"):
+            bound(MipAddress("m", path=path))
