@@ -25,6 +25,9 @@ SAME = 1e-6
 """Points are the same when their coordinates differ by less, relative to the value or the bounds:
 clients send back numbers of single precision."""
 
+FARTHEST = 1e6
+"""From the unit cube: points may be told with any finite number, squares of positions are taken."""
+
 COMPARED_AT_ONCE = 10**6
 """Coordinates, to bound the memory of comparing many points with many."""
 
@@ -72,9 +75,11 @@ class Space:
 
     def to_unit(self, points: Array) -> Array:
         """Positions in the unit cube, of the same shape (..., d); those of points outside of the
-        bounds are outside of it."""
-        unit: Array = (self._scaled(self.rounded(points)) - self._start) / self._extent
-        return unit
+        bounds are outside of it, `FARTHEST` at most."""
+        with np.errstate(over="ignore"):
+            unit = (self._scaled(self.rounded(points)) - self._start) / self._extent
+        clipped: Array = np.clip(unit, -FARTHEST, FARTHEST)
+        return clipped
 
     def from_unit(self, unit: Array) -> Array:
         """The points at positions in the unit cube, rounded and within the bounds."""

@@ -325,6 +325,15 @@ def test_whole_numbers_of_a_wide_range_are_not_confused() -> None:
     assert space.matches(np.array([[[7.0]]]), np.array([[[8.0]]])) == [-1]
 
 
+def test_points_of_any_number_have_a_position() -> None:
+    space = Space([X, LOG, N])
+    points = np.array([[1e308, 1e308, -1e308]])[:, None]
+    unit = space.to_unit(points)
+    assert np.all(np.isfinite(unit))
+    assert np.isfinite(space.least_distance(points, space.from_unit(unit)))
+    assert space.matches(points, space.from_unit(unit)) == [-1]
+
+
 def test_halves_are_rounded_up_all_of_them() -> None:
     space = Space([N])
     points = np.array([0.5, 1.5, 2.5, -0.5, -0.2]).reshape(-1, 1, 1)
