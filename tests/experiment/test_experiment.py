@@ -157,6 +157,13 @@ def test_a_list_ends_a_strategy_when_it_is_used_up_and_not_before() -> None:
     assert not driven.met()
     driven.ask()
     assert driven.met()
+    filled = Driven(Strategy("first", MANUAL), LAST)
+    filled.ask(2)
+    filled.ask(2, filler=True)
+    filled.tell(1.0)
+    assert not filled.met(), "fillers are not of the list"
+    filled.ask()
+    assert filled.met()
     plain = Driven(Strategy("first", MANUAL), LAST)
     plain.ask(2)
     plain.tell(1.0, 2.0)

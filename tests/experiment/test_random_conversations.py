@@ -108,8 +108,12 @@ class Conversations(RuleBasedStateMachine):
         if count:
             self.advance()
         expected = min(count, 4 - self.asks + self.fillers) if self.index == 1 else count
+        before, index = self.talk.current.next_id, self.talk.current.strategy_index
         answer = self.talk.say("ask", {"num_points": count})
         assert answer["num_points"] == expected
+        if self.index != index:
+            ours = set(self.talk.current.pending) - set(self.talk.current.evaluating)
+            assert ours == set(range(before, before + expected)), "older ones are released"
         self.asks += expected
         self.asked += expected
         assert answer["is_finished"] is (self.index == 3 and self.met())
@@ -225,8 +229,8 @@ class Conversations(RuleBasedStateMachine):
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings(
-    max_examples=25,
-    stateful_step_count=25,
+    max_examples=40,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
