@@ -8,6 +8,7 @@ came of it out at the standard output. Both ends are farm's own, in processes of
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
@@ -52,6 +53,9 @@ def main(lifeline: int, *, warm: bool) -> int:
 
     warm: begin with what takes seconds to load, as a surrogate is going to be wanted.
     """
+    # When memory runs out it is this process that is to go, not the server: it is replaced.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("800")
     threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the server's to hear
     # What a library prints would be taken for a message.

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,6 +56,7 @@ def test_work_in_and_what_comes_of_it_out(process: subprocess.Popen[bytes]) -> N
     assert isinstance(second, InvalidInput)
     assert isinstance(third, Generated)
     assert np.array_equal(first.points, third.points)
+    assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == "800\n"
     process.stdin.close()
     assert process.wait(LIMIT_S) == 0
 
