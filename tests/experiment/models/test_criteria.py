@@ -189,5 +189,12 @@ def test_what_is_in_flight_is_believed() -> None:
         assert with_it[0] < without[0]
 
 
+def test_improvement_next_to_what_is_in_flight_is_small() -> None:
+    acqf = "qLogNoisyExpectedImprovement"
+    near = PLACES[1:2, None, :] + 0.01
+    without, with_it = (judged(situation(REGRESSION, acqf, pending=p))[1] for p in (None, near))
+    assert with_it < without - 0.5
+
+
 def test_a_process_is_what_botorch_takes() -> None:
     assert isinstance(situation(REGRESSION, "EAVC").learned.latent, Latent)

@@ -82,6 +82,17 @@ def test_one_point_is_all_there_is() -> None:
     assert search(hill, domain, seed=0, avoid=only, starts=NOTHING).crowded
 
 
+def test_what_is_held_is_not_moved_on_the_way() -> None:
+    domain = Domain((Parameter("a"), Parameter("b")), 1, {"a": 0.25})
+
+    def criterion(unit: torch.Tensor) -> torch.Tensor:
+        assert (unit[:, 0, 0] == 0.25).all()
+        return hill(unit)
+
+    best = search(criterion, domain, seed=0, avoid=NOTHING, starts=NOTHING)
+    assert best.point[0] == pytest.approx([0.25, 0.842], abs=1e-5)
+
+
 def test_the_time_limit_ends_the_search() -> None:
     def slow(unit: torch.Tensor) -> torch.Tensor:
         time.sleep(0.05)
