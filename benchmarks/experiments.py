@@ -129,6 +129,8 @@ def closed_loop(
 def measure_ask(options: argparse.Namespace) -> None:
     """Time and memory of an ask after many trials."""
     print(f"\n{'seconds to ask':36}{'trials':>8}{'with a fit':>12}{'between fits':>14}{'GiB':>8}")
+    x = sobol(OPTIMISING, 8, 0)
+    points(OPTIMISING, LEARNING, x, branin(x, np.random.default_rng(0)), asked=0, seed=0)  # imports
     models = {"qLogNoisyExpectedImprovement": OPTIMISING, **BOUNDARIES}
     for (acqf, config), trials in ((m, n) for m in models.items() for n in options.trials):
         times: list[tuple[float, float]] = []

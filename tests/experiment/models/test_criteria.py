@@ -11,10 +11,10 @@ from scipy import special
 
 from farm.call import Array
 from farm.errors import InvalidInput
+from farm.experiment import names
 from farm.experiment.config import Acquisition, Surrogate
-from farm.experiment.models.criteria import Situation, criterion_of, level_of
+from farm.experiment.models.criteria import _CRITERIA, Situation, criterion_of, level_of
 from farm.experiment.models.domain import Domain
-from farm.experiment.models.latent import Latent
 from farm.experiment.models.normal import DTYPE
 from farm.experiment.models.surrogate import Learned
 from tests.experiment.models.configs import (
@@ -196,5 +196,5 @@ def test_improvement_next_to_what_is_in_flight_is_small() -> None:
     assert with_it < without - 0.5
 
 
-def test_a_process_is_what_botorch_takes() -> None:
-    assert isinstance(situation(REGRESSION, "EAVC").learned.latent, Latent)
+def test_every_name_that_configs_may_use_has_a_criterion() -> None:
+    assert set(_CRITERIA) == set(names.ACQUISITIONS.known)
