@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.experiment_server import serving_experiments
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = [
     "diffusion/verify.py",
+    "experiments/boundary.py",
+    "experiments/source.py",
     "graphpipe_tensor/ask.py",
     "heat_mpi/serial.py",
     "legacy/compare.py",
@@ -22,14 +26,33 @@ SCRIPTS = [
 LIMIT_S = 55
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+LONG = {"experiments/boundary.py", "experiments/source.py"}
+"""Those whose strategies fit a surrogate again and again."""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "script", [pytest.param(s, marks=pytest.mark.slow if s in LONG else []) for s in SCRIPTS]
+)
 def test_example_checks_its_own_answer(script: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / script)]
+    limit_s = 3 * LIMIT_S if script in LONG else LIMIT_S
     ended = subprocess.run(
-        command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S
+        command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s
     )
     assert ended.returncode == 0, ended.stderr.decode()[-4000:]
     assert "expected" in ended.stdout.decode(), "an example shows what it checks"
+
+
+def test_asking_and_telling(tmp_path: Path) -> None:
+    with serving_experiments(tmp_path) as port:
+        command = [sys.executable, "-W", "error", str(EXAMPLES / "experiments/ask_tell.py")]
+        ended = subprocess.run(
+            [*command, str(port)], capture_output=True, text=True, timeout=LIMIT_S
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert "best at x = 0.3" in ended.stdout
+    assert "expected 0.300" in ended.stdout
 
 
 def test_every_example_is_run_and_listed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -11,11 +12,13 @@ import sys
 from pathlib import Path
 
 import h5py
+import pytest
 
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 MODEL, UMBRIDGE, CLIENT = (text for language, text in BLOCKS if language == "python")
-SERVE, SWEEP = (text for language, text in BLOCKS if language == "sh")
+SERVE, SWEEP, EXPERIMENT = (text for language, text in BLOCKS if language == "sh")
+(CONFIG,) = (text for language, text in BLOCKS if language == "ini")
 LIMIT_S = 50
 TIP = 500.0 * 2.0**4 / (8 * 210e9 * 0.1 * 0.02**3 / 12)
 
@@ -67,3 +70,18 @@ def test_the_sweep_and_its_report(tmp_path: Path) -> None:
         expected = TIP * load / 500.0 * (0.02 / thickness) ** 3
         assert abs(file["out_0"][:, 0] / expected - 1.0).max() < 1e-12
     assert os.path.getsize(tmp_path / "beam.html") > 1000
+
+
+@pytest.mark.slow
+def test_the_experiment_finds_the_thickness(tmp_path: Path) -> None:
+    (tmp_path / "beam.py").write_text(MODEL)
+    (tmp_path / "tune.ini").write_text(CONFIG)
+    for line in EXPERIMENT.splitlines():
+        subprocess.run(
+            farm_command(line), cwd=tmp_path, timeout=LIMIT_S, check=True, stdin=subprocess.DEVNULL
+        )
+    best = [*farm_command("farm experiment best tune.db --json")]
+    found = json.loads(subprocess.run(best, cwd=tmp_path, capture_output=True, check=True).stdout)
+    expected = 0.02 * (TIP / 0.05) ** (1 / 3)
+    assert abs(found["told"]["point"]["thickness"] / expected - 1.0) < 0.03
+    assert os.path.getsize(tmp_path / "tune.html") > 1000

@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from farm.errors import Unavailable
+from farm.errors import InvalidInput, Unavailable, UnsupportedFeature
+from farm.experiment.best import Best, best_expected, best_told
 from farm.experiment.experiment import Experiment, Snapshot
 from farm.experiment.export import write_csv, write_sweep
 from farm.experiment.host import applied
 from farm.experiment.journal import read_journal
+from farm.experiment.report import write_report
 from farm.experiment.trials import record_of
 from farm.sweep.provenance import command_line, provenance
 
@@ -31,6 +33,22 @@ Examples:
   farm experiment export experiments.db trials.csv --id 2
   farm experiment export farm-run trials.h5        then: farm sweep plot trials.h5
 """
+
+BEST_EXAMPLES = """\b
+Examples:
+  farm experiment best tune.db
+  farm experiment best tune.db --id 2 --json | jq .told.point
+"""
+
+PLOT_EXAMPLES = """\b
+Examples:
+  farm experiment plot tune.db                     writes tune.html
+  farm experiment plot farm-run --id 2 -o two.html
+"""
+
+id_option = click.option(
+    "--id", "number", type=int, metavar="N", help="Which experiment.  [default: the only one]"
+)
 
 journal_argument = click.argument("journal", metavar="FILE|DIR", type=click.Path(path_type=Path))
 
@@ -61,9 +79,7 @@ def status(journal: Path, as_json: bool) -> None:
 @click.command(epilog=EXPORT_EXAMPLES)
 @journal_argument
 @click.argument("out", metavar="OUT.h5|OUT.csv", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--id", "number", type=int, metavar="N", help="Which experiment.  [default: the only one]"
-)
+@id_option
 def export(journal: Path, out: Path, number: int | None) -> None:
     """Write the trials of an experiment to a file.
 
@@ -86,18 +102,84 @@ def export(journal: Path, out: Path, number: int | None) -> None:
     click.echo(f"{count} trials of experiment {record.number} in {out}")
 
 
-COMMANDS = (status, export)
+@click.command(epilog=BEST_EXAMPLES)
+@journal_argument
+@id_option
+@click.option("--outcome", metavar="NAME", help="Which, of several.  [default: the first]")
+@click.option("--min", "least", is_flag=True, help="The least instead of the greatest.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as a JSON object.")
+def best(
+    journal: Path, number: int | None, outcome: str | None, least: bool, as_json: bool
+) -> None:
+    """Show the best point: of those told, and where the surrogate expects it.
+
+    Of a binary outcome it is the point where a 1 is most likely.
+    """
+    file = journal_of(journal)
+    chosen = experiments_of(file)[record_of(read_journal(file), number).number]
+    found: dict[str, Best | str] = {}
+    for name, ask in (("told", best_told), ("expected", best_expected)):
+        try:
+            found[name] = ask(chosen, outcome, least=least)
+        except (InvalidInput, UnsupportedFeature) as error:
+            found[name] = error.message
+    if as_json:
+        known = {k: dataclasses.asdict(v) for k, v in found.items() if isinstance(v, Best)}
+        click.echo(json.dumps({"told": None, "expected": None} | known))
+    else:
+        for name, one in found.items():
+            click.echo(f"{name}: {one if isinstance(one, str) else best_line(one)}")
+    if not any(isinstance(one, Best) for one in found.values()):
+        raise click.ClickException(f"experiment {chosen.number} has no best point yet")
+
+
+def best_line(best: Best) -> str:
+    """A point and its outcomes as one line."""
+    shown = ", ".join(f"{name} = {_number(value)}" for name, value in best.point.items())
+    outcomes = ", ".join(f"{name} = {_number(value)}" for name, value in best.outcomes.items())
+    return f"{shown}: {'probability of ' * best.probability}{outcomes}"
+
+
+@click.command(epilog=PLOT_EXAMPLES)
+@journal_argument
+@id_option
+@click.option("--outcome", metavar="NAME", help="Which, of several.  [default: the first]")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The report.  [default: the journal's name with .html for its ending]",
+)
+def plot(journal: Path, number: int | None, outcome: str | None, out: Path | None) -> None:
+    """Write a report with figures as one HTML file that needs nothing else."""
+    file = journal_of(journal)
+    record = record_of(read_journal(file), number)
+    out = out or file.with_suffix(".html")
+    write_report(record, experiments_of(file)[record.number], out, outcome=outcome)
+    click.echo(out)
+
+
+COMMANDS = (status, best, plot, export)
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def snapshots(path: Path) -> list[Snapshot]:
     """The experiments of a journal as they are now. Raises FarmError."""
+    return [one.snapshot() for _, one in sorted(experiments_of(path).items())]
+
+
+def experiments_of(path: Path) -> dict[int, Experiment]:
+    """The experiments of a journal, by number. Raises FarmError."""
     experiments: dict[int, Experiment] = {}
     for event in read_journal(path):
         try:
             applied(experiments, event)
         except KeyError:
             raise Unavailable(f"the journal {path} is damaged: {event}") from None
-    return [one.snapshot() for _, one in sorted(experiments.items())]
+    return experiments
 
 
 def _table(shown: list[Snapshot]) -> Table:

@@ -213,7 +213,7 @@ class Run:
         async with asyncio.TaskGroup() as tasks:
             while not self._is_over():
                 wake_s = await self._next(tasks)
-                # Not wait_for, which in Python 3.11 may lose a cancellation that comes with a change.
+                # Not wait_for: in Python 3.11 a cancellation that comes with a change may be lost.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wake_s):
                         await self._changed.wait()

@@ -29,6 +29,7 @@ class Trial:
 
     point: shape (stimuli, d). asked_at, told_at: Unix seconds, None for what was not; of a failed
     one, told_at is when that was known. values: of the outcomes. extra: what else was told of it.
+    strategy: position of the one that gave it; filler: it fills the space instead.
     """
 
     point: Array
@@ -39,6 +40,8 @@ class Trial:
     extra: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
     attempts: int = 1
+    strategy: int | None = None
+    filler: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +100,8 @@ def _trials(events: Iterable[Event]) -> list[Trial]:
             case Asked():
                 for id, point in zip(event.ids, event.points, strict=True):
                     places[id] = len(trials)
-                    trials.append(Trial(point, asked_at=event.time))
+                    trial = Trial(point, strategy=event.strategy, filler=event.filler)
+                    trials.append(replace(trial, asked_at=event.time))
             case Told():
                 for k, point_id in enumerate(event.ids):
                     place = None if point_id is None else places.get(point_id)

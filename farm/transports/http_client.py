@@ -104,7 +104,7 @@ class HttpLine:
         # Each step on these is atomic; whoever takes an entry out of `_waiting` settles the call.
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
-        self._closed = False
+        self._closed = threading.Event()
         self.is_farm = False
         status, headers, body = self._ask("/farm/models")
         if status in (401, 403):
@@ -191,7 +191,7 @@ class HttpLine:
         """
         if os.getpid() != self._pid:
             raise Unavailable("a client does not survive a fork: connect in each process")
-        if self._closed:
+        if self._closed.is_set():
             raise Unavailable("the client is closed")
         headers = self._headers(hints)
         keyed = list(zip(calls, self._ids, strict=False))
@@ -201,7 +201,7 @@ class HttpLine:
             for call_id, _ in tasks:
                 self._waiting[call_id] = _Waiting(receiver, keys[call_id], job)
             self._crew.do(partial(self._run, job))
-        if self._closed and self.take_back(keys):  # by another thread, just now
+        if self._closed.is_set() and self.take_back(keys):  # by another thread, just now
             raise Unavailable("the client is closed")
         return list(keys)
 
@@ -244,7 +244,7 @@ class HttpLine:
 
     def close(self) -> None:
         """Let go of every connection; calls without an outcome fail with Cancelled."""
-        self._closed = True
+        self._closed.set()
         error = Cancelled("the client was closed before the answer came")
         for call_id in list(self._waiting):
             waiting = self._waiting.pop(call_id, None)

@@ -1,4 +1,4 @@
-"""Figures without a global list of them, as text that stands in HTML and never changes by itself."""
+"""Figures without a global list of them, as text for HTML that never changes by itself."""
 
 from __future__ import annotations
 

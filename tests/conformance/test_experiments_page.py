@@ -1,0 +1,77 @@
+"""What docs/experiments.md shows works as it is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.experiment.names import ACQUISITIONS, GENERATORS, SURROGATES
+from farm.experiment.pacing import IDLE_SHARE, WORTH
+from farm.experiment.run import FAILURES_IN_A_ROW
+from farm.experiment.subject import OPTIONS
+from farm.protocols.aepsych import TYPES
+from tests.experiment_server import serving_experiments
+from tests.serving import run_farm
+
+PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+BOWL, CLIENT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(CONFIG,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = [
+    line.partition("#")[0].split()
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+@pytest.mark.slow
+def test_the_closed_loop_and_what_it_found(tmp_path: Path) -> None:
+    (tmp_path / "bowl.py").write_text(BOWL)
+    (tmp_path / "tune.ini").write_text(CONFIG)
+    for farm, *command in COMMANDS:
+        assert farm == "farm"
+        status, out, err = run_farm(*command, cwd=tmp_path, timeout_s=60)
+        assert status == 0, (command, err)
+        if command[1] == "best":
+            x, y = re.findall(r"[xy] = ([\d.e-]+)", out)[:2]
+            assert float(x) == pytest.approx(0.3, abs=0.1)
+            assert float(y) == pytest.approx(0.7, abs=0.1)
+    assert (tmp_path / "tune.html").exists()
+    status, out, _ = run_farm("sweep", "status", "tune.h5", "--json", cwd=tmp_path)
+    assert json.loads(out)["done"] >= 16
+
+
+@pytest.mark.slow
+def test_the_published_client(tmp_path: Path) -> None:
+    pytest.importorskip("aepsych_client")
+    (tmp_path / "tune.ini").write_text(CONFIG)
+    with serving_experiments(tmp_path) as port:
+        program = CLIENT.replace("5555", str(port))
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 0, done.stderr
+    x = re.search(r"'x': \[([\d.e-]+)\]", done.stdout)
+    assert x is not None, done.stdout
+    assert float(x[1]) == pytest.approx(0.3, abs=0.1)
+
+
+def test_every_name_and_option_is_on_the_page() -> None:
+    names = {*GENERATORS.known, *SURROGATES.known, *ACQUISITIONS.known, *TYPES}
+    assert {name for name in names if f"`{name}`" not in PAGE} == set()
+    options = {option.partition(".")[0] for option in OPTIONS}
+    assert {option for option in options if not re.search(rf"\| `{option}[ .]", PAGE)} == set()
+
+
+def test_the_numbers_that_it_tells() -> None:
+    assert f"less than {IDLE_SHARE:.0%}".replace("%", " %") in PAGE
+    assert (WORTH, "more than ten times" in PAGE) == (10, True)
+    assert f"{FAILURES_IN_A_ROW} failures in a row" in PAGE

@@ -1,0 +1,70 @@
+"""Every figure of every kind of experiment is a picture."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from farm.experiment.figures import Shown, history, space
+from farm.experiment.grammar import read_config
+from farm.experiment.trials import Outcome, Trial
+
+
+def config(parameters: str, outcome: str = "continuous", log: str = "") -> str:
+    names = parameters.split()
+    sections = "".join(
+        f"[{name}]\npar_type = continuous\nlower_bound = 1\nupper_bound = 100\n{log}"
+        for name in names
+    )
+    return (
+        f"[common]\nparnames = [{', '.join(names)}]\noutcome_types = [{outcome}]\n"
+        f"strategy_names = [sobol, random]\n{sections}"
+        "[sobol]\ngenerator = SobolGenerator\n[random]\ngenerator = RandomGenerator\n"
+    )
+
+
+def trials(dimensions: int, count: int, *, binary: bool) -> list[Trial]:
+    rng = np.random.default_rng(1)
+    found = []
+    for i in range(count):
+        point = 1 + 99 * rng.random((1, dimensions))
+        values = np.array([float(rng.random() < 0.5) if binary else rng.normal()])
+        found.append(Trial(point, Outcome.TOLD, 1.0, float(i), values, strategy=i % 2))
+    odd = np.full((1, dimensions), 50.0)
+    found += [
+        Trial(odd, Outcome.FAILED, 1.0, 2.0, error="it broke", strategy=0),
+        Trial(odd, Outcome.PENDING, 1.0, strategy=1),
+        Trial(odd, Outcome.TOLD, None, 3.0, np.array([np.nan])),
+        Trial(odd, Outcome.TOLD, None, 3.0, np.array([1.0])),
+        Trial(odd, Outcome.TOLD, 1.0, 3.0, np.array([0.0]), strategy=1, filler=True),
+    ]
+    return found
+
+
+@pytest.mark.parametrize("outcome", ["continuous", "binary"])
+@pytest.mark.parametrize("parameters", ["x", "x y", "x y z"])
+@pytest.mark.parametrize("log", ["", "log_scale = true\n"], ids=["linear", "log"])
+@pytest.mark.parametrize("count", [0, 30])
+def test_it_is_a_picture(outcome: str, parameters: str, log: str, count: int) -> None:
+    dimensions = len(parameters.split())
+    shown = Shown(
+        read_config(config(parameters, outcome, log)),
+        trials(dimensions, count, binary=outcome == "binary") if count else [],
+        predict=lambda x: (x[:, 0, 0] / 100, np.full(len(x), 0.1)),
+        level=0.5,
+    )
+    for figure in (history, space):
+        root = ElementTree.fromstring(figure(shown))
+        assert root.tag.endswith("svg")
+        assert len(list(root.iter())) > 20
+
+
+def test_what_is_shown_is_in_the_order_of_telling() -> None:
+    late = Trial(np.array([[3.0]]), Outcome.TOLD, 1.0, 9.0, np.array([3.0]))
+    soon = Trial(np.array([[1.0]]), Outcome.TOLD, 2.0, 4.0, np.array([1.0]))
+    none = Trial(np.array([[1.0]]), Outcome.TOLD, 2.0, 5.0, np.array([np.inf]))
+    shown = Shown(read_config(config("x")), [late, soon, none])
+    assert shown.told == [soon, late]
+    assert shown.values.tolist() == [1.0, 3.0]
