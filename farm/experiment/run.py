@@ -137,6 +137,8 @@ class Run:
         self._asking_since: float | None = None
         self._free_since = self._began = self._looked = time.monotonic()
         self._changed = asyncio.Event()
+        self._telling = asyncio.Lock()
+        self._untold: list[Told | Failed] = []
         self._ending = ""
         self._pausing = False
         self._told = self._failed = self._fillers = self._failures = 0
@@ -356,7 +358,7 @@ class Run:
             coordinates = self._experiment.evaluating[point]
             call = self._subject.call(self._experiment.space.decode(coordinates[None]), self._info)
             event = await self._outcome(point, coordinates, call)
-            await self._keep(lambda e: [event])
+            await self._tell(event)
         except NO_FAULT_OF_THE_POINT as error:
             self._ready.appendleft(point)
             self.pause(error.message)
@@ -422,6 +424,14 @@ class Run:
             else:
                 self._message = ""
                 return result
+
+    async def _tell(self, event: Told | Failed) -> None:
+        """Record how a point ended; those that end while others are recorded go together."""
+        self._untold.append(event)
+        async with self._telling:
+            if event in self._untold:  # else somebody has taken it along
+                events, self._untold = self._untold, []
+                await self._keep(lambda e: events)
 
     async def _keep(self, events: Callable[[Experiment], Sequence[Event]]) -> Sequence[Event]:
         """Record, however long the journal cannot be written: an outcome is not thrown away."""

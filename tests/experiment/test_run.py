@@ -280,3 +280,30 @@ async def test_points_fill_the_space_while_the_strategy_is_busy(
     assert all("was busy" in e.note for e in fillers)
     points = np.concatenate([e.points for e in events])[:, 0]
     assert len(np.unique(points, axis=0)) == len(points)
+
+
+@on_loop
+async def test_points_that_end_together_are_recorded_together(tmp_path: Path) -> None:
+    """A disk that takes its time is asked once for all that have ended meanwhile."""
+    records: list[int] = []
+
+    class Counting(Experiments):
+        async def record(self, number, events):  # type: ignore[no-untyped-def]
+            kept = await super().record(number, events)
+            records.append(sum(isinstance(event, Told) for event in kept))
+            return kept
+
+    host = Counting(tmp_path / "e.db")
+    await host.start()
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 8) as farm:
+        _, experiment = await set_up(host, config_of(farm={"in_flight": 8}))
+        going = asyncio.create_task(ran(host, 0, farm))
+        await until(lambda: len(bowl.seen) == 8)
+        bowl.gate.set()
+        await going
+        assert experiment.told == 8
+        assert max(records) > 1
+        assert sum(records) == 8
+        await host.stop()
