@@ -13,7 +13,7 @@ from farm.protocols.mip import HEAD
 from farm.server.mip import MipServer
 from farm.server.mip_address import MipAddress
 from tests.loops import LIMIT_S, on_loop, until
-from tests.mip_farm import PING, PONG, Double, doubled, mip_served, request
+from tests.mip_farm import PING, PONG, QUICK, Double, doubled, mip_served, request
 
 
 @on_loop
@@ -38,12 +38,16 @@ async def test_a_port_that_is_taken_is_told() -> None:
 def test_uvloop_does_as_asyncio() -> None:
     async def run() -> None:
         model = Double()
-        async with mip_served(model) as served:
-            client = await served.connect()
+        async with mip_served(model, patience=QUICK) as served:
+            client, gone = await served.connect(), await served.connect()
             assert await client.ask(PING) == PONG
             client.send(request("[0]"), request("[3]"))
             client.writer.write_eof()
             await until(model.running.is_set)
+            gone.send(request("[1]"))
+            await until(lambda: served.open_calls() == 3)
+            gone.writer.close()
+            await until(lambda: served.open_calls() == 2)
             model.go.set()
             assert await client.rest() == doubled(0) + doubled(3)
             wrong = await served.connect()
