@@ -111,9 +111,13 @@ class Components:
         acqf, acqf_kind = self._component(name, where, names.ACQUISITIONS)
         objective = ""
         if acqf.all.get("objective", "").lower() not in ("", "none"):
-            _, objective = self._component(
+            part, objective = self._component(
                 acqf.all["objective"], acqf.where("objective"), names.OBJECTIVES
             )
+            if "floor" in part.own:
+                self._check_floor(part)
+                floor = {"floor": part.own["floor"]}
+                acqf = Section(acqf.name, acqf.own | floor, acqf.all | floor)
         self._check_numbers(acqf, acqf_kind, objective, surrogate)
         return Generator(
             kind, section.name, section.all, Acquisition(acqf_kind, acqf.name, acqf.all, objective)
@@ -125,8 +129,7 @@ class Components:
         for option in ("target", "beta", "floor"):
             if acqf.has(option):
                 acqf.number(option)
-        if acqf.has("floor") and not 0 <= acqf.number("floor") < 1:
-            raise acqf.wrong("floor", "a probability, 0 or more and less than 1")
+        self._check_floor(acqf)
         acqf.whole("query_set_size", 1, least=1)
         if acqf.has("beta") and acqf.number("beta") < 0:
             raise acqf.wrong("beta", "a number, 0 or more")
@@ -135,6 +138,10 @@ class Components:
         )
         if of_probabilities and acqf.has("target") and not 0 < acqf.number("target") < 1:
             raise acqf.wrong("target", "a probability between 0 and 1")
+
+    def _check_floor(self, section: Section) -> None:
+        if section.has("floor") and not 0 <= section.number("floor") < 1:
+            raise section.wrong("floor", "a probability, 0 or more and less than 1")
 
     def _check_fits(self, kind: str, outcome: Outcome, where: str) -> None:
         """Raise InvalidInput when a surrogate is not made for such outcomes or stimuli."""

@@ -55,6 +55,16 @@ def test_a_generator_without_a_model() -> None:
     assert (surrogate, warnings) == (None, [])
 
 
+def test_the_floor_may_stand_in_the_objectives_section() -> None:
+    text = (
+        f"[common]\nfloor = 0.1\n[s]\n{OPTIMIZE}acqf = EAVC\n"
+        "[EAVC]\nobjective = FloorProbitObjective\n[FloorProbitObjective]\nfloor = 0.25"
+    )
+    acquisition = generator(text).acquisition
+    assert acquisition is not None
+    assert acquisition.options["floor"] == "0.25"
+
+
 def test_a_model_may_be_named_where_no_generator_needs_one() -> None:
     _, surrogate, _ = read("[s]\ngenerator = SobolGenerator\nmodel = GPRegressionModel")
     assert surrogate is not None
@@ -161,6 +171,11 @@ def test_relatives_are_said() -> None:
         (
             f"[s]\n{OPTIMIZE}acqf = EAVC\n[EAVC]\nfloor = 1",
             *("c", 1, "[EAVC] floor = 1: expected a probability, 0 or more and less than 1"),
+        ),
+        (
+            f"[s]\n{OPTIMIZE}acqf = EAVC\n[EAVC]\nobjective = FloorProbitObjective\n"
+            "[FloorProbitObjective]\nfloor = -1",
+            *("c", 1, "[FloorProbitObjective] floor = -1: expected a probability"),
         ),
         (
             f"[s]\n{OPTIMIZE}acqf = EAVC\n[EAVC]\nquery_set_size = 0",
