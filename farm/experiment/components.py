@@ -117,7 +117,7 @@ class Components:
             if "floor" in part.own:
                 self._check_floor(part)
                 floor = {"floor": part.own["floor"]}
-                acqf = Section(acqf.name, acqf.own | floor, acqf.all | floor)
+                acqf = Section(acqf.name, {**acqf.own, **floor}, {**acqf.all, **floor})
         self._check_numbers(acqf, acqf_kind, objective, surrogate)
         return Generator(
             kind, section.name, section.all, Acquisition(acqf_kind, acqf.name, acqf.all, objective)
