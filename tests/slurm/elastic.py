@@ -83,7 +83,7 @@ class Elastic:
     def serve(self, plan: str, *arguments: str) -> None:
         (self.folder / "farm.toml").write_text(plan)
         options = ["--slurm", "farm.toml", "--dir", "run", "--port", "0", *arguments]
-        self.process = self._start([*FARM, "serve", *options])
+        self.process = self.start(*FARM, "serve", *options)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("farm serves"), self.process.communicate(timeout=LIMIT_S)
@@ -105,7 +105,8 @@ class Elastic:
     def run(self, *command: str, timeout_s: float = LIMIT_S) -> str:
         return self.cluster.run(self._ours(command), self.host, self.folder, timeout_s)
 
-    def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """A command of the farm's user, under way."""
         return self.cluster.start(self._ours(command), self.host, self.folder)
 
     def _ours(self, command: Sequence[str]) -> list[str]:
@@ -148,7 +149,7 @@ class Elastic:
     def calling(self, name: str, count: int, sleep_s: float) -> Iterator[Callable[[], list[float]]]:
         """Calls under way; the value waits for their answers."""
         command = [sys.executable, "calls.py", name, str(count), str(sleep_s)]
-        process = self._start(command)
+        process = self.start(*command)
 
         def answers() -> list[float]:
             out, errors = process.communicate(timeout=4 * LIMIT_S)
