@@ -17,10 +17,19 @@ IDLE_SHARE = 0.03
 """The share of its time that a worker may wait for its next point."""
 
 WORTH = 10.0
-"""A strategy that takes longer than so many evaluations is waited for."""
+"""A strategy that takes longer than so many evaluations for a point is waited for."""
+
+DEARER = 1.5
+"""Twice as many points found together are worth it if they take less than so many times as long:
+then most of the time is the fit, which they share. More would know fewer outcomes."""
 
 CLOCK_S = 1e-3
 """Waits shorter than this are over."""
+
+LARGEST_ASK = 256
+
+SPARE = 8
+"""Of so many places one gets its filling point ahead."""
 
 FORGETS = 0.3
 """Weight of the newest time in the running means."""
@@ -62,7 +71,17 @@ class Pace:
         self.places = places
         self._fill = fill
         self._evaluating = Mean()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of the strategy."""
         self._asking = Mean()
+        self._sizes: dict[int, Mean] = {}  # seconds by the number of points, powers of two
+        self._size = 1
+
+    def moved_on(self) -> None:
+        """Another strategy is asked from now on."""
+        self._forget()
 
     @property
     def ahead(self) -> int:
@@ -72,9 +91,20 @@ class Pace:
             return 0
         return min(self.places, math.ceil(ask * self.places / run))
 
-    def asked(self, seconds: float) -> None:
-        """The strategy took so long to find points."""
+    def asked(self, seconds: float, points: int) -> None:
+        """The strategy took so long to find so many points."""
         self._asking.add(seconds)
+        if points != self._size:
+            return
+        mean = self._sizes.setdefault(points, Mean())
+        mean.add(seconds)
+        half = self._sizes.get(points // 2)
+        if half is None or half.value is None or mean.value is None:
+            self._size = min(2 * points, LARGEST_ASK)
+        elif mean.value > DEARER * half.value:
+            self._size = points // 2
+        else:
+            self._size = min(2 * points, LARGEST_ASK)
 
     def evaluated(self, seconds: float) -> None:
         """A point took so long in the farm."""
@@ -98,10 +128,13 @@ class Pace:
             if free + self.ahead < (0 if self.ahead else 1):
                 return Need()
             # What is ready is used up while the strategy is at it, and as much again after.
-            return Need(ask=max(0, min(free + 2 * self.ahead, 2 * self.places, left)))
+            wanted = max(0, min(free + 2 * self.ahead, left))
+            quick = run is not None and 0 < ask <= IDLE_SHARE * run
+            return Need(ask=wanted if quick or slow else min(wanted, self._size))
         if free <= 0 or left <= 0 or not self._fill or run is None or slow:
             return Need()
         patience = IDLE_SHARE * run - waiting_s
         if patience > CLOCK_S and ask - asking_s <= patience:
             return Need(wake_s=patience)
-        return Need(fill=min(free, left))
+        # And some for places that are about to be free: recording points takes a moment too.
+        return Need(fill=min(free + self.places // SPARE, left))

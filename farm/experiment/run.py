@@ -297,17 +297,19 @@ class Run:
     # Asking
 
     async def _ask(self, count: int) -> None:
-        began = time.monotonic()
+        began, got = time.monotonic(), 0
         try:
             async with self._host.turn(self._number):
                 work = self._experiment.generate(count)
+                if work.strategy != self._experiment.strategy_index:
+                    self._pace.moved_on()
                 got = await self._points(work)
                 if not got:
                     self.pause(f"strategy {self._experiment.strategy.name!r} gave no more points")
         except FarmError as error:
             self.pause(f"no points: {error.message}")
         finally:
-            self._pace.asked(time.monotonic() - began)
+            self._pace.asked(time.monotonic() - began, got)
             self._asking, self._asking_since = 0, None
             self._changed.set()
 

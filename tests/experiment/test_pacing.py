@@ -71,7 +71,7 @@ class Simulation:
                 flying, done = flying - 1, done + 1
             elif what == "asked":
                 assert asking is not None
-                self.pace.asked(seconds)
+                self.pace.asked(seconds, asking[1])
                 ready, asking = ready + asking[1], None
 
     @property
@@ -133,7 +133,18 @@ def test_evaluations_of_no_time_wait_for_the_strategy(places: int) -> None:
     """Else thousands of points would fill the space, and none be chosen."""
     simulation = simulated(places, 20 * places, [0.001], 0.5)
     assert simulation.fillers == 0
-    assert simulation.asks == [places] * 20
+    assert simulation.asks[2:-1] == [places] * (len(simulation.asks) - 3)
+
+
+@pytest.mark.parametrize(("fit_s", "each_s"), [(0.1, 0.5), (0.5, 0.3), (4.0, 0.3), (2.0, 0.01)])
+def test_points_are_found_together_as_far_as_they_share_a_fit(fit_s: float, each_s: float) -> None:
+    """Of an ask of the right size about half is the fit; many more would be stale, few are dear."""
+    simulation = simulated(16, 3200, [1.0, 0.9, 1.1], fit_s, each_s)
+    assert simulation.worked_s >= 0.95 * 16 * (simulation.now - 3 * (fit_s + 16 * each_s))
+    late = simulation.asks[len(simulation.asks) // 2 : -1]
+    best = fit_s / each_s
+    assert max(late) <= max(4 * best, 2)
+    assert sum(late) / len(late) >= min(best / 4, 8)
 
 
 def test_who_wants_no_fillers_waits() -> None:
@@ -144,5 +155,7 @@ def test_who_wants_no_fillers_waits() -> None:
 
 def test_no_more_points_than_are_left() -> None:
     pace = Pace(8)
+    pace.evaluated(1.0)
+    pace.asked(0.001, 1)
     assert pace.need(flying=0, ready=0, asking_s=None, left=3, waiting_s=0.0).ask == 3
     assert pace.need(flying=0, ready=0, asking_s=None, left=0, waiting_s=0.0).ask == 0
