@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.serving import FARM, environment
+from tests.serving import LIMIT_S, start_farm
 
 
-@contextmanager
-def serving_experiments(folder: Path, *options: str) -> Iterator[int]:
-    """A server in a folder, on loopback; gives its port."""
-    process = subprocess.Popen(
-        [*FARM, "experiment", "serve", "--aepsych", "127.0.0.1:0", *options],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+class ExperimentServer:
+    """A running `farm experiment serve`. said: which journal it has."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.search(r"AEPsych's clients at 127\.0\.0\.1:(\d+)", line)
-        assert found is not None, f"the server said {line!r}"
-        yield int(found[1])
+        if found is None:
+            process.kill()
+            raise AssertionError(f"the server said {line!r} and {process.communicate()}")
+        self.port = int(found[1])
+        self.said = process.stdout.readline()
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Send a signal; exit status and the rest of its output."""
+        self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, out
+
+
+def start_experiments(folder: Path, *options: str) -> ExperimentServer:
+    """A server in a folder, on loopback."""
+    words = ("experiment", "serve", "--aepsych", "127.0.0.1:0", *options)
+    return ExperimentServer(start_farm(*words, cwd=folder))
+
+
+@contextmanager
+def serving_experiments(folder: Path, *options: str) -> Iterator[ExperimentServer]:
+    """The same for the length of the block."""
+    server = start_experiments(folder, *options)
+    try:
+        yield server
     finally:
-        process.kill()
-        process.communicate()
+        server.process.kill()
+        server.process.communicate()

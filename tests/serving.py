@@ -67,6 +67,19 @@ def run_farm(*arguments: str, cwd: Path, timeout_s: float = LIMIT_S) -> tuple[in
     return done.returncode, done.stdout, done.stderr
 
 
+def start_farm(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """A command under way, whose output can be read."""
+    return subprocess.Popen(
+        [*FARM, *arguments],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 class Served:
     """A running `farm serve`; `connection` is what its connection file says."""
 
@@ -112,15 +125,7 @@ class Served:
 def serving(cwd: Path, *arguments: str) -> Iterator[Served]:
     """`farm serve ARGUMENTS --port 0` in `cwd`, run folder `run`, for the length of the block."""
     folder = cwd / "run"
-    process = subprocess.Popen(
-        [*FARM, "serve", *arguments, "--port", "0", "--dir", str(folder)],
-        cwd=cwd,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_farm("serve", *arguments, "--port", "0", "--dir", str(folder), cwd=cwd)
     try:
         yield Served(process, folder)
     finally:

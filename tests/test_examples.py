@@ -45,10 +45,10 @@ def test_example_checks_its_own_answer(script: str, tmp_path: Path) -> None:
 
 
 def test_asking_and_telling(tmp_path: Path) -> None:
-    with serving_experiments(tmp_path) as port:
+    with serving_experiments(tmp_path) as server:
         command = [sys.executable, "-W", "error", str(EXAMPLES / "experiments/ask_tell.py")]
         ended = subprocess.run(
-            [*command, str(port)], capture_output=True, text=True, timeout=LIMIT_S
+            [*command, str(server.port)], capture_output=True, text=True, timeout=LIMIT_S
         )
     assert ended.returncode == 0, ended.stderr
     assert "best at x = 0.3" in ended.stdout

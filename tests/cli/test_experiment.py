@@ -7,11 +7,9 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,45 +26,9 @@ from farm.experiment.space import Space
 from farm.experiment.trials import Outcome, record_of
 from farm.experiment.work import Data, Generate, Generated
 from tests.asking import CONFIG, SETUP, request
+from tests.experiment_server import serving_experiments
 from tests.loops import wait_until
-from tests.serving import BEAM, FARM, LIMIT_S, environment, serving
-
-
-class Server:
-    """A running `farm experiment serve`. said: which journal it has."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r"AEPsych's clients at 127\.0\.0\.1:(\d+)", line)
-        assert found is not None, f"the server said {line!r}"
-        self.port = int(found[1])
-        self.said = process.stdout.readline()
-
-    def end(self, number: int) -> tuple[int, str]:
-        """Send a signal; exit status and the rest of its output."""
-        self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=LIMIT_S)
-        return self.process.returncode, out
-
-
-@contextmanager
-def serving_experiments(folder: Path, *options: str) -> Iterator[Server]:
-    process = subprocess.Popen(
-        [*FARM, "experiment", "serve", "--aepsych", "127.0.0.1:0", *options],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield Server(process)
-    finally:
-        process.kill()
-        process.communicate()
+from tests.serving import BEAM, LIMIT_S, serving
 
 
 class Client:

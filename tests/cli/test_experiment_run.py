@@ -21,7 +21,7 @@ from farm.experiment.events import Asked, RunPhase, Told
 from farm.experiment.journal import read_journal
 from farm.experiment.run import Progress
 from tests.loops import wait_until
-from tests.serving import FARM, LIMIT_S, environment, run_farm, serving
+from tests.serving import LIMIT_S, run_farm, serving, start_farm
 
 BOWL = """
 import pathlib, time
@@ -72,15 +72,7 @@ def told_ids(journal: Path) -> list[int]:
 
 @contextlib.contextmanager
 def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*FARM, *RUN, "bowl.py", *options],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_farm(*RUN, "bowl.py", *options, cwd=folder)
     try:
         yield process
     finally:

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import Any
 import pytest
 
 from farm.protocols.aepsych import read_answer
-from tests.serving import FARM, LIMIT_S, environment
+from tests.experiment_server import ExperimentServer, start_experiments
+from tests.serving import LIMIT_S
 
 client_package = pytest.importorskip("aepsych_client")
 
@@ -96,39 +95,8 @@ class = GPRegressionModel
 NewClient = Callable[[], Any]
 
 
-class Server:
-    """`farm experiment serve` on a journal, which outlives it."""
-
-    def __init__(self, journal: Path) -> None:
-        self.journal = journal
-        self.start()
-
-    def start(self) -> None:
-        arguments = ["experiment", "serve", "--aepsych", "127.0.0.1:0", "--journal"]
-        self.process = subprocess.Popen(
-            [*FARM, *arguments, str(self.journal)],
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.search(r"127\.0\.0\.1:(\d+)", line)
-        if found is None:
-            status = self.end(signal.SIGKILL)
-            raise AssertionError(f"the server did not come up: {line!r}, status {status}")
-        self.port = int(found[1])
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """The status it ends with."""
-        self.process.send_signal(number)
-        self.process.communicate(timeout=LIMIT_S)
-        return self.process.returncode
-
-
 @contextmanager
-def stock_clients(server: Server) -> Iterator[NewClient]:
+def stock_clients(server: ExperimentServer) -> Iterator[NewClient]:
     """Makes stock clients, and puts them away without their words when they are deleted."""
     clients = []
 
@@ -145,14 +113,14 @@ def stock_clients(server: Server) -> Iterator[NewClient]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("aepsych") / "study.db")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExperimentServer]:
+    server = start_experiments(tmp_path_factory.mktemp("aepsych"))
     yield server
-    assert server.end() == 0
+    assert server.end()[0] == 0
 
 
 @pytest.fixture
-def new_client(server: Server) -> Iterator[NewClient]:
+def new_client(server: ExperimentServer) -> Iterator[NewClient]:
     with stock_clients(server) as new:
         yield new
 
@@ -184,7 +152,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
+def wire(server: ExperimentServer) -> Iterator[Wire]:
     wire = Wire(server.port)
     yield wire
     wire.socket.close()
@@ -379,7 +347,7 @@ def test_the_python_client_with_models_of_pairs_and_of_several_outcomes(
 
 
 def test_an_experiment_goes_on_after_its_server_was_killed(tmp_path: Path) -> None:
-    server = Server(tmp_path / "study.db")
+    server = start_experiments(tmp_path)
     try:
         with stock_clients(server) as new:
             client = new()
@@ -387,7 +355,7 @@ def test_an_experiment_goes_on_after_its_server_was_killed(tmp_path: Path) -> No
             before = client.ask(2)["config"]
             client.tell({name: [values[0]] for name, values in before.items()}, 1.5)
             server.end(signal.SIGKILL)
-        server.start()
+        server = start_experiments(tmp_path)
         with stock_clients(server) as new:
             client = new()
             client.configs.append(0)  # the client resumes what it knows alone

@@ -49,8 +49,8 @@ def test_the_closed_loop_and_what_it_found(tmp_path: Path) -> None:
 def test_the_published_client(tmp_path: Path) -> None:
     pytest.importorskip("aepsych_client")
     (tmp_path / "tune.ini").write_text(CONFIG)
-    with serving_experiments(tmp_path) as port:
-        program = CLIENT.replace("5555", str(port))
+    with serving_experiments(tmp_path) as server:
+        program = CLIENT.replace("5555", str(server.port))
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=tmp_path,
