@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config import Surrogate as Kind
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
-from farm.experiment.models.proposals import alone, seed_of
+from farm.experiment.models.proposals import alone
 from farm.experiment.models.search import search
-from farm.experiment.models.surrogate import Learned
+from farm.experiment.models.surrogate import Learned, quiet
 from farm.experiment.work import Answered, Query, QueryKind
 
 
@@ -52,46 +51,33 @@ def _kind(surrogate: Kind, outcome: int) -> Kind:
 def _prediction(query: Query, domain: Domain, learned: list[Learned]) -> Answered:
     if query.x is None or len(query.x) != 1:
         raise InvalidInput("a prediction needs x, one point; expected a value of each parameter")
-    unit = torch.as_tensor(domain.unit(np.asarray(query.x, dtype=float)), dtype=DTYPE)
-    return Answered(query.x, _values(learned, unit, probability=query.probability))
+    return Answered(query.x, _values(learned, domain, query.x, probability=query.probability))
 
 
-def _values(learned: list[Learned], unit: Tensor, *, probability: bool) -> tuple[float, ...]:
-    whole = unit.shape[-2] == 2
-    found = []
-    for known in learned:
-        rows = known.trials(unit) if whole else known.singles(unit[:, 0])
-        found.append(float(known.value(rows, probability=probability)[0]))
-    return tuple(found)
+def _values(
+    learned: list[Learned], domain: Domain, raw: Array, *, probability: bool
+) -> tuple[float, ...]:
+    points = torch.as_tensor(domain.positions(np.asarray(raw, dtype=float)), dtype=DTYPE)
+    with torch.no_grad():
+        return tuple(float(known.seen(points, probability=probability)[0]) for known in learned)
 
 
 def _sought(query: Query, learned: list[Learned]) -> Answered:
     first = learned[0]
     single = Domain(query.config.parameters, 1, query.constraints)
+    if query.kind is QueryKind.INVERSE and query.y is None:
+        raise InvalidInput("an inverse query needs y; expected a number")
 
-    def mean(unit: Tensor) -> Tensor:
-        return first.value(first.singles(unit[:, 0]), probability=query.probability)
-
-    def criterion(unit: Tensor) -> Tensor:
+    def criterion(points: Tensor) -> Tensor:
         # In units of the outcomes' own spread, so that a search stops neither early nor late.
-        values = mean(unit) / first.scale
+        values = first.seen(points, probability=query.probability)[0] / first.scale
         if query.kind is QueryKind.INVERSE:
-            assert query.y is not None
             return -((values - query.y / first.scale) ** 2)
         return values if query.kind is QueryKind.MAX else -values
 
-    if query.kind is QueryKind.INVERSE and query.y is None:
-        raise InvalidInput("an inverse query needs y; expected a number")
-    deadline = None if query.max_time_s is None else time.monotonic() + query.max_time_s
-    told = first.told.reshape(-1, 1, first.told.shape[-1])[-256:].numpy()
-    best = search(
-        criterion,
-        single,
-        seed=seed_of(query.seed, query.strategy),
-        avoid=told[:0],
-        starts=told,
-        deadline=deadline,
+    told = first.told.flatten(0, 1)[-256:, None].numpy()
+    best = quiet(search)(
+        criterion, single, avoid=told[:0], starts=told, timeout_s=query.max_time_s
     )
     x = single.raw(best.point[None])
-    unit = torch.as_tensor(single.unit(x), dtype=DTYPE)
-    return Answered(x, _values(learned, unit, probability=query.probability))
+    return Answered(x, _values(learned, single, x, probability=query.probability))

@@ -1,4 +1,8 @@
-"""How good the next point is: the acquisition functions by the names that configs use."""
+"""How good the next point is: the acquisition functions by the names that configs use.
+
+What BoTorch has is BoTorch's own. The others are written here as its acquisition functions, in
+closed form, with what is in flight believed to turn out as expected.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.monte_carlo import qUpperConfidenceBound
-from botorch.acquisition.objective import GenericMCObjective
+from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
+from botorch.acquisition.utils import prune_inferior_points
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 
 from farm.errors import InvalidInput
 from farm.experiment.config import Acquisition
 from farm.experiment.models.domain import Domain
-from farm.experiment.models.latent import Anchored
-from farm.experiment.models.levelset import Observed
+from farm.experiment.models.levelset import Ahead, look_ahead
 from farm.experiment.models.normal import (
     DTYPE,
+    LEAST_VARIANCE,
     cdf,
     entropy,
     nodes,
@@ -27,7 +33,6 @@ from farm.experiment.models.normal import (
     probit_variance,
     quantile,
 )
-from farm.experiment.models.search import Criterion
 from farm.experiment.models.surrogate import Learned
 
 TARGET = 0.75
@@ -36,21 +41,15 @@ FLOOR = 0.5
 QUERY_POINTS = 256
 SAMPLES = 128
 BASELINE = 32
-"""Told points that expected improvement compares with: those that may be the best. Each more makes
-every look at a point dearer, by the square."""
+"""Told points, at most, that expected improvement compares with: those that may be the best."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Situation:
-    """What a criterion is made from.
-
-    learned: with what is in flight believed. plain: without. pending: what is in flight, shape
-    (p, stimuli, d) of the unit cube.
-    """
+    """What an acquisition function is made from. pending: in flight, positions (p, stimuli, d)."""
 
     acquisition: Acquisition
     learned: Learned
-    plain: Learned
     domain: Domain
     pending: Tensor
     seed: int
@@ -70,206 +69,271 @@ class Situation:
             )
         return value
 
+    @property
+    def objective(self) -> str:
+        """What outcomes are turned into before; numbers stay what they are."""
+        return self.acquisition.objective if self.learned.binary else ""
 
-Transform = Callable[[Tensor], Tensor]
+    @property
+    def floor(self) -> float:
+        """The least probability that the objective gives."""
+        return self.number("floor", FLOOR) if self.objective.startswith("Floor") else 0.0
 
+    def made(self, f: Tensor) -> Tensor:
+        """What the objective makes of values of the process."""
+        if self.objective not in ("ProbitObjective", "FloorProbitObjective", "FloorLogitObjective"):
+            return f
+        p = torch.sigmoid(f) if self.objective == "FloorLogitObjective" else cdf(f)
+        return self.floor + (1 - self.floor) * p
 
-def transform_of(s: Situation) -> Transform | None:
-    """What the objective makes of the process; None: nothing."""
-    if not s.learned.binary:
-        return None
-    if s.acquisition.objective == "ProbitObjective":
-        return cdf
-    floor = s.number("floor", FLOOR)
-    if s.acquisition.objective == "FloorProbitObjective":
-        return lambda f: floor + (1 - floor) * cdf(f)
-    if s.acquisition.objective == "FloorLogitObjective":
-        return lambda f: floor + (1 - floor) * torch.sigmoid(f)
-    return None
-
-
-def moments(s: Situation, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance at rows (..., r) of what the objective makes of the process."""
-    mean, variance = s.learned.latent.moments(rows)
-    transform = transform_of(s)
-    if transform is None:
+    def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of what the objective makes of normal values of the process."""
+        rest = 1 - self.floor
+        if self.objective == "FloorLogitObjective":
+            values, weights = nodes(mean, variance)
+            made = self.made(values)
+            centre = (made * weights).sum(-1)
+            return centre, ((made - centre[..., None]) ** 2 * weights).sum(-1)
+        if self.objective in ("ProbitObjective", "FloorProbitObjective"):
+            p, spread = probit_mean(mean, variance), probit_variance(mean, variance)
+            return self.floor + rest * p, rest**2 * spread
         return mean, variance
-    if s.acquisition.objective == "FloorLogitObjective":
-        values, weights = nodes(mean, variance)
-        made = transform(values)
-        centre = (made * weights).sum(-1)
-        return centre, ((made - centre[..., None]) ** 2 * weights).sum(-1)
-    floor = s.number("floor", FLOOR) if s.acquisition.objective == "FloorProbitObjective" else 0.0
-    rest = 1 - floor
-    return (
-        floor + rest * probit_mean(mean, variance),
-        rest**2 * probit_variance(mean, variance),
+
+    def target(self) -> float:
+        """The target as a value of what the objective makes. Raises InvalidInput."""
+        target = self.number("target", TARGET)
+        if self.learned.binary:
+            return target
+        return (target - self.learned.offset) / self.learned.scale
+
+    def level(self) -> float:
+        """The target as a value of the process. Raises InvalidInput."""
+        target = self.target()
+        if not self.learned.binary:
+            return target
+        share = (target - self.floor) / (1 - self.floor)
+        if not 0.0 < share < 1.0:
+            raise InvalidInput(
+                f"[{self.acquisition.name}] target = {target}; expected a probability between "
+                f"{self.floor} and 1"
+            )
+        if self.objective == "FloorLogitObjective":
+            return math.log(share / (1 - share))
+        return quantile(share)
+
+    def everywhere(self) -> Tensor:
+        """Trials all over the space, also where coordinates are held."""
+        count = min(max(int(self.number("query_set_size", QUERY_POINTS)), 16), 1024)
+        whole = Domain(self.domain.space.parameters, self.domain.stimuli, {})
+        return torch.as_tensor(whole.sample(count, self.seed + 1), dtype=DTYPE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """What is known of f at trials (b,), and at points (q,), with what is in flight believed.
+
+    covariance: of each trial with each point, (b, q). noise: of an observation at the trials.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    noise: Tensor
+    point_mean: Tensor
+    point_variance: Tensor
+    covariance: Tensor
+
+
+class Believing(AcquisitionFunction):  # type: ignore[misc]  # botorch's types are not read
+    """A criterion of single trials, X of shape (b, stimuli, d), by the moments of f there.
+
+    Points in flight count as observed with the outcome that is expected: certainty grows, the mean
+    stays. `points`: others whose moments it looks at.
+    """
+
+    def __init__(self, situation: Situation) -> None:
+        super().__init__(model=situation.learned.model)
+        self.situation = situation
+        self.points = situation.pending[:0]
+
+    def look(self, X: Tensor) -> Look:
+        """What is known at X and at the points."""
+        learned, pending = self.situation.learned, self.situation.pending
+        b, p = len(X), len(pending)
+        mean, covariance = learned.joint(torch.cat([X, pending, self.points]))
+        if p:
+            flying = slice(b, b + p)
+            noise = learned.noise(mean[flying].detach())
+            seen = covariance[flying, flying] + torch.diag(noise + LEAST_VARIANCE)
+            gain = torch.linalg.solve(seen, covariance[flying])
+            covariance = covariance - covariance[:, flying] @ gain
+        variance = covariance.diagonal().clamp_min(LEAST_VARIANCE)
+        return Look(
+            mean[:b],
+            variance[:b],
+            learned.noise(mean[:b]),
+            mean[b + p :],
+            variance[b + p :],
+            covariance[:b, b + p :],
+        )
+
+
+class Straddle(Believing):
+    """sqrt(beta * variance) - |mean - target|. Source: Bryan et al. (2005)."""
+
+    def __init__(self, situation: Situation) -> None:
+        super().__init__(situation)
+        self._beta = situation.number("beta", BETA)
+        self._target = situation.target()
+
+    def forward(self, X: Tensor) -> Tensor:
+        look = self.look(X)
+        mean, variance = self.situation.moments(look.mean, look.variance)
+        return torch.sqrt(self._beta * variance + 1e-18) - (mean - self._target).abs()
+
+
+class Variance(Believing):
+    """The variance of what the objective makes of the process."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        look = self.look(X)
+        return self.situation.moments(look.mean, look.variance)[1]
+
+
+class PairVariance(Believing):
+    """The variance of the probability that the second of a pair is preferred."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        look = self.look(X)
+        return probit_variance(look.mean, look.variance)
+
+
+class MutualInformation(Believing):
+    """Between the outcome and the process at the point. Source: Houlsby et al. (2011)."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        look = self.look(X)
+        if not self.situation.learned.binary:
+            return 0.5 * torch.log1p(look.variance / look.noise)
+        values, weights = nodes(look.mean, look.variance)
+        p = probit_mean(look.mean, look.variance)
+        return entropy(p) - (entropy(cdf(values)) * weights).sum(-1)
+
+
+class IntegratedVariance(Believing):
+    """By how much an observation lowers the variance of the process, averaged over the space.
+
+    BoTorch's qNegIntegratedPosteriorVariance, less a constant, in closed form: that one adds
+    imagined trials to the model, which models of yes or no cannot.
+    """
+
+    def __init__(self, situation: Situation) -> None:
+        super().__init__(situation)
+        self.points = situation.everywhere()
+
+    def forward(self, X: Tensor) -> Tensor:
+        look = self.look(X)
+        return (look.covariance**2 / (look.variance + look.noise)[:, None]).mean(-1)
+
+
+class LookAhead(Believing):
+    """What an observation tells about the set above the target."""
+
+    def __init__(self, situation: Situation, *, judged: Callable[[Ahead], Tensor]) -> None:
+        super().__init__(situation)
+        self.points = situation.everywhere()
+        self._level = situation.level()
+        self._judged = judged
+
+    def forward(self, X: Tensor) -> Tensor:
+        look = self.look(X)
+        return self._judged(self._ahead(
+            look, look.point_mean[None], look.point_variance[None], look.covariance
+        ))  # fmt: skip
+
+    def _ahead(self, look: Look, mean: Tensor, variance: Tensor, joint: Tensor) -> Ahead:
+        noise = None if self.situation.learned.binary else look.noise
+        return look_ahead(look.mean, look.variance, mean, variance, joint, self._level, noise)
+
+
+class LookAheadHere(LookAhead):
+    """What an observation tells about whether its own point is above the target."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        look = self.look(X)
+        own = look.variance[:, None]
+        return self._judged(self._ahead(look, look.mean[:, None], own, own))
+
+
+def volume_change(situation: Situation) -> AcquisitionFunction:
+    return LookAhead(situation, judged=Ahead.volume_change)
+
+
+def information(situation: Situation) -> AcquisitionFunction:
+    return LookAhead(situation, judged=Ahead.information)
+
+
+def information_here(situation: Situation) -> AcquisitionFunction:
+    return LookAheadHere(situation, judged=Ahead.information)
+
+
+def _sampled(situation: Situation) -> dict[str, object]:
+    """What BoTorch's acquisition functions by sampling have in common."""
+    s, learned = situation, situation.learned
+    pending = s.pending.reshape(-1, s.pending.shape[-1])
+    common: dict[str, object] = {
+        "sampler": SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=s.seed % 2**31),
+        "X_pending": pending if len(pending) else None,
+    }
+    if s.objective:
+        common["objective"] = GenericMCObjective(lambda samples, X=None: s.made(samples[..., 0]))
+    if not learned.binary:
+        # Their smoothing is meant for outcomes of unit scale.
+        common["posterior_transform"] = ScalarizedPosteriorTransform(
+            torch.tensor([1 / learned.scale], dtype=DTYPE), -learned.offset / learned.scale
+        )
+    return common
+
+
+def upper_confidence_bound(situation: Situation) -> AcquisitionFunction:
+    return qUpperConfidenceBound(
+        situation.learned.model, situation.number("beta", BETA), **_sampled(situation)
     )
 
 
-def level_of(s: Situation) -> float:
-    """The target as a value of the process. Raises InvalidInput."""
-    target = s.number("target", TARGET)
-    if not s.learned.binary:
-        return (target - s.learned.offset) / s.learned.scale
-    floor = s.number("floor", FLOOR) if s.acquisition.objective.startswith("Floor") else 0.0
-    share = (target - floor) / (1 - floor)
-    if not 0.0 < share < 1.0:
-        raise InvalidInput(
-            f"[{s.acquisition.name}] target = {target}; expected a probability between {floor} "
-            "and 1"
-        )
-    if s.acquisition.objective == "FloorLogitObjective":
-        return math.log(share / (1 - share))
-    return quantile(share)
-
-
-def _straddle(s: Situation) -> Criterion:
-    beta = s.number("beta", BETA)
-    target = s.number("target", TARGET)
-    if transform_of(s) is None:
-        target = (target - s.learned.offset) / s.learned.scale
-
-    def criterion(unit: Tensor) -> Tensor:
-        mean, variance = moments(s, s.learned.trials(unit))
-        return torch.sqrt(beta * variance + 1e-18) - (mean - target).abs()
-
-    return criterion
-
-
-def _variance(s: Situation) -> Criterion:
-    return lambda unit: moments(s, s.learned.trials(unit))[1]
-
-
-def _pair_variance(s: Situation) -> Criterion:
-    """The variance of the probability that the second is preferred."""
-
-    def criterion(unit: Tensor) -> Tensor:
-        return probit_variance(*s.learned.latent.moments(s.learned.trials(unit)))
-
-    return criterion if s.learned.binary else _variance(s)
-
-
-def _observed(s: Situation) -> Observed:
-    count = int(s.number("query_set_size", QUERY_POINTS))
-    # Held coordinates are free here: the set is one of the whole space.
-    everywhere = Domain(s.domain.space.parameters, s.domain.stimuli, {})
-    unit = everywhere.sample(min(max(count, 16), 1024), s.seed + 1)
-    points = s.learned.trials(torch.as_tensor(unit, dtype=DTYPE))
-    return Observed(s.learned.latent, points, level_of(s), binary=s.learned.binary)
-
-
-def _volume_change(s: Situation) -> Criterion:
-    observed = _observed(s)
-    return lambda unit: observed.everywhere(s.learned.trials(unit)).volume_change()
-
-
-def _information(s: Situation) -> Criterion:
-    observed = _observed(s)
-    return lambda unit: observed.everywhere(s.learned.trials(unit)).information()
-
-
-def _information_here(s: Situation) -> Criterion:
-    observed = _observed(s)
-    return lambda unit: observed.here(s.learned.trials(unit)).information()
-
-
-def _mutual_information(s: Situation) -> Criterion:
-    """Between the outcome and the process at the point (Houlsby et al. 2011)."""
-
-    def criterion(unit: Tensor) -> Tensor:
-        mean, variance = s.learned.latent.moments(s.learned.trials(unit))
-        if not s.learned.binary:
-            return 0.5 * torch.log1p(variance / s.learned.latent.prior.noise)
-        values, weights = nodes(mean, variance)
-        return entropy(probit_mean(mean, variance)) - (entropy(cdf(values)) * weights).sum(-1)
-
-    return criterion
-
-
-def _integrated_variance(s: Situation) -> Criterion:
-    """By how much an observation lowers the variance of the process, averaged over the space."""
-    latent = s.learned.latent
-    count = int(s.number("query_set_size", QUERY_POINTS))
-    everywhere = Domain(s.domain.space.parameters, s.domain.stimuli, {})
-    unit = torch.as_tensor(everywhere.sample(min(max(count, 16), 1024), s.seed + 1), dtype=DTYPE)
-    points = s.learned.trials(unit)
-    with torch.no_grad():
-        explained = latent.explained(points)
-
-    def criterion(unit: Tensor) -> Tensor:
-        rows = s.learned.trials(unit)
-        _, variance = latent.moments(rows)
-        fall = latent.covariance(rows, points, explained) ** 2
-        return (fall / (variance + 1 / s.learned.precision(rows))[:, None]).mean(-1)
-
-    return criterion
-
-
-def _upper_confidence_bound(s: Situation) -> Criterion:
-    beta = s.number("beta", BETA)
-    if s.learned.pairs:
-        joint = qUpperConfidenceBound(s.learned.latent, beta=beta, sampler=_sampler(s))
-        return lambda unit: joint(s.learned.singles(unit))
-
-    def criterion(unit: Tensor) -> Tensor:
-        mean, variance = moments(s, s.learned.trials(unit))
-        return mean + torch.sqrt(beta * variance + 1e-18)
-
-    return criterion
-
-
-def _improvement(s: Situation) -> Criterion:
+def improvement(situation: Situation) -> AcquisitionFunction:
     """The logarithm of the improvement that is expected over the best of the told points.
 
     Its maximum is where that of the improvement is, and gradients lead there from everywhere.
     """
-    plain = s.plain
-    told = plain.singles(plain.told.reshape(-1, plain.told.shape[-1]))
-    told = torch.unique(told, dim=0)
-    with torch.no_grad():
-        mean, variance = plain.latent.moments(told)
-        reach = mean + 2 * torch.sqrt(variance)
-        best = torch.argsort(-reach, stable=True)[:BASELINE]
-    flying = plain.singles(s.pending.reshape(-1, s.pending.shape[-1]))
-    transform = transform_of(s)
-    objective = None
-    if transform is not None:
-        objective = GenericMCObjective(lambda samples, X=None: transform(samples[..., 0]))
-    # What is in flight is compared with as well: it may turn out to be the best.
-    others = torch.cat([told[best], flying])
-    with torch.no_grad():
-        anchored = Anchored(plain.latent, others)
-    joint = qLogNoisyExpectedImprovement(
-        anchored,
-        others,
-        sampler=_sampler(s),
-        objective=objective,
-        prune_baseline=False,
-        cache_root=False,
+    told = torch.unique(situation.learned.told.flatten(0, 1), dim=0)
+    common = _sampled(situation)
+    best = prune_inferior_points(
+        situation.learned.model,
+        told,
+        objective=common.get("objective"),
+        posterior_transform=common.get("posterior_transform"),
+        max_frac=min(1.0, BASELINE / len(told)),
     )
-    return lambda unit: joint(plain.singles(unit))
+    return qLogNoisyExpectedImprovement(
+        situation.learned.model, best, prune_baseline=False, **common
+    )
 
 
-def _sampler(s: Situation) -> SobolQMCNormalSampler:
-    return SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=s.seed % 2**31)
-
-
-_CRITERIA: dict[str, Callable[[Situation], Criterion]] = {
-    "MCLevelSetEstimation": _straddle,
-    "EAVC": _volume_change,
-    "GlobalMI": _information,
-    "LocalMI": _information_here,
-    "MCPosteriorVariance": _variance,
-    "PairwiseMCPosteriorVariance": _pair_variance,
-    "BernoulliMCMutualInformation": _mutual_information,
-    "qNegIntegratedPosteriorVariance": _integrated_variance,
-    "qUpperConfidenceBound": _upper_confidence_bound,
-    "qLogNoisyExpectedImprovement": _improvement,
-    "qNoisyExpectedImprovement": _improvement,
+_ACQUISITIONS: dict[str, Callable[[Situation], AcquisitionFunction]] = {
+    "MCLevelSetEstimation": Straddle,
+    "EAVC": volume_change,
+    "GlobalMI": information,
+    "LocalMI": information_here,
+    "MCPosteriorVariance": Variance,
+    "PairwiseMCPosteriorVariance": PairVariance,
+    "BernoulliMCMutualInformation": MutualInformation,
+    "qNegIntegratedPosteriorVariance": IntegratedVariance,
+    "qUpperConfidenceBound": upper_confidence_bound,
+    "qLogNoisyExpectedImprovement": improvement,
+    "qNoisyExpectedImprovement": improvement,
 }
 
 
-def criterion_of(situation: Situation) -> Criterion:
-    """The criterion that the acquisition function asks for. Raises InvalidInput."""
-    return _CRITERIA[situation.acquisition.kind](situation)
+def acquisition_of(situation: Situation) -> AcquisitionFunction:
+    """The acquisition function that the config names. Raises InvalidInput."""
+    return _ACQUISITIONS[situation.acquisition.kind](situation)

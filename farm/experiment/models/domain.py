@@ -1,9 +1,8 @@
-"""The points among which is searched, as rows of a Gaussian process and as what the user sees."""
+"""The points among which is searched, as a surrogate sees them and as the user does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,68 +13,19 @@ from farm.experiment.config import Parameter, ParameterKind
 from farm.experiment.models.normal import DTYPE
 from farm.experiment.space import Space
 
-DISCRETE = (ParameterKind.INTEGER, ParameterKind.BINARY, ParameterKind.CATEGORICAL)
-
 FARTHEST = 1e3
 """Positions farther out say nothing about the unit cube, and their squares are to be numbers."""
 
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """How points of the unit cube become features: categorical coordinates are spread out.
-
-    Choices have no order: each gets a feature of its own, and any two are one apart.
-    """
-
-    choices: tuple[int, ...]  # of each coordinate: 0 for one that is a feature as it is
-
-    @classmethod
-    def of(cls, free: tuple[Parameter, ...]) -> Features:
-        return cls(
-            tuple(
-                int(p.upper - p.lower) + 1 if p.kind is ParameterKind.CATEGORICAL else 0
-                for p in free
-            )
-        )
-
-    @property
-    def count(self) -> int:
-        return sum(max(number, 1) for number in self.choices)
-
-    def __call__(self, unit: Tensor) -> Tensor:
-        """Shape (..., count) of unit coordinates (..., d)."""
-        if not any(self.choices):
-            return unit
-        columns = []
-        for j, number in enumerate(self.choices):
-            column = unit[..., j : j + 1]
-            if number:
-                index = (column[..., 0] * number).floor().long().clamp(0, number - 1)
-                column = torch.nn.functional.one_hot(index, number).to(DTYPE) / 2**0.5
-            columns.append(column)
-        return torch.cat(columns, -1)
-
-    def singles(self, unit: Tensor, *, pairs: bool) -> Tensor:
-        """Rows of single points, shape (..., r) of (..., d)."""
-        features = self(unit)
-        if not pairs:
-            return features
-        zero = torch.zeros_like(features[..., :1])
-        return torch.cat([torch.zeros_like(features), features, zero], -1)
-
-    def trials(self, unit: Tensor, *, pairs: bool) -> Tensor:
-        """Rows of whole trials, shape (..., r) of (..., stimuli, d)."""
-        features = self(unit)
-        if not pairs:
-            return features[..., 0, :]
-        one = torch.ones_like(features[..., 0, :1])
-        return torch.cat([features[..., 0, :], features[..., 1, :], one], -1)
+MOST_VALUES = 20
+"""Whole numbers with more values than this are searched as if they were continuous, and rounded."""
 
 
 class Domain:
     """Every point that may be given, some coordinates held.
 
-    held: raw coordinates by the parameter's name. Unit arrays have the shape (n, stimuli, d).
+    held: raw coordinates by the parameter's name. Positions have the shape (n, stimuli, d): those
+    of the unit cube, but for categorical parameters the index of the choice. A search sees a trial
+    as one row of stimuli * d columns.
     """
 
     def __init__(
@@ -84,54 +34,96 @@ class Domain:
         self.free = free = tuple(p for p in parameters if p.kind is not ParameterKind.FIXED)
         self.stimuli = stimuli
         self.space = Space(parameters, stimuli)
-        self._held = {j: held[p.name] for j, p in enumerate(free) if p.name in held}
-        self.discrete = tuple(
-            j for j, p in enumerate(free) if p.kind in DISCRETE and j not in self._held
-        )
-        self.relaxed = tuple(j for j in self.discrete if free[j].kind is ParameterKind.INTEGER)
+        self._held = {p.name: held[p.name] for p in free if p.name in held}
+        sizes = [self._size(p) for p in free]
+        categorical = [p.kind is ParameterKind.CATEGORICAL for p in free]
+        self._cells = np.where(categorical, sizes, 1.0)
+        self._middle = np.where(categorical, 0.5, 0.0)
+        self.choices = {
+            j: int(size) for j, size in enumerate(sizes) if categorical[j] and size > 1
+        }
+        self._few = {
+            j: self._positions(j)
+            for j, size in enumerate(sizes)
+            if j in self.choices or size <= MOST_VALUES
+        }
+
+    @staticmethod
+    def _size(parameter: Parameter) -> float:
+        """The number of values."""
+        if parameter.kind is ParameterKind.CONTINUOUS and parameter.upper > parameter.lower:
+            return np.inf
+        return parameter.upper - parameter.lower + 1
+
+    def _positions(self, j: int) -> list[float]:
+        """Those of every value of a coordinate."""
+        parameter = self.free[j]
+        raw = np.tile(self.space.lower, (int(self._size(parameter)), 1, 1))
+        raw[:, 0, j] = np.arange(parameter.lower, parameter.upper + 1)
+        positions: list[float] = self.positions(raw)[:, 0, j].tolist()
+        return positions
+
+    def _columns(self) -> range:
+        return range(self.stimuli * len(self.free))
 
     @property
-    def held(self) -> tuple[int, ...]:
-        """The coordinates that stay as they are."""
-        return tuple(self._held)
+    def fixed(self) -> dict[int, float]:
+        """What columns are that never change."""
+        d = len(self.free)
+        still = {j: few[0] for j, few in self._few.items() if len(few) == 1}
+        held = self.positions(self.space.hold(self.space.lower[None, None], self._held))[0, 0]
+        still |= {j: float(held[j]) for j in map(self.space.index, self._held)}
+        return {column: still[column % d] for column in self._columns() if column % d in still}
 
-    def raw(self, unit: Array) -> Array:
+    @property
+    def discrete(self) -> dict[int, list[float]]:
+        """The ordered positions of columns that have few."""
+        return self._of_columns(ordered=True)
+
+    @property
+    def categorical(self) -> dict[int, list[float]]:
+        """The positions of columns without an order."""
+        return self._of_columns(ordered=False)
+
+    def _of_columns(self, *, ordered: bool) -> dict[int, list[float]]:
+        d, fixed = len(self.free), self.fixed
+        return {
+            column: self._few[column % d]
+            for column in self._columns()
+            if column not in fixed
+            and column % d in self._few
+            and (column % d not in self.choices) == ordered
+        }
+
+    @property
+    def bounds(self) -> Tensor:
+        """Of the columns, shape (2, stimuli * d)."""
+        bounds = torch.tensor([[0.0, 1.0]] * len(self._columns()), dtype=DTYPE).T.clone()
+        for column, few in (self.discrete | self.categorical).items():
+            bounds[0, column], bounds[1, column] = few[0], few[-1]
+        return bounds
+
+    def raw(self, positions: Array) -> Array:
         """What the user sees: in the bounds, whole where whole is due, held where held."""
-        raw = self.space.from_unit(unit)
-        for j, value in self._held.items():
-            raw[..., j] = value
-        return raw
+        raw = self.space.from_unit((positions + self._middle) / self._cells)
+        return self.space.hold(raw, self._held)
 
-    def unit(self, raw: Array) -> Array:
-        """Positions in the unit cube; points far outside of the bounds count as less far."""
+    def positions(self, raw: Array) -> Array:
+        """Where points are; those far outside of the bounds count as less far."""
         with np.errstate(over="ignore"):
-            unit: Array = np.clip(self.space.to_unit(raw), -FARTHEST, FARTHEST)
-        return unit
+            unit = np.clip(self.space.to_unit(raw), -FARTHEST, FARTHEST)
+        # Choices are whole numbers exactly: those that are equal have equal features.
+        found: Array = np.where(
+            self._middle > 0, np.round(unit * self._cells - self._middle), unit
+        )
+        return found
 
-    def snapped(self, unit: Array) -> Array:
-        """The unit coordinates of the points that would really be given."""
-        return self.unit(self.raw(unit)) if len(unit) else unit
+    def snapped(self, positions: Array) -> Array:
+        """The positions of the points that would really be given."""
+        return self.positions(self.raw(positions))
 
     def sample(self, count: int, seed: int) -> Array:
         """Points that fill the space, the same for the same seed."""
-        d = len(self.free)
-        engine = torch.quasirandom.SobolEngine(self.stimuli * d, scramble=True, seed=seed)
-        unit = engine.draw(count, dtype=DTYPE).numpy().reshape(count, self.stimuli, d)
-        return self.snapped(unit)
-
-    def neighbours(self, unit: Array) -> Array:
-        """Points one step away in one discrete coordinate, shape (m, stimuli, d) of (s, d)."""
-        raw = self.raw(unit[None])[0]
-        found = []
-        for stimulus in range(self.stimuli):
-            for j in self.discrete:
-                p, here = self.free[j], raw[stimulus, j]
-                if p.kind is ParameterKind.CATEGORICAL:
-                    values = [float(v) for v in range(int(p.upper) + 1) if v != here]
-                else:
-                    values = [v for v in (here - 1, here + 1) if p.lower <= v <= p.upper]
-                for value in values:
-                    moved = raw.copy()
-                    moved[stimulus, j] = value
-                    found.append(moved)
-        return self.unit(np.array(found)) if found else np.empty((0, *unit.shape))
+        engine = torch.quasirandom.SobolEngine(len(self._columns()), scramble=True, seed=seed)
+        unit = engine.draw(count, dtype=DTYPE).numpy().reshape(count, self.stimuli, -1)
+        return self.snapped(unit * self._cells - self._middle)

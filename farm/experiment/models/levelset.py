@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from farm.experiment.models.latent import Latent
 from farm.experiment.models.normal import LEAST_VARIANCE, bivariate_cdf, cdf, entropy, nodes
 
 
@@ -44,53 +43,34 @@ class Ahead:
         return (change * self.weights).sum(-1)
 
 
-class Observed:
-    """What an observation at x would tell about points q, fixed ones or x itself."""
+def look_ahead(
+    mean: Tensor,
+    variance: Tensor,
+    point_mean: Tensor,
+    point_variance: Tensor,
+    covariance: Tensor,
+    level: float,
+    noise: Tensor | None,
+) -> Ahead:
+    """What an observation at x would tell about points q: whether they are below the level.
 
-    def __init__(self, latent: Latent, points: Tensor, level: float, *, binary: bool) -> None:
-        """points: rows (q, r). level: of the process. binary: a probit observation."""
-        self._latent = latent
-        self._points = points
-        self._level = level
-        self._binary = binary
-        with torch.no_grad():
-            self._explained = latent.explained(points)
-            self._mean, self._variance = latent.moments(points)
-
-    def everywhere(self, rows: Tensor) -> Ahead:
-        """For rows (b, r), at the points."""
-        mean, variance = self._latent.moments(rows)
-        covariance = self._latent.covariance(rows, self._points, self._explained)
-        return self._ahead(mean, variance, self._mean[None], self._variance[None], covariance)
-
-    def here(self, rows: Tensor) -> Ahead:
-        """For rows (b, r), at these themselves."""
-        mean, variance = self._latent.moments(rows)
-        own = variance[:, None]
-        return self._ahead(mean, variance, mean[:, None], own, own)
-
-    def _ahead(
-        self, mean: Tensor, variance: Tensor, q_mean: Tensor, q_variance: Tensor, joint: Tensor
-    ) -> Ahead:
-        """mean, variance: of x, shape (b,); of q: (b or 1, q); joint: covariance, (b, q)."""
-        sd = torch.sqrt(q_variance)
-        height = (self._level - q_mean) / sd
-        below = cdf(height)
-        if not self._binary:
-            noise = self._latent.prior.noise
-            step = joint / torch.sqrt(variance + noise)[:, None]
-            left = (q_variance - step**2).clamp_min(LEAST_VARIANCE)
-            values, weights = nodes(torch.zeros_like(step), torch.ones_like(step))
-            after = cdf(
-                (self._level - q_mean[..., None] - step[..., None] * values)
-                / torch.sqrt(left)[..., None]
-            )
-            return Ahead(below, after, weights)
-        spread = torch.sqrt(1 + variance)
-        yes = cdf(mean / spread)
-        rho = (-joint / (sd * spread[:, None])).clamp(-1 + 1e-9, 1 - 1e-9)
-        both = bivariate_cdf(*torch.broadcast_tensors(height, (mean / spread)[:, None], rho))
-        if_yes = both / yes[:, None].clamp_min(1e-12)
-        if_no = (below - both) / (1 - yes)[:, None].clamp_min(1e-12)
-        after = torch.stack([if_yes, if_no], -1).clamp(0.0, 1.0)
-        return Ahead(below, after, torch.stack([yes, 1 - yes], -1))
+    mean, variance: of the process at x, shape (b,); of points: (b or 1, q); covariance: of both,
+    (b, q). noise: variance (b,) of a normal observation; None: a yes or no through a probit.
+    """
+    sd = torch.sqrt(point_variance)
+    height = (level - point_mean) / sd
+    below = cdf(height)
+    if noise is not None:
+        step = covariance / torch.sqrt(variance + noise)[:, None]
+        left = (point_variance - step**2).clamp_min(LEAST_VARIANCE)
+        values, weights = nodes(torch.zeros_like(step), torch.ones_like(step))
+        moved = level - point_mean[..., None] - step[..., None] * values
+        return Ahead(below, cdf(moved / torch.sqrt(left)[..., None]), weights)
+    spread = torch.sqrt(1 + variance)
+    yes = cdf(mean / spread)
+    rho = (-covariance / (sd * spread[:, None])).clamp(-1 + 1e-9, 1 - 1e-9)
+    both = bivariate_cdf(*torch.broadcast_tensors(height, (mean / spread)[:, None], rho))
+    if_yes = both / yes[:, None].clamp_min(1e-12)
+    if_no = (below - both) / (1 - yes)[:, None].clamp_min(1e-12)
+    after = torch.stack([if_yes, if_no], -1).clamp(0.0, 1.0)
+    return Ahead(below, after, torch.stack([yes, 1 - yes], -1))

@@ -15,15 +15,14 @@ from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config import Acquisition, Generator, Strategy
 from farm.experiment.config import Surrogate as Kind
-from farm.experiment.models.criteria import Situation, criterion_of
+from farm.experiment.models.criteria import Situation, acquisition_of
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
 from farm.experiment.models.search import Best, search
-from farm.experiment.models.surrogate import Learned
+from farm.experiment.models.surrogate import Learned, quiet
 from farm.experiment.work import Generate, Generated
 
 RANGE_POINTS = 1024
-JOINT_CHUNK = 64
 
 NO_DATA = "no trial is modelled yet: points that fill the space"
 CROWDED = "every point is in flight: one of them again"
@@ -41,7 +40,7 @@ def generate(work: Generate) -> Generated:
     with alone(work.seed):
         domain = Domain(work.config.parameters, work.config.stimuli, work.fixed)
         pending = np.asarray(work.pending, dtype=float)
-        flying = domain.unit(pending.reshape(-1, domain.stimuli, len(domain.free)))
+        flying = domain.positions(pending.reshape(-1, domain.stimuli, len(domain.free)))
         jobs = _jobs(strategy.generator, work.count)
         made: list[Array] = []
         notes: list[str] = []
@@ -105,27 +104,26 @@ def _best(
     acquisition: Acquisition, known: Learned, domain: Domain, flying: Array, seed: int
 ) -> Best:
     pending = torch.as_tensor(flying, dtype=DTYPE)
-    situation = Situation(acquisition, known.believing(pending), known, domain, pending, seed)
-    return search(
-        criterion_of(situation),
-        domain,
-        seed=seed,
-        avoid=flying,
-        starts=known.promising(),
-        chunk=JOINT_CHUNK,
-    )
+    with alone(seed):
+        return quiet(search)(
+            acquisition_of(Situation(acquisition, known, domain, pending, seed)),
+            domain,
+            avoid=flying,
+            starts=known.promising().numpy(),
+        )
 
 
 def _filling(domain: Domain, flying: Array, seed: int) -> Best:
     """The point farthest from those in flight."""
     others = torch.as_tensor(flying, dtype=DTYPE).flatten(1)
 
-    def criterion(unit: Tensor) -> Tensor:
+    def criterion(points: Tensor) -> Tensor:
         if not len(others):
-            return unit.flatten(1).sum(-1) * 0.0
-        return ((unit.flatten(1)[:, None] - others[None]) ** 2).sum(-1).amin(-1)
+            return points.flatten(1).sum(-1) * 0.0
+        return ((points.flatten(1)[:, None] - others[None]) ** 2).sum(-1).amin(-1)
 
-    return search(criterion, domain, seed=seed, avoid=flying, starts=flying[:0])
+    with alone(seed):
+        return quiet(search)(criterion, domain, avoid=flying, starts=flying[:0])
 
 
 def _post_range(work: Generate, strategy: Strategy) -> float | None:
@@ -136,9 +134,9 @@ def _post_range(work: Generate, strategy: Strategy) -> float | None:
     for outcome in range(len(work.config.outcomes)):
         known = _learned(work, strategy.surrogate, outcome, domain)
         assert known is not None
-        unit = torch.as_tensor(domain.sample(RANGE_POINTS, 0), dtype=DTYPE)
+        points = torch.as_tensor(domain.sample(RANGE_POINTS, 0)[:, :1], dtype=DTYPE)
+        probability = known.binary and domain.stimuli == 1
         with torch.no_grad():
-            rows = known.singles(unit[:, 0])
-            values = known.value(rows, probability=known.binary and not known.pairs)
+            values, _ = known.seen(points, probability=probability)
         spans.append(float(values.max() - values.min()))
     return min(spans)

@@ -1,13 +1,14 @@
-"""The best point of a domain, by a criterion: many points looked at, the best of them improved."""
+"""The best point of a domain, by an acquisition function: BoTorch's optimizers."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.optim import optimize_acqf, optimize_acqf_mixed_alternating
 from torch import Tensor
 
 from farm.call import Array
@@ -15,150 +16,108 @@ from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
 
 Criterion = Callable[[Tensor], Tensor]
-"""From points (b, stimuli, d) of the unit cube to numbers (b,), the greater the better."""
+"""From positions (b, stimuli, d) to numbers (b,), the greater the better."""
 
 LEAST_DISTANCE = 3e-3
 """Between points in flight, in the unit cube: nearer ones would tell nothing new."""
 
-CANDIDATES = 512
+CANDIDATES = 256
 RESTARTS = 6
+STARTS = 2
 MOST_STEPS = 60
-MOST_MOVES = 20
-APART = 0.05
+CHUNK = 64
+"""Points that are judged at once, which bounds the memory."""
+
+WORTHLESS = -1e6
+PENALTY = 1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Best:
-    """point: shape (stimuli, d), of the unit cube. crowded: no point keeps the least distance."""
+    """point: position (stimuli, d). crowded: no point keeps the least distance."""
 
     point: Array
     value: float
     crowded: bool = False
 
 
+class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch's types are not read
+    """A criterion of trials as rows (b, 1, stimuli * d), which pays for being near to `avoid`."""
+
+    X_pending = None
+
+    def __init__(self, criterion: Criterion, avoid: Tensor) -> None:
+        """avoid: positions (p, stimuli, d)."""
+        super().__init__(model=None)
+        self._criterion = criterion
+        self._avoid = avoid
+
+    def forward(self, X: Tensor) -> Tensor:
+        points = X.reshape(-1, *self._avoid.shape[1:])
+        if points.requires_grad:
+            points.register_hook(torch.nan_to_num)
+        values = torch.cat([self._criterion(part) for part in points.split(CHUNK)])
+        values = torch.nan_to_num(values, nan=WORTHLESS, neginf=WORTHLESS)
+        if not len(self._avoid):
+            return values
+        # Wider than the distance, so that the edge of it is outside.
+        squared = ((points[:, None] - self._avoid) ** 2).sum((-1, -2)).amin(-1)
+        return values - PENALTY * (1 - squared / (1.5 * LEAST_DISTANCE) ** 2).clamp_min(0.0)
+
+
 def search(
     criterion: Criterion,
     domain: Domain,
     *,
-    seed: int,
     avoid: Array,
     starts: Array,
-    chunk: int = 256,
-    deadline: float | None = None,
+    timeout_s: float | None = None,
 ) -> Best:
     """The best point found that keeps its distance from `avoid`.
 
-    avoid: shape (p, stimuli, d). starts: points worth a look, shape (m, stimuli, d).
-    chunk: points that are judged at once, which bounds the memory.
-    deadline: by time.monotonic(); past it the best point so far is given.
+    avoid: positions (p, stimuli, d). starts: points worth a look, shape (m, stimuli, d).
+    timeout_s: past it the best point so far is given. Random numbers are torch's own.
     """
-    points = np.concatenate([domain.sample(CANDIDATES, seed), domain.snapped(starts)])
-    values = _judged(criterion, points, chunk)
-    order = np.argsort(-values, kind="stable")
-    points, values = points[order], values[order]
-    away = _away(points, avoid)
-    if not away.any():
-        # Every point that there is is in flight: one of them again.
-        return Best(points[0], float(values[0]), crowded=True)
-    points, values = points[away], values[away]
-    tops = points[_spread(points, RESTARTS)]
-    found, judged = [points[:1]], [values[:1]]
+    shape = avoid.shape[1:]
+    apart = Apart(criterion, torch.as_tensor(avoid, dtype=DTYPE))
 
-    def keep(more: Array) -> None:
-        more = more[_away(more, avoid)]
-        if len(more):
-            found.append(more)
-            judged.append(_judged(criterion, more, chunk))
+    def snapped(rows: Tensor) -> Tensor:
+        points = domain.snapped(rows.detach().numpy().reshape(-1, *shape))
+        return torch.as_tensor(points.reshape(rows.shape), dtype=DTYPE)
 
-    def best() -> tuple[Array, float]:
-        points, values = np.concatenate(found), np.concatenate(judged)
-        at = int(np.argmax(values))
-        return points[at], float(values[at])
-
-    still = tuple(j for j in domain.discrete if j not in domain.relaxed)
-    keep(domain.snapped(_improved(criterion, tops, still + domain.held, deadline)))
-    if domain.discrete and not _late(deadline):
-        for _ in range(MOST_MOVES):
-            here, value = best()
-            keep(domain.neighbours(here))
-            if best()[1] <= value or _late(deadline):
-                break
-        everywhere = domain.discrete + domain.held
-        if len(everywhere) < len(domain.free):
-            keep(domain.snapped(_improved(criterion, best()[0][None], everywhere, deadline)))
-    point, value = best()
-    return Best(point, value)
-
-
-def _late(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() > deadline
-
-
-def _judged(criterion: Criterion, points: Array, chunk: int) -> Array:
-    with torch.no_grad():
-        parts = torch.as_tensor(points, dtype=DTYPE).split(chunk)
-        values: Array = torch.cat([criterion(part) for part in parts]).numpy()
-    return np.nan_to_num(values, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-
-
-def _away(points: Array, avoid: Array) -> Array:
-    """Which points keep their distance, shape (n,)."""
-    if not len(avoid):
-        return np.ones(len(points), dtype=bool)
-    gaps = points[:, None] - avoid[None]
-    far: Array = ((gaps**2).sum((-1, -2)) >= LEAST_DISTANCE**2).all(1)
-    return far
-
-
-def _spread(points: Array, count: int) -> list[int]:
-    """The first points that are not close to one another; close ones if there are no others."""
-    chosen: list[int] = []
-    for i in range(len(points)):
-        gaps = points[chosen] - points[i]
-        if not chosen or ((gaps**2).sum((-1, -2)) >= APART**2).all():
-            chosen.append(i)
-        if len(chosen) == count:
-            break
-    return chosen
-
-
-def _improved(
-    criterion: Criterion, points: Array, still: tuple[int, ...], deadline: float | None
-) -> Array:
-    """The points moved uphill in the unit cube, the coordinates `still` left as they are."""
-    from scipy.optimize import minimize
-
-    lower, upper = np.zeros(points.shape), np.ones(points.shape)
-    for j in still:
-        lower[..., j] = upper[..., j] = points[..., j]
-    start = np.clip(points, lower, upper)
-    if _late(deadline) or (lower == upper).all():
-        return start
-    # A worthless point costs no more than one without a number: the others go on.
-    best, least = start, np.full(len(points), np.inf)
-
-    def loss(flat: Array) -> tuple[float, Array]:
-        nonlocal best, least
-        x = torch.tensor(flat.reshape(points.shape), dtype=DTYPE, requires_grad=True)
-        values = -criterion(x)
-        (gradient,) = torch.autograd.grad(values.sum(), x)
-        now = values.detach().numpy()
-        better = now < least
-        best = np.where(better[:, None, None], flat.reshape(points.shape), best)
-        least = np.where(better, now, least)
-        return float(now.sum()), np.nan_to_num(gradient.numpy()).ravel()
-
-    def stop(*_: object) -> None:
-        if _late(deadline):
-            raise StopIteration
-
-    minimize(
-        loss,
-        start.ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=list(zip(lower.ravel(), upper.ravel(), strict=True)),
-        options={"maxiter": MOST_STEPS},
-        callback=stop,
-    )
-    return best
+    common = {
+        "bounds": domain.bounds,
+        "q": 1,
+        "num_restarts": RESTARTS,
+        "raw_samples": CANDIDATES,
+        "fixed_features": domain.fixed,
+        "post_processing_func": snapped,
+    }
+    if domain.discrete or domain.categorical:
+        point, value = optimize_acqf_mixed_alternating(
+            apart,
+            discrete_dims=domain.discrete,
+            cat_dims=domain.categorical,
+            options={
+                "maxiter_init": MOST_STEPS // 2,
+                "maxiter_alternating": 8,
+                "num_spray_points": 0,
+                "tol": 1e-6,
+            },
+            **common,
+        )
+    else:
+        with torch.no_grad():
+            rows = snapped(torch.as_tensor(starts, dtype=DTYPE).reshape(len(starts), 1, -1))
+            rows = rows[apart(rows).argsort(descending=True, stable=True)[:STARTS]]
+        point, value = optimize_acqf(
+            apart,
+            batch_initial_conditions=rows if len(rows) else None,
+            options={"maxiter": MOST_STEPS},
+            retry_on_optimization_warning=False,
+            timeout_sec=timeout_s,
+            **common,
+        )
+    best = snapped(point).numpy().reshape(shape)
+    gaps = np.sqrt(((avoid - best) ** 2).sum((-1, -2)))
+    return Best(best, float(value), crowded=bool((gaps < LEAST_DISTANCE).any()))

@@ -1,160 +1,274 @@
-"""What is known of one outcome: a Gaussian process, found from the trials and conditioned on them.
+"""What is known of one outcome: a BoTorch model, fitted to the trials and conditioned on them.
 
-Numbers and processes are kept for a while by the content of what they were made from, so that asks
-between fits cost no more than the search; the same trials give the same process in any process.
+Models are kept for a while by the content of what they were made from, so that asks between fits
+cost no more than the search; the same trials give the same model in any process.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import PairwiseGP, SingleTaskGP, SingleTaskVariationalGP
+from botorch.models.model import Model
+from botorch.models.pairwise_gp import PairwiseLaplaceMarginalLogLikelihood
+from botorch.models.transforms.input import NumericToCategoricalEncoding
+from botorch.models.transforms.outcome import Standardize
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.optim.fit import fit_gpytorch_mll_scipy
+from gpytorch.kernels import ScaleKernel
+from gpytorch.likelihoods import BernoulliLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood, MarginalLogLikelihood, VariationalELBO
+from gpytorch.priors import LogNormalPrior
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from farm.call import Array
 from farm.experiment.config import Surrogate
-from farm.experiment.models.domain import Domain, Features
-from farm.experiment.models.fitting import Numbers, fit_probit, fit_regression
-from farm.experiment.models.latent import Latent
-from farm.experiment.models.normal import DTYPE, LEAST_VARIANCE, probit_mean
-from farm.experiment.models.propagation import propagate
+from farm.experiment.models.domain import Domain
+from farm.experiment.models.normal import DTYPE, LEAST_VARIANCE, probit_mean, probit_variance
 from farm.experiment.names import CLASSIFICATION
 from farm.experiment.work import Data
 
 LARGEST = 1e150
 """Outcomes count as no larger than this: their squares are numbers still."""
 
+MOST_TRIALS = 400
+"""Trials that length scales and noise are found from, evenly taken from all: the cost grows with
+the cube, and more of them tell little. All trials are conditioned on afterwards."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
-    """latent: the process, of outcomes less `offset` and divided by `scale`."""
+MOST_SPARSE_TRIALS = 2000
+"""The same where the cost grows with their number alone."""
 
-    latent: Latent
-    offset: float
-    scale: float
+INDUCING = 100
+"""Points that stand for the trials with a yes or no, at most."""
+
+STEPS = {"maxiter": 200, "ftol": 1e-6}
+"""Of a fit: what more of them find changes nothing that is seen."""
+
+AMPLITUDE = LogNormalPrior(math.log(4.0), 1.0)
+"""Two standard deviations of the process lead from even odds to near certainty."""
+
+CHUNK = 256
+"""Points whose joint distribution is worked out at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    """What a process is made from, as a key of a cache. rows, y: the bytes of their arrays."""
+    """What a model is made from, as a key of a cache. x, y: the bytes of their arrays."""
 
-    rows: bytes
+    x: bytes
     y: bytes
-    width: int
-    features: int
+    shape: tuple[int, ...]
     binary: bool
-    pairs: bool
-
-    @classmethod
-    def of(cls, rows: Array, y: Array, features: int, *, binary: bool, pairs: bool) -> _Trials:
-        return cls(rows.tobytes(), y.tobytes(), rows.shape[1], features, binary, pairs)
+    choices: tuple[tuple[int, int], ...]
 
     @property
     def arrays(self) -> tuple[Array, Array]:
-        return np.frombuffer(self.rows).reshape(-1, self.width), np.frombuffer(self.y)
+        return np.frombuffer(self.x).reshape(self.shape), np.frombuffer(self.y)
 
-    def first(self, count: int) -> _Trials:
-        rows, y = self.arrays
-        return _Trials.of(
-            rows[:count], y[:count], self.features, binary=self.binary, pairs=self.pairs
+    def only(self, rows: Array) -> _Trials:
+        x, y = (part[rows] for part in self.arrays)
+        return _Trials(x.tobytes(), y.tobytes(), x.shape, self.binary, self.choices)
+
+    def model(self) -> tuple[Model, MarginalLogLikelihood]:
+        """The model before it is fitted, and what is greatest when it is."""
+        x, y = (torch.tensor(part, dtype=DTYPE) for part in self.arrays)
+        n, stimuli, d = x.shape
+        points, encoding = x.reshape(-1, d), self._encoding()
+        features = (points if encoding is None else encoding(points)).shape[-1]
+        if stimuli == 2:
+            first = torch.arange(0, 2 * n, 2)
+            yes = (y > 0.5).long()
+            compared = torch.stack([first + yes, first + 1 - yes], -1)  # the better one first
+            model = PairwiseGP(points, compared, None, _kernel(features), encoding)
+            return model, PairwiseLaplaceMarginalLogLikelihood(model.likelihood, model)
+        if self.binary:
+            model = SingleTaskVariationalGP(
+                points,
+                (y > 0.5).to(DTYPE)[:, None],
+                BernoulliLikelihood(),
+                covar_module=_kernel(features),
+                inducing_points=min(n, INDUCING),
+                learn_inducing_points=False,
+                input_transform=encoding,
+            )
+            return model, VariationalELBO(model.likelihood, model.model, num_data=n)
+        # Differences between outcomes that are no more than those of rounding are none.
+        least = max(1e-8 * float(y.abs().max()), 1 / LARGEST)
+        model = SingleTaskGP(
+            points,
+            y[:, None],
+            outcome_transform=Standardize(1, min_stdv=least),
+            input_transform=encoding,
         )
+        return model, ExactMarginalLogLikelihood(model.likelihood, model)
+
+    def _encoding(self) -> NumericToCategoricalEncoding | None:
+        """A feature of its own for each choice, as choices have no order."""
+        if not self.choices:
+            return None
+        encoders: dict[int, Callable[[Tensor], Tensor]] = {
+            j: partial(_encoded, num_classes=count) for j, count in self.choices
+        }
+        return NumericToCategoricalEncoding(self.shape[-1], dict(self.choices), encoders)
 
 
-@lru_cache(maxsize=64)
-def _numbers(trials: _Trials) -> tuple[Numbers, float, float]:
-    """The numbers, and the offset and scale of the outcomes."""
-    rows, y = trials.arrays
-    if trials.binary:
-        signs = np.where(y > 0.5, 1.0, -1.0)
-        fitted = fit_probit(rows, signs, features=trials.features, pairs=trials.pairs)
-        return fitted, 0.0, 1.0
-    offset, scale = float(np.mean(y)), float(np.std(y))
-    if not scale > 1e-9 * max(1.0, abs(offset)):
-        scale = max(1e-9, abs(offset)) if offset else 1.0
-    return fit_regression(rows, (y - offset) / scale), offset, scale
+def _encoded(indices: Tensor, num_classes: int) -> Tensor:
+    return one_hot(indices.clamp(0, num_classes - 1), num_classes)
+
+
+def _kernel(features: int) -> ScaleKernel:
+    """BoTorch's default with an amplitude: the probit gives the process a scale."""
+    kernel = ScaleKernel(
+        get_covar_module_with_dim_scaled_prior(ard_num_dims=features),
+        outputscale_prior=AMPLITUDE,
+    )
+    kernel.outputscale = 4.0
+    return kernel.to(DTYPE)
+
+
+def _fit(mll: MarginalLogLikelihood) -> None:
+    """Find what makes the trials most probable; the model then answers."""
+    try:
+        fit_gpytorch_mll(
+            mll,
+            optimizer=fit_gpytorch_mll_scipy,
+            optimizer_kwargs={"options": STEPS},
+        )
+    except ModelFittingError:
+        mll.eval()  # with what its priors hold for most probable
+
+
+@lru_cache(maxsize=16)
+def _first(trials: _Trials) -> Model:
+    """The model of the trials that its hyperparameters are found from."""
+    model, mll = trials.model()
+    _fit(mll)
+    return model
 
 
 @lru_cache(maxsize=4)
-def _fitted(trials: _Trials, fit_to: int) -> Fitted:
-    numbers, offset, scale = _numbers(trials.first(fit_to))
-    prior = numbers.prior(pairs=trials.pairs)
-    x, y = (torch.tensor(part, dtype=DTYPE) for part in trials.arrays)
-    if trials.binary:
-        sites = propagate(prior, x, torch.where(y > 0.5, 1.0, -1.0).to(DTYPE))
-        return Fitted(Latent(prior, x, sites.targets, sites.precision), 0.0, 1.0)
-    precision = (1 / prior.noise).expand(len(y))
-    return Fitted(Latent(prior, x, (y - offset) / scale, precision), offset, scale)
+def _fitted(trials: _Trials, fit_to: int) -> Model:
+    sparse = trials.binary and trials.shape[1] == 1
+    most = min(fit_to, MOST_SPARSE_TRIALS if sparse else MOST_TRIALS // trials.shape[1])
+    rows = np.unique(np.linspace(0, fit_to - 1, most).round().astype(int))
+    first = _first(trials.only(rows))
+    if len(rows) == trials.shape[0]:
+        return first
+    model, mll = trials.model()
+    if not sparse:
+        model.load_state_dict(first.state_dict())
+        return model.eval()
+    for whole, part in (
+        (model.model.mean_module, first.model.mean_module),
+        (model.model.covar_module, first.model.covar_module),
+    ):
+        whole.load_state_dict(part.state_dict())
+        whole.requires_grad_(False)
+    model.init_inducing_points(model.model.train_inputs[0])
+    _fit(mll)
+    return model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learned:
-    """One outcome's process, for points of the unit cube.
+    """One outcome's model, and the process f that outcomes are an observation of.
 
-    binary: the outcome is yes with probability cdf(f). pairs: f is a utility, and a trial says
-    whether the second stimulus has more of it. told: trials, shape (n, stimuli, d).
+    f has unit scale: a number is offset + scale * f and noise; the outcome is yes with probability
+    cdf(f) where it is binary, for a pair with f the difference of utilities over `scale`.
+    told: positions of the trials, shape (n, stimuli, d).
     """
 
-    latent: Latent
-    features: Features
+    model: Model
     told: Tensor
     offset: float
     scale: float
     binary: bool
-    pairs: bool
 
     @classmethod
     def of(cls, surrogate: Surrogate, outcome: int, domain: Domain, data: Data) -> Learned:
         """From the trials in `data`, at least one, and their outcome of that number."""
         pairs = domain.stimuli == 2
         binary = pairs or surrogate.kind == CLASSIFICATION
-        features = Features.of(domain.free)
-        told = torch.as_tensor(domain.unit(np.asarray(data.x, dtype=float)), dtype=DTYPE)
-        rows = np.ascontiguousarray(features.trials(told, pairs=pairs).numpy())
+        x = domain.positions(np.asarray(data.x, dtype=float))
         y = np.clip(np.asarray(data.y, dtype=float)[:, outcome], -LARGEST, LARGEST)
-        trials = _Trials.of(rows, y, features.count, binary=binary, pairs=pairs)
-        fitted = _fitted(trials, min(max(data.fit_to, 1), len(y)))
-        return cls(fitted.latent, features, told, fitted.offset, fitted.scale, binary, pairs)
+        choices = tuple(domain.choices.items())
+        trials = _Trials(x.tobytes(), y.tobytes(), x.shape, binary, choices)
+        model = quiet(_fitted)(trials, min(max(data.fit_to, 1), len(y)))
+        offset, scale = 0.0, math.sqrt(2.0) if pairs else 1.0
+        if not binary:
+            offset = float(model.outcome_transform.means)
+            scale = float(model.outcome_transform.stdvs)
+        return cls(model, torch.tensor(x, dtype=DTYPE), offset, scale, binary)
 
-    def trials(self, unit: Tensor) -> Tensor:
-        """Rows (..., r) of whole trials (..., stimuli, d): what is observed there."""
-        return self.features.trials(unit, pairs=self.pairs)
+    def joint(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (k,) and covariance (k, k) of f at trials (k, stimuli, d), or single points."""
+        k, stimuli, d = points.shape
+        posterior = self.model.posterior(points.reshape(k * stimuli, d))
+        weights = torch.tensor([-1.0, 1.0] if stimuli == 2 else [1.0], dtype=DTYPE) / self.scale
+        mean = (posterior.distribution.mean - self.offset).reshape(k, stimuli) @ weights
+        covariance = posterior.distribution.covariance_matrix.reshape(k, stimuli, k, stimuli)
+        return mean, torch.einsum("isjt,s,t->ij", covariance, weights, weights)
 
-    def singles(self, unit: Tensor) -> Tensor:
-        """Rows (..., r) of points (..., d): the function itself."""
-        return self.features.singles(unit, pairs=self.pairs)
+    def moments(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f, shape (k,) each, at trials (k, stimuli, d) or single points."""
+        parts = [self.joint(part) for part in points.split(CHUNK)]
+        mean = torch.cat([mean for mean, _ in parts])
+        variance = torch.cat([covariance.diagonal() for _, covariance in parts])
+        return mean, variance.clamp_min(LEAST_VARIANCE)
 
-    def precision(self, rows: Tensor) -> Tensor:
-        """Of an observation at rows (..., r): for a yes or no what is to be expected of it.
+    def noise(self, mean: Tensor) -> Tensor:
+        """Variance of an observation where f has that mean; for a yes or no what it amounts to.
 
-        That is the Fisher information of a probit at the mean.
+        That is the inverse of the Fisher information of a probit.
         """
         if not self.binary:
-            return (1 / self.latent.prior.noise).expand(rows.shape[:-1])
-        mean = self.latent.mean(rows)
+            return self.model.likelihood.noise.detach().expand(mean.shape)
         log_both = torch.special.log_ndtr(mean) + torch.special.log_ndtr(-mean)
-        return torch.exp(-(mean**2) - log_both) / (2 * torch.pi) + LEAST_VARIANCE
+        information = torch.exp(-(mean**2) - log_both) / (2 * torch.pi)
+        return 1 / (information + LEAST_VARIANCE)
 
-    def believing(self, unit: Tensor) -> Learned:
-        """As if trials (p, stimuli, d) had been observed with the outcome that is expected."""
-        with torch.no_grad():
-            rows = self.trials(unit)
-            latent = self.latent.believing(rows, self.precision(rows))
-        return Learned(
-            latent, self.features, self.told, self.offset, self.scale, self.binary, self.pairs
-        )
-
-    def promising(self) -> Array:
+    def promising(self) -> Tensor:
         """Told trials near which a search may begin: the last and those of greatest mean."""
-        mean = self.latent.mean(self.trials(self.told))
+        with torch.no_grad():
+            mean, _ = self.moments(self.told)
         best = torch.argsort(-mean, stable=True)[:16].tolist()
         last = range(max(0, len(self.told) - 16), len(self.told))
-        promising: Array = self.told[sorted({*best, *last})].numpy()
-        return promising
+        return self.told[sorted({*best, *last})]
 
-    def value(self, rows: Tensor, *, probability: bool) -> Tensor:
-        """The mean (...,) at rows (..., r), as the user sees it."""
+    def seen(self, points: Tensor, *, probability: bool) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation (k,) of the outcome without its noise, in the user's units.
+
+        A pair's outcome is by how much the second one's utility is greater.
+        """
+        mean, variance = self.moments(points)
         if probability:
-            return probit_mean(*self.latent.moments(rows))
-        return self.latent.mean(rows) * self.scale + self.offset
+            return probit_mean(mean, variance), torch.sqrt(probit_variance(mean, variance))
+        return mean * self.scale + self.offset, torch.sqrt(variance) * self.scale
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Without the libraries' warnings of data that they were given anyway.
+
+    Trials repeat, lie outside of the bounds or are all equal, as users tell them; the libraries
+    then add to the diagonal, or keep what their priors say.
+    """
+
+    def quietly(*arguments: Any, **options: Any) -> Any:
+        with warnings.catch_warnings():
+            for category in (BotorchWarning, NumericalWarning):
+                warnings.simplefilter("ignore", category)
+            return function(*arguments, **options)
+
+    return quietly
