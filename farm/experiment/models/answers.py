@@ -10,10 +10,10 @@ from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config import Surrogate as Kind
 from farm.experiment.models.domain import Domain
+from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE
-from farm.experiment.models.proposals import alone
 from farm.experiment.models.search import search
-from farm.experiment.models.surrogate import Learned, quiet
+from farm.experiment.models.surrogate import Learned
 from farm.experiment.work import Answered, Query, QueryKind
 
 
@@ -76,7 +76,7 @@ def _sought(query: Query, learned: list[Learned]) -> Answered:
         return values if query.kind is QueryKind.MAX else -values
 
     told = first.told.flatten(0, 1)[-256:, None].numpy()
-    best = quiet(search)(
+    best = search(
         criterion, single, avoid=told[:0], starts=told, timeout_s=query.max_time_s
     )
     x = single.raw(best.point[None])

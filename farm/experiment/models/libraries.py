@@ -1,11 +1,45 @@
-"""Brings in the libraries of the extra, without the warnings that they cause in one another."""
+"""Brings in the libraries of the extra, and the surroundings in which they always do the same."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from threadpoolctl import threadpool_limits
 
 with warnings.catch_warnings():
     # linear_operator, under gpytorch, decorates with torch.jit.script, which torch deprecates.
     warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
     import botorch
     import gpytorch
+    import torch
+    from botorch.exceptions.warnings import BotorchWarning
+    from linear_operator.utils.warnings import NumericalWarning
 
-__all__ = ["botorch", "gpytorch"]
+__all__ = ["alone", "botorch", "gpytorch"]
+
+
+@contextmanager
+def alone(seed: int) -> Iterator[None]:
+    """On one thread, so that sums have one order; all random numbers from the seed.
+
+    One thread is also the fastest: the arrays are small, and threads would wait for one another.
+    Solutions are exact at every size. The libraries keep their warnings of trials that repeat, lie
+    outside of the bounds or are all equal to themselves: users tell such trials, and the libraries
+    then add to a diagonal or keep what their priors say.
+    """
+    threads, state = torch.get_num_threads(), np.random.get_state()
+    torch.set_num_threads(1)
+    np.random.seed(seed % 2**32)  # PairwiseGP begins at random
+    exact = gpytorch.settings.fast_computations(False, False, False)
+    try:
+        with threadpool_limits(1), botorch.manual_seed(seed % 2**31), exact:
+            with warnings.catch_warnings():
+                for category in (BotorchWarning, NumericalWarning):
+                    warnings.simplefilter("ignore", category)
+                # A search that cannot go on has found something by then.
+                warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
+                yield
+    finally:
+        np.random.set_state(state)
+        torch.set_num_threads(threads)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import botorch
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from farm.call import Array
@@ -17,9 +12,10 @@ from farm.experiment.config import Acquisition, Generator, Strategy
 from farm.experiment.config import Surrogate as Kind
 from farm.experiment.models.criteria import Situation, acquisition_of
 from farm.experiment.models.domain import Domain
+from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE
 from farm.experiment.models.search import Best, search
-from farm.experiment.models.surrogate import Learned, quiet
+from farm.experiment.models.surrogate import Learned
 from farm.experiment.work import Generate, Generated
 
 RANGE_POINTS = 1024
@@ -61,21 +57,6 @@ def generate(work: Generate) -> Generated:
         return Generated(points, "; ".join(dict.fromkeys(notes)), _post_range(work, strategy))
 
 
-@contextmanager
-def alone(seed: int) -> Iterator[None]:
-    """On one thread, so that sums have one order; random numbers of torch from the seed.
-
-    One thread is also the fastest: the arrays are small, and threads would wait for one another.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1), botorch.manual_seed(seed % 2**31):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def seed_of(*numbers: int) -> int:
     """One seed made from several numbers."""
     sequence = np.random.SeedSequence([number % 2**63 for number in numbers])
@@ -105,7 +86,7 @@ def _best(
 ) -> Best:
     pending = torch.as_tensor(flying, dtype=DTYPE)
     with alone(seed):
-        return quiet(search)(
+        return search(
             acquisition_of(Situation(acquisition, known, domain, pending, seed)),
             domain,
             avoid=flying,
@@ -123,7 +104,7 @@ def _filling(domain: Domain, flying: Array, seed: int) -> Best:
         return ((points.flatten(1)[:, None] - others[None]) ** 2).sum(-1).amin(-1)
 
     with alone(seed):
-        return quiet(search)(criterion, domain, avoid=flying, starts=flying[:0])
+        return search(criterion, domain, avoid=flying, starts=flying[:0])
 
 
 def _post_range(work: Generate, strategy: Strategy) -> float | None:

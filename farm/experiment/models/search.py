@@ -21,8 +21,8 @@ Criterion = Callable[[Tensor], Tensor]
 LEAST_DISTANCE = 3e-3
 """Between points in flight, in the unit cube: nearer ones would tell nothing new."""
 
-CANDIDATES = 256
-RESTARTS = 6
+CANDIDATES = 512
+RESTARTS = 10
 STARTS = 2
 MOST_STEPS = 60
 CHUNK = 64
@@ -108,7 +108,7 @@ def search(
         )
     else:
         with torch.no_grad():
-            rows = snapped(torch.as_tensor(starts, dtype=DTYPE).reshape(len(starts), 1, -1))
+            rows = snapped(torch.as_tensor(starts, dtype=DTYPE).flatten(1)[:, None])
             rows = rows[apart(rows).argsort(descending=True, stable=True)[:STARTS]]
         point, value = optimize_acqf(
             apart,

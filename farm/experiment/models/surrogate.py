@@ -7,16 +7,13 @@ cost no more than the search; the same trials give the same model in any process
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 import torch
 from botorch.exceptions.errors import ModelFittingError
-from botorch.exceptions.warnings import BotorchWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import PairwiseGP, SingleTaskGP, SingleTaskVariationalGP
 from botorch.models.model import Model
@@ -29,13 +26,13 @@ from gpytorch.kernels import ScaleKernel
 from gpytorch.likelihoods import BernoulliLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood, MarginalLogLikelihood, VariationalELBO
 from gpytorch.priors import LogNormalPrior
-from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from farm.call import Array
 from farm.experiment.config import Surrogate
 from farm.experiment.models.domain import Domain
+from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE, LEAST_VARIANCE, probit_mean, probit_variance
 from farm.experiment.names import CLASSIFICATION
 from farm.experiment.work import Data
@@ -205,7 +202,8 @@ class Learned:
         y = np.clip(np.asarray(data.y, dtype=float)[:, outcome], -LARGEST, LARGEST)
         choices = tuple(domain.choices.items())
         trials = _Trials(x.tobytes(), y.tobytes(), x.shape, binary, choices)
-        model = quiet(_fitted)(trials, min(max(data.fit_to, 1), len(y)))
+        with alone(0):
+            model = _fitted(trials, min(max(data.fit_to, 1), len(y)))
         offset, scale = 0.0, math.sqrt(2.0) if pairs else 1.0
         if not binary:
             offset = float(model.outcome_transform.means)
@@ -256,19 +254,3 @@ class Learned:
         if probability:
             return probit_mean(mean, variance), torch.sqrt(probit_variance(mean, variance))
         return mean * self.scale + self.offset, torch.sqrt(variance) * self.scale
-
-
-def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Without the libraries' warnings of data that they were given anyway.
-
-    Trials repeat, lie outside of the bounds or are all equal, as users tell them; the libraries
-    then add to the diagonal, or keep what their priors say.
-    """
-
-    def quietly(*arguments: Any, **options: Any) -> Any:
-        with warnings.catch_warnings():
-            for category in (BotorchWarning, NumericalWarning):
-                warnings.simplefilter("ignore", category)
-            return function(*arguments, **options)
-
-    return quietly

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from farm.experiment.models.proposals import alone
+from farm.experiment.models.libraries import alone
 
 
 @pytest.fixture(autouse=True)

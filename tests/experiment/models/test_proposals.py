@@ -91,7 +91,7 @@ def test_four_asks_without_a_tell_are_four_points() -> None:
         gaps = [
             np.linalg.norm((flying[i] - flying[j]) / widths) for i in range(4) for j in range(i)
         ]
-        assert min(gaps) > 0.01
+        assert min(gaps) > 0.003
 
 
 def test_points_of_one_ask_are_those_of_single_asks() -> None:
