@@ -22,7 +22,7 @@ import numpy as np
 from farm.call import Array
 from farm.experiment.config import Config
 from farm.experiment.grammar import read_config
-from farm.experiment.perform import perform
+from farm.experiment.perform import perform, predict
 from farm.experiment.work import Data, Generate, Generated
 from machine import versions
 
@@ -186,21 +186,11 @@ def measure_contour(options: argparse.Namespace) -> None:
 
 def wrong_side(config: Config, x: Array, y: Array) -> float:
     """The part of a grid that the model of these trials puts on the wrong side of 0.75."""
-    import torch
-
-    from farm.experiment.models.domain import Domain
-    from farm.experiment.models.surrogate import Learned
-
-    surrogate = config.strategies[LEARNING].surrogate
-    assert surrogate is not None
-    domain = Domain(config.parameters, 1, {})
-    known = Learned.of(surrogate, 0, domain, Data(x[:, None, :], y[:, None], len(x)))
     axes = np.meshgrid(np.linspace(-5, 10, 60), np.linspace(0, 15, 60))
     grid = np.stack(axes, -1).reshape(-1, 2)
-    rows = known.trials(torch.tensor(domain.unit(grid[:, None, :])))
-    with torch.no_grad():
-        found = known.value(rows, probability=True).numpy()
-    return float(((found > 0.75) != (probability(grid) > 0.75)).mean())
+    told = Data(x[:, None, :], y[:, None], len(x))
+    found, _ = predict(config, LEARNING, told, grid[:, None, :])
+    return float(((found[:, 0] > 0.75) != (probability(grid) > 0.75)).mean())
 
 
 def _table(title: str, results: dict[str, list[float]]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from importlib.util import find_spec
+from types import ModuleType
 
+from farm.call import Array
 from farm.errors import InvalidInput, UnsupportedFeature
 from farm.experiment import names
-from farm.experiment.config import Config
+from farm.experiment.config import Config, Strategy
 from farm.experiment.generators import generate_model_free
-from farm.experiment.work import Answered, Generate, Generated, Query, Work
+from farm.experiment.work import Answered, Data, Generate, Generated, Query, Work
 
 LIBRARIES = ("torch", "gpytorch", "botorch")
 """What surrogates are made with."""
@@ -27,13 +29,32 @@ def perform(work: Work) -> Generated | Answered:
             f"strategy {strategy.name!r} has no model to answer a query; expected one in "
             f"[{strategy.name}] model"
         )
+    models = _models(strategy)
+    made: Generated | Answered
+    made = models.answer(work) if isinstance(work, Query) else models.generate(work)
+    return made
+
+
+def predict(config: Config, strategy: int, data: Data, points: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each outcome at points, both of shape (m, outcomes).
+
+    They are those of the surrogate of strategy number `strategy` for what an outcome is without
+    its noise: of the probability where it is yes or no. points: shape (m, stimuli, d); for pairs
+    (m, 1, d) gives the utilities of single points. Raises FarmError.
+    """
+    found: tuple[Array, Array]
+    found = _models(config.strategies[strategy]).predict(config, strategy, data, points)
+    return found
+
+
+def _models(strategy: Strategy) -> ModuleType:
     try:
-        from farm.experiment.models import answer, generate
+        from farm.experiment import models
     except ImportError as error:
         raise UnsupportedFeature(
             f"strategy {strategy.name!r} uses a model, which needs BoTorch ({error}): {INSTALL}"
         ) from error
-    return answer(work) if isinstance(work, Query) else generate(work)
+    return models
 
 
 def load() -> None:

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from farm.call import Array
 from farm.errors import InvalidInput
-from farm.experiment.config import Surrogate as Kind
+from farm.experiment.config import Config
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE
 from farm.experiment.models.search import search
 from farm.experiment.models.surrogate import Learned
-from farm.experiment.work import Answered, Query, QueryKind
+from farm.experiment.work import Answered, Data, Query, QueryKind
 
 
 def answer(query: Query) -> Answered:
@@ -24,17 +24,9 @@ def answer(query: Query) -> Answered:
     the value is the utility of a single point, and x has the shape (1, 1, d); a prediction for two
     stimuli tells how much more the second one has. Raises InvalidInput.
     """
-    strategy = query.config.strategies[query.strategy]
-    if strategy.surrogate is None:
-        raise InvalidInput(f"strategy {strategy.name!r} has no model; expected one")
-    if not len(query.data.x):
-        raise InvalidInput("no trial is modelled yet; tell at least one outcome before a query")
     with alone(query.seed):
         domain = Domain(query.config.parameters, query.config.stimuli, {})
-        outcomes = range(len(query.config.outcomes))
-        learned = [
-            Learned.of(_kind(strategy.surrogate, i), i, domain, query.data) for i in outcomes
-        ]
+        learned = _learned(query.config, query.strategy, domain, query.data)
         if query.probability and not all(known.binary for known in learned):
             raise InvalidInput(
                 "probability_space is true, but the model is one of numbers; expected false"
@@ -44,8 +36,39 @@ def answer(query: Query) -> Answered:
         return _sought(query, learned)
 
 
-def _kind(surrogate: Kind, outcome: int) -> Kind:
-    return surrogate.parts[outcome] if surrogate.parts else surrogate
+def predict(config: Config, strategy: int, data: Data, points: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each outcome at points, both of shape (m, outcomes).
+
+    Those of the outcome without its noise: for a yes or no of its probability. points: shape (m,
+    stimuli, d); for pairs (m, 1, d) gives the utilities of single points. Raises InvalidInput.
+    """
+    with alone(0), torch.no_grad():
+        domain = Domain(config.parameters, config.stimuli, {})
+        positions = _positions(domain, points)
+        whole = positions.shape[1] == config.stimuli
+        found = [
+            known.seen(positions, probability=known.binary and whole)
+            for known in _learned(config, strategy, domain, data)
+        ]
+    mean, sd = (torch.stack(column, 1).numpy() for column in zip(*found, strict=True))
+    return mean, sd
+
+
+def _learned(config: Config, number: int, domain: Domain, data: Data) -> list[Learned]:
+    """What is known of each outcome."""
+    strategy = config.strategies[number]
+    if strategy.surrogate is None:
+        raise InvalidInput(f"strategy {strategy.name!r} has no model; expected one")
+    if not len(data.x):
+        raise InvalidInput("no trial is modelled yet; tell at least one outcome before a query")
+    return [
+        Learned.of(strategy.surrogate, outcome, domain, data)
+        for outcome in range(len(config.outcomes))
+    ]
+
+
+def _positions(domain: Domain, points: Array) -> Tensor:
+    return torch.as_tensor(domain.positions(np.asarray(points, dtype=float)), dtype=DTYPE)
 
 
 def _prediction(query: Query, domain: Domain, learned: list[Learned]) -> Answered:
@@ -57,7 +80,7 @@ def _prediction(query: Query, domain: Domain, learned: list[Learned]) -> Answere
 def _values(
     learned: list[Learned], domain: Domain, raw: Array, *, probability: bool
 ) -> tuple[float, ...]:
-    points = torch.as_tensor(domain.positions(np.asarray(raw, dtype=float)), dtype=DTYPE)
+    points = _positions(domain, raw)
     with torch.no_grad():
         return tuple(float(known.seen(points, probability=probability)[0]) for known in learned)
 
@@ -76,8 +99,6 @@ def _sought(query: Query, learned: list[Learned]) -> Answered:
         return values if query.kind is QueryKind.MAX else -values
 
     told = first.told.flatten(0, 1)[-256:, None].numpy()
-    best = search(
-        criterion, single, avoid=told[:0], starts=told, timeout_s=query.max_time_s
-    )
+    best = search(criterion, single, avoid=told[:0], starts=told, timeout_s=query.max_time_s)
     x = single.raw(best.point[None])
     return Answered(x, _values(learned, single, x, probability=query.probability))

@@ -39,7 +39,7 @@ TARGET = 0.75
 BETA = 3.84
 FLOOR = 0.5
 QUERY_POINTS = 256
-SAMPLES = 128
+SAMPLES = 256
 BASELINE = 32
 """Told points, at most, that expected improvement compares with: those that may be the best."""
 
@@ -315,7 +315,11 @@ def improvement(situation: Situation) -> AcquisitionFunction:
         max_frac=min(1.0, BASELINE / len(told)),
     )
     return qLogNoisyExpectedImprovement(
-        situation.learned.model, best, prune_baseline=False, **common
+        situation.learned.model,
+        best,
+        prune_baseline=False,
+        cache_root=not situation.learned.binary,  # which is slow for variational models
+        **common,
     )
 
 

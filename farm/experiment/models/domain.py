@@ -39,9 +39,7 @@ class Domain:
         categorical = [p.kind is ParameterKind.CATEGORICAL for p in free]
         self._cells = np.where(categorical, sizes, 1.0)
         self._middle = np.where(categorical, 0.5, 0.0)
-        self.choices = {
-            j: int(size) for j, size in enumerate(sizes) if categorical[j] and size > 1
-        }
+        self.choices = {j: int(size) for j, size in enumerate(sizes) if categorical[j] and size > 1}
         self._few = {
             j: self._positions(j)
             for j, size in enumerate(sizes)
@@ -113,9 +111,7 @@ class Domain:
         with np.errstate(over="ignore"):
             unit = np.clip(self.space.to_unit(raw), -FARTHEST, FARTHEST)
         # Choices are whole numbers exactly: those that are equal have equal features.
-        found: Array = np.where(
-            self._middle > 0, np.round(unit * self._cells - self._middle), unit
-        )
+        found: Array = np.where(self._middle > 0, np.round(unit * self._cells - self._middle), unit)
         return found
 
     def snapped(self, positions: Array) -> Array:

@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     import gpytorch
     import torch
     from botorch.exceptions.warnings import BotorchWarning
-    from linear_operator.utils.warnings import NumericalWarning
+    from gpytorch.utils.warnings import NumericalWarning
 
 __all__ = ["alone", "botorch", "gpytorch"]
 
@@ -32,14 +32,14 @@ def alone(seed: int) -> Iterator[None]:
     torch.set_num_threads(1)
     np.random.seed(seed % 2**32)  # PairwiseGP begins at random
     exact = gpytorch.settings.fast_computations(False, False, False)
+    numbers, quiet = botorch.manual_seed(seed % 2**31), warnings.catch_warnings()
     try:
-        with threadpool_limits(1), botorch.manual_seed(seed % 2**31), exact:
-            with warnings.catch_warnings():
-                for category in (BotorchWarning, NumericalWarning):
-                    warnings.simplefilter("ignore", category)
-                # A search that cannot go on has found something by then.
-                warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
-                yield
+        with threadpool_limits(1), numbers, exact, quiet:
+            for category in (BotorchWarning, NumericalWarning):
+                warnings.simplefilter("ignore", category)
+            # A search that cannot go on has found something by then.
+            warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
+            yield
     finally:
         np.random.set_state(state)
         torch.set_num_threads(threads)

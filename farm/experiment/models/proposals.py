@@ -9,7 +9,6 @@ from torch import Tensor
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config import Acquisition, Generator, Strategy
-from farm.experiment.config import Surrogate as Kind
 from farm.experiment.models.criteria import Situation, acquisition_of
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.libraries import alone
@@ -40,15 +39,16 @@ def generate(work: Generate) -> Generated:
         jobs = _jobs(strategy.generator, work.count)
         made: list[Array] = []
         notes: list[str] = []
-        learned = {i: _learned(work, strategy.surrogate, i, domain) for i, _ in jobs}
+        learned: dict[int, Learned] = {}
+        if len(work.data.x):
+            learned = {i: Learned.of(strategy.surrogate, i, domain, work.data) for i, _ in jobs}
         for number, (outcome, acquisition) in enumerate(jobs):
             seed = seed_of(work.seed, work.strategy, work.asked + number)
-            known = learned[outcome]
-            if known is None:
+            if outcome in learned:
+                best = _best(acquisition, learned[outcome], domain, flying, seed)
+            else:
                 best = _filling(domain, flying, seed)
                 notes.append(NO_DATA)
-            else:
-                best = _best(acquisition, known, domain, flying, seed)
             if best.crowded:
                 notes.append(CROWDED)
             flying = np.concatenate([flying, best.point[None]])
@@ -72,13 +72,6 @@ def _jobs(generator: Generator, count: int) -> list[tuple[int, Acquisition]]:
             raise InvalidInput(f"generator {part.name!r} has no acqf; expected one")
         jobs += [(outcome, part.acquisition)] * count
     return jobs
-
-
-def _learned(work: Generate, surrogate: Kind, outcome: int, domain: Domain) -> Learned | None:
-    if not len(work.data.x):
-        return None
-    kind = surrogate.parts[outcome] if surrogate.parts else surrogate
-    return Learned.of(kind, outcome, domain, work.data)
 
 
 def _best(
@@ -113,8 +106,7 @@ def _post_range(work: Generate, strategy: Strategy) -> float | None:
     domain = Domain(work.config.parameters, work.config.stimuli, {})
     spans = []
     for outcome in range(len(work.config.outcomes)):
-        known = _learned(work, strategy.surrogate, outcome, domain)
-        assert known is not None
+        known = Learned.of(strategy.surrogate, outcome, domain, work.data)
         points = torch.as_tensor(domain.sample(RANGE_POINTS, 0)[:, :1], dtype=DTYPE)
         probability = known.binary and domain.stimuli == 1
         with torch.no_grad():

@@ -196,6 +196,8 @@ class Learned:
     @classmethod
     def of(cls, surrogate: Surrogate, outcome: int, domain: Domain, data: Data) -> Learned:
         """From the trials in `data`, at least one, and their outcome of that number."""
+        if surrogate.parts:
+            surrogate = surrogate.parts[outcome]
         pairs = domain.stimuli == 2
         binary = pairs or surrogate.kind == CLASSIFICATION
         x = domain.positions(np.asarray(data.x, dtype=float))

@@ -12,7 +12,7 @@ import pytest
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config import Outcome, OutcomeKind, Parameter, Surrogate
-from farm.experiment.models import answer
+from farm.experiment.models import answer, predict
 from farm.experiment.work import Answered, Data, Query, QueryKind
 from tests.experiment.models.configs import (
     CLASSIFICATION,
@@ -132,6 +132,19 @@ def test_of_pairs_the_utility_of_one_point() -> None:
         QueryKind.PREDICTION, known, x=np.concatenate([other, one], 1), of=which, probability=True
     )
     assert 0.8 < likely.y[0] <= 1
+
+
+def test_predictions_at_many_points_are_those_of_single_queries() -> None:
+    x = spread(HILL, 300, seed=4)[:, None, :]
+    mean, sd = predict(HILL, 0, told(), x)
+    assert mean.shape == sd.shape == (300, 1)
+    single = [asked(QueryKind.PREDICTION, x=point[None]).y[0] for point in x[:5]]
+    assert mean[:5, 0] == pytest.approx(single)
+    assert (abs(mean[:, 0] - hill(x[:, 0])) < 4 * sd[:, 0] + 0.1).all()
+    likely, spread_of_it = predict(YES, 0, yes_or_no(), x)
+    assert ((likely >= 0) & (likely <= 1)).all()
+    assert ((likely[:, 0] > 0.5) == (x[:, 0, 0] > 5)).mean() > 0.9
+    assert (spread_of_it**2 <= likely * (1 - likely) + 1e-9).all()
 
 
 def test_of_several_outcomes_all_are_told_where_the_first_is_greatest() -> None:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from scipy import special
+from botorch.acquisition.active_learning import qNegIntegratedPosteriorVariance
+from scipy import special, stats
 
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment import names
 from farm.experiment.config import Acquisition, Surrogate
-from farm.experiment.models.criteria import _CRITERIA, Situation, criterion_of, level_of
+from farm.experiment.models.criteria import _ACQUISITIONS, Situation, acquisition_of
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
 from farm.experiment.models.surrogate import Learned
@@ -51,18 +52,18 @@ def situation(
     learned = Learned.of(Surrogate(model, model), 0, domain, data(x, y))
     flying = torch.tensor(np.empty((0, domain.stimuli, 2)) if pending is None else pending)
     acquisition = Acquisition(acqf, acqf, options or {}, objective)
-    return Situation(acquisition, learned.believing(flying), learned, domain, flying, 7)
+    return Situation(acquisition, learned, domain, flying, 7)
 
 
 def judged(s: Situation, places: Array = PLACES) -> Array:
     with torch.no_grad():
-        values: Array = criterion_of(s)(torch.tensor(places)[:, None, :]).numpy()
+        values: Array = acquisition_of(s)(torch.tensor(places)[:, None, :]).numpy()
     return values
 
 
 def drawn(s: Situation, count: int = 400_000) -> Array:
     """Values of the process at PLACES, shape (4, count), each by itself."""
-    mean, variance = s.learned.latent.moments(s.learned.trials(torch.tensor(PLACES)[:, None, :]))
+    mean, variance = s.learned.moments(torch.tensor(PLACES)[:, None, :])
     z = np.random.default_rng(0).normal(size=count)
     values: Array = mean.detach().numpy()[:, None] + np.sqrt(variance.detach().numpy())[:, None] * z
     return values
@@ -85,7 +86,8 @@ def test_straddle_bound_and_variance_of_a_yes_or_no(objective: str) -> None:
     mean, sd = values.mean(1), values.std(1)
     assert judged(s) == pytest.approx(1.5 * sd - abs(mean - 0.7), abs=0.01)
     s = situation(CLASSIFICATION, "qUpperConfidenceBound", objective, options)
-    assert judged(s) == pytest.approx(mean + 1.5 * sd, abs=0.01)
+    off = abs(values - mean[:, None]).mean(1) * np.sqrt(np.pi / 2)  # sd where values are normal
+    assert judged(s) == pytest.approx(mean + 1.5 * off, abs=0.02)
     s = situation(CLASSIFICATION, "MCPosteriorVariance", objective)
     assert judged(s) == pytest.approx(sd**2, rel=0.01, abs=2e-4)
 
@@ -105,17 +107,16 @@ def test_the_straddle_of_numbers_has_a_target_in_the_users_units() -> None:
 def test_improvement_is_what_draws_show(model: str, objective: str, flying: int) -> None:
     pending = np.array([[[0.5, 0.1]], [[0.1, 0.9]]])[:flying]
     s = situation(model, "qLogNoisyExpectedImprovement", objective, pending=pending)
-    told = np.concatenate([s.plain.told.numpy()[:, 0], pending[:, 0]])
+    told = np.concatenate([s.learned.told.numpy()[:, 0], pending[:, 0]])
     rows = torch.tensor(np.concatenate([told, PLACES]))
-    joint = s.plain.latent.posterior(rows)
-    mean, covariance = joint.mean[:, 0].numpy(), joint.distribution.covariance_matrix.numpy()
+    mean, covariance = (part.detach().numpy() for part in s.learned.joint(rows[:, None, :]))
     factor = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(rows)))
     draws = mean[:, None] + factor @ np.random.default_rng(1).normal(size=(len(rows), 200_000))
     draws = special.ndtr(draws) if objective else draws
     better = np.maximum(draws[len(told) :] - draws[: len(told)].max(0), 0).mean(1)
     ours = np.exp(judged(s))
     assert better.max() > 3e-4
-    # BoTorch draws 128 times: what is unlikely is seen a few times only.
+    # BoTorch draws 256 times: what is unlikely is seen a few times only.
     assert ours == pytest.approx(better, rel=0.25, abs=max(0.15 * better.max(), 1e-3))
 
 
@@ -127,16 +128,26 @@ def test_information_of_a_yes_or_no() -> None:
     assert judged(s) == pytest.approx(whole - entropy.mean(1), abs=2e-3)
 
 
-@pytest.mark.parametrize("model", [REGRESSION, CLASSIFICATION])
-def test_integrated_variance_falls_as_after_an_observation(model: str) -> None:
-    s = situation(model, "qNegIntegratedPosteriorVariance", options={"query_set_size": "64"})
-    points = torch.tensor(s.domain.sample(64, s.seed + 1))[:, 0]
-    latent = s.learned.latent
-    before = latent.moments(points)[1]
+def test_integrated_variance_of_numbers_is_botorchs() -> None:
+    s = situation(REGRESSION, "qNegIntegratedPosteriorVariance", options={"query_set_size": "64"})
+    theirs = qNegIntegratedPosteriorVariance(s.learned.model, s.everywhere()[:, 0])
+    with torch.no_grad():
+        later = -theirs(torch.tensor(PLACES)[:, None, :]).numpy() / s.learned.scale**2
+        before = float(s.learned.moments(s.everywhere())[1].mean())
+    assert judged(s) == pytest.approx(before - later, rel=1e-3)
+
+
+def test_integrated_variance_of_a_yes_or_no_falls_as_after_an_observation() -> None:
+    acqf, options = "qNegIntegratedPosteriorVariance", {"query_set_size": "64"}
+    s = situation(CLASSIFICATION, acqf, options=options)
     falls = []
-    for place in torch.tensor(PLACES):
-        later = latent.believing(place[None], s.learned.precision(place[None]))
-        falls.append(float((before - later.moments(points)[1]).mean()))
+    for place in torch.tensor(PLACES)[:, None, None, :]:
+        mean, joint = (
+            part.detach() for part in s.learned.joint(torch.cat([place, s.everywhere()]))
+        )
+        density = stats.norm.pdf(float(mean[0])) ** 2
+        noise = special.ndtr(float(mean[0])) * special.ndtr(-float(mean[0])) / density
+        falls.append(float((joint[0, 1:] ** 2 / (joint[0, 0] + noise)).mean()))
     assert judged(s) == pytest.approx(falls, rel=1e-6)
 
 
@@ -149,8 +160,9 @@ def test_looking_ahead_prefers_the_boundary(acqf: str, model: str) -> None:
     values = judged(s, grid)
     assert np.isfinite(values).all()
     best = grid[np.argmax(values)]
-    mean, variance = s.learned.latent.moments(torch.tensor(best)[None])
-    assert abs(float(mean) - level_of(s)) < 1.5 * float(variance) ** 0.5 + 0.1
+    with torch.no_grad():
+        mean, variance = s.learned.moments(torch.tensor(best)[None, None])
+    assert abs(float(mean) - s.level()) < 1.5 * float(variance) ** 0.5 + 0.1
 
 
 @pytest.mark.parametrize("acqf", ["PairwiseMCPosteriorVariance", "MCPosteriorVariance", "EAVC"])
@@ -158,7 +170,7 @@ def test_pairs_are_judged_as_pairs(acqf: str) -> None:
     s = situation(PAIRWISE, acqf, "ProbitObjective")
     same = torch.tensor([[[0.4, 0.4], [0.4, 0.4]]], dtype=DTYPE)
     apart = torch.tensor([[[0.02, 0.98], [0.98, 0.02]]], dtype=DTYPE)
-    criterion = criterion_of(s)
+    criterion = acquisition_of(s)
     with torch.no_grad():
         assert float(criterion(same)) == pytest.approx(0.0, abs=1e-5)
         assert float(criterion(apart)) > 1e-4
@@ -168,7 +180,7 @@ def test_pairs_are_judged_as_pairs(acqf: str) -> None:
 def test_pairs_are_worth_their_better_point(acqf: str) -> None:
     s = situation(PAIRWISE, acqf)
     good, bad = [0.4, 0.4], [0.98, 0.98]
-    criterion = criterion_of(s)
+    criterion = acquisition_of(s)
     with torch.no_grad():
         both = criterion(torch.tensor([[good, bad], [bad, bad]], dtype=DTYPE))
     assert float(both[0]) > float(both[1])
@@ -178,7 +190,7 @@ def test_pairs_are_worth_their_better_point(acqf: str) -> None:
 def test_options_that_make_no_sense_are_refused(option: str, value: str) -> None:
     acqf = "EAVC" if option == "target" else "MCLevelSetEstimation"
     with pytest.raises(InvalidInput, match=rf"\[{acqf}\] {option} = {value}.*expected"):
-        criterion_of(situation(CLASSIFICATION, acqf, options={option: value}))
+        acquisition_of(situation(CLASSIFICATION, acqf, options={option: value}))
 
 
 def test_what_is_in_flight_is_believed() -> None:
@@ -197,4 +209,4 @@ def test_improvement_next_to_what_is_in_flight_is_small() -> None:
 
 
 def test_every_name_that_configs_may_use_has_a_criterion() -> None:
-    assert set(_CRITERIA) == set(names.ACQUISITIONS.known)
+    assert set(_ACQUISITIONS) == set(names.ACQUISITIONS.known)

@@ -1,13 +1,12 @@
-"""Points in the unit cube, as features, and as what the user sees."""
+"""Points as the user sees them, as positions, and as the columns that a search sees."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from farm.experiment.config import Parameter, ParameterKind
-from farm.experiment.models.domain import Domain, Features
+from farm.experiment.models.domain import MOST_VALUES, Domain
 
 MIXED = (
     Parameter("rate", lower=1e-3, upper=10.0, log_scale=True),
@@ -21,26 +20,37 @@ def domain(stimuli: int = 1, **held: float) -> Domain:
     return Domain(MIXED, stimuli, held)
 
 
-def test_any_two_choices_are_one_apart() -> None:
+def test_choices_are_their_indices_and_the_rest_lies_in_the_unit_cube() -> None:
     d = domain()
     raw = np.array([[[0.1, choice, 2.0]] for choice in (0.0, 1.0, 2.0)])
-    features = Features.of(d.free)(torch.tensor(d.unit(raw)))[:, 0]
-    assert Features.of(d.free).count == features.shape[1] == 5
-    gaps = torch.cdist(features, features).numpy()
-    assert gaps == pytest.approx(1.0 - np.eye(3))
+    positions = d.positions(raw)
+    assert positions[:, 0, 1].tolist() == [0.0, 1.0, 2.0]
+    assert positions[:, 0, 0] == pytest.approx(0.5)
+    assert positions[:, 0, 2] == pytest.approx(1.5 / 4)
+    assert d.raw(positions) == pytest.approx(raw)
 
 
-def test_rows_of_pairs_hold_both_points() -> None:
-    features = Features.of(domain().free)
-    unit = torch.tensor(domain(2).sample(4, 0))
-    rows = features.trials(unit, pairs=True)
-    assert rows.shape == (4, 11)
-    assert (rows[:, :5] == features(unit[:, 0])).all()
-    assert (rows[:, 5:10] == features(unit[:, 1])).all()
-    assert (rows[:, 10] == 1).all()
-    single = features.singles(unit[:, 1], pairs=True)
-    assert (single[:, 5:10] == features(unit[:, 1])).all()
-    assert (single[:, [0, 1, 2, 3, 4, 10]] == 0).all()
+def test_columns_of_a_pair_are_those_of_both_points() -> None:
+    d = domain(2, level=3.0)
+    assert d.choices == {1: 3}
+    assert d.categorical == {1: [0.0, 1.0, 2.0], 4: [0.0, 1.0, 2.0]}
+    assert d.discrete == {}
+    assert d.fixed == {2: 2.5 / 4, 5: 2.5 / 4}
+    assert d.bounds.tolist() == [[0, 0, 0, 0, 0, 0], [1, 2, 1, 1, 2, 1]]
+    assert domain().discrete == {2: [1 / 8, 3 / 8, 5 / 8, 7 / 8]}
+    assert domain().bounds[:, 2].tolist() == [1 / 8, 7 / 8]
+
+
+def test_what_has_one_value_is_fixed_and_what_has_many_is_no_list() -> None:
+    one = Parameter("one", ParameterKind.CATEGORICAL, upper=0, choices=("only",))
+    same = Parameter("same", lower=2.0, upper=2.0)
+    many = Parameter("many", ParameterKind.INTEGER, lower=0, upper=MOST_VALUES)
+    d = Domain((one, same, many), 1, {})
+    assert sorted(d.fixed) == [0, 1]
+    assert not d.discrete
+    assert not d.categorical
+    assert not d.choices
+    assert set(d.raw(d.sample(256, 0))[:, 0, 2]) == set(range(MOST_VALUES + 1))
 
 
 def test_samples_are_points_that_can_be_given() -> None:
@@ -55,15 +65,6 @@ def test_samples_are_points_that_can_be_given() -> None:
     assert (d.sample(64, 2) != unit).any()
 
 
-def test_neighbours_differ_in_one_discrete_value() -> None:
-    d = domain()
-    here = d.unit(np.array([[[0.5, 1.0, 1.0]]]))[0]
-    moves = {tuple(row) for row in np.round(d.raw(d.neighbours(here))[:, 0], 9)}
-    assert moves == {(0.5, 0.0, 1.0), (0.5, 2.0, 1.0), (0.5, 1.0, 2.0)}
-    assert len(domain(2).neighbours(np.concatenate([here, here]))) == 6
-    assert len(domain(shape=1.0, level=1.0).neighbours(here)) == 0
-
-
 def test_points_far_outside_have_numbers_still() -> None:
-    unit = domain().unit(np.array([[[1e300, 1.0, -1e300]]]))
+    unit = domain().positions(np.array([[[1e300, 1.0, -1e300]]]))
     assert np.isfinite(unit**2).all()

@@ -22,7 +22,7 @@ def hill(unit: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_top_is_found_to_many_digits() -> None:
-    best = search(hill, SQUARE, seed=0, avoid=NOTHING, starts=NOTHING)
+    best = search(hill, SQUARE, avoid=NOTHING, starts=NOTHING)
     assert best.point == pytest.approx(np.array([[0.371, 0.842]]), abs=1e-5)
 
 
@@ -31,18 +31,18 @@ def test_a_narrow_top_is_found_from_a_start() -> None:
         return torch.exp(1e6 * hill(unit))
 
     start = np.array([[[0.3712, 0.8421]]])
-    best = search(needle, SQUARE, seed=0, avoid=NOTHING, starts=start)
+    best = search(needle, SQUARE, avoid=NOTHING, starts=start)
     assert best.value > 0.99
 
 
 def test_a_top_at_the_edge_is_reached() -> None:
-    best = search(lambda u: u[:, 0].sum(-1), SQUARE, seed=0, avoid=NOTHING, starts=NOTHING)
+    best = search(lambda u: u[:, 0].sum(-1), SQUARE, avoid=NOTHING, starts=NOTHING)
     assert best.point.tolist() == [[1.0, 1.0]]
 
 
 def test_what_is_in_flight_is_kept_away_from() -> None:
     avoid = np.array([[[0.371, 0.842]]])
-    best = search(hill, SQUARE, seed=0, avoid=avoid, starts=avoid)
+    best = search(hill, SQUARE, avoid=avoid, starts=avoid)
     assert np.linalg.norm(best.point - avoid[0]) >= LEAST_DISTANCE
     assert np.linalg.norm(best.point - avoid[0]) < 0.1
 
@@ -51,7 +51,7 @@ def test_worthless_values_are_passed_over() -> None:
     def half(unit: torch.Tensor) -> torch.Tensor:
         return torch.where(unit[:, 0, 0] < 0.5, torch.nan, hill(unit))
 
-    best = search(half, SQUARE, seed=0, avoid=NOTHING, starts=NOTHING)
+    best = search(half, SQUARE, avoid=NOTHING, starts=NOTHING)
     assert best.point[0] == pytest.approx([0.5, 0.842], abs=0.03)
 
 
@@ -62,13 +62,13 @@ def test_the_best_of_many_whole_numbers_and_choices() -> None:
         Parameter("share"),
     )
     domain = Domain(parameters, 1, {})
-    wanted = domain.unit(np.array([[[617.0, 5.0, 0.25]]]))
+    wanted = domain.positions(np.array([[[617.0, 5.0, 0.25]]]))
 
     def criterion(unit: torch.Tensor) -> torch.Tensor:
         apart = unit[:, 0] - torch.tensor(wanted)[0]
         return -((apart * torch.tensor([10.0, 3.0, 1.0])) ** 2).sum(-1)
 
-    best = search(criterion, domain, seed=3, avoid=wanted[:0], starts=wanted[:0])
+    best = search(criterion, domain, avoid=wanted[:0], starts=wanted[:0])
     raw: Array = domain.raw(best.point[None])
     assert raw[0, 0] == pytest.approx([617.0, 5.0, 0.25], abs=1e-4)
 
@@ -76,10 +76,10 @@ def test_the_best_of_many_whole_numbers_and_choices() -> None:
 def test_one_point_is_all_there_is() -> None:
     domain = Domain((Parameter("a"), Parameter("b")), 1, {"a": 0.25, "b": 0.5})
     only = np.array([[[0.25, 0.5]]])
-    best = search(hill, domain, seed=0, avoid=NOTHING, starts=NOTHING)
+    best = search(hill, domain, avoid=NOTHING, starts=NOTHING)
     assert (best.point == only[0]).all()
     assert not best.crowded
-    assert search(hill, domain, seed=0, avoid=only, starts=NOTHING).crowded
+    assert search(hill, domain, avoid=only, starts=NOTHING).crowded
 
 
 def test_what_is_held_is_not_moved_on_the_way() -> None:
@@ -89,7 +89,7 @@ def test_what_is_held_is_not_moved_on_the_way() -> None:
         assert (unit[:, 0, 0] == 0.25).all()
         return hill(unit)
 
-    best = search(criterion, domain, seed=0, avoid=NOTHING, starts=NOTHING)
+    best = search(criterion, domain, avoid=NOTHING, starts=NOTHING)
     assert best.point[0] == pytest.approx([0.25, 0.842], abs=1e-5)
 
 
@@ -99,6 +99,6 @@ def test_the_time_limit_ends_the_search() -> None:
         return -((unit[:, 0, 0] - 0.5) ** 2) - 100 * torch.sin(40 * unit[:, 0, 1]) ** 2
 
     begun = time.monotonic()
-    best = search(slow, SQUARE, seed=0, avoid=NOTHING, starts=NOTHING, deadline=begun + 0.3)
+    best = search(slow, SQUARE, avoid=NOTHING, starts=NOTHING, timeout_s=0.3)
     assert time.monotonic() - begun < 1.5
     assert np.isfinite(best.value)
