@@ -90,12 +90,13 @@ def _sought(query: Query, learned: list[Learned]) -> Answered:
     single = Domain(query.config.parameters, 1, query.constraints)
     if query.kind is QueryKind.INVERSE and query.y is None:
         raise InvalidInput("an inverse query needs y; expected a number")
+    wanted = 0.0 if query.y is None else query.y / first.scale
 
     def criterion(points: Tensor) -> Tensor:
         # In units of the outcomes' own spread, so that a search stops neither early nor late.
         values = first.seen(points, probability=query.probability)[0] / first.scale
         if query.kind is QueryKind.INVERSE:
-            return -((values - query.y / first.scale) ** 2)
+            return -((values - wanted) ** 2)
         return values if query.kind is QueryKind.MAX else -values
 
     told = first.told.flatten(0, 1)[-256:, None].numpy()
