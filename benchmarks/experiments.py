@@ -12,6 +12,7 @@ the probability of a yes is 0.75, after 60 trials.
 from __future__ import annotations
 
 import argparse
+import itertools
 import resource
 import statistics
 import time
@@ -134,9 +135,9 @@ def measure_ask(options: argparse.Namespace) -> None:
     x = sobol(OPTIMISING, 8, 0)
     points(OPTIMISING, LEARNING, x, branin(x, np.random.default_rng(0)), asked=0, seed=0)  # imports
     models = {"qLogNoisyExpectedImprovement": OPTIMISING, **BOUNDARIES}
-    for (acqf, config), trials in ((m, n) for m in models.items() for n in options.trials):
-        times = []
-        for seed in range(options.repeats):
+    for number, (acqf, trials) in enumerate(itertools.product(models, options.trials)):
+        config, times = models[acqf], []
+        for seed in range(number, number + options.repeats):  # what is fitted once is kept
             x = sobol(config, trials + 1, seed)
             truth = branin if config is OPTIMISING else yes
             y = truth(x, np.random.default_rng(seed))

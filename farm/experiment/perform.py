@@ -49,12 +49,12 @@ def predict(config: Config, strategy: int, data: Data, points: Array) -> tuple[A
 
 def _models(strategy: Strategy) -> ModuleType:
     try:
-        from farm.experiment import models
+        import farm.experiment.models
     except ImportError as error:
         raise UnsupportedFeature(
             f"strategy {strategy.name!r} uses a model, which needs BoTorch ({error}): {INSTALL}"
         ) from error
-    return models
+    return farm.experiment.models
 
 
 def load() -> None:

@@ -13,7 +13,7 @@ import pytest
 from farm.errors import InvalidInput
 from farm.experiment.config import Config
 from farm.experiment.grammar import read_config
-from farm.experiment.perform import can_perform, perform
+from farm.experiment.perform import can_perform, perform, predict
 from farm.experiment.space import Space
 from farm.experiment.work import Data, Generate, Generated, Query, QueryKind
 
@@ -79,7 +79,7 @@ import numpy as np
 from farm.errors import FarmError
 from farm.experiment.config import Config
 from farm.experiment.grammar import read_config
-from farm.experiment.perform import can_perform, perform
+from farm.experiment.perform import can_perform, perform, predict
 from farm.experiment.space import Space
 from farm.experiment.work import Data, Generate
 MODEL_FREE, WITH_A_MODEL = {MODEL_FREE!r}, {WITH_A_MODEL!r}
@@ -105,7 +105,9 @@ def test_without_the_extra_one_line_names_it() -> None:
         f"""{WITHOUT_THE_EXTRA}
 can_perform(read_config(MODEL_FREE))
 perform(generate(read_config(WITH_A_MODEL), filler=True))
-for check in (can_perform, lambda config: perform(generate(config))):
+def predicted(config):
+    return predict(config, 0, generate(config).data, None)
+for check in (can_perform, lambda config: perform(generate(config)), predicted):
     try:
         check(read_config(WITH_A_MODEL))
     except FarmError as error:
@@ -113,7 +115,8 @@ for check in (can_perform, lambda config: perform(generate(config))):
 """
     )
     lines = printed.splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
+    assert lines[2] == lines[1]
     assert lines[0].startswith(
         "UnsupportedFeature [s] model = GPRegressionModel needs the package torch"
     )

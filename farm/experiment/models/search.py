@@ -24,7 +24,7 @@ LEAST_DISTANCE = 3e-3
 CANDIDATES = 512
 RESTARTS = 10
 STARTS = 2
-MOST_STEPS = 60
+MOST_STEPS = 40
 CHUNK = 64
 """Points that are judged at once, which bounds the memory."""
 
@@ -99,7 +99,7 @@ def search(
             discrete_dims=domain.discrete,
             cat_dims=domain.categorical,
             options={
-                "maxiter_init": MOST_STEPS // 2,
+                "maxiter_init": MOST_STEPS,
                 "maxiter_alternating": 8,
                 "num_spray_points": 0,
                 "tol": 1e-6,

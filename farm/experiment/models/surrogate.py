@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -22,8 +23,9 @@ from botorch.models.transforms.input import NumericToCategoricalEncoding
 from botorch.models.transforms.outcome import Standardize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.optim.fit import fit_gpytorch_mll_scipy
+from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import ScaleKernel
-from gpytorch.likelihoods import BernoulliLikelihood
+from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood, MarginalLogLikelihood, VariationalELBO
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
@@ -53,8 +55,14 @@ INDUCING = 100
 STEPS = {"maxiter": 200, "ftol": 1e-6}
 """Of a fit: what more of them find changes nothing that is seen."""
 
-AMPLITUDE = LogNormalPrior(math.log(4.0), 1.0)
-"""Two standard deviations of the process lead from even odds to near certainty."""
+NUMBERS = LogNormalPrior(0.0, 1.0)
+"""Of the process's variance, where outcomes have variance 1."""
+
+NOISE = LogNormalPrior(-5.0, 1.5)
+"""Of the noise's variance, where outcomes have variance 1: simulators have next to none."""
+
+PROBIT = LogNormalPrior(math.log(4.0), 1.0)
+"""Of the process's variance: two standard deviations lead from even odds to near certainty."""
 
 CHUNK = 256
 """Points whose joint distribution is worked out at once."""
@@ -78,8 +86,11 @@ class _Trials:
         x, y = (part[rows] for part in self.arrays)
         return _Trials(x.tobytes(), y.tobytes(), x.shape, self.binary, self.choices)
 
-    def model(self) -> tuple[Model, MarginalLogLikelihood]:
-        """The model before it is fitted, and what is greatest when it is."""
+    def model(self, like: Model | None = None) -> tuple[Model, MarginalLogLikelihood]:
+        """The model before it is fitted, and what is greatest when it is.
+
+        like: another one that has the mean and the kernel of a sparse model already.
+        """
         x, y = (torch.tensor(part, dtype=DTYPE) for part in self.arrays)
         n, stimuli, d = x.shape
         points, encoding = x.reshape(-1, d), self._encoding()
@@ -88,14 +99,15 @@ class _Trials:
             first = torch.arange(0, 2 * n, 2)
             yes = (y > 0.5).long()
             compared = torch.stack([first + yes, first + 1 - yes], -1)  # the better one first
-            model = PairwiseGP(points, compared, None, _kernel(features), encoding)
+            model = PairwiseGP(points, compared, None, _kernel(features, PROBIT), encoding)
             return model, PairwiseLaplaceMarginalLogLikelihood(model.likelihood, model)
         if self.binary:
             model = SingleTaskVariationalGP(
                 points,
                 (y > 0.5).to(DTYPE)[:, None],
                 BernoulliLikelihood(),
-                covar_module=_kernel(features),
+                covar_module=like.model.covar_module if like else _kernel(features, PROBIT),
+                mean_module=like.model.mean_module if like else None,
                 inducing_points=min(n, INDUCING),
                 learn_inducing_points=False,
                 input_transform=encoding,
@@ -106,6 +118,8 @@ class _Trials:
         model = SingleTaskGP(
             points,
             y[:, None],
+            likelihood=GaussianLikelihood(noise_prior=NOISE, noise_constraint=_above(1e-6, NOISE)),
+            covar_module=_kernel(features, NUMBERS),
             outcome_transform=Standardize(1, min_stdv=least),
             input_transform=encoding,
         )
@@ -125,14 +139,18 @@ def _encoded(indices: Tensor, num_classes: int) -> Tensor:
     return one_hot(indices.clamp(0, num_classes - 1), num_classes)
 
 
-def _kernel(features: int) -> ScaleKernel:
-    """BoTorch's default with an amplitude: the probit gives the process a scale."""
-    kernel = ScaleKernel(
+def _kernel(features: int, amplitude: LogNormalPrior) -> ScaleKernel:
+    """BoTorch's default with an amplitude, which finds optima nearer and boundaries at all."""
+    return ScaleKernel(
         get_covar_module_with_dim_scaled_prior(ard_num_dims=features),
-        outputscale_prior=AMPLITUDE,
-    )
-    kernel.outputscale = 4.0
-    return kernel.to(DTYPE)
+        outputscale_prior=amplitude,
+        outputscale_constraint=_above(1e-2, amplitude),
+    ).to(DTYPE)
+
+
+def _above(least: float, prior: LogNormalPrior) -> GreaterThan:
+    """A bound of a search that begins at the prior's median."""
+    return GreaterThan(least, transform=None, initial_value=math.exp(float(prior.loc)))
 
 
 def _fit(mll: MarginalLogLikelihood) -> None:
@@ -163,17 +181,13 @@ def _fitted(trials: _Trials, fit_to: int) -> Model:
     first = _first(trials.only(rows))
     if len(rows) == trials.shape[0]:
         return first
-    model, mll = trials.model()
     if not sparse:
+        model, _ = trials.model()
         model.load_state_dict(first.state_dict())
         return model.eval()
-    for whole, part in (
-        (model.model.mean_module, first.model.mean_module),
-        (model.model.covar_module, first.model.covar_module),
-    ):
-        whole.load_state_dict(part.state_dict())
-        whole.requires_grad_(False)
-    model.init_inducing_points(model.model.train_inputs[0])
+    model, mll = trials.model(deepcopy(first))
+    model.model.mean_module.requires_grad_(False)
+    model.model.covar_module.requires_grad_(False)
     _fit(mll)
     return model
 
@@ -204,7 +218,7 @@ class Learned:
         y = np.clip(np.asarray(data.y, dtype=float)[:, outcome], -LARGEST, LARGEST)
         choices = tuple(domain.choices.items())
         trials = _Trials(x.tobytes(), y.tobytes(), x.shape, binary, choices)
-        with alone(0):
+        with alone(0), torch.enable_grad():
             model = _fitted(trials, min(max(data.fit_to, 1), len(y)))
         offset, scale = 0.0, math.sqrt(2.0) if pairs else 1.0
         if not binary:

@@ -42,10 +42,12 @@ def situation(
     objective: str = "",
     options: Mapping[str, str] | None = None,
     pending: Array | None = None,
+    noise: float = 0.0,
 ) -> Situation:
     domain = Domain(SQUARE, 2 if model == PAIRWISE else 1, {})
     x = spread(config(model), 16)
-    y = bump(x) if model == REGRESSION else (bump(x) > 14).astype(float)
+    y = bump(x) + noise * np.random.default_rng(3).normal(size=16)
+    y = y if model == REGRESSION else (bump(x) > 14).astype(float)
     if model == PAIRWISE:
         x = np.stack([x, x[::-1]], 1)
         y = (bump(x[:, 1]) > bump(x[:, 0])).astype(float)
@@ -155,7 +157,7 @@ def test_integrated_variance_of_a_yes_or_no_falls_as_after_an_observation() -> N
 @pytest.mark.parametrize("model", [REGRESSION, CLASSIFICATION])
 def test_looking_ahead_prefers_the_boundary(acqf: str, model: str) -> None:
     target = "14" if model == REGRESSION else "0.5"
-    s = situation(model, acqf, "", {"target": target})
+    s = situation(model, acqf, "", {"target": target}, noise=4.0)
     grid = np.stack(np.meshgrid(np.linspace(0, 1, 25), np.linspace(0, 1, 25)), -1).reshape(-1, 2)
     values = judged(s, grid)
     assert np.isfinite(values).all()

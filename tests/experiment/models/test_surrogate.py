@@ -41,7 +41,7 @@ def seen(known: Learned, x: Array) -> tuple[Array, Array]:
 
 
 def lengthscales(known: Learned) -> list[float]:
-    scales: list[float] = known.model.covar_module.lengthscale.flatten().tolist()
+    scales: list[float] = known.model.covar_module.base_kernel.lengthscale.flatten().tolist()
     return scales
 
 
@@ -49,11 +49,11 @@ def test_predictions_are_those_of_the_textbook_in_the_users_units() -> None:
     x = spread(BRANIN, 20)
     y = branin(x) * 1e4
     known = learned(x, y)
-    lengths = np.array(lengthscales(known)) * 15
+    lengths, amplitude = np.array(lengthscales(known)) * 15, known.model.covar_module.outputscale
 
     def kernel(a: Array, b: Array) -> Array:
         apart = ((a[:, None] - b[None]) / lengths) ** 2
-        covariance: Array = np.exp(-0.5 * apart.sum(-1))
+        covariance: Array = amplitude.item() * np.exp(-0.5 * apart.sum(-1))
         return covariance
 
     new = spread(BRANIN, 8, seed=3)
@@ -63,7 +63,7 @@ def test_predictions_are_those_of_the_textbook_in_the_users_units() -> None:
     )
     gain = kernel(new, x) @ np.linalg.inv(kernel(x, x) + noise * np.eye(20))
     wanted = mean + sd * (centre + gain @ ((y - mean) / sd - centre))
-    variance = 1 - (gain * kernel(new, x)).sum(1)
+    variance = amplitude.item() - (gain * kernel(new, x)).sum(1)
     found, spread_found = seen(known, new)
     assert found == pytest.approx(wanted, rel=1e-4)
     assert spread_found == pytest.approx(sd * np.sqrt(variance), rel=1e-3)
