@@ -13,7 +13,7 @@ import pytest
 from farm.errors import InvalidInput
 from farm.experiment.config import Config
 from farm.experiment.grammar import read_config
-from farm.experiment.perform import can_perform, perform, predict
+from farm.experiment.perform import can_perform, perform
 from farm.experiment.space import Space
 from farm.experiment.work import Data, Generate, Generated, Query, QueryKind
 
