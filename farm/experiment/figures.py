@@ -20,7 +20,7 @@ LINE = 200
 GRID = 60
 """Points along each side of a surface."""
 
-Predict = Callable[[Array], tuple[Array, Array | None]]
+Predict = Callable[[Array], tuple[Array, Array]]
 """What the surrogate says at points of shape (m, 1, d): mean and standard deviation, shape (m,)."""
 
 
@@ -146,8 +146,7 @@ def _line(shown: Shown, parameters: Space) -> str:
     if shown.predict is not None:
         mean, sd = shown.predict(x[:, None, None])
         axes.plot(x, mean, color=GREY, linewidth=1.5)
-        if sd is not None:
-            axes.fill_between(x, mean - 2 * sd, mean + 2 * sd, color=GREY, alpha=0.2, linewidth=0)
+        axes.fill_between(x, mean - 2 * sd, mean + 2 * sd, color=GREY, alpha=0.2, linewidth=0)
     if shown.level is not None:
         axes.axhline(shown.level, color=RED, linewidth=0.8, linestyle=":")
     axes.plot(_points(shown.told)[:, 0], shown.values, "o", color=BLUE, markersize=4)

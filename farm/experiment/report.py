@@ -6,8 +6,6 @@ import html
 import time
 from pathlib import Path
 
-import numpy as np
-
 from farm.call import Array
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.experiment.best import best_told
@@ -15,9 +13,8 @@ from farm.experiment.config import OutcomeKind
 from farm.experiment.experiment import Experiment
 from farm.experiment.figures import Predict, Shown, history, space
 from farm.experiment.ini import number_of
-from farm.experiment.perform import perform
+from farm.experiment.perform import predict
 from farm.experiment.trials import Record
-from farm.experiment.work import Answered, Query, QueryKind
 from farm.sweep.page import page, section, table
 
 FAILURES_SHOWN = 20
@@ -64,29 +61,15 @@ def _surrogate(experiment: Experiment, outcome: int) -> tuple[Predict | None, st
     data = experiment.data(strategy)
     if len(experiment.config.free) > 2:
         return None, ""
-    binary = experiment.config.outcomes[outcome].kind is OutcomeKind.BINARY
-
-    def mean(points: Array) -> tuple[Array, Array | None]:
-        answers = (
-            perform(
-                Query(
-                    config=experiment.config,
-                    strategy=strategy,
-                    kind=QueryKind.PREDICTION,
-                    data=data,
-                    x=point[None],
-                    probability=binary,
-                )
-            )
-            for point in points
-        )
-        return np.array([a.y[outcome] for a in answers if isinstance(a, Answered)]), None
+    def at(points: Array) -> tuple[Array, Array]:
+        mean, sd = predict(experiment.config, strategy, data, points)
+        return mean[:, outcome], sd[:, outcome]
 
     try:
-        mean(data.x[:1])
+        at(data.x[:1])
     except UnsupportedFeature as error:
         return None, error.message
-    return mean, ""
+    return at, ""
 
 
 def _level(record: Record, outcome: int) -> float | None:
