@@ -15,13 +15,16 @@ install: $(STAMP) ## make the environment in .venv
 
 # Reinstalls when the dependencies or their pinned versions change. graphpipe, the published client, asks for versions
 # of 2018 that no Python of today runs, and works with those that are there: it comes without what it asks for.
-# aepsych-client has a licence that is not for everybody: no part of farm depends on it, a test of farm talks to it.
+# aepsych-client has a licence that is not for everybody: no part of farm depends on it, a test of farm talks to it. It
+# brings a package `tests` of its own, which must not be taken for ours: it stands apart.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "farm needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || { echo "making the environment in .venv (a few minutes, once)"; $(PYTHON) -m venv .venv; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps graphpipe aepsych-client
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps graphpipe
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade \
+		--target .venv/clients aepsych-client
 	@touch $@
 
 demo: $(STAMP) ## a farm on this machine runs a real sweep into HDF5, in seconds

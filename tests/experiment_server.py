@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.serving import LIMIT_S, start_farm
+
+CLIENTS = Path(sys.prefix) / "clients"
+"""Where the published client is, apart from all else: see the Makefile."""
 
 
 class ExperimentServer:

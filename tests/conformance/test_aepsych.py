@@ -7,6 +7,7 @@ import contextlib
 import json
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,12 @@ from typing import Any
 import pytest
 
 from farm.protocols.aepsych import read_answer
-from tests.experiment_server import ExperimentServer, start_experiments
+from tests.experiment_server import CLIENTS, ExperimentServer, start_experiments
 from tests.serving import LIMIT_S
 
+sys.path.append(str(CLIENTS))
 client_package = pytest.importorskip("aepsych_client")
+sys.path.remove(str(CLIENTS))
 
 CONFIG = """
 [common]

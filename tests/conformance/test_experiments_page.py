@@ -15,7 +15,7 @@ from farm.experiment.pacing import IDLE_SHARE, WORTH
 from farm.experiment.run import FAILURES_IN_A_ROW
 from farm.experiment.subject import OPTIONS
 from farm.protocols.aepsych import TYPES
-from tests.experiment_server import serving_experiments
+from tests.experiment_server import CLIENTS, serving_experiments
 from tests.serving import run_farm
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
@@ -47,7 +47,8 @@ def test_the_closed_loop_and_what_it_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_published_client(tmp_path: Path) -> None:
-    pytest.importorskip("aepsych_client")
+    if not CLIENTS.exists():
+        pytest.skip("aepsych-client is not installed")
     (tmp_path / "tune.ini").write_text(CONFIG)
     with serving_experiments(tmp_path) as server:
         program = CLIENT.replace("5555", str(server.port))

@@ -24,7 +24,7 @@ LEAST_DISTANCE = 3e-3
 CANDIDATES = 512
 RESTARTS = 10
 STARTS = 2
-MOST_STEPS = 40
+MOST_STEPS = 20
 CHUNK = 64
 """Points that are judged at once, which bounds the memory."""
 
