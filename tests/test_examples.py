@@ -26,8 +26,13 @@ SCRIPTS = [
 LIMIT_S = 55
 
 
-LONG = {"experiments/boundary.py", "experiments/source.py"}
-"""Those whose strategies fit a surrogate again and again."""
+LONG = {
+    "experiments/boundary.py",
+    "experiments/source.py",
+    "posterior/sample.py",
+    "surrogate/surrogate.py",
+}
+"""Those that fit surrogates, or sample for long."""
 
 
 @pytest.mark.timeout(180)
@@ -44,6 +49,7 @@ def test_example_checks_its_own_answer(script: str, tmp_path: Path) -> None:
     assert "expected" in ended.stdout.decode(), "an example shows what it checks"
 
 
+@pytest.mark.slow
 def test_asking_and_telling(tmp_path: Path) -> None:
     with serving_experiments(tmp_path) as server:
         command = [sys.executable, "-W", "error", str(EXAMPLES / "experiments/ask_tell.py")]

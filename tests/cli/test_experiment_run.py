@@ -183,6 +183,7 @@ def test_clients_of_aepsych_look_on(folder: Path) -> None:
         assert process.returncode == 0, err
 
 
+@pytest.mark.slow
 def test_a_running_farm_evaluates(folder: Path) -> None:
     with serving(folder, "bowl.py", "--workers", "2") as served:
         status, _, err = run_farm(*RUN, "--to", str(served.folder), cwd=folder)

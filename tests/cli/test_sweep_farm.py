@@ -124,6 +124,7 @@ def test_a_model_and_a_farm_are_too_much(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_runs_the_points(folder: Path) -> None:
     with dask_cluster(folder) as cluster:
         cluster.add_worker(2)

@@ -324,6 +324,7 @@ def test_ten_thousand_clients_are_served_in_order(farm: Recorder) -> None:
     assert order == tasks
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_calls_of_ever_new_clients() -> None:
     """Finished, failed, cancelled and expired calls, requeued ones, many priorities and configs."""
     farm = Recorder()

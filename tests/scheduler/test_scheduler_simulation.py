@@ -79,7 +79,10 @@ def assert_agrees(found: NDArray[np.float64], expected: float) -> None:
 
 @pytest.mark.parametrize(
     ("size", "run_times_of", "one", "eight", "taken_back"),
-    [(row[0], *row[2:]) for row in TABLE],
+    [
+        pytest.param(row[0], *row[2:], marks=pytest.mark.slow if row[0] is MANY else [])
+        for row in TABLE
+    ],
     ids=[f"{row[0][0]} tasks, {row[0][1]} workers, {row[1]}" for row in TABLE],
 )
 def test_makespan(

@@ -27,6 +27,7 @@ from tests.dask_cluster import (
 from tests.loops import on_loop, until
 
 
+@pytest.mark.slow
 @on_loop
 async def test_the_scheduler_comes_back(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ for work in pickle.load(sys.stdin.buffer):
 """
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_points() -> None:
     x = spread(BRANIN, 16)
     unit = spread(BOUNDARY, 16)
