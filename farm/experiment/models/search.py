@@ -25,6 +25,8 @@ CANDIDATES = 512
 RESTARTS = 10
 STARTS = 2
 MOST_STEPS = 20
+MOST_TRIED = 10
+"""Points along the line of a step: more are for edges of criteria that have no gradient there."""
 CHUNK = 64
 """Points that are judged at once, which bounds the memory."""
 
@@ -113,7 +115,7 @@ def search(
         point, value = optimize_acqf(
             apart,
             batch_initial_conditions=rows if len(rows) else None,
-            options={"maxiter": MOST_STEPS},
+            options={"maxiter": MOST_STEPS, "maxls": MOST_TRIED},
             retry_on_optimization_warning=False,
             timeout_sec=timeout_s,
             **common,

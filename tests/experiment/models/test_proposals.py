@@ -82,7 +82,7 @@ def test_the_maximum_of_a_smooth_function_is_found() -> None:
 
 def test_four_asks_without_a_tell_are_four_points() -> None:
     for which, truth in ((BRANIN, branin), (BOUNDARY, above)):
-        x = spread(which, 16)
+        x = spread(which, 8)
         flying = np.empty((0, 1, 2))
         for asked in range(4):
             work = ask(which, data(x, truth(x)), asked=asked, pending=flying)
@@ -95,11 +95,11 @@ def test_four_asks_without_a_tell_are_four_points() -> None:
 
 
 def test_points_of_one_ask_are_those_of_single_asks() -> None:
-    x = spread(BOUNDARY, 16)
+    x = spread(BOUNDARY, 8)
     known = data(x, above(x))
-    together = generate(ask(BOUNDARY, known, 3)).points
+    together = generate(ask(BOUNDARY, known, 2)).points
     flying = np.empty((0, 1, 2))
-    for asked in range(3):
+    for asked in range(2):
         one = generate(ask(BOUNDARY, known, asked=asked, pending=flying)).points
         flying = np.concatenate([flying, one])
     assert together == pytest.approx(flying)
@@ -116,10 +116,10 @@ for work in pickle.load(sys.stdin.buffer):
 @pytest.mark.slow
 def test_another_process_gives_the_same_points() -> None:
     x = spread(BRANIN, 16)
-    unit = spread(BOUNDARY, 16)
+    unit = spread(BOUNDARY, 8)
     works = [
         ask(BRANIN, data(x, branin(x)), 2, seed=5),
-        ask(BOUNDARY, data(unit, above(unit)), 2, seed=5),
+        ask(BOUNDARY, data(unit, above(unit)), seed=5),
     ]
     here = [generate(work).points.tobytes().hex() for work in works]
     there = subprocess.run(
@@ -162,7 +162,7 @@ def test_values_stay_in_their_sets_and_the_best_is_found() -> None:
     space = Space(MIXED)
     unit = sobol(4, 12)
     x = space.from_unit(unit[:, None, :])[:, 0]
-    for asked in range(8):
+    for asked in range(6):
         work = ask(which, data(x, mixed_truth(x)), asked=asked)
         point = generate(work).points
         assert point.shape == (1, 1, 4)
@@ -244,7 +244,7 @@ def test_the_scale_of_outcomes_changes_nothing(scale: float) -> None:
 
 
 def test_the_range_of_the_mean_is_told_when_it_counts() -> None:
-    x = spread(BOUNDARY, 64)
+    x = spread(BOUNDARY, 32)
     for model, y, low, high in (
         (CLASSIFICATION, above(x), 0.8, 1.0),
         (REGRESSION, 100 * x[:, 0], 90, 110),
