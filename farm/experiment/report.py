@@ -61,6 +61,7 @@ def _surrogate(experiment: Experiment, outcome: int) -> tuple[Predict | None, st
     data = experiment.data(strategy)
     if len(experiment.config.free) > 2:
         return None, ""
+
     def at(points: Array) -> tuple[Array, Array]:
         mean, sd = predict(experiment.config, strategy, data, points)
         return mean[:, outcome], sd[:, outcome]
