@@ -65,6 +65,7 @@ def optimised(config: Config, *, asks: int, at_once: int = 1, seed: int = 0) -> 
     return float(BRANIN_BEST - branin(x).max())
 
 
+@pytest.mark.slow
 def test_the_maximum_of_a_smooth_function_is_found() -> None:
     which = config(REGRESSION)
     x = spread(which, 6)
@@ -80,6 +81,7 @@ def test_the_maximum_of_a_smooth_function_is_found() -> None:
     assert truth(spread(which, 14)).max() < 0.995
 
 
+@pytest.mark.slow
 def test_four_asks_without_a_tell_are_four_points() -> None:
     for which, truth in ((BRANIN, branin), (BOUNDARY, above)):
         x = spread(which, 8)
@@ -157,6 +159,7 @@ def mixed_truth(x: Array) -> Array:
     return truth
 
 
+@pytest.mark.slow
 def test_values_stay_in_their_sets_and_the_best_is_found() -> None:
     which = config(REGRESSION, parameters=MIXED)
     space = Space(MIXED)
