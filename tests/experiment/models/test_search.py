@@ -106,5 +106,5 @@ def test_the_time_limit_ends_the_search() -> None:
     patient = len(asked)
     asked[:] = [0.05]
     best = search(slow, SQUARE, avoid=NOTHING, starts=NOTHING, timeout_s=0.3)
-    assert len(asked) < patient / 2
+    assert len(asked) < patient
     assert np.isfinite(best.value)
