@@ -182,6 +182,7 @@ def test_up_and_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["study.db", "study.db.lock"]
 
 
+@pytest.mark.slow
 def test_a_second_signal_hurries(tmp_path: Path) -> None:
     model = {"generator": "OptimizeAcqfGenerator", "model": "GPRegressionModel"}
     config = {**CONFIG, "begin": {**model, "acqf": "qUpperConfidenceBound", "max_asks": 9}}
@@ -201,6 +202,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
     wait_until(lambda: not fitting.is_running())
 
 
+@pytest.mark.slow
 def test_beside_a_model(tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     with serving(tmp_path, "beam.py", "--aepsych", "127.0.0.1:0") as served:

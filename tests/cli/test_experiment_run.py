@@ -129,6 +129,7 @@ def test_killed_it_goes_on_where_it_was(folder: Path) -> None:
     assert len(set(points)) == len(points), "the sequence goes on, not again"
 
 
+@pytest.mark.slow
 def test_ctrl_c_waits_for_what_is_in_flight_and_can_go_on(folder: Path) -> None:
     (folder / "held").touch()
     with started(folder, "--workers", "2") as process:
@@ -146,6 +147,7 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_can_go_on(folder: Path) -> None:
     assert status == 0, err
 
 
+@pytest.mark.slow
 def test_twice_leaves_at_once(folder: Path) -> None:
     (folder / "held").touch()
     with started(folder, "--workers", "1") as process:
@@ -192,6 +194,7 @@ def test_a_running_farm_evaluates(folder: Path) -> None:
         assert status == 0, err
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_everywhere(folder: Path) -> None:
     with (folder / "tune.ini").open("a") as file:
         file.write("config.edge = -1\nretries = 0\n")

@@ -349,6 +349,7 @@ def test_the_python_client_with_models_of_pairs_and_of_several_outcomes(
     assert [type(y) for y in client.query("max")["y"]] == [float, float]
 
 
+@pytest.mark.slow
 def test_an_experiment_goes_on_after_its_server_was_killed(tmp_path: Path) -> None:
     server = start_experiments(tmp_path)
     try:

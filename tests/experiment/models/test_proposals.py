@@ -96,6 +96,7 @@ def test_four_asks_without_a_tell_are_four_points() -> None:
         assert min(gaps) > 0.003
 
 
+@pytest.mark.slow
 def test_points_of_one_ask_are_those_of_single_asks() -> None:
     x = spread(BOUNDARY, 8)
     known = data(x, above(x))
@@ -246,6 +247,7 @@ def test_the_scale_of_outcomes_changes_nothing(scale: float) -> None:
     assert scaled == pytest.approx(plain, abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_range_of_the_mean_is_told_when_it_counts() -> None:
     x = spread(BOUNDARY, 32)
     for model, y, low, high in (
@@ -259,6 +261,7 @@ def test_the_range_of_the_mean_is_told_when_it_counts() -> None:
     assert generate(ask(BOUNDARY, data(x, above(x)))).post_range is None
 
 
+@pytest.mark.slow
 def test_each_outcome_has_points_of_its_own() -> None:
     one, two = config(REGRESSION), config(CLASSIFICATION, STRADDLE, objective=PROBIT)
     strategy = replace(
