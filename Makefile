@@ -62,7 +62,7 @@ bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and m
 	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v cluster); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 examples: $(STAMP) ## run every example; each checks its own answer
-	$(BIN)/python -m pytest --verbose tests/test_examples.py
+	$(BIN)/python -m pytest --verbose tests/test_examples.py -m "slow or not slow" --timeout 300
 
 clean: ## remove the environment, caches and build products
 	rm -rf farm-demo .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

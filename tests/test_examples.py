@@ -35,10 +35,9 @@ LONG = {
 """Those that fit surrogates, or sample for long."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "script", [pytest.param(s, marks=pytest.mark.slow if s in LONG else []) for s in SCRIPTS]
-)
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_example_checks_its_own_answer(script: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / script)]
     limit_s = 3 * LIMIT_S if script in LONG else LIMIT_S

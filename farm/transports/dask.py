@@ -105,7 +105,10 @@ class DaskTransport:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._dask_loop) as runner:
-            runner.run(self._belong())
+            try:
+                runner.run(self._belong())
+            finally:
+                self._member = None  # nobody may ask it for anything while the loop closes
 
     def _end(self) -> None:
         self._stop.set()

@@ -161,6 +161,7 @@ def test_twice_leaves_at_once(folder: Path) -> None:
     assert told_ids(folder / "tune.db") == []
 
 
+@pytest.mark.slow
 def test_clients_of_aepsych_look_on(folder: Path) -> None:
     (folder / "held").touch()
     with started(folder, "--workers", "2", "--aepsych", "127.0.0.1:0") as process:

@@ -180,6 +180,7 @@ def test_it_serves_without_workers_of_its_own(folder: Path) -> None:
         assert worker.wait(LIMIT_S) == 0
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_runs_the_model(folder: Path) -> None:
     with dask_cluster(folder) as cluster:
         cluster.add_worker(2)

@@ -210,6 +210,7 @@ def test_as_completed_gives_the_quick_ones_first(moody: RemoteModel) -> None:
     assert sorted(order) == list(enumerate(points))
 
 
+@pytest.mark.slow
 def test_an_endless_source_is_taken_as_there_is_room(moody: RemoteModel) -> None:
     taken = []
 
@@ -258,6 +259,7 @@ def test_leaving_a_loop_takes_the_rest_back(client: Client, moody: RemoteModel) 
     assert moody(2.0)[0] == 2.0  # within the test's time
 
 
+@pytest.mark.slow
 def test_a_thousand_long_vectors_do_not_all_wait_at_once(client: Client) -> None:
     taken = []
 

@@ -61,6 +61,7 @@ def test_calls_are_shared_and_survive_the_loss_of_a_server(tmp_path: Path) -> No
             assert all(row["done"] >= 2 for row in rows(served))
 
 
+@pytest.mark.slow
 def test_one_of_two_is_enough_to_begin(tmp_path: Path) -> None:
     there, missing = str(tmp_path / "a"), str(tmp_path / "b")
     with (

@@ -143,6 +143,7 @@ def test_killed_with_its_workers_it_goes_on(study: Study) -> None:
     study.check(200)
 
 
+@pytest.mark.slow
 def test_ctrl_c_once_waits_and_twice_leaves(study: Study) -> None:
     words = ("slow.py", "-n", "2", "--design", "random:300", "--fix", "sleep=0.2")
     with ended(study.start(*study.command(*words))) as process:
@@ -189,6 +190,7 @@ def test_a_signal_ends_it_cleanly_with_its_workers(study: Study, number: signal.
     study.check(40)
 
 
+@pytest.mark.slow
 def test_two_cannot_write_and_anybody_can_look(study: Study) -> None:
     words = ("slow.py", "-n", "2", "--design", "random:200", "--fix", "sleep=0.05")
     with ended(study.start(*study.command(*words))) as process:

@@ -27,6 +27,8 @@ from tests.dask_cluster import (
 )
 from tests.loops import on_loop, until
 
+pytestmark = pytest.mark.slow
+
 
 @on_loop
 async def test_slots_are_the_threads_of_the_cluster(cluster: Cluster) -> None:
