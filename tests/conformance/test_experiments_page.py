@@ -16,7 +16,7 @@ from farm.experiment.run import FAILURES_IN_A_ROW
 from farm.experiment.subject import OPTIONS
 from farm.protocols.aepsych import TYPES
 from tests.experiment_server import CLIENTS, serving_experiments
-from tests.serving import run_farm
+from tests.serving import environment, run_farm
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
 BOWL, CLIENT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -55,6 +55,7 @@ def test_the_published_client(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=tmp_path,
+            env=environment() | {"PYTHONPATH": str(CLIENTS)},
             capture_output=True,
             text=True,
             timeout=60,
