@@ -58,6 +58,7 @@ PLANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)
 @pytest.mark.parametrize(
     ("kind", "finished"),

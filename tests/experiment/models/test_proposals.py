@@ -136,6 +136,7 @@ def test_another_process_gives_the_same_points() -> None:
     assert there.stdout.decode().split() == here
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_points() -> None:
     x = spread(BOUNDARY, 6)
     one, other = (generate(ask(BOUNDARY, data(x, above(x)), seed=seed)).points for seed in (1, 2))
@@ -190,6 +191,7 @@ def test_held_parameters_are_held() -> None:
     assert len(np.unique(points[:, 0, 1:3], axis=0)) == 3
 
 
+@pytest.mark.slow
 def test_when_every_point_is_in_flight_one_is_given_again() -> None:
     few = (Parameter("on", ParameterKind.BINARY), Parameter("two", ParameterKind.BINARY))
     which = config(REGRESSION, parameters=few)
@@ -231,6 +233,7 @@ def test_points_are_finite_whatever_was_told(which: str, x: Array | None, y: Arr
         assert np.isfinite(given.post_range)
 
 
+@pytest.mark.slow
 def test_without_data_points_fill_the_space_and_say_so() -> None:
     given = generate(ask(BRANIN, data(np.empty((0, 2)), np.empty(0)), 4))
     assert given.note == "no trial is modelled yet: points that fill the space"
@@ -239,6 +242,7 @@ def test_without_data_points_fill_the_space_and_say_so() -> None:
     assert min(gaps) > 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e6, 300.0, 1e-5])
 def test_the_scale_of_outcomes_changes_nothing(scale: float) -> None:
     x = spread(BRANIN, 12)
