@@ -60,7 +60,7 @@ def _models(strategy: Strategy) -> ModuleType:
 def load() -> None:
     """Import now what surrogates need, if it is installed; it takes seconds."""
     with suppress(ImportError):
-        import farm.experiment.models  # noqa: F401
+        import farm.experiment.models  # noqa: F401  # for what it loads
 
 
 def can_perform(config: Config) -> None:
