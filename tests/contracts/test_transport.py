@@ -226,7 +226,7 @@ async def test_many_calls_each_get_their_own_answer(start: Start) -> None:
             else:
                 assert isinstance(outcome, Result)
                 assert outcome.outputs[0].tolist() == [float(i) ** 3]
-        assert models["batched"].largest > 1  # type: ignore[attr-defined]
+        assert models["batched"].largest > 1  # type: ignore[attr-defined]  # of the model above
         assert snapshot(dispatcher, "done") + snapshot(dispatcher, "failed") == many
 
 

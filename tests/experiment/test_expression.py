@@ -177,7 +177,7 @@ def test_all_else_is_refused_before_anything_is_done(text: str) -> None:
 def test_hostile_texts_end_soon(text: str) -> None:
     start = time.process_time()
     assert len(answer(text)) < 400
-    assert time.process_time() - start < 5.0
+    assert time.process_time() - start < 2.0
 
 
 @given(st.text("cost[]()0123 +-*/<>=.,_abdnorexpmixl\n\\'\"#:{}@~", max_size=60))

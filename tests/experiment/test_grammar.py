@@ -401,7 +401,7 @@ def test_large_configs_take_no_long_time(kind: str, expected: str) -> None:
     start = time.process_time()
     with pytest.raises(InvalidInput) as caught:
         read_config(large(kind))
-    assert time.process_time() - start < 10.0
+    assert time.process_time() - start < 3.0
     assert expected in str(caught.value)
     assert len(str(caught.value)) <= LONGEST_ERROR
 

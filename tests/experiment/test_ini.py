@@ -154,7 +154,7 @@ def test_hostile_texts_end_soon(text: str) -> None:
         message = str(error)
         if len(message) > 1000:
             raise AssertionError(message[:200]) from error
-    assert time.process_time() - start < 10.0
+    assert time.process_time() - start < 5.0
 
 
 @given(st.text("[]abc=:#;${} \n\t\"',1", max_size=80))

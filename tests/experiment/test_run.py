@@ -155,7 +155,7 @@ async def test_a_model_that_always_fails_pauses_it(tmp_path: Path) -> None:
 async def test_an_outcome_that_is_no_number_is_recorded_and_not_modelled(tmp_path: Path) -> None:
     class Hole(Bowl):
         def evaluate(self, inputs: object, config: object) -> float:
-            height = super().evaluate(inputs, config)  # type: ignore[arg-type]
+            height = super().evaluate(inputs, config)  # type: ignore[arg-type]  # passes all on
             return height if height > -0.3 else np.nan
 
     async with hosting(tmp_path / "e.db") as host, dispatching(Hole(), 1) as farm:
@@ -255,7 +255,7 @@ async def test_points_fill_the_space_while_the_strategy_is_busy(
     released = asyncio.Event()
 
     class Slow(Experiments):
-        async def perform(self, number, work):  # type: ignore[no-untyped-def]
+        async def perform(self, number, work):  # type: ignore[no-untyped-def]  # passes all on
             if not work.filler and work.asked:
                 await released.wait()
             return await super().perform(number, work)

@@ -121,7 +121,7 @@ def test_metadata_that_share_without_end_cost_nothing() -> None:
         begun = time.process_time()
         with pytest.raises(InvalidOutput):
             decode_metadata(200, bytes(wrong))
-        assert time.process_time() - begun < 3.0
+        assert time.process_time() - begun < 1.0
 
 
 def test_outputs_beside_a_list_of_errors_are_the_answer() -> None:
