@@ -6,13 +6,15 @@
     python tests/protocols/fuzz.py aepsych -max_total_time=60
 
 Whatever the bytes, a codec gives a value or raises an error of its own; anything else ends this
-with the bytes that did it. Options of libFuzzer follow the name.
+with the bytes that did it. Options of libFuzzer follow the name. Memory is bounded here, as
+libFuzzer takes the peak that its process inherits from the one that started it for its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -29,6 +31,7 @@ with atheris.instrument_imports(include=["farm"]):
 import numpy as np
 
 LIMIT = 1 << 16
+MEMORY = 1 << 30  # beside what the imports take: a codec that allocates more ends in a MemoryError
 NUMBERS, TEXT = TensorInfo("x", (2,)), TensorInfo("t", (1,), "bytes")
 MODELS = (
     ModelInfo("numbers", (NUMBERS,), (NUMBERS,)),
@@ -154,14 +157,24 @@ TARGETS: Mapping[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]]
 }
 
 
+def bound_memory() -> None:
+    """Let this process take MEMORY more than it has (Linux counts private mappings as data)."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        kilobytes = next(x for x in status.read_text().splitlines() if x.startswith("VmData"))
+        limit = int(kilobytes.split()[1]) * 1024 + MEMORY
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
 def main() -> None:
+    bound_memory()
     name, *options = sys.argv[1:]
     target, seeds = TARGETS[name]
     with tempfile.TemporaryDirectory() as folder:
         for number, seed in enumerate(seeds()):
             (Path(folder) / str(number)).write_bytes(seed)
         os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")
-        atheris.Setup([sys.argv[0], *options, folder], target)
+        atheris.Setup([sys.argv[0], "-rss_limit_mb=0", *options, folder], target)
         atheris.Fuzz()
 
 
