@@ -44,11 +44,12 @@ from machine import versions
 CALLERS = (1, 16)
 CASES = {
     "four numbers": ("double", 4),
+    "four numbers, batched": ("batched", 4),
     "100,000 numbers": ("double", 100_000),
     "four numbers, 5 ms": ("slow", 4),
 }
 """Model and size of each case."""
-NUMBERS = ("four numbers", "100,000 numbers")
+NUMBERS = ("four numbers", "four numbers, batched", "100,000 numbers")
 FRESH = {case: (True,) if model == "slow" else (True, False) for case, (model, _) in CASES.items()}
 """Whether connections are fresh: threads that sleep are no model of one that computes."""
 
@@ -62,6 +63,15 @@ class Double(farm.Model):
     name = "double"
     inputs = {"x": (-1,)}
     outputs = {"y": (-1,)}
+
+    def evaluate(self, inputs, config):
+        return 2.0 * inputs["x"]
+
+class Batched(farm.Model):
+    name = "batched"
+    inputs = {"x": 4}
+    outputs = {"y": 4}
+    max_batch = 64
 
     def evaluate(self, inputs, config):
         return 2.0 * inputs["x"]
@@ -139,7 +149,7 @@ def farm_peer(folder: Path) -> Iterator[Peer]:
     """`farm serve` with one worker process."""
     (folder / "m.py").write_text(FARM)
     run = folder / "run"
-    command = [sys.executable, "-m", "farm", "serve", "m.py:Double", "m.py:Slow"]
+    command = [sys.executable, "-m", "farm", "serve", "m.py:Double", "m.py:Batched", "m.py:Slow"]
     with _process([*command, "--port=0", f"--dir={run}"], folder):
         give_up = time.monotonic() + START_S
         while not (run / "farm.json").exists() or not read_connection(run).url:

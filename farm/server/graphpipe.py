@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, Unavailable
 from farm.protocols.graphpipe import (
+    Wish,
     call_of,
     decode_request,
     encode_error,
@@ -20,6 +21,7 @@ from farm.protocols.graphpipe import (
     encode_result,
     metadata_json,
 )
+from farm.protocols.graphpipe_repeated import Repeated
 from farm.protocols.graphpipe_tensors import Fault
 from farm.protocols.kserve_tensors import shown
 from farm.server.door import (
@@ -59,6 +61,7 @@ class GraphPipeDoor:
         self._backend = backend
         self._default = default
         self._running = 0
+        self._repeated = Repeated()
 
     def __call__(self, request: Request, answer: Answer) -> TakeBack | None:
         """Answer one request, now or when its call is done. Raises Refused."""
@@ -120,17 +123,22 @@ class GraphPipeDoor:
         return bool(models) if self._default is None else self._default in models
 
     def _ask(self, info: ModelInfo, request: Request, answer: Answer) -> TakeBack | None:
+        hints = hints_of(request.headers, request.peer, request.user)
+        run = _Run(self._backend, request, answer, self._count)
+        again = self._repeated.call_of(request.body, info)
+        if again is not None:
+            run.start(*again, info, hints)
+            return run.take_back
         asked = decode_request(request.body)
         if asked is None:
             answer(200, encode_metadata(info), (), OCTETS)
             return None
         described = self._backend.description(info.name, asked.config)
-        hints = hints_of(request.headers, request.peer, request.user)
-        run = _Run(self._backend, request, answer, self._count)
 
         def go(info: ModelInfo) -> None:
             call, wish = call_of(asked, info)
-            run.start(call, hints, lambda result: encode_result(wish, info, result))
+            self._repeated.keep(request.body, info, call, wish)
+            run.start(call, wish, info, hints)
 
         if described is not None:
             go(described)
@@ -160,11 +168,11 @@ class _Run:
         self._count(-1)
         self._backend.cancel(self._task_id)
 
-    def start(self, call: Call, hints: Hints, encode: Callable[[Result], bytes]) -> None:
-        """Run the call; its answer goes out so encoded. Raises FarmError."""
+    def start(self, call: Call, wish: Wish, info: ModelInfo, hints: Hints) -> None:
+        """Run the call and answer with the outputs that are wished for. Raises FarmError."""
 
         def reply(result: Result) -> None:
-            self._answer(200, encode(result), result_headers(result), OCTETS)
+            self._answer(200, encode_result(wish, info, result), result_headers(result), OCTETS)
 
         self._submit(call, hints, reply)
 

@@ -26,6 +26,7 @@ with atheris.instrument_imports(include=["farm"]):
     from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
     from farm.errors import FarmError
     from farm.protocols import aepsych, graphpipe, graphpipe_client, mip, mip_calls
+    from farm.protocols.graphpipe_repeated import Repeated
     from farm.protocols.graphpipe_tensors import Fault
 
 import numpy as np
@@ -79,14 +80,29 @@ def fuzz_graphpipe(data: bytes) -> None:
         try:
             asked = graphpipe.decode_request(data)
             if asked is not None:
-                call, _ = graphpipe.call_of(asked, info)
+                call, wish = graphpipe.call_of(asked, info)
                 assert sum(x.nbytes for x in call.inputs) <= 2 * len(data)
+                _like_one_before(data, info, call, wish)
         except (FarmError, Fault) as error:
             graphpipe.encode_error(error)
         with contextlib.suppress(FarmError):
             graphpipe_client.decode_result(info, 200, data)
     with contextlib.suppress(FarmError):
         graphpipe_client.decode_metadata(200, data)
+
+
+REPEATED = Repeated()
+
+
+def _like_one_before(data: bytes, info: ModelInfo, call: Call, wish: graphpipe.Wish) -> None:
+    found = REPEATED.call_of(data, info)
+    if found is not None:
+        assert [(x.shape, x.tobytes()) for x in found[0].inputs] == [
+            (x.shape, x.tobytes()) for x in call.inputs
+        ]
+        assert (found[0].config, found[0].rows) == (call.config, call.rows)
+        assert list(found[1]) == list(wish)
+    REPEATED.keep(data, info, call, wish)
 
 
 def fuzz_aepsych(data: bytes) -> None:

@@ -122,6 +122,18 @@ def test_one_evaluation_and_a_batch(door: Door) -> None:
     assert float(total.headers["farm-run-time"]) >= 0
 
 
+def test_the_same_message_with_other_numbers(door: Door) -> None:
+    for _ in range(2):
+        for x, y in ((1.5, 2), (-0.25, 1e300)):
+            assert values(door.ask("POST", "/graphpipe/double", infer([x, y]))) == [
+                [2 * x, 2 * y],
+                [x + y],
+            ]
+        code, message = error(door.ask("POST", "/graphpipe/double", infer([13, 0])))
+        assert (code, "thirteen" in message) == (9, True)
+        assert values(door.ask("POST", "/graphpipe/a b", infer([1]))) == [[1]]
+
+
 @pytest.mark.parametrize(
     "path",
     [
