@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import selectors
@@ -204,6 +205,38 @@ LOADS = {
 }
 
 
+def ask(port: str, seconds: str) -> None:
+    """Ask with KubeMo's own client for so long, once a line says go; print how often it was."""
+    client, answered = kubemo.Client(), 0
+    print("ready", flush=True)
+    sys.stdin.readline()
+    end = time.perf_counter() + float(seconds)
+    while time.perf_counter() < end:
+        value = kubemo.Json(io.BytesIO(json.dumps(list(range(SIZE))).encode()))
+        ((answer,),) = client.inference(f"tcp://127.0.0.1:{port}", ((value,),))
+        if answer.decode() != [2.0 * k for k in range(SIZE)]:
+            raise RuntimeError("a wrong answer")
+        answered += 1
+    print(answered, flush=True)
+
+
+def asked_by_processes(address: Address, count: int, seconds: float) -> list[int]:
+    """The calls of so many processes, each with KubeMo's own client."""
+    own = (sys.executable, str(Path(__file__).resolve()), "--ask", str(address[1]), str(seconds))
+    clients = [
+        subprocess.Popen(own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    for client in clients:
+        assert client.stdout is not None
+        client.stdout.readline()
+    for client in clients:
+        assert client.stdin is not None
+        client.stdin.write("go\n")
+        client.stdin.flush()
+    return [int(client.communicate()[0]) for client in clients]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=6.0, help="length of each load")
@@ -223,6 +256,13 @@ def main() -> None:
                 addresses = [stack.enter_context(server) for server in servers]
                 for count in clients:
                     show(title, count, measure(addresses, packet(entries), count, options))
+                if title == "trivial model":
+                    stock = [asked_by_processes(a, 16, options.seconds) for a in addresses[:2]]
+
+    print("\n16 processes with KubeMo's client: calls/s of all, and of the one with the fewest")
+    for who, calls in zip(("farm", "kubemo"), stock, strict=True):
+        fewest = min(calls) / options.seconds
+        print(f"  {who:32}{sum(calls) / options.seconds:8.0f}{fewest:12.2f}")
 
 
 def measure(
@@ -249,5 +289,7 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "--serve-kubemo" in sys.argv:
         serve_kubemo()
+    elif "--ask" in sys.argv:
+        ask(*sys.argv[2:])
     else:
         main()
