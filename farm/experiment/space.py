@@ -199,17 +199,6 @@ class Space:
                     found[int(several[row])] = int(best)
         return found
 
-    def least_distance(self, points: Array, others: Array) -> Array:
-        """How far each point is from the nearest of the others, shape (n,), in the unit cube.
-
-        Both of shape (., stimuli, d); infinite when there are no others.
-        """
-        if not len(others):
-            return np.full(len(points), np.inf)
-        a = self.to_unit(points).reshape(len(points), -1)
-        b = self.to_unit(others).reshape(len(others), -1)
-        return np.array([np.min(np.linalg.norm(b - row, axis=1)) for row in a])
-
     def _likely(self, points: Array, pending: Array) -> Array:
         """Which points have in each of their coordinates one that some pending point has too: of a
         hundred thousand told at once, few are left to be compared with all of those."""
