@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError, Unavailable
 from farm.experiment.fitter import LENGTH, message, outcome
-from farm.experiment.names import MODEL_FREE
-from farm.experiment.work import Answered, Generate, Generated, Work
+from farm.experiment.perform import needs_surrogate
+from farm.experiment.work import Answered, Generated, Work
 from farm.provision.child import in_words, python
 from farm.worker.lifeline import Lifeline
 
@@ -115,10 +115,7 @@ class Fitter:
 
 def is_quick(work: Work) -> bool:
     """Whether the work needs no surrogate, and so none of its libraries."""
-    if not isinstance(work, Generate):
-        return False
-    generator = work.config.strategies[work.strategy].generator
-    return work.filler or generator.kind in MODEL_FREE
+    return not needs_surrogate(work)
 
 
 class Fitters:

@@ -245,10 +245,10 @@ def _strategy(
     post_range = None
     if section.all.get("min_post_range", "").lower() not in ("", "none"):
         post_range = section.number("min_post_range")
-        if generator.kind in names.MODEL_FREE:
+        if surrogate is None:
             warnings.append(
-                f"{section.where('min_post_range')} is ignored in [{section.name}]: "
-                f"{generator.name} uses no model"
+                f"{section.where('min_post_range')} is ignored in [{section.name}], which has no "
+                "model"
             )
             post_range = None
     binary = any(outcome.kind is OutcomeKind.BINARY for outcome in outcomes)

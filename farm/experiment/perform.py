@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -18,21 +19,40 @@ LIBRARIES = ("torch", "gpytorch", "botorch")
 INSTALL = 'pip install "modelfarm[experiments]"'
 
 
+def needs_surrogate(work: Work) -> bool:
+    """Whether a surrogate is fitted for the work, or what a surrogate is made with is used."""
+    if not isinstance(work, Generate):
+        return True
+    strategy = work.config.strategies[work.strategy]
+    if work.filler:
+        return False
+    return strategy.generator.kind not in names.MODEL_FREE or _is_measured(work, strategy)
+
+
 def perform(work: Work) -> Generated | Answered:
     """The points or the answer that the work is for. Raises FarmError."""
     strategy = work.config.strategies[work.strategy]
-    if isinstance(work, Generate):
-        if work.filler or strategy.generator.kind in names.MODEL_FREE:
-            return generate_model_free(work)
-    elif strategy.surrogate is None:
-        raise InvalidInput(
-            f"strategy {strategy.name!r} has no model to answer a query; expected one in "
-            f"[{strategy.name}] model"
-        )
-    models = _models(strategy)
     made: Generated | Answered
-    made = models.answer(work) if isinstance(work, Query) else models.generate(work)
+    if isinstance(work, Query):
+        if strategy.surrogate is None:
+            raise InvalidInput(
+                f"strategy {strategy.name!r} has no model to answer a query; expected one in "
+                f"[{strategy.name}] model"
+            )
+        made = _models(strategy).answer(work)
+    elif work.filler or strategy.generator.kind in names.MODEL_FREE:
+        made = generate_model_free(work)
+        if needs_surrogate(work):
+            made = replace(made, post_range=_models(strategy).post_range(work))
+    else:
+        made = _models(strategy).generate(work)
     return made
+
+
+def _is_measured(work: Generate, strategy: Strategy) -> bool:
+    """Whether the strategy goes on until its surrogate, which makes no points, tells enough."""
+    known = strategy.surrogate is not None and len(work.data.x) > 0
+    return known and strategy.min_post_range is not None
 
 
 def predict(config: Config, strategy: int, data: Data, points: Array) -> tuple[Array, Array]:

@@ -112,6 +112,20 @@ def test_what_is_quick() -> None:
     assert is_quick(Generate(config, 0, 1, 0, NONE, np.empty((0, 1, 1)), filler=True))
 
 
+def test_a_sequence_that_ends_by_its_surrogate_is_not_quick_once_there_is_data() -> None:
+    data = {**CONFIG.sections, "s": {"generator": "RandomGenerator", "min_post_range": 0.5}}
+    measured = {**data, "s": {**data["s"], "model": "GPRegressionModel"}}
+    told = Data(np.zeros((1, 1, 2)), np.ones((1, 1)), 1)
+    for sections, known, quick in (
+        (measured, told, False),
+        (measured, NONE, True),
+        (data, told, True),
+    ):
+        work = Generate(read_config(sections), 0, 1, 0, known, np.empty((0, 1, 2)))
+        assert is_quick(work) is quick
+    assert is_quick(Generate(read_config(measured), 0, 1, 0, told, NONE.x, filler=True))
+
+
 @on_loop
 async def test_a_mistake_is_an_error_and_no_more() -> None:
     async with fitters() as several:

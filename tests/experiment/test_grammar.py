@@ -448,6 +448,12 @@ def test_what_is_ignored_and_matters_is_said() -> None:
     ]
 
 
+def test_a_sequence_with_a_model_goes_on_until_that_tells_enough() -> None:
+    config = plain(("min_asks = 6", "min_post_range = 0.1\nmodel = GPRegressionModel"))
+    assert config.strategies[0].min_post_range == 0.1
+    assert config.warnings == ()
+
+
 def test_listed_points_are_checked_with_the_config() -> None:
     manual = ("generator = SobolGenerator", "generator = ManualGenerator")
     points = ("[SobolGenerator]", "[ManualGenerator]\npoints = [[0, 1], [9, 2]]")

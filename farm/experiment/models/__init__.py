@@ -9,6 +9,6 @@ from farm.experiment.models import libraries  # first: others import what it bri
 
 # isort: split
 from farm.experiment.models.answers import answer, predict
-from farm.experiment.models.proposals import generate
+from farm.experiment.models.proposals import generate, post_range
 
-__all__ = ["answer", "generate", "libraries", "predict"]
+__all__ = ["answer", "generate", "libraries", "post_range", "predict"]

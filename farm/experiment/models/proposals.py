@@ -8,7 +8,7 @@ from torch import Tensor
 
 from farm.call import Array
 from farm.errors import InvalidInput
-from farm.experiment.config import Acquisition, Generator, Strategy
+from farm.experiment.config import Acquisition, Generator
 from farm.experiment.models.criteria import Situation, acquisition_of
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.libraries import alone
@@ -54,7 +54,7 @@ def generate(work: Generate) -> Generated:
             flying = np.concatenate([flying, best.point[None]])
             made.append(domain.raw(best.point[None]))
         points = np.concatenate(made) if made else np.empty((0, *flying.shape[1:]))
-        return Generated(points, "; ".join(dict.fromkeys(notes)), _post_range(work, strategy))
+        return Generated(points, "; ".join(dict.fromkeys(notes)), post_range(work))
 
 
 def seed_of(*numbers: int) -> int:
@@ -100,16 +100,21 @@ def _filling(domain: Domain, flying: Array, seed: int) -> Best:
         return search(criterion, domain, avoid=flying, starts=flying[:0])
 
 
-def _post_range(work: Generate, strategy: Strategy) -> float | None:
+def post_range(work: Generate) -> float | None:
+    """What `Generated` calls so, None where no rule of the strategy asks for it.
+
+    Of several outcomes it is the least one.
+    """
+    strategy = work.config.strategies[work.strategy]
     if strategy.min_post_range is None or strategy.surrogate is None or not len(work.data.x):
         return None
     domain = Domain(work.config.parameters, work.config.stimuli, {})
     spans = []
-    for outcome in range(len(work.config.outcomes)):
-        known = Learned.of(strategy.surrogate, outcome, domain, work.data)
-        points = torch.as_tensor(domain.sample(RANGE_POINTS, 0)[:, :1], dtype=DTYPE)
-        probability = known.binary and domain.stimuli == 1
-        with torch.no_grad():
+    with alone(work.seed), torch.no_grad():
+        for outcome in range(len(work.config.outcomes)):
+            known = Learned.of(strategy.surrogate, outcome, domain, work.data)
+            points = torch.as_tensor(domain.sample(RANGE_POINTS, 0)[:, :1], dtype=DTYPE)
+            probability = known.binary and domain.stimuli == 1
             values, _ = known.seen(points, probability=probability)
-        spans.append(float(values.max() - values.min()))
+            spans.append(float(values.max() - values.min()))
     return min(spans)

@@ -22,8 +22,11 @@ from farm.experiment.config import (
     ParameterKind,
     Surrogate,
 )
-from farm.experiment.models import generate
+from farm.experiment.generators import generate_model_free
+from farm.experiment.models import generate, post_range
+from farm.experiment.perform import perform
 from farm.experiment.space import Space
+from farm.experiment.work import Generated
 from tests.experiment.models.configs import (
     BRANIN_BEST,
     BRANIN_BOUNDS,
@@ -263,6 +266,21 @@ def test_the_range_of_the_mean_is_told_when_it_counts() -> None:
         assert span is not None
         assert low < span < high
     assert generate(ask(BOUNDARY, data(x, above(x)))).post_range is None
+
+
+def test_the_range_is_told_of_points_that_the_surrogate_has_not_made() -> None:
+    optimised = config(REGRESSION, min_post_range=0.5)
+    strategy = replace(optimised.strategies[0], generator=Generator("SobolGenerator", "sobol"))
+    sequence = replace(optimised, strategies=(strategy,))
+    x = spread(optimised, 6)
+    told = data(x, 100 * x[:, 0])
+    work = ask(sequence, told, 2, asked=6)
+    given = perform(work)
+    assert isinstance(given, Generated)
+    assert given.points.tolist() == generate_model_free(work).points.tolist()
+    assert given.post_range is not None
+    assert given.post_range == post_range(ask(optimised, told))
+    assert 50 < given.post_range < 150
 
 
 @pytest.mark.slow
