@@ -178,7 +178,7 @@ class _Closed:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
-        for warning in experiment.config.warnings:
+        for warning in experiment.warnings:
             console.print(warning, highlight=False, markup=False, soft_wrap=True)
         with Display(console) as display:
             while not going.done():

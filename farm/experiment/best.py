@@ -58,7 +58,7 @@ def best_expected(
         raise InvalidInput(
             f"experiment {experiment.number} has no strategy with a model, which could be asked"
         )
-    if not experiment.modelled:
+    if not experiment.has_data(strategy):
         raise InvalidInput(f"experiment {experiment.number} has no trial that is modelled yet")
     if len(experiment.config.outcomes) > 1:
         raise InvalidInput("the surrogate's best point of several outcomes is not defined")

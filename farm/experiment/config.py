@@ -93,6 +93,8 @@ class Strategy:
     """A generator, perhaps with a surrogate, and when it is finished (sheet, section 6).
 
     keep_most_recent: only so many of the last trials are modelled; None: all.
+    seed_conditions: it begins with the trials of earlier experiments whose metadata have, of each
+    option, one of these values; None: with none.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Strategy:
     run_indefinitely: bool = False
     refit_every: int = 1
     keep_most_recent: int | None = None
+    seed_conditions: Mapping[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

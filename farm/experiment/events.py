@@ -48,6 +48,20 @@ class SetUp(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seeded(Event):
+    """A strategy begins with trials of earlier experiments.
+
+    strategy: position of the first one that knows them. points: shape (n, stimuli, d). outcomes:
+    shape (n, outcomes), all finite. note: where they are from, a sentence.
+    """
+
+    strategy: int
+    points: Array
+    outcomes: Array
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked(Event):
     """Points were given out; they are pending from now on.
 
@@ -133,6 +147,7 @@ _KINDS: dict[str, type[Event]] = {
     "finished": Finished,
     "released": Released,
     "run": RunState,
+    "seeded": Seeded,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

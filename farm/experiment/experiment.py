@@ -22,6 +22,7 @@ from farm.experiment.events import (
     Released,
     RunPhase,
     RunState,
+    Seeded,
     SetUp,
     Told,
 )
@@ -78,7 +79,8 @@ class Experiment:
     told, modelled: trials recorded, and those of them that count for models and rules. run: the
     closed loop's phase, None if there never was one; run_why: the reason given; run_options: the
     in_flight and budget it began with; evaluations: points that it has asked for, evaluating: those
-    of them without an outcome, by id. note: how the last points were made, if not as the config
+    of them without an outcome, by id. warm_start: trials of earlier experiments, which count for
+    models alone. note: how the last points were made, if not as the config
     says.
     """
 
@@ -101,6 +103,7 @@ class Experiment:
         self.run_options: tuple[int | None, int | None] = None, None
         self.evaluations = 0
         self.evaluating: dict[int, Array] = {}
+        self.warm_start: list[Seeded] = []
         self._fillers = 0
         self._x = Rows((config.stimuli, self.space.dimensions))
         self._y = Rows((len(config.outcomes),))
@@ -124,6 +127,8 @@ class Experiment:
         match event:
             case SetUp():
                 pass  # the constructor has it
+            case Seeded():
+                self.warm_start.append(event)
             case Asked():
                 self._apply_asked(event)
             case Told():
@@ -192,6 +197,11 @@ class Experiment:
         return len(self._x)
 
     @property
+    def warnings(self) -> list[str]:
+        """What is not as the config says, and what it begins with: a sentence each."""
+        return [*self.config.warnings, *(seeds.note for seeds in self.warm_start)]
+
+    @property
     def strategy(self) -> Strategy:
         """The current one."""
         return self.config.strategies[self.strategy_index]
@@ -251,6 +261,8 @@ class Experiment:
         assert len(self._x) == len(self._y) <= self.told
         assert np.isfinite(self._x.all()).all()
         assert np.isfinite(self._y.all()).all()
+        assert all(np.isfinite(seeds.points).all() for seeds in self.warm_start)
+        assert all(np.isfinite(seeds.outcomes).all() for seeds in self.warm_start)
         assert 0 <= self._told_before <= self.modelled
         assert (self._ones == np.count_nonzero(self._y.all() == 1.0, axis=0)).all()
         ids = self._pending.ids
@@ -321,16 +333,22 @@ class Experiment:
 
     def data(self, strategy: int) -> Data:
         """What the surrogate of that strategy is fitted to."""
-        told = self.modelled
-        before = self._told_before if strategy <= self.strategy_index else told
+        x, y = self._x.all(), self._y.all()
+        if seeds := [seeds for seeds in self.warm_start if seeds.strategy <= strategy]:
+            x = np.concatenate([*(seeds.points for seeds in seeds), x])
+            y = np.concatenate([*(seeds.outcomes for seeds in seeds), y])
+        since = self.modelled - self._told_before if strategy <= self.strategy_index else 0
         chosen = self.config.strategies[strategy]
         recent = chosen.keep_most_recent
-        if recent is not None and recent < told:
+        if recent is not None and recent < len(x):
             # The trials of the last fit may be gone; those that are there are few.
-            return Data(self._x.last(recent), self._y.last(recent), fit_to=recent)
-        since = told - before
-        fit_to = before + since - since % max(chosen.refit_every, 1)
-        return Data(self._x.all(), self._y.all(), fit_to=min(max(fit_to, 1), told))
+            return Data(x[-recent:], y[-recent:], fit_to=recent)
+        fit_to = len(x) - since % max(chosen.refit_every, 1)
+        return Data(x, y, fit_to=min(max(fit_to, 1), len(x)))
+
+    def has_data(self, strategy: int) -> bool:
+        """Whether there is anything to fit the surrogate of that strategy to."""
+        return self.modelled > 0 or len(self.data(strategy).x) > 0
 
     @property
     def trials(self) -> tuple[Array, Array]:

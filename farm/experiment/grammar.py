@@ -73,7 +73,7 @@ def _read(source: str | Mapping[str, Any]) -> Config:
     if len(strategy_names) > MOST_STRATEGIES:
         raise common.wrong("strategy_names", f"{MOST_STRATEGIES} names at most")
     strategies = tuple(
-        _strategy(document.section(name), components, space, outcomes, warnings)
+        _strategy(document, document.section(name), components, space, outcomes, warnings)
         for name in strategy_names
     )
     if common.has("extensions"):
@@ -221,6 +221,7 @@ def _outcome_kinds(common: Section) -> list[OutcomeKind]:
 
 
 def _strategy(
+    document: Document,
     section: Section,
     components: Components,
     space: Space,
@@ -231,11 +232,6 @@ def _strategy(
     if section.has("n_trials") and not section.has("min_asks"):
         min_asks = section.whole("n_trials", 0)
         warnings.append(f"{section.where('n_trials')} is an older spelling of min_asks")
-    if section.has("seed_data_conditions"):
-        warnings.append(
-            f"{section.where('seed_data_conditions')} is ignored: strategies begin with the data "
-            "of their own experiment"
-        )
     surrogate = components.surrogate(section)
     generator = components.generator(section, surrogate)
     if generator.kind in names.WITH_AN_END and (
@@ -264,7 +260,20 @@ def _strategy(
         run_indefinitely=section.flag("run_indefinitely", False),
         refit_every=section.whole("refit_every", 1, least=1),
         keep_most_recent=section.whole_or_none("keep_most_recent", least=1),
+        seed_conditions=_seed_conditions(document, section),
     )
+
+
+def _seed_conditions(document: Document, strategy: Section) -> Mapping[str, tuple[str, ...]] | None:
+    """What the section says whose name `seed_data_conditions` is."""
+    option = "seed_data_conditions"
+    name = strategy.all.get(option, "")
+    if name.lower() in ("", "none"):
+        return None
+    if not document.has(name):
+        raise strategy.wrong(option, "a section with options of [metadata], a list of values each")
+    conditions = document.section(name)
+    return {metadata: conditions.names(metadata) for metadata in conditions.own}
 
 
 def _metadata(document: Document) -> Metadata:

@@ -197,9 +197,12 @@ class Experiments:
         return step
 
     def _make_ready(self, number: int) -> None:
-        """Begin to load what a new experiment needs, while its first points are evaluated."""
-        strategies = self.experiments[number].config.strategies
-        if any(strategy.surrogate is not None for strategy in strategies):
+        """Say what there is to say of a new experiment, and begin to load what it needs, while its
+        first points are evaluated."""
+        experiment = self.experiments[number]
+        for warning in experiment.warnings:
+            logger.warning("experiment %d: %s", number, warning)
+        if any(strategy.surrogate is not None for strategy in experiment.config.strategies):
             self._fitters.warm(number)
 
     def _settled(self, change: asyncio.Task[Step]) -> None:
@@ -218,10 +221,9 @@ class Experiments:
                 self._changed[number] += 1
                 for event in step.events:
                     applied(self.experiments, event)
+                for event in step.events:
                     if isinstance(event, SetUp):
                         self._make_ready(event.experiment)
-                        for warning in self.experiments[event.experiment].config.warnings:
-                            logger.warning("experiment %d: %s", event.experiment, warning)
         return step
 
 

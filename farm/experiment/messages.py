@@ -200,7 +200,7 @@ def read_query(experiment: Experiment, message: Mapping[str, Any]) -> Query:
     strategy = experiment.with_surrogate()
     if strategy is None:
         raise InvalidInput("a query needs a model, but no strategy of the experiment has one")
-    if not experiment.modelled:
+    if not experiment.has_data(strategy):
         raise InvalidInput("a query needs data, but nothing has been told that is modelled")
     probability = flag(message, "probability_space", False)
     if probability and not all(o.kind is OutcomeKind.BINARY for o in config.outcomes):

@@ -56,7 +56,7 @@ def write_report(
 def _surrogate(experiment: Experiment, outcome: int) -> tuple[Predict | None, str]:
     """What the surrogate predicts, or why nothing does."""
     strategy = experiment.with_surrogate()
-    if strategy is None or not experiment.modelled or experiment.config.stimuli != 1:
+    if strategy is None or experiment.config.stimuli != 1 or not experiment.has_data(strategy):
         return None, ""
     data = experiment.data(strategy)
     if len(experiment.config.free) > 2:

@@ -21,6 +21,7 @@ from farm.experiment.events import Asked, Event, Finished, Released, SetUp, Told
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
 from farm.experiment.perform import can_perform
+from farm.experiment.seeding import seeds_of
 from farm.experiment.work import Answered, Generate, Generated, Work
 from farm.protocols.aepsych import Request
 
@@ -173,8 +174,9 @@ class Session:
             experiment_id=chosen or _unique_id(self.world.db_name, number, now, config.text),
             seed=messages.seed_of(config, number),
         )
-        Experiment(number, config, seed=event.seed, experiment_id=event.experiment_id)
-        return Step(events=(event,), answer={"strat_id": number}, current=number)
+        new = Experiment(number, config, seed=event.seed, experiment_id=event.experiment_id)
+        seeds = seeds_of(new, self.world.experiments, now)
+        return Step(events=(event, *seeds), answer={"strat_id": number}, current=number)
 
     def _resume(self, message: Mapping[str, Any]) -> Step:
         number = messages.experiment_number(message)
@@ -199,7 +201,7 @@ class Session:
             "current_strat_finished": experiment.finished,
             "current_strat_can_fit": _can_fit(experiment),
         }
-        notes = [*experiment.config.warnings, *([experiment.note] if experiment.note else [])]
+        notes = [*experiment.warnings, *([experiment.note] if experiment.note else [])]
         return info | ({"notes": notes} if notes else {})
 
     def _run(self, action: RunAction, message: Mapping[str, Any]) -> Step:
@@ -298,7 +300,8 @@ def _bounds(config: Config) -> dict[str, Any]:
 
 
 def _can_fit(experiment: Experiment) -> bool:
-    return experiment.strategy.surrogate is not None and experiment.modelled > 0
+    has_data = experiment.has_data(experiment.strategy_index)
+    return experiment.strategy.surrogate is not None and has_data
 
 
 def _config(config: Config, message: Mapping[str, Any]) -> dict[str, Any]:

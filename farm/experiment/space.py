@@ -73,6 +73,12 @@ class Space:
         """The points rounded, and within the bounds."""
         return np.clip(self.rounded(points), self.lower, self.upper) + 0.0
 
+    def defined(self, points: Array) -> Array:
+        """Which points, shape (n, stimuli, d), are numbers, with a logarithm where one is taken."""
+        logarithms = ~self.log | (points + self._offset > 0)
+        found: Array = np.all(np.isfinite(points) & logarithms, axis=(1, 2))
+        return found
+
     def to_unit(self, points: Array) -> Array:
         """Positions in the unit cube, of the same shape (..., d); those of points outside of the
         bounds are outside of it, `FARTHEST` at most."""

@@ -440,12 +440,21 @@ def test_files_are_never_run(tmp_path: Path) -> None:
 
 
 def test_what_is_ignored_and_matters_is_said() -> None:
-    config = plain(("min_asks = 6", "min_post_range = 0.1\nseed_data_conditions = {}"))
+    config = plain(("min_asks = 6", "min_post_range = 0.1"))
     assert config.strategies[0].min_post_range is None
     assert [w.partition(" is ignored")[0] for w in config.warnings] == [
-        "[init_strat] seed_data_conditions",
-        "[init_strat] min_post_range",
+        "[init_strat] min_post_range"
     ]
+
+
+def test_a_warm_start_is_by_metadata() -> None:
+    seeds = ("min_asks = 6", "seed_data_conditions = like_this\n[like_this]\nSite = [lab3, lab 4]")
+    config = plain(seeds)
+    assert config.strategies[0].seed_conditions == {"site": ("lab3", "lab 4")}
+    assert config.warnings == ()
+    assert (
+        plain(("min_asks = 6", "seed_data_conditions = none")).strategies[0].seed_conditions is None
+    )
 
 
 def test_a_sequence_with_a_model_goes_on_until_that_tells_enough() -> None:
@@ -492,6 +501,10 @@ def test_listed_points_are_checked_with_the_config() -> None:
         ([("min_asks = 6", "max_asks = 0")], "[init_strat] max_asks = 0: expected a whole number"),
         ([("min_asks = 6", "refit_every = 0")], "[init_strat] refit_every = 0: expected a whole"),
         ([("min_asks = 6", "keep_most_recent = 0")], "keep_most_recent = 0: expected a whole numb"),
+        (
+            [("min_asks = 6", "seed_data_conditions = site")],
+            "seed_data_conditions = site: expected",
+        ),
         ([("min_asks = 6", "min_post_range = x")], "min_post_range = x: expected a finite number"),
         ([("min_asks = 6", "run_indefinitely = x")], "run_indefinitely = x: expected true or fals"),
         ([("[common]", "[common]\nstimuli_per_trial = 0")], "stimuli_per_trial = 0: expected a w"),

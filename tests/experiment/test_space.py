@@ -349,3 +349,18 @@ def test_positions_far_outside_of_the_cube_are_at_the_bounds() -> None:
 def test_small_values_on_a_log_scale_are_not_confused() -> None:
     space = Space([Parameter("l", lower=1e-9, upper=1.0, log_scale=True)])
     assert space.matches(np.array([[[1e-9]]]), np.array([[[2e-9]]])) == [-1]
+
+
+def test_which_points_have_a_logarithm_where_one_is_taken() -> None:
+    shifted = Parameter("s", lower=-1.0, upper=1.0, log_scale=True)
+    space = Space((X, LOG, shifted))
+    points = np.array(
+        [
+            [0.0, 1e-9, -1.5],
+            [0.0, 0.0, 0.0],
+            [-9.0, 99.0, -2.0],
+            [np.nan, 1.0, 0.0],
+            [-9.0, 1.0, 9.0],
+        ]
+    )
+    assert space.defined(points[:, None]).tolist() == [True, False, False, False, True]
