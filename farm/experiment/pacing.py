@@ -69,7 +69,7 @@ class Pace:
 
     def __init__(self, places: int, *, fill: bool = True) -> None:
         self.places = places
-        self._fill = fill
+        self.fill = fill
         self._evaluating = Mean()
         self._forget()
 
@@ -131,7 +131,7 @@ class Pace:
             wanted = max(0, min(free + 2 * self.ahead, left))
             quick = run is not None and 0 < ask <= IDLE_SHARE * run
             return Need(ask=wanted if quick or slow else min(wanted, self._size))
-        if free <= 0 or left <= 0 or not self._fill or run is None or slow:
+        if free <= 0 or left <= 0 or not self.fill or run is None or slow:
             return Need()
         patience = IDLE_SHARE * run - waiting_s
         if patience > CLOCK_S and ask - asking_s <= patience:

@@ -22,6 +22,7 @@ from farm.call import Array, Call, Hints, ModelInfo, Result, canonical_config
 from farm.errors import Cancelled, FarmError, InvalidInput, ModelNotFound, Overloaded, Unavailable
 from farm.experiment.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.experiment import Experiment
+from farm.experiment.names import MODEL_FREE
 from farm.experiment.pacing import Pace
 from farm.experiment.subject import read_subject
 from farm.experiment.work import Answered, Generate, Generated, Work
@@ -303,6 +304,7 @@ class Run:
                 work = self._experiment.generate(count)
                 if work.strategy != self._experiment.strategy_index:
                     self._pace.moved_on()
+                self._pace.fill = self._subject.fill and self._learns(work.strategy)
                 got = await self._points(work)
                 if not got:
                     self.pause(f"strategy {self._experiment.strategy.name!r} gave no more points")
@@ -312,6 +314,11 @@ class Run:
             self._pace.asked(time.monotonic() - began, got)
             self._asking, self._asking_since = 0, None
             self._changed.set()
+
+    def _learns(self, strategy: int) -> bool:
+        """Whether a surrogate finds its points, which takes its time; of the others, such as a list
+        or a sequence, no points are wanted but their own."""
+        return self._experiment.config.strategies[strategy].generator.kind not in MODEL_FREE
 
     async def _fill(self, count: int) -> None:
         """Take points that need no surrogate, while the strategy looks for better ones."""
@@ -418,7 +425,8 @@ class Run:
             try:
                 result = await self._farm.submit(call, hints)
             except (Overloaded, Unavailable) as error:
-                self._message = f"waiting for the farm: {error.message}"
+                # The first reason stays: what follows says how long it has been.
+                self._message = self._message or f"waiting for the farm: {error.message}"
                 if self._pausing:
                     raise
                 await asyncio.sleep(pause_s)
@@ -440,12 +448,16 @@ class Run:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                return await self._host.record(self._number, events)
+                kept = await self._host.record(self._number, events)
             except Unavailable as error:
                 self._message = f"waiting for the journal: {error.message}"
                 log.warning("experiment %d: %s", self._number, error.message)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            else:
+                if pause_s > FIRST_PAUSE_S:
+                    self._message = ""
+                return kept
 
 
 def _record(result: Result, attempts: int) -> Mapping[str, Any]:

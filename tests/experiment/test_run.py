@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -250,22 +251,30 @@ async def test_a_subject_that_does_not_fit_is_refused_before_anything_runs(tmp_p
 async def test_points_fill_the_space_while_the_strategy_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second ask is held up; the one worker does not wait for it, and the record says so."""
+    """The surrogate is held up; the one worker does not wait for it, and the record says so."""
+    pytest.importorskip("botorch")
     monkeypatch.setattr(pacing, "WORTH", np.inf)  # the bowl takes no time
     released = asyncio.Event()
 
     class Slow(Experiments):
         async def perform(self, number, work):  # type: ignore[no-untyped-def]  # passes all on
-            if not work.filler and work.asked:
+            if not work.filler and work.strategy == 1:
                 await released.wait()
+                work = replace(work, filler=True, asked=1000 + work.asked)  # in place of a fit
             return await super().perform(number, work)
 
     journal = tmp_path / "e.db"
     host = Slow(journal)
     await host.start()
-    strategies = "[sobol]\ngenerator = SobolGenerator\nmin_total_tells = 12\nmin_asks = 1\n"
+    config = config_of(
+        "[sobol]\ngenerator = SobolGenerator\nmin_asks = 1\n"
+        "[learn]\ngenerator = OptimizeAcqfGenerator\nmodel = GPRegressionModel\n"
+        "acqf = qLogNoisyExpectedImprovement\nmin_total_tells = 12\n",
+        {"in_flight": 1, "budget": 12},
+        names="sobol, learn",
+    )
     async with dispatching(Bowl(), 1) as farm:
-        _, experiment = await set_up(host, config_of(strategies, {"in_flight": 1, "budget": 12}))
+        _, experiment = await set_up(host, config)
         run = Run(host, 0, farm)
         await run.begin()
         going = asyncio.create_task(run.go())
@@ -280,6 +289,45 @@ async def test_points_fill_the_space_while_the_strategy_is_busy(
     assert all("was busy" in e.note for e in fillers)
     points = np.concatenate([e.points for e in events])[:, 0]
     assert len(np.unique(points, axis=0)) == len(points)
+
+
+@on_loop
+async def test_a_list_is_evaluated_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that waits for the next point of a list is given no point that is not in it."""
+    monkeypatch.setattr(pacing, "WORTH", np.inf)
+    monkeypatch.setattr(pacing, "IDLE_SHARE", 0.0)  # it would be filled in at once
+    runs: list[Run] = []
+    fillers: list[int] = []
+
+    class Slow(Experiments):
+        async def perform(self, number, work):  # type: ignore[no-untyped-def]  # passes all on
+            if work.filler:
+                fillers.append(work.count)
+            elif work.asked:
+                await until(lambda: not runs[0].now().in_flight)
+                for _ in range(100):  # the loop has seen that its worker is free
+                    await asyncio.sleep(0)
+            return await super().perform(number, work)
+
+    host = Slow(tmp_path / "e.db")
+    await host.start()
+    listed = [[i / 10, i / 10] for i in range(8)]
+    config = config_of(
+        f"[list]\ngenerator = ManualGenerator\n[ManualGenerator]\npoints = {listed}\n",
+        {"in_flight": 1},
+        names="list",
+    )
+    bowl = Bowl()
+    async with dispatching(bowl, 1) as farm:
+        await set_up(host, config)
+        runs.append(Run(host, 0, farm))
+        await runs[0].begin()
+        await runs[0].go()
+        await host.stop()
+    assert sorted(bowl.seen) == [x for x, _ in listed]
+    assert not fillers
 
 
 @on_loop
