@@ -122,7 +122,7 @@ class _Closed:
             run = Run(
                 experiments,
                 number,
-                Remote(farm.client),
+                Remote(farm.client, farm.reconnect),
                 in_flight=self._in_flight,
                 budget=self._budget,
             )

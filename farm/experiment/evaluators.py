@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from farm.call import Call, Hints, ModelInfo, Result
 from farm.client import Client
-from farm.errors import UnsupportedFeature
+from farm.errors import FarmError, Unavailable, UnsupportedFeature
 
 
 class Backend(Protocol):
@@ -44,10 +44,18 @@ class Around:
 
 
 class Remote:
-    """A farm, or UM-Bridge server, that a client has a line to. On the loop that made it."""
+    """A farm, or UM-Bridge server, that a client has a line to. On the loop that made it.
 
-    def __init__(self, client: Client) -> None:
+    reconnect: gives a client in place of one that cannot reach the farm, which it closes: a farm
+    that was started anew has another address and other keys. Raises FarmError.
+    """
+
+    def __init__(self, client: Client, reconnect: Callable[[], Client] | None = None) -> None:
         self._client = client
+        self._reconnect = reconnect
+        self._is_lost = False
+        self._flying = 0
+        self._finding = asyncio.Lock()
 
     async def describe(self, model: str, config: str) -> ModelInfo:
         """The model's tensors for a config. Raises FarmError."""
@@ -55,7 +63,33 @@ class Remote:
 
     async def submit(self, call: Call, hints: Hints) -> Result:
         """The result of a call. Raises FarmError; cancelling takes the call back."""
-        return await asyncio.wrap_future(self._client.submit(call, hints))
+        await self._find()
+        self._flying += 1
+        try:
+            result = await asyncio.wrap_future(self._client.submit(call, hints))
+        except Unavailable:
+            self._is_lost = True
+            raise
+        finally:
+            self._flying -= 1
+        self._is_lost = False
+        return result
+
+    async def _find(self) -> None:
+        """Connect anew to a farm that was lost. Raises Unavailable.
+
+        Not while there are calls in it: what cannot be reached may be behind one worker only.
+        """
+        if self._reconnect is None or not self._is_lost:
+            return
+        async with self._finding:
+            if self._flying or not self._is_lost:
+                return
+            try:
+                self._client = await asyncio.to_thread(self._reconnect)
+            except FarmError as error:
+                raise Unavailable(error.message) from error
+            self._is_lost = False
 
     async def places(self, model: str) -> int:
         """How many calls of the model run at once, at least 1; of a server that is no farm one.

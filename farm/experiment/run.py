@@ -284,7 +284,7 @@ class Run:
     async def _look(self) -> None:
         """See how many points the farm evaluates at once."""
         if self._in_flight is None:
-            with contextlib.suppress(Unavailable):  # it will be asked again
+            with contextlib.suppress(FarmError):  # it will be asked again
                 places = await self._farm.places(self._subject.model)
                 self._count_places()
                 self._pace.places = places

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import farm
-from farm.call import NO_HINTS, Call, Operation
-from farm.errors import ModelNotFound
+from farm.call import NO_HINTS, Call, Operation, Result
+from farm.errors import InvalidInput, ModelNotFound, Unavailable
 from farm.experiment.evaluators import Remote
 from tests.experiment.subjects import Bowl, dispatching
-from tests.loops import on_loop
+from tests.loops import on_loop, until
 
 CALL = Call("bowl", Operation.EVALUATE, (np.array([0.3]), np.array([0.2])))
+RESULT = Result((np.array([-0.25]),))
 
 
 @on_loop
@@ -40,3 +44,71 @@ def test_a_farm_elsewhere(tmp_path: Path) -> None:
 
     with farm.serve(Bowl(), workers=2) as client:
         check()
+
+
+@on_loop
+async def test_a_farm_that_was_started_anew_is_found_again() -> None:
+    with farm.serve(Bowl(), workers=1) as first:
+        remote = Remote(first, lambda: second)
+        assert (await remote.submit(CALL, NO_HINTS)).outputs[0] == pytest.approx(-0.25)
+    with farm.serve(Bowl(), workers=1) as second:
+        with pytest.raises(Unavailable):
+            await remote.submit(CALL, NO_HINTS)
+        assert (await remote.submit(CALL, NO_HINTS)).outputs[0] == pytest.approx(-0.25)
+
+
+class Calls:
+    """A client whose calls end as the test says."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Result]] = []
+
+    def submit(self, call: Call, hints: object) -> Future[Result]:
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+@on_loop
+async def test_a_connection_with_calls_in_it_is_kept() -> None:
+    """A call that cannot reach the model behind one worker is no reason to give up the others."""
+    first, second = Calls(), Calls()
+    reconnected: list[Any] = []
+
+    def reconnect() -> Any:
+        reconnected.append(second)
+        return second
+
+    remote = Remote(first, reconnect)  # type: ignore[arg-type]  # what of a client is used
+    long = asyncio.create_task(remote.submit(CALL, NO_HINTS))
+    failing = asyncio.create_task(remote.submit(CALL, NO_HINTS))
+    await until(lambda: len(first.futures) == 2)
+    first.futures[1].set_exception(Unavailable("away"))
+    with pytest.raises(Unavailable):
+        await failing
+    again = asyncio.create_task(remote.submit(CALL, NO_HINTS))
+    await until(lambda: len(first.futures) == 3)
+    assert not reconnected
+    for future in first.futures[::2]:
+        future.set_exception(Unavailable("away"))
+    await asyncio.wait([long, again])
+    later = asyncio.create_task(remote.submit(CALL, NO_HINTS))
+    await until(lambda: len(second.futures) == 1)
+    second.futures[0].set_result(RESULT)
+    assert await later is RESULT
+
+
+@on_loop
+async def test_a_farm_that_is_not_there_yet_is_unavailable() -> None:
+    lost = Calls()
+
+    def reconnect() -> Any:
+        raise InvalidInput("this is no farm")
+
+    remote = Remote(lost, reconnect)  # type: ignore[arg-type]  # what of a client is used
+    calling = asyncio.create_task(remote.submit(CALL, NO_HINTS))
+    await until(lambda: len(lost.futures) == 1)
+    lost.futures[0].set_exception(Unavailable("away"))
+    with pytest.raises(Unavailable, match="away"):
+        await calling
+    with pytest.raises(Unavailable, match="this is no farm"):
+        await remote.submit(CALL, NO_HINTS)
