@@ -7,14 +7,15 @@ layers would cost a call a third of its speed.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.protocols.json_numbers import NonFinite
 from farm.server.access import Access
-from farm.server.api import create_api
 from farm.server.asgi import USER, answer_refused, headers_of, peer_of
 from farm.server.door import INTERNAL_ERROR, Backend, Door, Refused
 from farm.server.graphpipe import GraphPipeDoor
@@ -52,7 +53,14 @@ def create_app(
     """
     limit, non_finite = settings.max_body_bytes, NonFinite(settings.non_finite)
     umbridge = UmBridgeDoor(backend, non_finite=non_finite)
-    api = create_api(backend, max_body_bytes=limit, non_finite=non_finite, in_flight=in_flight)
+    api = Later(
+        "farm.server.api",
+        "create_api",
+        backend,
+        max_body_bytes=limit,
+        non_finite=non_finite,
+        in_flight=in_flight,
+    )
     doors: dict[str, Door] = {str(path): umbridge for path in PATHS}
     graphpipe = GraphPipeDoor(backend, default=settings.graphpipe_default)
     doors |= {"/": graphpipe, "/metrics": metrics_door(backend)}
@@ -67,6 +75,29 @@ def create_app(
         kserve=(kserve, streams),
         graphpipe=graphpipe,
     )
+
+
+class Later:
+    """An ASGI application that is imported and made when the first request is for it.
+
+    FastAPI takes as long to import as all the rest of a front door, and many a farm never needs it.
+    """
+
+    def __init__(self, module: str, name: str, /, *arguments: Any, **options: Any) -> None:
+        """Where the function that makes it is, and what that is called with."""
+        self._module = module
+        self._name = name
+        self._arguments = arguments
+        self._options = options
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            # In a thread: meanwhile calls come and go.
+            module = await asyncio.to_thread(importlib.import_module, self._module)
+            if self._app is None:  # nobody was quicker
+                self._app = getattr(module, self._name)(*self._arguments, **self._options)
+        await self._app(scope, receive, send)
 
 
 class FrontDoor:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import farm
+from farm.server.app import Later
 from tests.front_door import Door, front_door, read_answer
 
 TOKEN = "t0ken"
@@ -98,3 +103,40 @@ def test_a_websocket_is_not_answered_with_a_crash(door: Door) -> None:
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "eA=="}
     assert door.ask("GET", "/farm/status", headers=headers).status == 200
     assert door.ask("GET", "/Info").status == 200
+
+
+def test_a_farm_starts_without_the_framework() -> None:
+    code = "import sys, farm.server.farm; sys.exit('fastapi' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+made: list[tuple[str, int]] = []
+
+
+def make(name: str, *, limit: int) -> ASGIApp:
+    made.append((name, limit))
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "answer", "made": len(made)})
+
+    return answer
+
+
+def test_an_application_is_made_once_by_the_first_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "the_application", sys.modules[__name__])
+    app = Later("the_application", "make", "api", limit=3)
+    heard: list[Message] = []
+
+    async def receive() -> Message:
+        raise AssertionError("nobody reads")
+
+    async def send(message: Message) -> None:
+        heard.append(message)
+
+    async def ask_together() -> None:
+        await asyncio.gather(*(app({}, receive, send) for _ in range(3)))
+
+    assert made == []
+    asyncio.run(ask_together())
+    assert made == [("api", 3)]
+    assert heard == [{"type": "answer", "made": 1}] * 3
