@@ -29,6 +29,8 @@ SETUPS = -1
 """The turn that setups wait for: they are numbered one after another."""
 MAX_POINTS = 10_000
 """Of one ask. An answer of more than about 100 is already too long for the Python client."""
+MAX_NUMBERS = 1_000_000
+"""Of the points of one ask: the answer has 20 MB, and others wait a second while it is written."""
 
 
 class World(Protocol):
@@ -222,7 +224,9 @@ class Session:
 
 
 def _ask(experiment: Experiment, message: Mapping[str, Any], now: float) -> Step:
-    count = messages.whole_number(message, "num_points", least=0, most=MAX_POINTS)
+    config = experiment.config
+    most = min(MAX_POINTS, MAX_NUMBERS // (config.stimuli * len(config.parameters)))
+    count = messages.whole_number(message, "num_points", least=0, most=most)
     count = 1 if count is None else count
     fixed = messages.held(experiment.space, message.get("fixed_pars"), "fixed_pars")
     if count == 0:

@@ -113,17 +113,15 @@ def encode_answer(answer: Mapping[str, Any]) -> bytes:
 
 def encode_error(error: str, received: Any) -> bytes:
     """An error answer. received: a request's `whole` or a fault's `received`, perhaps shortened."""
-    answer = encode_answer({"server_error": error, "message": received})
-    for length in (400, 40, 4):
+    wholes = [received] if _may_fit(received) else []
+    for message in (*wholes, *(_shortened(received, length) for length in (400, 40, 4))):
+        answer = encode_answer({"server_error": error, "message": message})
         if len(answer) <= ANSWER_BYTES:
             return answer
-        answer = encode_answer({"server_error": error, "message": _shortened(received, length)})
-    if len(answer) <= ANSWER_BYTES:
-        return answer
     # Text that is not ASCII takes up to twelve bytes a character.
     kind = received.get("type") if isinstance(received, Mapping) else None
-    message = {"type": _short(kind)} if isinstance(kind, str) else None
-    return encode_answer({"server_error": _short(error, 300), "message": message})
+    named = {"type": _short(kind)} if isinstance(kind, str) else None
+    return encode_answer({"server_error": _short(error, 300), "message": named})
 
 
 def encode_request(
@@ -157,6 +155,23 @@ def _clean(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_clean(entry) for entry in value]
     return value
+
+
+def _may_fit(value: Any) -> bool:
+    """Whether an answer has room for so much text and so many values.
+
+    Of a long value little is looked at: to encode all of it would hold up every other client.
+    """
+    left, waiting = ANSWER_BYTES, [value]
+    while waiting and left >= 0:
+        entry = waiting.pop()
+        if isinstance(entry, str | Mapping | list | tuple):
+            left -= len(entry)
+            if isinstance(entry, Mapping) and left >= 0:
+                waiting += [*entry.keys(), *entry.values()]
+            elif not isinstance(entry, str) and left >= 0:
+                waiting += entry
+    return left >= 0
 
 
 def _shortened(value: Any, length: int) -> Any:

@@ -238,6 +238,17 @@ def test_numbers_of_points_that_are_none(talk: Talk, count: Any) -> None:
     assert state(talk.current) == before
 
 
+def test_points_of_many_parameters_are_fewer_in_one_ask(talk: Talk) -> None:
+    names = [f"p{i}" for i in range(200)]
+    lists = f"parnames = [{', '.join(names)}]\nlb = [{'0,' * 200}]\nub = [{'1,' * 200}]"
+    talk.setup(TWO.replace("parnames = [x1, x2]", lists))
+    with pytest.raises(InvalidInput, match="a whole number from 0 to 5000"):
+        talk.say("ask", {"num_points": 5001})
+    talk.setup(PAIRS.replace("parnames = [x1, x2]", lists))
+    with pytest.raises(InvalidInput, match="a whole number from 0 to 2500"):
+        talk.say("ask", {"num_points": 2501})
+
+
 def test_asks_of_any_size_give_the_same_sequence(talk: Talk) -> None:
     one_by_one = [talk.ask() for _ in range(5)]
     talk.setup()

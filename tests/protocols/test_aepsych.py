@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -163,6 +164,20 @@ def test_a_long_request_is_repeated_by_its_beginnings() -> None:
     wide = {str(i): {str(k): "\U0001f600" * 50 for k in range(30)} for i in range(30)}
     deep = {"type": "tell", "message": {str(i): wide for i in range(30)}}
     assert json.loads(encode_error("no", deep))["message"] == {"type": "tell"}
+
+
+class Long(list[Any]):
+    """A list of which parts may be taken, but which nobody may go through."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("all of it was looked at")
+
+
+@pytest.mark.parametrize("beside", [{}, {"note": "a" * 5000}])
+def test_all_of_a_long_request_is_not_looked_at(beside: dict[str, Any]) -> None:
+    whole = {"type": "tell", "message": {"config": {"x": Long([0.5] * 5000)}, **beside}}
+    answer = json.loads(encode_error("no", whole))
+    assert answer["message"]["message"]["config"]["x"][-1] == "... 5000 entries in all"
 
 
 MESSAGES = st.dictionaries(
