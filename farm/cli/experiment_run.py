@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import click
@@ -17,14 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, open_farm
-from farm.errors import FarmError, InvalidInput
+from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
 from farm.experiment.best import best_told
 from farm.experiment.evaluators import Remote
 from farm.experiment.events import RunPhase
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
 from farm.experiment.host import Experiments
-from farm.experiment.run import Progress, Run
+from farm.experiment.run import Progress, Run, check_ends, fitting_model
 from farm.experiment.subject import read_subject
 from farm.protocols.aepsych import Request
 from farm.server.aepsych import AepsychServer, read_address
@@ -73,6 +73,11 @@ LINE_EVERY_S = 60.0
     metavar="HOST:PORT",
     help="Serve AEPsych's clients meanwhile, who may ask and query the same experiment.",
 )
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Let --aepsych listen beyond this machine, for everybody there.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the end as JSON on stdout.")
 def run(
     config: Path,
@@ -82,6 +87,7 @@ def run(
     in_flight: int | None,
     budget: int | None,
     aepsych: str | None,
+    insecure: bool,
     as_json: bool,
 ) -> int:
     """Run the experiment of CONFIG: ask for points, evaluate them on a farm, tell the outcomes.
@@ -90,80 +96,145 @@ def run(
     inputs and outputs mean. Ctrl-C waits for the points in flight; twice leaves at once. Either
     way the same command goes on where it stopped.
     """
-    text = config.read_text(encoding="utf-8")
-    read_subject(read_config(text))
-    address = None if aepsych is None else read_address(aepsych, insecure=False)
+    text = _text_of(config)
+    subject = read_subject(read_config(text))
+    address = None if aepsych is None else read_address(aepsych, insecure=insecure)
     journal = journal or config.with_suffix(".db")
-    with open_farm(target, journal) as farm:
-        closed = _Closed(journal, text, new=new, in_flight=in_flight, budget=budget)
-        return uvloop.run(closed.go(farm, address, as_json=as_json))
+    target, kills = _limited(target, subject.time_limit_s)
+    with _kept(journal) as experiments, open_farm(target, journal) as farm:
+        closed = _Closed(experiments, text, new=new, in_flight=in_flight, budget=budget)
+        try:
+            return uvloop.run(closed.go(farm, address, kills=kills, as_json=as_json))
+        except (InvalidInput, ModelNotFound, UnsupportedFeature) as error:
+            # It is refused, which is no fault of the models: what they said need not be kept.
+            raise click.ClickException(error.message) from error
+
+
+def _text_of(config: Path) -> str:
+    try:
+        return config.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{config} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}"
+        ) from None
+
+
+def _limited(target: Target, time_limit_s: float | None) -> tuple[Target, bool]:
+    """The farm with the time limit of [farm], and whether it keeps that one: one of our own does,
+    as it can kill the model."""
+    if time_limit_s is None or not target.models or target.dask:
+        return target, False
+    least_s = min(filter(None, (time_limit_s, target.time_limit_s)))
+    return dataclasses.replace(target, time_limit_s=least_s), True
+
+
+@contextlib.contextmanager
+def _kept(journal: Path) -> Iterator[Experiments]:
+    """The experiments of a journal, which is nobody else's for the block. Raises Unavailable."""
+    experiments = Experiments(journal)
+    uvloop.run(experiments.start())
+    try:
+        yield experiments
+    finally:
+        uvloop.run(experiments.stop())
 
 
 class _Closed:
     """One run of the command."""
 
     def __init__(
-        self, journal: Path, text: str, *, new: bool, in_flight: int | None, budget: int | None
+        self,
+        experiments: Experiments,
+        text: str,
+        *,
+        new: bool,
+        in_flight: int | None,
+        budget: int | None,
     ) -> None:
-        self._journal = journal
+        self._experiments = experiments
         self._text = text
         self._new = new
         self._in_flight = in_flight
         self._budget = budget
         self._asked_to_stop = 0
+        self._console = Console(stderr=True)
 
-    async def go(self, farm: OpenFarm, address: tuple[str, int] | None, *, as_json: bool) -> int:
+    async def go(
+        self, farm: OpenFarm, address: tuple[str, int] | None, *, kills: bool, as_json: bool
+    ) -> int:
         """The exit status."""
-        experiments = Experiments(self._journal)
-        await experiments.start()
-        console = Console(stderr=True)
         try:
-            number = await self._experiment(experiments, console)
+            evaluator = Remote(farm.client, farm.reconnect)
+            number = await self._number(evaluator)
+            experiment = self._experiments.experiments[number]
             run = Run(
-                experiments,
+                self._experiments,
                 number,
-                Remote(farm.client, farm.reconnect),
+                evaluator,
                 in_flight=self._in_flight,
                 budget=self._budget,
+                kills=kills,
             )
-            async with _served(experiments, address, console):
+            async with self._served(address):
                 await run.begin()
-                await self._watched(run, experiments.experiments[number], console)
+                await self._watched(run, experiment)
             if self._asked_to_stop > 1:
                 farm.hurry()
             progress = run.now()
         finally:
-            await experiments.stop()
-        experiment = experiments.experiments[number]
+            await self._experiments.stop()
         if as_json:
             click.echo(json.dumps(dataclasses.asdict(progress)))
-        for line in _summary(progress, experiment, self._journal):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        for line in _summary(progress, experiment, self._experiments.db_name):
+            self._say(line)
         if experiment.run is RunPhase.ENDED:
             return 0
         return 130 if self._asked_to_stop else 1
 
-    async def _experiment(self, experiments: Experiments, console: Console) -> int:
-        """The number of the experiment to run: that of the same configuration, or a new one."""
-        wanted = read_config(self._text).text
-        same = [n for n, e in experiments.experiments.items() if e.config.text == wanted]
+    async def _number(self, farm: Remote) -> int:
+        """Of the experiment to run: that of the same configuration, or a new one, which fits."""
+        known, journal = self._experiments.experiments, self._experiments.db_name
+        config = read_config(self._text)
+        same = [n for n, e in known.items() if e.config.text == config.text]
         if same and not self._new:
-            known = experiments.experiments[same[-1]]
-            if known.finished:
-                raise InvalidInput(
-                    f"experiment {same[-1]} in {self._journal} has this configuration and is "
-                    "finished; --new begins another"
-                )
-            console.print(
-                f"goes on with experiment {same[-1]} in {self._journal}: {known.told} told",
-                highlight=False,
-            )
+            experiment = known[same[-1]]
+            if experiment.finished and not experiment.evaluating:
+                end = "is finished; --new begins another"
+                self._say(f"experiment {same[-1]} in {journal} has this configuration and {end}")
+            else:
+                told = f"{experiment.told} told"
+                self._say(f"goes on with experiment {same[-1]} in {journal}: {told}")
             return same[-1]
+        # What is refused leaves no experiment behind.
+        subject = read_subject(config)
+        check_ends(config, subject, self._budget)
+        await fitting_model(subject, farm)
         request = Request("setup", {"config_str": self._text}, {})
-        reply = await experiments.handle(experiments.session(), request)
-        return int(reply.answer["strat_id"])
+        reply = await self._experiments.handle(self._experiments.session(), request)
+        number = int(reply.answer["strat_id"])
+        if number and not same:
+            self._say(
+                f"begins experiment {number} in {journal}: those before have another configuration"
+            )
+        return number
 
-    async def _watched(self, run: Run, experiment: Experiment, console: Console) -> None:
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    @contextlib.asynccontextmanager
+    async def _served(self, address: tuple[str, int] | None) -> AsyncIterator[None]:
+        """AEPsych's clients are served for the block, if there is an address for them."""
+        if address is None:
+            yield
+            return
+        server = AepsychServer(self._experiments, host=address[0], port=address[1])
+        self._say(f"AEPsych's clients at {await server.start()}")
+        try:
+            yield
+        finally:
+            await server.stop(0.0)
+
+    async def _watched(self, run: Run, experiment: Experiment) -> None:
         loop = asyncio.get_running_loop()
         going = loop.create_task(run.go())
 
@@ -171,7 +242,7 @@ class _Closed:
             self._asked_to_stop += 1
             if self._asked_to_stop == 1:
                 waiting = run.now().in_flight
-                console.print(f"waits for {waiting} points in flight; once more to leave at once")
+                self._say(f"waits for {waiting} points in flight; once more to leave at once")
                 run.pause("interrupted")
             else:
                 going.cancel()
@@ -179,30 +250,14 @@ class _Closed:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
         for warning in experiment.warnings:
-            console.print(warning, highlight=False, markup=False, soft_wrap=True)
-        with Display(console) as display:
+            self._say(warning)
+        with Display(self._console) as display:
             while not going.done():
                 display.show(run.now(), best_text(experiment))
                 await asyncio.wait([going], timeout=SHOW_EVERY_S)
             display.show(run.now(), best_text(experiment))
         with contextlib.suppress(asyncio.CancelledError):
             await going
-
-
-@contextlib.asynccontextmanager
-async def _served(
-    experiments: Experiments, address: tuple[str, int] | None, console: Console
-) -> AsyncIterator[None]:
-    """AEPsych's clients are served for the block, if there is an address for them."""
-    if address is None:
-        yield
-        return
-    server = AepsychServer(experiments, host=address[0], port=address[1])
-    console.print(f"AEPsych's clients at {await server.start()}", highlight=False)
-    try:
-        yield
-    finally:
-        await server.stop(0.0)
 
 
 class Display:
@@ -267,7 +322,7 @@ def _facts(progress: Progress) -> list[str]:
     return facts
 
 
-def _summary(progress: Progress, experiment: Experiment, journal: Path) -> list[str]:
+def _summary(progress: Progress, experiment: Experiment, journal: str) -> list[str]:
     """What is said at the end."""
     how = {RunPhase.ENDED: "ended", RunPhase.PAUSED: "paused"}.get(progress.phase, "left")
     lines = [

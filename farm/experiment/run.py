@@ -20,11 +20,12 @@ import numpy as np
 
 from farm.call import Array, Call, Hints, ModelInfo, Result, canonical_config
 from farm.errors import Cancelled, FarmError, InvalidInput, ModelNotFound, Overloaded, Unavailable
+from farm.experiment.config import Config
 from farm.experiment.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.experiment import Experiment
 from farm.experiment.names import MODEL_FREE
 from farm.experiment.pacing import Pace
-from farm.experiment.subject import read_subject
+from farm.experiment.subject import Subject, read_subject
 from farm.experiment.work import Answered, Generate, Generated, Work
 
 log = logging.getLogger(__name__)
@@ -98,11 +99,29 @@ class Progress:
     message: str
 
 
+def check_ends(config: Config, subject: Subject, budget: int | None) -> None:
+    """Raise InvalidInput when nothing would ever end the loop. budget: instead of [farm]'s."""
+    last = config.strategies[-1]
+    if last.run_indefinitely and (budget or subject.budget or subject.max_time_s) is None:
+        raise InvalidInput(
+            f"strategy {last.name!r} runs indefinitely; expected [farm] budget = the number of "
+            "evaluations after which to stop, or max_time"
+        )
+
+
+async def fitting_model(subject: Subject, farm: Evaluator) -> ModelInfo:
+    """The subject's model. Raises FarmError when the farm has none, or the two do not fit."""
+    info = await farm.describe(subject.model, canonical_config(subject.config))
+    subject.check(info)
+    return info
+
+
 class Run:
     """One stretch of the loop: `begin`, then `go` until it ends, is paused or cancelled.
 
-    in_flight, budget: instead of what [farm] says. Raises InvalidInput, UnsupportedFeature when
-    the experiment has no subject.
+    in_flight, budget: instead of what [farm] says. kills: the farm ends what takes longer than the
+    time limit that [farm] says; else an answer is waited for no longer than that.
+    Raises InvalidInput, UnsupportedFeature when the experiment has no subject.
     """
 
     def __init__(
@@ -113,6 +132,7 @@ class Run:
         *,
         in_flight: int | None = None,
         budget: int | None = None,
+        kills: bool = False,
     ) -> None:
         self._host = host
         self._number = number
@@ -121,12 +141,11 @@ class Run:
         self._in_flight = in_flight or self._subject.in_flight
         self._budget = budget or self._subject.budget
         self._asked_for = (in_flight, budget)
-        last = self._experiment.config.strategies[-1]
-        if last.run_indefinitely and self._budget is None:
-            raise InvalidInput(
-                f"strategy {last.name!r} runs indefinitely; expected [farm] budget = the number "
-                "of evaluations after which to stop"
-            )
+        self._hints = Hints(
+            client=f"experiment {number}",
+            deadline_s=None if kills else self._subject.time_limit_s,
+        )
+        check_ends(self._experiment.config, self._subject, self._budget)
         self.leaving = False
         """Whether it has come to its end, which is about to be recorded."""
         # Of the stretch that runs, from `begin` on.
@@ -191,9 +210,7 @@ class Run:
 
         Raises FarmError when it has no such model, or the subject does not fit it.
         """
-        subject = self._subject
-        self._info = await self._farm.describe(subject.model, canonical_config(subject.config))
-        subject.check(self._info)
+        self._info = await fitting_model(self._subject, self._farm)
         await self._look()
         in_flight, budget = self._asked_for
 
@@ -420,10 +437,9 @@ class Run:
     async def _submitted(self, call: Call) -> Result:
         """The result; a farm that is full or away is waited for. Raises FarmError."""
         pause_s = FIRST_PAUSE_S
-        hints = Hints(client=f"experiment {self._number}", deadline_s=self._subject.time_limit_s)
         while True:
             try:
-                result = await self._farm.submit(call, hints)
+                result = await self._farm.submit(call, self._hints)
             except (Overloaded, Unavailable) as error:
                 # The first reason stays: what follows says how long it has been.
                 self._message = self._message or f"waiting for the farm: {error.message}"

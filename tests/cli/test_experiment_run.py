@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from farm.cli.experiment_run import Display
-from farm.experiment.events import Asked, RunPhase, Told
+from farm.experiment.events import Asked, Failed, RunPhase, Told
 from farm.experiment.journal import read_journal
 from farm.experiment.run import Progress
 from tests.loops import wait_until
@@ -27,11 +27,20 @@ BOWL = """
 import pathlib, time
 import farm
 
+HELD = pathlib.Path("held")  # has the number of evaluations that it lets pass
+
+def holds(number):
+    try:
+        return number > int(HELD.read_text() or 0)
+    except FileNotFoundError:
+        return False
+
 @farm.model(name="bowl", inputs={"x": 1, "y": 1}, outputs={"height": 1})
 def bowl(x, y, config):
     with open("evaluated", "a") as file:
         file.write(f"{float(x[0])!r}\\n")
-    while pathlib.Path("held").exists():
+    number = len(open("evaluated").readlines())
+    while holds(number):
         time.sleep(0.01)
     if x[0] > config.get("edge", 2):
         raise ValueError("beyond the edge")
@@ -96,10 +105,10 @@ def test_from_configuration_to_the_end(folder: Path) -> None:
     assert told_ids(folder / "tune.db") == list(range(progress["told"]))
     assert not (folder / "tune.db.run").exists(), "the farm's run folder is gone with it"
 
-    status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
-    assert status == 2
-    assert err.startswith("farm: error: experiment 0 in tune.db")
-    assert "--new" in err
+    status, out, err = run_farm(*RUN, "bowl.py", "--json", cwd=folder)
+    assert status == 0, err
+    assert (json.loads(out)["phase"], json.loads(out)["told"]) == ("ended", 0)
+    assert "experiment 0 in tune.db has this configuration and is finished; --new" in err
     status, _, err = run_farm(*RUN, "bowl.py", "--new", "--budget", "3", cwd=folder)
     assert status == 0
     assert "experiment 1 ended: the budget of 3 evaluations is spent" in err
@@ -127,6 +136,24 @@ def test_killed_it_goes_on_where_it_was(folder: Path) -> None:
     assert told_ids(journal) == asked
     points = [tuple(p) for e in events if isinstance(e, Asked) for p in e.points[:, 0].tolist()]
     assert len(set(points)) == len(points), "the sequence goes on, not again"
+
+
+@pytest.mark.slow
+def test_killed_while_the_last_points_are_evaluated(folder: Path) -> None:
+    """All are asked for, so that the strategies are finished; what is in flight is not given up."""
+    config = folder / "tune.ini"
+    config.write_text(config.read_text().replace("[sobol, random]", "[sobol]"))
+    (folder / "held").write_text("7")
+    with started(folder, "--workers", "1", "--in-flight", "1") as process:
+        wait_until(lambda: evaluated(folder) == 8, LIMIT_S)
+        process.kill()
+        process.wait(LIMIT_S)
+    assert told_ids(folder / "tune.db") == list(range(7))
+    (folder / "held").unlink()
+    status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
+    assert status == 0, err
+    assert "goes on with experiment 0 in tune.db: 7 told" in err
+    assert told_ids(folder / "tune.db") == list(range(8))
 
 
 @pytest.mark.slow
@@ -223,6 +250,64 @@ def test_mistakes_are_one_line(folder: Path, old: str, new: str, complaint: str)
     (line,) = err.splitlines()
     assert line.startswith("farm: error: ")
     assert complaint in line
+
+
+def test_a_refused_configuration_leaves_nothing_behind(folder: Path) -> None:
+    """So that the journal has one experiment only, when it is mended, and no log of a farm."""
+    config = folder / "tune.ini"
+    right = config.read_text()
+    for wrong in (
+        right + "outcome.outcome_1 = depth\n",
+        right.replace("model = bowl", "model = ball"),
+        right.replace("min_asks = 12", "run_indefinitely = true"),
+    ):
+        config.write_text(wrong)
+        status, _, err = run_farm(*RUN, "bowl.py", "--workers", "1", cwd=folder)
+        assert status == 2, err
+    assert list(read_journal(folder / "tune.db")) == []
+    assert not (folder / "tune.db.run").exists()
+
+
+def test_a_configuration_that_is_no_text(folder: Path) -> None:
+    (folder / "tune.ini").write_bytes(b"# caf\xe9\n" + CONFIG.encode())
+    status, out, err = run_farm(*RUN, "bowl.py", cwd=folder)
+    assert (status, out) == (2, "")
+    assert err == "farm: error: tune.ini is not UTF-8: byte 0xe9 at 5\n"
+
+
+def test_one_journal_is_for_one_run(folder: Path) -> None:
+    (folder / "held").touch()
+    with started(folder, "--workers", "1"):
+        wait_until(lambda: evaluated(folder) == 1, LIMIT_S)
+        status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
+        assert status == 2
+        assert err.startswith("farm: error: another server has the journal tune.db;")
+
+
+@pytest.mark.slow
+def test_another_configuration_is_another_experiment(folder: Path) -> None:
+    assert run_farm(*RUN, "bowl.py", "--budget", "2", cwd=folder)[0] == 0
+    with (folder / "tune.ini").open("a") as file:
+        file.write("budget = 3\n")
+    status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
+    assert status == 0
+    assert "begins experiment 1 in tune.db: those before have another configuration" in err
+
+
+@pytest.mark.slow
+def test_a_model_that_hangs_holds_up_no_other_point(folder: Path) -> None:
+    """The time limit of [farm] is also that of the farm that lives as long as the loop."""
+    model = (folder / "bowl.py").read_text()
+    hang = "    if number in (2, 3):\n        time.sleep(1000)\n"
+    (folder / "bowl.py").write_text(model.replace("    if x[0] >", hang + "    if x[0] >"))
+    with (folder / "tune.ini").open("a") as file:
+        file.write("time_limit = 1\n")
+    status, _, err = run_farm(*RUN, "bowl.py", "--workers", "1", "--in-flight", "1", cwd=folder)
+    assert status == 0, err
+    failed = [event for event in read_journal(folder / "tune.db") if isinstance(event, Failed)]
+    assert [(e.ids, e.attempts, e.error.split(":")[0]) for e in failed] == [
+        ((1,), 2, "TimeLimitExceeded")
+    ]
 
 
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,6 +107,8 @@ async def test_the_budget_ends_it(tmp_path: Path) -> None:
         await set_up(host, config_of(forever))
         with pytest.raises(InvalidInput, match=r"runs indefinitely.*budget"):
             Run(host, 1, farm)
+        await set_up(host, config_of(forever, {"max_time": 5}))
+        Run(host, 2, farm)
 
 
 @on_loop
