@@ -30,7 +30,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
+# Tests start farm some hundred times, which need not compile it each where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP) ## the default test suite, under five minutes, in JOBS=3 processes
+	@$(BIN)/python -m compileall -q farm
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load

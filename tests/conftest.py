@@ -21,6 +21,8 @@ settings.load_profile("farm")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 NO_SKIPS = os.environ.get("FARM_NO_SKIPS") == "1"
 
 
