@@ -7,7 +7,8 @@ message mean is in `messages.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -31,6 +32,9 @@ MAX_POINTS = 10_000
 """Of one ask. An answer of more than about 100 is already too long for the Python client."""
 MAX_NUMBERS = 1_000_000
 """Of the points of one ask: the answer has 20 MB, and others wait a second while it is written."""
+
+LONGEST_NOTES = 2000
+"""Bytes of the notes in `info`: of the whole answer the Python client reads 4096."""
 
 
 class World(Protocol):
@@ -203,8 +207,8 @@ class Session:
             "current_strat_finished": experiment.finished,
             "current_strat_can_fit": _can_fit(experiment),
         }
-        notes = [*experiment.warnings, *([experiment.note] if experiment.note else [])]
-        return info | ({"notes": notes} if notes else {})
+        notes = [*([experiment.note] if experiment.note else []), *experiment.warnings]
+        return info | ({"notes": _readable(notes)} if notes else {})
 
     def _run(self, action: RunAction, message: Mapping[str, Any]) -> Step:
         experiment = self._experiment(messages.experiment_number(message))
@@ -301,6 +305,16 @@ def _bounds(config: Config) -> dict[str, Any]:
         p.name: list(unit if p.kind is ParameterKind.FIXED else (p.lower, p.upper))
         for p in config.parameters
     }
+
+
+def _readable(notes: Sequence[str]) -> list[str]:
+    """The first of the notes, as many as clients can read."""
+    left = LONGEST_NOTES
+    for shown, note in enumerate(notes):
+        left -= len(json.dumps(note))
+        if left < 0:
+            return [*notes[:shown], f"{len(notes) - shown} more, in the server's log"]
+    return list(notes)
 
 
 def _can_fit(experiment: Experiment) -> bool:

@@ -12,6 +12,7 @@ from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.experiment.events import Asked, Event, Finished, Released, SetUp, Told
 from farm.experiment.experiment import PENDING_LIMIT_S
 from farm.experiment.session import MAX_POINTS, SETUPS, RunAction, RunCommand
+from farm.protocols.aepsych import ANSWER_BYTES, encode_answer
 from tests.experiment.talk import (
     FARM,
     MANUAL,
@@ -211,6 +212,18 @@ def test_what_is_understood_as_something_else_is_said_in_info() -> None:
     talk = Talk()
     talk.setup(TWO.replace("outcome_types = [continuous]", "outcome_type = single_continuous"))
     assert any("single_continuous" in note for note in talk.say("info")["notes"])
+
+
+def test_notes_are_as_many_as_clients_can_read() -> None:
+    talk = Talk()
+    names = [f"strategy_{i}" for i in range(60)]
+    sections = "".join(f"[{n}]\ngenerator = SobolGenerator\nn_trials = 2\n" for n in names)
+    strategies = f"strategy_names = [{', '.join(names)}]"
+    talk.setup(TWO.replace("strategy_names = [init_strat]", strategies) + sections)
+    info = talk.say("info")
+    assert info["notes"][0] == "[strategy_0] n_trials is an older spelling of min_asks"
+    assert info["notes"][-1] == f"{60 - len(info['notes']) + 1} more, in the server's log"
+    assert len(encode_answer(info)) <= ANSWER_BYTES
 
 
 # ask
