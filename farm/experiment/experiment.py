@@ -363,13 +363,19 @@ class Experiment:
         return later[0] if later else having[-1] if having else None
 
     def match(self, points: Array) -> tuple[int | None, ...]:
-        """For each point, shape (n, stimuli, d), the id of the pending one that it is, or None."""
+        """For each point, shape (n, stimuli, d), the id of the pending one that it is, or None.
+
+        What a closed loop has evaluated is told by the loop, and by nobody else.
+        """
         ids: list[int | None] = [None] * len(points)
-        if len(self._pending) and len(points):
+        own = list(self.evaluating) if self.run is RunPhase.RUNNING else []
+        open_ = np.flatnonzero(~np.isin(self._pending.ids, own))
+        if len(open_) and len(points):
             # Most clients send back what they got; to compare all with all takes longer.
-            rows = self._pending.find(points) if len(points) > 1 else np.array([-1])
+            one = np.array([-1])
+            rows = self._pending.find(points, open_) if len(points) > 1 else one
             left = np.flatnonzero(rows < 0)
-            others = np.setdiff1d(np.arange(len(self._pending)), rows)
+            others = np.setdiff1d(open_, rows)
             near = np.array(
                 self.space.matches(points[left], self._pending.points[others]), dtype=np.int64
             )

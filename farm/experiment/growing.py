@@ -65,10 +65,10 @@ class Pool:
         self.points = np.concatenate([self.points, points])
         self.times = np.concatenate([self.times, np.full(len(ids), time)])
 
-    def find(self, points: Array) -> Array:
-        """For each point the row that equals it, or -1; each row once, the oldest first."""
+    def find(self, points: Array, among: Array) -> Array:
+        """For each point the row of `among` that equals it, or -1; each once, the oldest first."""
         rows: defaultdict[bytes, list[int]] = defaultdict(list)
-        for row in reversed(range(len(self.ids))):
+        for row in reversed(among.tolist()):
             rows[self.points[row].tobytes()].append(row)
         found = (rows[point.tobytes()] for point in points)
         return np.array([left.pop() if left else -1 for left in found], dtype=np.int64)

@@ -175,12 +175,22 @@ class Run:
         self._ending = self._ending or why
         self._changed.set()
 
-    def resume(self) -> bool:
-        """Take a pause back that has not come to its end; False when it is too late for that."""
-        if not self.leaving:
-            self._pausing, self._ending = False, ""
-            self._changed.set()
-        return not self.leaving
+    def resume(self, in_flight: int | None = None, budget: int | None = None) -> None:
+        """Take a pause back that has not come to its end, see `leaving`.
+
+        Raises InvalidInput when these are others than it began with; None: as they are.
+        """
+        for name, wanted, has in zip(
+            ("in_flight", "budget"), (in_flight, budget), self._asked_for, strict=True
+        ):
+            if wanted not in (None, has):
+                as_it_is = "as its configuration says" if has is None else f"with {name} = {has}"
+                raise InvalidInput(
+                    f"experiment {self._number} runs already, {as_it_is}; to run it with "
+                    f"{name} = {wanted}, pause it and wait until it is paused"
+                )
+        self._pausing, self._ending = False, ""
+        self._changed.set()
 
     def now(self) -> Progress:
         """How far it is."""

@@ -48,10 +48,12 @@ class Runs:
         """Carry out `run`, `pause` or `status`; gives the answer. Raises FarmError."""
         number = command.experiment
         run = self._runs.get(number)
-        if command.action is RunAction.RUN and run is not None and not run.resume():
+        while command.action is RunAction.RUN and run is not None and run.leaving:
             await asyncio.wait([self._tasks[number]])
             run = self._runs.get(number)
-        if command.action is RunAction.RUN and run is None:
+        if command.action is RunAction.RUN and run is not None:
+            run.resume(command.in_flight, command.budget)
+        elif command.action is RunAction.RUN:
             in_flight, budget = command.in_flight, command.budget
             run = Run(self._host, number, self._farm, in_flight=in_flight, budget=budget)
             self._runs[number] = run

@@ -59,6 +59,8 @@ def test_what_equals_is_found_once_and_the_oldest_first() -> None:
     pool = Pool((1, 1))
     pool.add([3, 5, 7, 8], np.array([[[1.0]], [[2.0]], [[1.0]], [[4.0]]]), 0.0)
     points = np.array([[[1.0]], [[4.0]], [[1.0]], [[1.0]], [[2.5]]])
-    assert pool.find(points).tolist() == [0, 3, 2, -1, -1]
-    assert Pool((1, 1)).find(points).tolist() == [-1] * 5
-    assert pool.find(points[:0]).tolist() == []
+    every = np.arange(len(pool))
+    assert pool.find(points, every).tolist() == [0, 3, 2, -1, -1]
+    assert pool.find(points, every[1:]).tolist() == [2, 3, -1, -1, -1]
+    assert Pool((1, 1)).find(points, np.arange(0)).tolist() == [-1] * 5
+    assert pool.find(points[:0], every).tolist() == []

@@ -236,6 +236,31 @@ async def test_a_client_asks_and_finishes_meanwhile(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_a_client_that_tells_the_points_of_the_loop(tmp_path: Path) -> None:
+    """They are trials of its own: the loop evaluates and tells all of its points all the same."""
+    bowl, journal = Bowl(), tmp_path / "e.db"
+    bowl.gate.clear()
+    listed = "[list]\ngenerator = ManualGenerator\n[ManualGenerator]\nshuffle = no\n"
+    points = [[i / 10, i / 10] for i in range(6)]
+    config = config_of(f"{listed}points = {points}\n", {"in_flight": 2}, names="list")
+    async with hosting(journal) as host, dispatching(bowl, 1) as farm:
+        session, experiment = await set_up(host, config)
+        going = asyncio.create_task(ran(host, 0, farm))
+        await until(lambda: len(experiment.evaluating) == 2)
+        x = [value for value, _ in points[:2]]
+        await asked(host, session, "tell", config={"x": x, "y": x}, outcome=[1, 2])
+        await asked(host, session, "tell", config={"x": 0, "y": 0}, outcome=3)
+        assert len(experiment.evaluating) == 2
+        bowl.gate.set()
+        await going
+        assert experiment.evaluations == 6
+        assert experiment.told == 9
+    ids = [id for e in events_of(journal, Told) if isinstance(e, Told) for id in e.ids]
+    assert sorted(id for id in ids if id is not None) == list(range(6))
+    assert ids.count(None) == 3
+
+
+@on_loop
 async def test_a_subject_that_does_not_fit_is_refused_before_anything_runs(tmp_path: Path) -> None:
     async with hosting(tmp_path / "e.db") as host, dispatching(Bowl(), 1) as farm:
         for options, error in (

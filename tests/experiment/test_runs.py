@@ -71,6 +71,25 @@ async def test_a_pause_is_taken_back_while_points_are_in_flight(tmp_path: Path) 
 
 
 @on_loop
+async def test_a_loop_that_runs_keeps_what_it_began_with(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
+        session, experiment = await set_up(host, config_of())
+        await asked(host, session, "run", in_flight=1)
+        await asked(host, session, "pause")
+        with pytest.raises(InvalidInput, match="runs already, with in_flight = 1; to run it with"):
+            await asked(host, session, "run", in_flight=2)
+        with pytest.raises(InvalidInput, match=r"runs already, as its configuration says;.*wait"):
+            await asked(host, session, "run", in_flight=1, budget=3)
+        bowl.gate.set()
+        await until(lambda: experiment.run is RunPhase.PAUSED)  # refused messages change nothing
+        await asked(host, session, "run", in_flight=2, budget=3)
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 3
+
+
+@on_loop
 async def test_two_experiments_run_at_once(tmp_path: Path) -> None:
     bowl = Bowl()
     bowl.gate.clear()
