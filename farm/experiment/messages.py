@@ -18,7 +18,7 @@ from farm.errors import InvalidInput, UnsupportedFeature
 from farm.experiment.config import Config, Outcome, OutcomeKind, ParameterKind
 from farm.experiment.experiment import Experiment
 from farm.experiment.ini import number_of
-from farm.experiment.space import Space
+from farm.experiment.space import WHOLE, Space
 from farm.experiment.work import Answered, Query, QueryKind
 
 MAX_SEED = 2**31
@@ -99,10 +99,14 @@ def held(space: Space, values: Any, where: str) -> dict[str, float]:
     fixed = space.held(values, where)
     for parameter in space.free:
         value = fixed.get(parameter.name)
-        if value is not None and not parameter.lower <= value <= parameter.upper:
+        if value is None:
+            continue
+        whole = parameter.kind in WHOLE
+        if not parameter.lower <= value <= parameter.upper or (whole and not value.is_integer()):
             raise InvalidInput(
-                f"{where} holds {parameter.name!r} at {value:g}; expected a value from "
-                f"{parameter.lower:g} to {parameter.upper:g}"
+                f"{where} holds {parameter.name!r} at {value:g}; expected a "
+                f"{'whole number' if whole else 'value'} from {parameter.lower:g} to "
+                f"{parameter.upper:g}"
             )
     return fixed
 

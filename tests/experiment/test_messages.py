@@ -105,8 +105,11 @@ def test_held_coordinates_are_within_bounds_and_in_the_users_words() -> None:
             Parameter("x", upper=10.0),
             Parameter("k", ParameterKind.FIXED, value="blue"),
             Parameter("shape", ParameterKind.CATEGORICAL, upper=1.0, choices=("round", "flat")),
+            Parameter("n", ParameterKind.INTEGER, 1.0, 5.0),
+            Parameter("flag", ParameterKind.BINARY),
         ]
     )
+    assert messages.held(space, {"n": "4.0", "flag": True}, "") == {"n": 4.0, "flag": 1.0}
     assert messages.held(space, {"x": [2], "shape": "flat", "k": "blue"}, "constraints") == {
         "x": 2.0,
         "shape": 1.0,
@@ -120,6 +123,9 @@ def test_held_coordinates_are_within_bounds_and_in_the_users_words() -> None:
         ({"x": 10.5}, "constraints holds 'x' at 10.5; expected a value from 0 to 10"),
         ({"k": "red"}, "constraints holds 'k' at 'red', but it is fixed at 'blue'"),
         ({"shape": "oval"}, "'shape' is 'oval'; expected one of round, flat"),
+        ({"n": 2.5}, "constraints holds 'n' at 2.5; expected a whole number from 1 to 5"),
+        ({"n": 6}, "constraints holds 'n' at 6; expected a whole number from 1 to 5"),
+        ({"flag": 0.5}, "constraints holds 'flag' at 0.5; expected a whole number from 0 to 1"),
     ):
         with pytest.raises(InvalidInput, match=says):
             messages.held(space, values, "constraints")
