@@ -10,7 +10,7 @@ import numpy as np
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config import Generator, Parameter, ParameterKind
-from farm.experiment.ini import Nested, Section
+from farm.experiment.ini import Nested, Section, number_of
 from farm.experiment.names import MANUAL, SAMPLE_AROUND
 from farm.experiment.space import Space, coordinate
 
@@ -97,9 +97,21 @@ def _values(section: Section, space: Space, parameter: Parameter, value: Nested)
     if len(values) != space.stimuli or any(not isinstance(v, str) for v in values):
         raise section.wrong("points", f"{space.stimuli} value(s) for each parameter of a point")
     try:
-        return [coordinate(parameter, v) for v in values]
+        return [_coordinate(parameter, str(v)) for v in values]
     except InvalidInput as error:
         raise InvalidInput(f"{section.where('points')}: {error.message}") from None
+
+
+def _coordinate(parameter: Parameter, text: str) -> float:
+    """The coordinate that a value in a list has. Raises InvalidInput.
+
+    Other servers read nothing but numbers there: of choices that are none, one is its position.
+    """
+    position = number_of(text)
+    are_texts = all(number_of(choice) is None for choice in parameter.choices)
+    if position is not None and are_texts and position in range(len(parameter.choices)):
+        return position
+    return coordinate(parameter, text)
 
 
 def _window(section: Section, space: Space) -> Array:

@@ -16,6 +16,8 @@ N = Parameter("n", ParameterKind.INTEGER, 1.0, 9.0)
 K = Parameter("k", ParameterKind.FIXED, value="blue")
 COLOUR = Parameter("c", ParameterKind.CATEGORICAL, 0.0, 1.0, choices=("red", "light green"))
 
+SIZE = Parameter("s", ParameterKind.CATEGORICAL, 0.0, 2.0, choices=("0.5", "2", "1.0"))
+
 
 def listed(
     points: str, parameters: Sequence[Parameter] = (A, N), stimuli: int = 1, **options: str
@@ -38,6 +40,8 @@ def listed(
         ("[[1, blue, 2]]", (A, K, N), [[1.0, 2.0]]),
         ("[[1, 2]]", (A, K, N), [[1.0, 2.0]]),
         ("[[1, light green], [2, 'red']]", (A, COLOUR), [[1.0, 1.0], [2.0, 0.0]]),
+        ("[[1, 1], [2, 0.0]]", (A, COLOUR), [[1.0, 1.0], [2.0, 0.0]]),
+        ("[[1, 1], [2, 0.5]]", (A, SIZE), [[1.0, 2.0], [2.0, 0.0]]),
         ("[[1, 200]]", (A, N), [[1.0, 200.0]]),
     ],
 )
