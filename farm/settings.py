@@ -19,6 +19,7 @@ class Settings:
     """How one farm runs.
 
     host, port: where the HTTP door listens; port 0 picks a free one.
+    unix: a path where HTTP is served too, by a Unix socket that is for this user alone.
     grpc_port: where gRPC is served at that host, 0 picks a free one; None: it is not.
     grpc_tls_cert, grpc_tls_key: PEM files of the certificate and its key, to encrypt gRPC.
     graphpipe_default: the model that GraphPipe's clients find at the root; None: the only one.
@@ -45,6 +46,7 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 4242
+    unix: Path | None = None
     grpc_port: int | None = None
     grpc_tls_cert: Path | None = None
     grpc_tls_key: Path | None = None

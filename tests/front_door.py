@@ -98,6 +98,7 @@ def front_door(
             create_app(dispatcher, token=token, settings=settings, **app),
             host=settings.host,
             port=settings.port,
+            unix=settings.unix,
         )
         address = await server.start()
         return Door(address, dispatcher, server, loop, urllib3.PoolManager(maxsize=8))

@@ -85,6 +85,12 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", default=4242, show_default=True, help="Port; 0 picks a free one.")
 @click.option(
+    "--unix",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Serve HTTP at this Unix socket too, for nobody but you.",
+)
+@click.option(
     "--grpc-port", type=int, help="Serve KServe v2 over gRPC at this port too; 0 picks a free one."
 )
 @click.option(
@@ -235,6 +241,8 @@ async def _serve(farm: Farm) -> int:
     connection = started.result()
     names = ", ".join(farm.dispatcher.models()) or "no model yet"
     click.echo(f"farm serves {names} at {connection.url}")
+    if farm.settings.unix:
+        click.echo(f"HTTP at unix:{farm.settings.unix.absolute()}")
     if connection.grpc:
         tls = " with TLS" if farm.settings.grpc_tls_cert else ""
         click.echo(f"gRPC for KServe v2 clients{tls} at {connection.grpc}")

@@ -14,14 +14,18 @@ from farm.server.door import Headers, Refused
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 """A proxy on this host connects from loopback on behalf of somebody who may be anywhere."""
 
+UNIX_PEER = "unix"
+"""Who comes by a Unix socket, which is for its user alone."""
+
 
 class Access:
     """The token rule; `token` None lets everybody in.
 
     `Authorization: Bearer TOKEN` or Basic with the token as the password, so that
-    `http://anyname:TOKEN@host:4242` works in clients that cannot set headers. From loopback none
-    is needed, unless a proxy forwards the request or it names a host that is not this machine: a
-    web page that had its own name resolved to 127.0.0.1 is no local user.
+    `http://anyname:TOKEN@host:4242` works in clients that cannot set headers. By a Unix socket and
+    from loopback none is needed, unless a proxy forwards the request, or it comes from loopback and
+    names a host that is not this machine: a web page that had its own name resolved to 127.0.0.1 is
+    no local user.
     """
 
     def __init__(self, token: str | None) -> None:
@@ -49,9 +53,11 @@ class Access:
 
 
 def _is_local(peer: str, headers: Headers) -> bool:
-    if not _is_loopback(peer) or not FORWARDED.isdisjoint(headers):
+    if not FORWARDED.isdisjoint(headers):
         return False
-    return _names_this_machine(headers.get(b"host", b""))
+    if peer == UNIX_PEER:
+        return True
+    return _is_loopback(peer) and _names_this_machine(headers.get(b"host", b""))
 
 
 def _is_loopback(host: str) -> bool:

@@ -22,7 +22,7 @@ from farm.protocols.aepsych import (
 )
 from farm.server.address import read_host_port, shown
 from farm.server.door import INTERNAL_ERROR
-from farm.server.http import BACKLOG, listen
+from farm.server.listener import BACKLOG, listen
 from farm.worker.open_files import allow_many_open_files
 
 logger = logging.getLogger(__name__)

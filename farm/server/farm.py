@@ -240,7 +240,7 @@ class Farm:
         settings = self.settings
         token, repository = self.connection.token, Repository(self.dispatcher)
         app = create_app(self.dispatcher, settings=settings, token=token, repository=repository)
-        self._http = HttpServer(app, host=settings.host, port=settings.port)
+        self._http = HttpServer(app, host=settings.host, port=settings.port, unix=settings.unix)
         _, port = await self._http.start()
         reach = settings.host
         if reach in ANY_HOST:

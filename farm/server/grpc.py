@@ -17,7 +17,7 @@ from farm.errors import Unavailable
 from farm.server.exchange import Admits
 from farm.server.grpc_call import Service
 from farm.server.grpc_connection import Connection
-from farm.server.http import BACKLOG, listen
+from farm.server.listener import BACKLOG, listen
 
 LARGEST_MESSAGE = 2**32 - 1
 """Its length travels in four bytes."""

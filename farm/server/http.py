@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -19,9 +20,10 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from farm.errors import Unavailable
 from farm.protocols.umbridge import error_body
+from farm.server.access import UNIX_PEER
 from farm.server.exchange import Exchange
+from farm.server.listener import BACKLOG, listen, listen_unix
 from farm.worker.open_files import allow_many_open_files
 
 if TYPE_CHECKING:
@@ -30,15 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 2048
-"""Most clients connect anew for every call, so that connections come in bursts."""
-
 KEEP_ALIVE_S = 75
 """How long an idle connection stays: longer than clients keep theirs, so that it is they who close
 it and none sends into a connection that is being closed."""
-
-PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""A peer that vanished is noticed within two minutes, and no router forgets a long run."""
 
 SENT_AHEAD = 16
 """Requests that a client may send before their turn; more are left in the network, and with them
@@ -57,11 +53,19 @@ class HttpServer:
     Signals are left alone, they belong to the program around it.
     """
 
-    def __init__(self, front: FrontDoor, *, host: str = "127.0.0.1", port: int = 4242) -> None:
-        """port: 0 picks a free one."""
+    def __init__(
+        self,
+        front: FrontDoor,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 4242,
+        unix: Path | None = None,
+    ) -> None:
+        """port: 0 picks a free one; unix: the path of a socket that is served too."""
         self._front = front
         self._host = host
         self._port = port
+        self._unix = unix
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -69,6 +73,11 @@ class HttpServer:
         """Listen; gives the address. Raises Unavailable when it cannot be had."""
         allow_many_open_files()
         listener = listen(self._host, self._port)
+        try:
+            local = None if self._unix is None else listen_unix(str(self._unix))
+        except BaseException:
+            listener.close()
+            raise
         config = uvicorn.Config(
             self._front,
             http=partial(Connection, self._front),  # type: ignore[arg-type]  # makes one, as a class does
@@ -82,7 +91,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=BACKLOG,
         )
-        self._server = server = _Server(config)
+        self._server = server = _Server(config, local)
         self._serving = asyncio.create_task(server.serve(sockets=[listener]), name="http server")
         ready = asyncio.create_task(server.ready.wait())
         await asyncio.wait((ready, self._serving), return_when=asyncio.FIRST_COMPLETED)
@@ -114,6 +123,8 @@ class HttpServer:
         for connection in list(state.connections):
             connection.transport.abort()
         self._server = self._serving = None
+        if self._unix is not None:
+            self._unix.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -132,11 +143,15 @@ def _without(message: str) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers, and with an event instead of a flag."""
+    """uvicorn's server without its signal handlers, and with an event instead of a flag.
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    local: a listening Unix socket that it serves too.
+    """
+
+    def __init__(self, config: uvicorn.Config, local: socket.socket | None) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._local = local
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -144,7 +159,19 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._local is not None:
+            self.servers.append(
+                await asyncio.get_running_loop().create_unix_server(
+                    self._connection, sock=self._local, backlog=BACKLOG
+                )
+            )
         self.ready.set()
+
+    def _connection(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
 
 class Connection(HttpToolsProtocol):
@@ -164,6 +191,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's
         """A client is there."""
         super().connection_made(transport)
+        if self.client is None and transport.get_extra_info("socket").family == socket.AF_UNIX:
+            self.client = (UNIX_PEER, 0)
         self.peer = self.client[0] if self.client else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -254,34 +283,3 @@ class Connection(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
-
-
-def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socket:
-    """A listening socket whose connections are probed when silent.
-
-    Raises Unavailable, which names the `port_option` that gives another port.
-    """
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, proto)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Connections inherit these from the socket that accepts them.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in PROBES.items():
-                if hasattr(socket, option):
-                    listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason}; {port_option} 0 picks a free one"
-        ) from None
-    return listener

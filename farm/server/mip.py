@@ -7,7 +7,7 @@ import contextlib
 import os
 
 from farm.server.door import Backend
-from farm.server.http import BACKLOG
+from farm.server.listener import BACKLOG
 from farm.server.mip_address import MipAddress, bound
 from farm.server.mip_connection import PATIENCE, Connection, Patience
 from farm.settings import Settings

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.errors import Unavailable
 from farm.server.address import read_host_port, shown
-from farm.server.http import BACKLOG, listen
+from farm.server.listener import listen, listen_unix
 from farm.settings import SettingsError
 
 UNIX = "unix:"
@@ -63,33 +59,7 @@ def bound(address: MipAddress) -> tuple[socket.socket, MipAddress]:
     if not address.path:
         listener = listen(address.host, address.port, port_option="with --mip, port")
         return listener, MipAddress(address.model, address.host, listener.getsockname()[1])
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _remove_left(address.path)
-        listener.bind(address.path)
-        os.chmod(address.path, 0o600)  # before it listens: until then nobody gets in
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        reason = error.strerror or str(error)
-        raise Unavailable(f"cannot listen on {UNIX}{address.path}: {reason}") from None
-    return listener, address
-
-
-def _remove_left(path: str) -> None:
-    """Remove the socket file of a server that is gone. Raises OSError where one lives."""
-    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except BlockingIOError:  # it lives and has too much to do
-            pass
-        except ConnectionRefusedError:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+    return listen_unix(address.path), address
 
 
 def model_of(address: MipAddress, models: Sequence[str], *, may_come: bool) -> str:

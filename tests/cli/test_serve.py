@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import urllib3
 
 from tests.dask_cluster import dask_cluster
+from tests.front_door import read_answer
 from tests.serving import BEAM, FARM, LIMIT_S, Served, environment, run_farm, serving
 
 
@@ -43,6 +45,18 @@ def test_it_answers_and_stops_cleanly(served: Served) -> None:
     assert f"farm serves beam at {served.connection.url}" in out
     assert "Traceback" not in errors
     assert not file.exists()
+
+
+def test_a_unix_socket_is_served_and_said(folder: Path) -> None:
+    with serving(folder, "beam.py", "--unix", "farm.sock") as served:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(LIMIT_S)
+            connection.connect(str(folder / "farm.sock"))
+            connection.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: farm\r\n\r\n")
+            assert read_answer(connection)[0] == 200
+        _, out, _ = served.stop()
+    assert f"HTTP at unix:{folder / 'farm.sock'}" in out
+    assert not (folder / "farm.sock").exists()
 
 
 def test_running_calls_finish_before_it_ends(served: Served, folder: Path) -> None:

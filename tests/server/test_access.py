@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from farm.server.access import Access
+from farm.server.access import UNIX_PEER, Access
 from farm.server.door import Refused
 
 TOKEN = "s3cret-token"
@@ -103,3 +103,11 @@ def test_other_peers_need_the_token(peer: str) -> None:
 def test_without_a_token_everybody_comes_in() -> None:
     assert user(token=None) == ""
     assert user(basic("ann:anything"), token=None) == "ann"
+
+
+def test_a_unix_socket_is_free_whatever_host_is_named() -> None:
+    assert user(peer=UNIX_PEER, host="any") == ""
+    assert user(basic("ann:"), peer=UNIX_PEER) == "ann"
+    for proxy in ("forwarded", "x_forwarded_for", "x_real_ip"):
+        with pytest.raises(Refused, match="no token was given"):
+            user(peer=UNIX_PEER, host="localhost", **{proxy: "203.0.113.9"})

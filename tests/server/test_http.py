@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +23,10 @@ from farm.model import Config, Inputs
 from farm.server.access import Access
 from farm.server.app import FrontDoor
 from farm.server.asgi import answer_json
-from farm.server.http import HttpServer, listen
+from farm.server.http import HttpServer
+from farm.server.listener import listen_unix
 from farm.server.umbridge import PATHS
+from farm.settings import Settings
 from tests.front_door import WAIT_S, front_door, read_answer, until
 
 
@@ -76,20 +79,41 @@ def test_a_port_that_is_taken_is_said_in_one_line() -> None:
             asyncio.run(HttpServer(nothing, port=port).start())
 
 
-def test_a_host_that_is_not_here_is_said_in_one_line() -> None:
-    with pytest.raises(Unavailable, match=r"cannot listen on no\.such\.host\.invalid:0"):
-        listen("no.such.host.invalid", 0)
-    with pytest.raises(Unavailable, match=r"cannot listen on 203\.0\.113\.9:0"):
-        listen("203.0.113.9", 0)
+def by_unix(path: Path, request: bytes) -> tuple[int, bytes]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(WAIT_S)
+        connection.connect(str(path))
+        connection.sendall(request)
+        return read_answer(connection)
 
 
-def test_accepted_connections_are_probed_and_answer_without_delay() -> None:
-    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
-        listener.setblocking(True)
-        accepted, _ = listener.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+def test_a_unix_socket_is_served_too(tmp_path: Path) -> None:
+    path = tmp_path / "farm.sock"
+    settings = Settings(port=0, unix=path)
+    model = farm.model(inputs={"x": 1}, outputs={"y": 1}, name="twice")(lambda x: 2 * x)
+    with front_door({"twice": model}, token="secret", settings=settings) as door:
+        body = b'{"name": "twice", "input": [[3]]}'
+        ask = b"POST /Evaluate HTTP/1.1\r\nHost: any\r\nContent-Length: %d\r\n\r\n%b"
+        assert by_unix(path, ask % (len(body), body)) == (200, b'{"output":[[6.0]]}')
+        assert by_unix(path, b"GET /farm/models HTTP/1.1\r\nHost: any\r\n\r\n")[0] == 200
+        status, metadata = by_unix(path, b"GET /graphpipe/twice HTTP/1.1\r\nHost: any\r\n\r\n")
+        assert (status, json.loads(metadata)["Name"]) == (200, "twice")
+        forwarded = b"GET /Info HTTP/1.1\r\nHost: any\r\nX-Forwarded-For: 203.0.113.9\r\n\r\n"
+        assert by_unix(path, forwarded)[0] == 401
+        assert door.ask("GET", "/Info").status == 200  # by TCP as before
+    assert not path.exists()
+
+
+def test_a_unix_socket_that_is_taken_takes_no_port(tmp_path: Path) -> None:
+    path = tmp_path / "farm.sock"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with listen_unix(str(path)):
+        with pytest.raises(Unavailable, match=f"cannot listen on unix:{path}: Address already"):
+            asyncio.run(HttpServer(nothing, port=port, unix=path).start())
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    assert path.exists(), "it is another's"
 
 
 def test_the_limit_of_open_files_is_raised() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from pathlib import Path
 
 import pytest
 
-from farm.errors import Unavailable
-from farm.server.mip_address import MipAddress, bound, model_of, read_address
+from farm.server.mip_address import MipAddress, model_of, read_address
 from farm.settings import SettingsError
 
 
@@ -61,33 +58,3 @@ def test_which_model() -> None:
         model_of(nameless, [], may_come=True)
     with pytest.raises(SettingsError, match="'beam', which is not served; the models are plate"):
         model_of(beam, ["plate"], may_come=False)
-
-
-def test_what_a_dead_server_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    left = socket.socket(socket.AF_UNIX)
-    left.bind(str(tmp_path / "s"))
-    left.close()
-    listener, _ = bound(MipAddress("m", path=str(tmp_path / "s")))
-    with listener, pytest.raises(Unavailable, match="in use"):
-        bound(MipAddress("m", path=str(tmp_path / "s")))
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(Unavailable, match="in use"):
-        bound(MipAddress("m", path=str(tmp_path / "file")))
-    assert (tmp_path / "file").read_text() == "mine"
-    with pytest.raises(Unavailable, match="too long"):
-        bound(MipAddress("m", path="/" + "x" * 200))
-
-
-def test_a_server_that_is_too_busy_to_answer_lives(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(path)
-        listener.listen(0)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                waits = stack.enter_context(socket.socket(socket.AF_UNIX))
-                waits.setblocking(False)
-                waits.connect(path)
-        with pytest.raises(Unavailable, match="cannot listen on unix:"):
-            bound(MipAddress("m", path=path))
