@@ -1,4 +1,4 @@
-"""`farm experiment status|export`: what a journal of experiments holds, whoever is writing it."""
+"""`farm experiment status|best|plot|export`: what a journal holds, whoever is writing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from farm.errors import InvalidInput, Unavailable, UnsupportedFeature
-from farm.experiment.best import Best, best_expected, best_told
+from farm.experiment.best import Best, best_expected, best_told, place_of
 from farm.experiment.experiment import Experiment, Snapshot
 from farm.experiment.export import write_csv, write_sweep
 from farm.experiment.host import applied
@@ -117,6 +117,7 @@ def best(
     """
     file = journal_of(journal)
     chosen = experiments_of(file)[record_of(read_journal(file), number).number]
+    place_of(chosen.config, outcome)  # else it would be said twice
     found: dict[str, Best | str] = {}
     for name, ask in (("told", best_told), ("expected", best_expected)):
         try:
@@ -128,16 +129,9 @@ def best(
         click.echo(json.dumps({"told": None, "expected": None} | known))
     else:
         for name, one in found.items():
-            click.echo(f"{name}: {one if isinstance(one, str) else best_line(one)}")
+            click.echo(f"{name}: {one}")
     if not any(isinstance(one, Best) for one in found.values()):
         raise click.ClickException(f"experiment {chosen.number} has no best point yet")
-
-
-def best_line(best: Best) -> str:
-    """A point and its outcomes as one line."""
-    shown = ", ".join(f"{name} = {_number(value)}" for name, value in best.point.items())
-    outcomes = ", ".join(f"{name} = {_number(value)}" for name, value in best.outcomes.items())
-    return f"{shown}: {'probability of ' * best.probability}{outcomes}"
 
 
 @click.command(epilog=PLOT_EXAMPLES)
@@ -160,10 +154,6 @@ def plot(journal: Path, number: int | None, outcome: str | None, out: Path | Non
 
 
 COMMANDS = (status, best, plot, export)
-
-
-def _number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def snapshots(path: Path) -> list[Snapshot]:

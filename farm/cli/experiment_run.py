@@ -332,12 +332,6 @@ def _summary(progress: Progress, experiment: Experiment, journal: str) -> list[s
         + (f"; {progress.fillers} points filled in" if progress.fillers else ""),
     ]
     with contextlib.suppress(FarmError):
-        best = best_told(experiment)
-        values = {**best.point, **best.outcomes}
-        lines.append("best: " + ", ".join(f"{k} = {_number(v)}" for k, v in values.items()))
+        lines.append(f"best: {best_told(experiment)}")
     lines.append(f"journal {journal}; see farm experiment best, plot, export")
     return lines
-
-
-def _number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

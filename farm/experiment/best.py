@@ -10,7 +10,7 @@ import numpy as np
 
 from farm.call import Array
 from farm.errors import InvalidInput
-from farm.experiment.config import OutcomeKind
+from farm.experiment.config import Config, OutcomeKind
 from farm.experiment.experiment import Experiment
 from farm.experiment.perform import perform
 from farm.experiment.work import Answered, Query, QueryKind
@@ -24,6 +24,16 @@ class Best:
     outcomes: Mapping[str, float]
     probability: bool = False
 
+    def __str__(self) -> str:
+        """As one line."""
+        probability = "probability of " * self.probability
+        return f"{in_words(self.point)}: {probability}{in_words(self.outcomes)}"
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Values by name as one line, to six digits."""
+    return ", ".join(f"{name} = {_shown(value)}" for name, value in values.items())
+
 
 def best_told(experiment: Experiment, outcome: str | None = None, *, least: bool = False) -> Best:
     """The told point whose outcome is greatest, or least.
@@ -31,7 +41,7 @@ def best_told(experiment: Experiment, outcome: str | None = None, *, least: bool
     outcome: which, if there are several. Raises InvalidInput when none was told, or the outcome is
     binary: of ones and zeros none is the best.
     """
-    place = _place(experiment, outcome)
+    place = place_of(experiment.config, outcome)
     chosen = experiment.config.outcomes[place]
     if chosen.kind is OutcomeKind.BINARY:
         raise InvalidInput(
@@ -52,7 +62,7 @@ def best_expected(
 
     Raises FarmError when there is no surrogate or no data, or the extra for it is missing.
     """
-    place = _place(experiment, outcome)
+    place = place_of(experiment.config, outcome)
     strategy = experiment.with_surrogate()
     if strategy is None:
         raise InvalidInput(
@@ -78,15 +88,21 @@ def best_expected(
 
 
 def _best(experiment: Experiment, x: Array, y: list[float], *, probability: bool) -> Best:
-    point = {name: values[0] for name, values in experiment.space.decode(x).items()}
     names = [outcome.name for outcome in experiment.config.outcomes]
-    return Best(point, dict(zip(names, y, strict=True)), probability)
+    return Best(experiment.space.values(x[0]), dict(zip(names, y, strict=True)), probability)
 
 
-def _place(experiment: Experiment, outcome: str | None) -> int:
-    names = [one.name for one in experiment.config.outcomes]
+def place_of(config: Config, outcome: str | None) -> int:
+    """The position of an outcome, of the first unless said. Raises InvalidInput."""
+    names = [one.name for one in config.outcomes]
     if outcome is None:
         return 0
     if outcome not in names:
         raise InvalidInput(f"no outcome {outcome!r}; expected one of {', '.join(names)}")
     return names.index(outcome)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):  # of two stimuli
+        return f"[{', '.join(map(_shown, value))}]"
+    return f"{value + 0.0:.6g}" if isinstance(value, float) else str(value)

@@ -46,7 +46,7 @@ def write_sweep(record: Record, path: Path, provenance: dict[str, str]) -> int:
     try:
         for number, trial in enumerate(record.trials):
             if trial.outcome is not Outcome.PENDING:
-                store.add(_row(number, trial))
+                store.add(_row(number, trial, store))
         store.close(COMPLETE, None)
     except BaseException:
         store.abandon()
@@ -174,17 +174,26 @@ def _spread(parameter: Parameter) -> Distribution:
     return Uniform(parameter.lower, parameter.upper)
 
 
-def _row(number: int, trial: Trial) -> Row:
-    """A trial that is over, as an outcome of a sweep: from the ask to the tell is its time."""
+def _row(number: int, trial: Trial, store: Store) -> Row:
+    """A trial that is over, as an outcome of a sweep: from the ask to the tell is its time.
+
+    The closed loop tells also how long the model ran, and which worker it was on.
+    """
     began = trial.told_at if trial.asked_at is None else trial.asked_at
-    took = math.nan
+    took = ran = math.nan
     if trial.asked_at is not None and trial.told_at is not None:
         took = trial.told_at - trial.asked_at
+    worker, run_time = trial.extra.get("worker"), trial.extra.get("run_time")
+    attempts = trial.extra.get("attempts")
+    if isinstance(worker, str) and isinstance(run_time, float) and trial.told_at is not None:
+        ran, began = run_time, trial.told_at - run_time
     return Row(
         point=number,
         status=STATUS[trial.outcome],
-        attempt=trial.attempts,
+        attempt=attempts if isinstance(attempts, int) else trial.attempts,
+        worker=store.worker_id(worker if isinstance(worker, str) else ""),
         t_start=math.nan if began is None else began,
+        t_run=ran,
         t_total=took,
         values=trial.values,
         error=trial.error or ("nobody told it" if trial.values is None else ""),

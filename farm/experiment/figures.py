@@ -125,10 +125,14 @@ def space(shown: Shown) -> str:
                 c=shown.values,
                 s=14,
                 cmap="viridis",
-                edgecolors="white",
+                edgecolors="#333",  # seen also where the surface has their colour
                 linewidths=0.4,
+                zorder=3,
             )
-            axes.plot(bad[:, i], bad[:, j], "x", color=RED, markersize=4)
+            (crosses,) = axes.plot(bad[:, i], bad[:, j], "x", color=RED, markersize=4)
+            for marks in (dots, crosses):  # the best is often at the very edge
+                marks.set_clip_on(False)
+                marks.set_in_layout(False)
             corners = np.stack([parameters.lower, parameters.upper])  # in sight, whatever is there
             axes.plot(corners[:, i], corners[:, j], alpha=0)
             _scale(axes.xaxis, axes, parameters, i, "x")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import time
 from pathlib import Path
 
 from farm.call import Array
-from farm.errors import FarmError, InvalidInput, UnsupportedFeature
-from farm.experiment.best import best_told
+from farm.errors import InvalidInput, UnsupportedFeature
+from farm.experiment.best import best_told, in_words, place_of
 from farm.experiment.config import OutcomeKind
 from farm.experiment.experiment import Experiment
 from farm.experiment.figures import Predict, Shown, history, space
 from farm.experiment.ini import number_of
 from farm.experiment.perform import predict
+from farm.experiment.space import Space
 from farm.experiment.trials import Record
 from farm.sweep.page import page, section, table
 
@@ -27,10 +29,7 @@ def write_report(
 
     Raises InvalidInput, SweepError without matplotlib, OSError.
     """
-    names = [one.name for one in record.config.outcomes]
-    if outcome is not None and outcome not in names:
-        raise InvalidInput(f"no outcome {outcome!r}; expected one of {', '.join(names)}")
-    place = 0 if outcome is None else names.index(outcome)
+    place = place_of(record.config, outcome)
     surrogate, why = _surrogate(experiment, place)
     shown = Shown(record.config, record.trials, place, surrogate, _level(record, place))
     over = "Lines: where the surrogate's mean has the target. " * (shown.level is not None)
@@ -50,7 +49,8 @@ def write_report(
     title = record.config.metadata.experiment_name or f"Experiment {record.number}"
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime())
     note = f"experiment {record.number}, {record.experiment_id}, seed {record.seed}; on {made}"
-    out.write_text(page(title, note, table(_facts(experiment)) + "".join(sections)), "utf-8")
+    facts = table(_facts(experiment, outcome))
+    out.write_text(page(title, note, facts + "".join(sections)), "utf-8")
 
 
 def _surrogate(experiment: Experiment, outcome: int) -> tuple[Predict | None, str]:
@@ -83,7 +83,7 @@ def _level(record: Record, outcome: int) -> float | None:
     return 0.75 if is_binary else None
 
 
-def _facts(experiment: Experiment) -> dict[str, str]:
+def _facts(experiment: Experiment, outcome: str | None) -> dict[str, str]:
     now = experiment.snapshot()
     facts = {
         "strategy": now.strategy_name + (", finished" if now.finished else ""),
@@ -92,11 +92,8 @@ def _facts(experiment: Experiment) -> dict[str, str]:
     }
     if now.run is not None:
         facts["closed loop"] = f"{now.run}{': ' * bool(now.run_why)}{now.run_why}"
-    try:
-        best = best_told(experiment)
-    except FarmError:
-        return facts
-    facts["best told"] = ", ".join(f"{k} = {v}" for k, v in {**best.point, **best.outcomes}.items())
+    with contextlib.suppress(InvalidInput):  # there is none
+        facts["best told"] = str(best_told(experiment, outcome))
     return facts
 
 
@@ -104,8 +101,9 @@ def _failures(shown: Shown) -> str:
     failed = shown.failed
     if not failed:
         return ""
+    parameters = Space.of(shown.config)
     rows = "".join(
-        f"<tr><td>{html.escape(', '.join(f'{x:.5g}' for x in trial.point.ravel()))}</td>"
+        f"<tr><td>{html.escape(in_words(parameters.values(trial.point)))}</td>"
         f"<td>{html.escape(trial.error)}</td></tr>"
         for trial in failed[:FAILURES_SHOWN]
     )

@@ -111,6 +111,10 @@ class Space:
             values[parameter.name] = column
         return values
 
+    def values(self, point: Array) -> dict[str, Any]:
+        """The values of one point, shape (stimuli, d), by the parameter's name."""
+        return {name: column[0] for name, column in self.decode(point[None]).items()}
+
     def encode(self, values: Mapping[str, Any]) -> tuple[Array, dict[str, Any]]:
         """The points that a message means, shape (n, stimuli, d), and what else it says of them.
 

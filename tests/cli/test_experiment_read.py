@@ -149,3 +149,13 @@ def test_mistakes_are_one_line(
     assert complaint in errors
     assert errors.count("\n") == 1
     assert not (folder / "out.csv").exists()
+
+
+@pytest.mark.parametrize("verb", ["best", "plot"])
+def test_an_unknown_outcome_is_one_line(
+    capsys: pytest.CaptureFixture[str], folder: Path, verb: str
+) -> None:
+    journal(folder / "e.db", 1)
+    status, out, err = experiment(capsys, f"{verb} e.db --outcome z")
+    assert (status, out) == (2, "")
+    assert err == "farm: error: no outcome 'z'; expected one of outcome_1\n"

@@ -101,7 +101,7 @@ def test_from_configuration_to_the_end(folder: Path) -> None:
     assert progress["told"] == progress["evaluations"] >= 20
     assert progress["phase"] == "ended"
     assert "the experiment is finished" in err
-    assert re.search(r"best: x = 0\.\d+, y = 0\.\d+, outcome_1 = -0\.\d+", err)
+    assert re.search(r"best: x = 0\.\d+, y = 0\.\d+: outcome_1 = -0\.\d+", err)
     assert told_ids(folder / "tune.db") == list(range(progress["told"]))
     assert not (folder / "tune.db.run").exists(), "the farm's run folder is gone with it"
 

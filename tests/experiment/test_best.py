@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from farm.errors import InvalidInput
-from farm.experiment.best import best_expected, best_told
+from farm.experiment.best import Best, best_expected, best_told
 from farm.experiment.events import Told
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
@@ -64,3 +64,8 @@ def test_where_the_surrogate_expects_it() -> None:
     assert best.point == pytest.approx({"x": 0.4, "y": 0.6}, abs=0.05)
     assert not best.probability
     assert best_expected(experiment, least=True).point == pytest.approx({"x": 1, "y": 0}, abs=0.05)
+
+
+def test_in_words() -> None:
+    best = Best({"x": 1 / 3, "kind": "wood", "p": [1e-7, 2.0]}, {"cost": -2.5}, probability=True)
+    assert str(best) == "x = 0.333333, kind = wood, p = [1e-07, 2]: probability of cost = -2.5"

@@ -170,3 +170,28 @@ def test_nothing_to_write(tmp_path: Path) -> None:
         write_sweep(record(PAIRS), tmp_path / "p.h5", {})
     assert rows(record(PAIRS)) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_file_has_what_the_closed_loop_knows_of_a_run(tmp_path: Path) -> None:
+    def trial(**extra: Any) -> Trial:
+        return Trial(
+            np.array([[0.5, 3, 1, 1]]),
+            Outcome.TOLD,
+            asked_at=10.0,
+            told_at=20.0,
+            values=np.array([1.5, 0.0]),
+            extra=extra,
+        )
+
+    path = tmp_path / "loop.h5"
+    by_loop = trial(worker="node/7", run_time=4.0)
+    again = trial(worker="node/8", run_time=2.5, attempts=2)
+    by_client = trial(worker=3, run_time="long", attempts="two")
+    write_sweep(record(ALL_KINDS, by_loop, again, by_client), path, {})
+    with h5py.File(path) as file:
+        assert file["t_run"][:].tolist()[:2] == [4.0, 2.5]
+        assert np.isnan(file["t_run"][2])
+        assert file["t_start"][:].tolist() == [16.0, 17.5, 10.0]
+        assert file["attempts"][:].tolist() == [1, 2, 1]
+        assert file["worker"][:].tolist()[:2] == [0, 1]
+        assert file["workers/name"].asstr()[:].tolist() == ["node/7", "node/8"]

@@ -67,6 +67,19 @@ def test_it_is_a_picture(outcome: str, parameters: str, log: str, count: int) ->
         assert len(list(root.iter())) > 20
 
 
+def test_points_at_the_edge_are_whole() -> None:
+    corner = Trial(np.array([[1.0, 100.0]]), Outcome.TOLD, 1.0, 2.0, np.array([1.0]), strategy=0)
+    shown = Shown(
+        read_config(config("x y")),
+        [corner],
+        predict=lambda x: (x[:, 0, 0] / 100, np.full(len(x), 0.1)),
+    )
+    root = ElementTree.fromstring(space(shown))
+    (dots,) = (g for g in root.iter() if g.get("id", "").startswith("PathCollection"))
+    assert len(list(dots.iter())) > 1
+    assert not any("clip-path" in g.attrib for g in dots.iter())
+
+
 def test_what_is_shown_is_in_the_order_of_telling() -> None:
     late = Trial(np.array([[3.0]]), Outcome.TOLD, 1.0, 9.0, np.array([3.0]))
     soon = Trial(np.array([[1.0]]), Outcome.TOLD, 2.0, 4.0, np.array([1.0]))

@@ -21,9 +21,9 @@ MODEL = (
 )
 
 
-def history(config: str) -> list[Event]:
-    points = np.random.default_rng(2).random((6, 1, 2))
-    outcomes = np.arange(5.0)[:, None]
+def history(config: str, count: int = 1) -> list[Event]:
+    points = np.arange(12.0).reshape(6, 1, 2) / 16
+    outcomes = np.stack([np.arange(5.0), -np.arange(5.0)][:count], axis=1)
     return [
         SetUp(experiment=0, time=1.0, config_text=config, experiment_id="an id"),
         Asked(experiment=0, time=2.0, points=points, ids=tuple(range(6)), strategy=0, run=True),
@@ -32,8 +32,8 @@ def history(config: str) -> list[Event]:
     ]
 
 
-def written(config: str, out: Path, **options: str) -> str:
-    events = history(config)
+def written(config: str, out: Path, count: int = 1, **options: str) -> str:
+    events = history(config, count)
     experiments: dict[int, Experiment] = {}
     for event in events:
         applied(experiments, event)
@@ -46,9 +46,16 @@ def test_it_tells_what_happened(tmp_path: Path, strategies: str, names: str) -> 
     config = config_of(strategies, names=names) if names else config_of()
     text = written(config, tmp_path / "r.html")
     assert "5 told, 5 of them modelled; 1 failed; 0 pending" in text
-    assert "ModelFailed: a &lt;b&gt; ended it" in text
+    assert "best told</th><td>x = 0.5, y = 0.5625: outcome_1 = 4</td>" in text
+    assert "<td>x = 0.625, y = 0.6875</td><td>ModelFailed: a &lt;b&gt; ended it</td>" in text
     assert text.count("<svg") == 2
     assert ("what the surrogate expects" in text) == bool(names)
+
+
+def test_of_several_outcomes_one_is_shown(tmp_path: Path) -> None:
+    config = config_of(outcome="continuous, continuous")
+    text = written(config, tmp_path / "r.html", 2, outcome="outcome_2")
+    assert "x = 0, y = 0.0625: outcome_1 = 0, outcome_2 = 0</td>" in text
 
 
 def test_an_unknown_outcome_is_refused(tmp_path: Path) -> None:
