@@ -118,6 +118,8 @@ class Components:
                 self._check_floor(part)
                 floor = {"floor": part.own["floor"]}
                 acqf = Section(acqf.name, {**acqf.own, **floor}, {**acqf.all, **floor})
+        elif acqf_kind in names.LOOK_AT_PROBABILITY and surrogate.kind != names.REGRESSION:
+            objective = names.PROBIT
         self._check_numbers(acqf, acqf_kind, objective, surrogate)
         return Generator(
             kind, section.name, section.all, Acquisition(acqf_kind, acqf.name, acqf.all, objective)

@@ -36,8 +36,11 @@ INDEPENDENT_MODELS = "IndependentGPsModel"
 LOOK_AHEAD = frozenset({"EAVC", "GlobalMI", "LocalMI"})
 """Acquisition functions of the set where a probability is above the target."""
 
-OF_PROBABILITY = frozenset({"ProbitObjective", "FloorProbitObjective", "FloorLogitObjective"})
+PROBIT = "ProbitObjective"
+OF_PROBABILITY = frozenset({PROBIT, "FloorProbitObjective", "FloorLogitObjective"})
 """Objectives that make probabilities of the latent function."""
+LOOK_AT_PROBABILITY = frozenset({"MCLevelSetEstimation", "MCPosteriorVariance"})
+"""Acquisition functions whose objective is the probit one where none is named."""
 
 
 def _none() -> Mapping[str, str]:
@@ -123,6 +126,6 @@ ACQUISITIONS = Names(
 
 OBJECTIVES = Names(
     "objective",
-    known=("ProbitObjective", "IdentityMCObjective", "FloorProbitObjective", "FloorLogitObjective"),
+    known=(PROBIT, "IdentityMCObjective", "FloorProbitObjective", "FloorLogitObjective"),
     refused={"FloorGumbelObjective": "FloorProbitObjective", "SemiP*": "ProbitObjective"},
 )

@@ -65,6 +65,29 @@ def test_the_floor_may_stand_in_the_objectives_section() -> None:
     assert acquisition.options["floor"] == "0.25"
 
 
+@pytest.mark.parametrize(
+    ("acqf", "model", "objective", "expected"),
+    [
+        ("MCLevelSetEstimation", "GPClassificationModel", "", "ProbitObjective"),
+        ("MCLevelSetEstimation", "GPClassificationModel", "none", "ProbitObjective"),
+        ("MCPosteriorVariance", "GPClassificationModel", "", "ProbitObjective"),
+        ("MCPosteriorVariance", "GPClassificationModel", "IdentityMCObjective", None),
+        ("MCLevelSetEstimation", "GPClassificationModel", "FloorLogitObjective", None),
+        ("MCLevelSetEstimation", "GPRegressionModel", "", ""),
+        ("qLogNoisyExpectedImprovement", "GPClassificationModel", "", ""),
+        ("qUpperConfidenceBound", "GPClassificationModel", "", ""),
+    ],
+)
+def test_level_sets_and_variances_are_those_of_probabilities_unless_said(
+    acqf: str, model: str, objective: str, expected: str | None
+) -> None:
+    optimize = OPTIMIZE.replace("GPRegressionModel", model)
+    text = f"[s]\n{optimize}acqf = {acqf}\n[{acqf}]\nobjective = {objective}"
+    acquisition = generator(text, [BINARY]).acquisition
+    assert acquisition is not None
+    assert acquisition.objective == (objective if expected is None else expected)
+
+
 def test_a_model_may_be_named_where_no_generator_needs_one() -> None:
     _, surrogate, _ = read("[s]\ngenerator = SobolGenerator\nmodel = GPRegressionModel")
     assert surrogate is not None
