@@ -15,7 +15,8 @@ from farm.experiment.names import MANUAL, SAMPLE_AROUND
 from farm.experiment.space import Space, coordinate
 
 MOST_POINTS = 10**6
-"""Listed points, those around them included; they are made at once."""
+MOST_NUMBERS = 10**7
+"""Listed points, those around them included, and their coordinates; they are made at once."""
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 4096
 """Points of one Latin hypercube; all of it is made for every ask."""
@@ -61,8 +62,9 @@ def _read(
         return Listed(points, shuffle)
     assert kind == SAMPLE_AROUND
     around = section.whole("samples_per_point", 1, least=1)
-    if len(points) * around > MOST_POINTS:
-        raise section.wrong("samples_per_point", f"{MOST_POINTS} points at most in all")
+    most = min(MOST_POINTS, MOST_NUMBERS // points[0].size)
+    if len(points) * around > most:
+        raise section.wrong("samples_per_point", f"{most} points at most in all")
     return Listed(points, shuffle, _window(section, space), around)
 
 

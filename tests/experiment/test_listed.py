@@ -109,6 +109,15 @@ def test_refusals(text: str, options: dict[str, str], expected: str) -> None:
     assert expected in str(caught.value)
 
 
+def test_points_of_many_coordinates_are_fewer() -> None:
+    parameters = [Parameter(f"p{i}") for i in range(50)]
+    around = {"window": "1", "samples_per_point": "200001"}
+    with pytest.raises(InvalidInput, match="200000 points at most in all"):
+        listed(f"[{[0] * 50}]", parameters, **around)
+    with pytest.raises(InvalidInput, match="100000 points at most in all"):
+        listed(f"[{[[0, 0]] * 50}]", parameters, 2, **around)
+
+
 def test_pairs_that_are_none_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"2 value\(s\) for each parameter"):
         listed("[[1, 2], [3, 4]]", stimuli=2)
