@@ -113,7 +113,7 @@ def test_points_of_many_coordinates_are_fewer() -> None:
     parameters = [Parameter(f"p{i}") for i in range(50)]
     around = {"window": "1", "samples_per_point": "200001"}
     with pytest.raises(InvalidInput, match="200000 points at most in all"):
-        listed(f"[{[0] * 50}]", parameters, **around)
+        listed(f"[{[0] * 50}]", parameters, 1, **around)
     with pytest.raises(InvalidInput, match="100000 points at most in all"):
         listed(f"[{[[0, 0]] * 50}]", parameters, 2, **around)
 
