@@ -7,14 +7,13 @@ import contextlib
 import dataclasses
 import json
 import signal
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import click
 import uvloop
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
 
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, open_farm
 from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
@@ -28,6 +27,7 @@ from farm.experiment.run import Progress, Run, check_ends, fitting_model
 from farm.experiment.subject import read_subject
 from farm.protocols.aepsych import Request
 from farm.server.aepsych import AepsychServer, read_address
+from farm.sweep.display import LiveBar
 from farm.sweep.progress import duration
 
 EXAMPLES = """\b
@@ -40,7 +40,6 @@ Examples:
 """
 
 SHOW_EVERY_S = 0.25
-LINE_EVERY_S = 60.0
 
 
 @click.command(epilog=EXAMPLES)
@@ -260,50 +259,18 @@ class _Closed:
             await going
 
 
-class Display:
-    """A live bar in a terminal, else a line a minute. A context manager."""
+class Display(LiveBar):
+    """Shows how far a run is on a console, as often as it is told."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._line_at_s = LINE_EVERY_S
-        self._message = ""
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("experiment", total=None, facts="")
-
-    def __enter__(self) -> Display:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.stop()
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console, over="goes on", clock=clock)
 
     def show(self, progress: Progress, best: str) -> None:
         """Bring it up to date."""
         done = progress.evaluations - progress.in_flight - progress.ready
         facts = ", ".join(filter(None, [*_facts(progress), best]))
-        self._bar.update(
-            self._task,
-            description=progress.strategy,
-            total=progress.budget,
-            completed=done,
-            facts=facts,
-        )
-        if progress.message != self._message:
-            self._message = progress.message
-            self._say(progress.message or "goes on")
-        if not self._console.is_terminal and progress.elapsed_s >= self._line_at_s:
-            self._line_at_s += LINE_EVERY_S
-            self._say(f"{progress.strategy}: {done} evaluations, {facts}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.bring_up_to_date(progress.strategy, done, progress.budget, facts, progress.message)
+        self.line_if_due(lambda: f"{progress.strategy}: {done} evaluations, {facts}")
 
 
 def best_text(experiment: Experiment) -> str:

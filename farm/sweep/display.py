@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -14,20 +15,24 @@ from farm.sweep.progress import Progress, duration
 LINE_EVERY_S = 60.0
 
 
-class Display:
-    """Shows progress on a console, as often as it is told. A context manager.
+class LiveBar:
+    """A bar in a terminal or notebook, else a line a minute; messages at once. A context manager.
 
-    clock: monotonic seconds.
+    over: what is said when a message is no more. clock: monotonic seconds.
     """
 
     def __init__(
-        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console | None = None,
+        *,
+        over: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console(stderr=True)
+        self._over = over
         self._clock = clock
         self._live = self._console.is_terminal or self._console.is_jupyter
         self._line_at = clock()
-        self._told_cost = False
         self._message = ""
         self._bar = Bar(
             TextColumn("{task.description}"),
@@ -37,37 +42,57 @@ class Display:
             console=self._console,
             disable=not self._live,
         )
-        self._task = self._bar.add_task("sweep", total=None, facts="")
+        self._task = self._bar.add_task("", total=None, facts="")
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._bar.stop()
 
-    def show(self, progress: Progress) -> None:
-        """Bring the display up to date; lines appear a minute apart, messages at once."""
-        self._bar.update(
-            self._task,
-            description=progress.title or "sweep",
-            total=progress.total,
-            completed=progress.finished,
-            facts=facts(progress),
-        )
-        if progress.message != self._message:
-            self._message = progress.message
-            self.say(progress.message or "the sweep goes on")
-        if not self._told_cost and progress.expected_work_s is not None and progress.eta_s:
-            self._told_cost = True
-            self.say(cost(progress))
+    def bring_up_to_date(
+        self, title: str, done: int, total: int | None, facts: str, message: str
+    ) -> None:
+        """facts: what stands right of the bar; message: what is to be known now, or ""."""
+        self._bar.update(self._task, description=title, total=total, completed=done, facts=facts)
+        if message != self._message:
+            self._message = message
+            self.say(message or self._over)
+
+    def line_if_due(self, line: Callable[[], str]) -> None:
+        """Print what `line` gives, where there is no bar and the last one is a minute old."""
         if not self._live and self._clock() - self._line_at >= LINE_EVERY_S:
             self._line_at = self._clock()
-            self.say(line(progress))
+            self.say(line())
 
     def say(self, text: str) -> None:
         """Print one line above the bar."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class Display(LiveBar):
+    """Shows progress of a sweep on a console, as often as it is told."""
+
+    def __init__(
+        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(console, over="the sweep goes on", clock=clock)
+        self._told_cost = False
+
+    def show(self, progress: Progress) -> None:
+        """Bring the display up to date; lines appear a minute apart, messages at once."""
+        self.bring_up_to_date(
+            progress.title or "sweep",
+            progress.finished,
+            progress.total,
+            facts(progress),
+            progress.message,
+        )
+        if not self._told_cost and progress.expected_work_s is not None and progress.eta_s:
+            self._told_cost = True
+            self.say(cost(progress))
+        self.line_if_due(lambda: line(progress))
 
 
 def facts(progress: Progress) -> str:

@@ -329,7 +329,9 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) ->
         utilisation=0.9,
         message="",
     )
-    with Display(Console(file=sys.stdout, force_terminal=False)) as display:
-        display.show(progress, "best 3")
-        display.show(progress, "best 3")
+    times = iter((0.0, 59.0, 60.0, 60.0, 61.0))
+    console = Console(file=sys.stdout, force_terminal=False)
+    with Display(console, clock=lambda: next(times)) as display:
+        for _ in range(3):
+            display.show(progress, "best 3")
     assert capsys.readouterr().out == "opt: 9 evaluations, 2 in flight, 1 failed, best 3\n"
