@@ -15,7 +15,16 @@ import urllib3
 
 from tests.dask_cluster import dask_cluster
 from tests.front_door import read_answer
-from tests.serving import BEAM, FARM, LIMIT_S, Served, environment, run_farm, serving
+from tests.serving import (
+    BEAM,
+    FARM,
+    LIMIT_S,
+    Served,
+    environment,
+    run_farm,
+    serving,
+    start_farm,
+)
 
 
 @pytest.fixture
@@ -179,18 +188,15 @@ def test_a_dry_run_is_for_slurm(folder: Path) -> None:
 def test_it_serves_without_workers_of_its_own(folder: Path) -> None:
     with (
         serving(folder, "--workers", "0") as farm,
-        subprocess.Popen(
-            [*FARM, "worker", "beam.py", "--connect", "run", "-n", "2"],
-            cwd=folder,
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as worker,
+        start_farm("worker", "beam.py", "--connect", "run", "-n", "2", cwd=folder) as worker,
     ):
-        assert worker.stderr is not None
-        assert "2 workers ready" in worker.stderr.readline()
-        assert evaluate(farm.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
-        worker.terminate()
+        try:
+            assert worker.stderr is not None
+            assert worker.stderr.readline() == "2 workers ready\n"
+            farm.wait_for_workers(2)  # to have loaded a model is not yet to have joined
+            assert evaluate(farm.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
+        finally:
+            worker.terminate()
         assert worker.wait(LIMIT_S) == 0
 
 

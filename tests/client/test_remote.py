@@ -294,12 +294,18 @@ def test_a_cancelled_future_is_taken_back(client: Client, moody: RemoteModel) ->
     with pytest.raises(CancelledError):
         futures[-1].result(LIMIT_S)
     wait_until(lambda: in_farm(client) == 2)
-    # The two that run go on, as nothing can stop a model; let them not hold up other tests.
-    for row in client.status()["workers"]:
-        if row["in_flight"]:
-            os.kill(row["pid"], signal.SIGKILL)
-    futures[0].cancel()
-    futures[1].cancel()
+
+    def busy() -> list[int]:
+        return [row["pid"] for row in client.status()["workers"] if row["in_flight"]]
+
+    # The two that run go on, as nothing can stop a model; let them not hold up other tests. One
+    # waits while the process that an earlier test has killed is started anew.
+    wait_until(lambda: len(busy()) == 2)
+    processes = busy()
+    assert all(f.cancel() for f in futures[:2])
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: in_farm(client) == 0)
 
 
 def test_a_deadline_is_kept(target: str | Path, moody: RemoteModel) -> None:

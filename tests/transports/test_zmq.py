@@ -418,6 +418,7 @@ async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_att
         waiting = farm.submit()
         task_id = await task_of(draining)
         draining.say(Kind.RESIZE, 0)
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
         if reported:
             loss = Loss(W1, "stopped by its supervisor", [task_id], False)
             farm.peer(SUPERVISOR).send(wire.encode_loss(loss))
