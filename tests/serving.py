@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -10,8 +11,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import farm
+from farm.cli import run
 from farm.errors import Unavailable
 from farm.transports.connection import Connection, read_connection
 
@@ -65,6 +68,19 @@ def run_farm(*arguments: str, cwd: Path, timeout_s: float = LIMIT_S) -> tuple[in
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def run_here(*arguments: str, cwd: Path) -> tuple[int, str, str]:
+    """The same within this process: for what is refused before anything is started."""
+    out, errors = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(errors),
+        patch.dict(os.environ, environment(), clear=True),
+    ):
+        status = run([*arguments])
+    return status, out.getvalue(), errors.getvalue()
 
 
 def start_farm(*arguments: str, cwd: Path) -> subprocess.Popen[str]:

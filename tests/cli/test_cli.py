@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from farm.cli import COMMANDS, run
 from farm.version import __version__
-from tests.serving import run_farm
+from tests.serving import run_farm, run_here
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +37,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["reap"], "No such command 'reap'"),
         (["serve"], "which MODEL?"),
-        (["serve", "nosuch.py", "--port", "0"], "nosuch.py"),
         (["serve", "a.py", "--port", "99999"], "port is 99999; expected 0 to 65535"),
         (["serve", "a.py", "--config", "nosuch.toml"], "no settings file nosuch.toml"),
         (["serve", "a.py", "--workers", "two"], "'two' is not a valid integer"),
@@ -49,9 +49,15 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_mistake_is_one_line_and_status_2(
     tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
-    status, out, errors = run_farm(*arguments, cwd=tmp_path)
+    status, out, errors = run_here(*arguments, cwd=tmp_path)
     assert status == 2
     assert out == ""
     assert errors.startswith("farm: error: ")
     assert errors.count("\n") == 1
     assert complaint in errors
+
+
+def test_so_it_is_where_processes_were_started(tmp_path: Path) -> None:
+    status, out, errors = run_farm("serve", "nosuch.py", "--port", "0", cwd=tmp_path)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"farm: error: .*nosuch\.py.*\n", errors)

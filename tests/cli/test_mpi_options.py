@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from tests.serving import BEAM, FARM, environment, run_farm, serving
+from tests.serving import BEAM, FARM, environment, run_farm, run_here, serving
 
 NORM = """
 import farm
@@ -42,9 +42,6 @@ def test_groups_of_mpi_ranks_run_the_model(folder: Path) -> None:
         (["--mpi", "2", "--mpi-launch", "sruhn -n {ranks}"], "there is no launcher 'sruhn' here"),
         (["--mpi", "2", "--mpi-launch", "mpiexec 'a"], "is no command (No closing quotation)"),
         (["--mpi", "2", "--mpi-launch", " "], "--mpi-launch is ' ', which is no command"),
-        (["--mpi", "2", "--workers", "0"], "--mpi is for workers here"),
-        (["--mpi", "2", "--dask", "tcp://x:1"], "--mpi is for workers here"),
-        (["--mpi-launch", "mpiexec"], "expected it to come with mpi, the number of ranks"),
     ],
 )
 def test_groups_that_cannot_be_had(folder: Path, arguments: list[str], message: str) -> None:
@@ -56,20 +53,23 @@ def test_groups_that_cannot_be_had(folder: Path, arguments: list[str], message: 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("verb", "options", "message"),
     [
-        (("--mpi-launch", "mpiexec"), "--mpi-launch needs --mpi RANKS"),
-        (("--mpi", "2", "-n", "2"), "are for processes that farm starts; under srun or mpiexec"),
+        ("serve", ["--mpi", "2", "--workers", "0"], "--mpi is for workers here"),
+        ("serve", ["--mpi", "2", "--dask", "tcp://x:1"], "--mpi is for workers here"),
+        ("serve", ["--mpi-launch", "mpiexec"], "expected it to come with mpi, the number of ranks"),
+        ("worker", ["--mpi-launch", "mpiexec"], "--mpi-launch needs --mpi RANKS"),
+        ("worker", ["--mpi", "2", "-n", "2"], "processes that farm starts; under srun or mpiexec"),
     ],
 )
 def test_options_of_mpi_that_do_not_fit(
-    folder: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, verb: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    words = ("worker", "beam.py", *options)
-    status, _, errors = run_farm(*words, cwd=folder)
+    status, _, errors = run_here(verb, "beam.py", *options, cwd=folder)
     assert status == 2
     assert message in errors
+    assert errors.startswith("farm: error: ")
     assert errors.count("\n") == 1
 
 

@@ -22,6 +22,7 @@ from tests.serving import (
     Served,
     environment,
     run_farm,
+    run_here,
     serving,
     start_farm,
 )
@@ -151,7 +152,7 @@ def test_a_settings_file_and_the_environment_set_what_options_do_not(folder: Pat
 def test_a_dry_run_prints_the_scripts_of_all_kinds_and_starts_nothing(folder: Path) -> None:
     (folder / "cluster.toml").write_text('[[workers]]\n[[workers]]\nname = "big"\ncpus = 8\n')
     arguments = ["serve", "beam.py", "--slurm", "cluster.toml", "--dir", "run", "--dry-run"]
-    status, out, errors = run_farm(*arguments, cwd=folder)
+    status, out, errors = run_here(*arguments, cwd=folder)
     assert (status, errors) == (0, "")
     assert out.count("#!/bin/bash") == 2
     assert "#SBATCH --job-name=farm-w1" in out
@@ -173,14 +174,14 @@ def test_mistakes_in_the_file_of_kinds_are_one_line(
 ) -> None:
     (folder / "cluster.toml").write_text(text)
     arguments = ["serve", "beam.py", "--slurm", "cluster.toml", "--dry-run"]
-    status, _, errors = run_farm(*arguments, cwd=folder)
+    status, _, errors = run_here(*arguments, cwd=folder)
     assert status == 2
     assert complaint in errors
     assert errors.count("\n") == 1
 
 
 def test_a_dry_run_is_for_slurm(folder: Path) -> None:
-    status, _, errors = run_farm("serve", "beam.py", "--dry-run", cwd=folder)
+    status, _, errors = run_here("serve", "beam.py", "--dry-run", cwd=folder)
     assert status == 2
     assert "--dry-run needs --slurm" in errors
 
@@ -228,6 +229,19 @@ def test_a_dask_cluster_runs_the_model(folder: Path) -> None:
     [
         (["--dask", "tcp://x:1"], "which MODEL?"),
         (["beam.py", "--dask", "tcp://x:1", "--time-limit", "3"], "those of Dask are not farm's"),
+    ],
+)
+def test_options_that_do_not_fit_a_dask_cluster(
+    folder: Path, arguments: list[str], message: str
+) -> None:
+    status, _, errors = run_here("serve", *arguments, "--port", "0", cwd=folder)
+    assert status == 2
+    assert message in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["beam.py", "--dask", "tcp://127.0.0.1:1"], "no Dask cluster at tcp://127.0.0.1:1"),
         (["beam.py", "--dask", "nowhere"], "neither a scheduler file of Dask nor an address"),
     ],
