@@ -12,7 +12,7 @@ from farm.call import Array
 from farm.experiment.config import Config, OutcomeKind
 from farm.experiment.space import Space
 from farm.experiment.trials import Outcome, Trial
-from farm.sweep.drawing import BLUE, GREY, RED, new_figure, svg_of
+from farm.sweep.drawing import BLUE, GREY, RED, new_figure, pairs_below, svg_of
 
 MOST_IN_PAIRS = 5
 LINE = 200
@@ -107,39 +107,32 @@ def space(shown: Shown) -> str:
     if count == 1:
         return _line(shown, parameters)
     side = min(9.0, 1.4 + 2.4 * (count - 1))
-    figure, grid = new_figure(count - 1, count - 1, width=side + 1.2, height=side)
+    figure, each, bar = pairs_below(count, width=side + 1.2, height=side)
     good, bad = _points(shown.told), _points(shown.failed)
     dots: Any = None
-    for row in range(count - 1):
-        for column in range(count - 1):
-            axes = grid[row * (count - 1) + column]
-            if column > row:
-                axes.set_axis_off()
-                continue
-            i, j = column, row + 1
-            if count == parameters.dimensions == 2:
-                _surface(axes, shown, parameters)
-            dots = axes.scatter(
-                good[:, i],
-                good[:, j],
-                c=shown.values,
-                s=14,
-                cmap="viridis",
-                edgecolors="#333",  # seen also where the surface has their colour
-                linewidths=0.4,
-                zorder=3,
-            )
-            (crosses,) = axes.plot(bad[:, i], bad[:, j], "x", color=RED, markersize=4)
-            for marks in (dots, crosses):  # the best is often at the very edge
-                marks.set_clip_on(False)
-                marks.set_in_layout(False)
-            corners = np.stack([parameters.lower, parameters.upper])  # in sight, whatever is there
-            axes.plot(corners[:, i], corners[:, j], alpha=0)
-            _scale(axes.xaxis, axes, parameters, i, "x")
-            _scale(axes.yaxis, axes, parameters, j, "y")
+    for axes, i, j in each:
+        if count == parameters.dimensions == 2:
+            _surface(axes, shown, parameters)
+        dots = axes.scatter(
+            good[:, i],
+            good[:, j],
+            c=shown.values,
+            s=14,
+            cmap="viridis",
+            edgecolors="#333",  # seen also where the surface has their colour
+            linewidths=0.4,
+            zorder=3,
+        )
+        (crosses,) = axes.plot(bad[:, i], bad[:, j], "x", color=RED, markersize=4)
+        for marks in (dots, crosses):  # the best is often at the very edge
+            marks.set_clip_on(False)
+            marks.set_in_layout(False)
+        corners = np.stack([parameters.lower, parameters.upper])  # in sight, whatever is there
+        axes.plot(corners[:, i], corners[:, j], alpha=0)
+        _scale(axes.xaxis, axes, parameters, i, "x")
+        _scale(axes.yaxis, axes, parameters, j, "y")
     if len(good):
-        place = {"ax": grid} if count == 2 else {"cax": grid[count - 2].inset_axes((0, 0, 0.08, 1))}
-        figure.colorbar(dots, label=shown.name, **place)
+        bar(dots, shown.name)
     return svg_of(figure)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 from farm.sweep.errors import SweepError
 
 BLUE, RED, GREY = "#2563a8", "#c8372d", "#8a8f98"
+Pair = tuple[Any, int, int]
+"""Axes, and the two things that they show, across and up."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -42,6 +45,31 @@ def small_multiples(count: int) -> tuple[Any, list[Any]]:
     for unused in axes[count:]:
         unused.set_visible(False)
     return figure, axes[:count]
+
+
+def pairs_below(
+    count: int, *, width: float, height: float
+) -> tuple[Any, list[Pair], Callable[[Any, str], None]]:
+    """A figure with axes for each pair i < j of so many things; also what adds its colour bar.
+
+    Axes of i stand in one column, those of j in one row. The bar is of some dots, with a label.
+    """
+    side = count - 1
+    figure, grid = new_figure(side, side, width=width, height=height)
+    pairs: list[Pair] = []
+    for place, axes in enumerate(grid):
+        row, column = divmod(place, side)
+        if column > row:
+            axes.set_axis_off()
+        else:
+            pairs.append((axes, column, row + 1))
+
+    def bar(dots: Any, label: str) -> None:
+        # The corner above the diagonal is free, where there is one.
+        place = {"ax": grid} if side == 1 else {"cax": grid[side - 1].inset_axes((0, 0, 0.08, 1))}
+        figure.colorbar(dots, label=label, **place)
+
+    return figure, pairs, bar
 
 
 def svg_of(figure: Any) -> str:

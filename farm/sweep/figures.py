@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.drawing import BLUE, GREY, RED, new_figure, small_multiples, svg_of
+from farm.sweep.drawing import BLUE, GREY, RED, new_figure, pairs_below, small_multiples, svg_of
 from farm.sweep.journal import NO_WORKER, Status
 from farm.sweep.known import Known
 from farm.sweep.plan import Plan
@@ -138,29 +138,22 @@ def pairs(shown: Shown) -> str:
     if count < 2:
         return _one_parameter(shown, names[0])
     side = min(9.0, 1.0 + 2.1 * (count - 1))
-    figure, grid = new_figure(count - 1, count - 1, width=side + 1.0, height=side)
+    figure, each, bar = pairs_below(count, width=side + 1.0, height=side)
     good, bad = _some(shown.done & np.isfinite(shown.colour)), _some(shown.failed)
     dots: Any = None
-    for row in range(count - 1):
-        for column in range(count - 1):
-            axes = grid[row * (count - 1) + column]
-            if column > row:
-                axes.set_axis_off()
-                continue
-            (i, x_name, x_log), (j, y_name, y_log) = names[column], names[row + 1]
-            x, y = shown.plan.theta[:, i], shown.plan.theta[:, j]
-            dots = axes.scatter(x[good], y[good], c=shown.colour[good], s=8, cmap="viridis")
-            axes.plot(x[bad], y[bad], "x", color=RED, markersize=4)
-            axes.set_xscale("log" if x_log else "linear")
-            axes.set_yscale("log" if y_log else "linear")
-            if row == count - 2:
-                axes.set_xlabel(x_name)
-            if column == 0:
-                axes.set_ylabel(y_name)
+    for axes, column, row in each:
+        (i, x_name, x_log), (j, y_name, y_log) = names[column], names[row]
+        x, y = shown.plan.theta[:, i], shown.plan.theta[:, j]
+        dots = axes.scatter(x[good], y[good], c=shown.colour[good], s=8, cmap="viridis")
+        axes.plot(x[bad], y[bad], "x", color=RED, markersize=4)
+        axes.set_xscale("log" if x_log else "linear")
+        axes.set_yscale("log" if y_log else "linear")
+        if row == count - 1:
+            axes.set_xlabel(x_name)
+        if column == 0:
+            axes.set_ylabel(y_name)
     if len(good):
-        # The corner above the diagonal is free, where there is one.
-        place = {"ax": grid} if count == 2 else {"cax": grid[count - 2].inset_axes((0, 0, 0.08, 1))}
-        figure.colorbar(dots, label=shown.colour_name, **place)
+        bar(dots, shown.colour_name)
     return svg_of(figure)
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from farm.sweep.drawing import new_figure, small_multiples, svg_of
+from farm.sweep.drawing import new_figure, pairs_below, small_multiples, svg_of
 from farm.sweep.errors import SweepError
 
 
@@ -24,6 +24,22 @@ def test_small_multiples_show_as_many_as_are_wanted() -> None:
     figure, axes = small_multiples(6)
     assert len(axes) == 6
     assert sum(one.get_visible() for one in figure.axes) == 6
+
+
+@pytest.mark.parametrize(("count", "axes"), [(2, 1), (4, 9)])
+def test_each_pair_has_its_axes(count: int, axes: int) -> None:
+    figure, each, bar = pairs_below(count, width=5.0, height=5.0)
+    assert [(i, j) for _, i, j in each] == [(i, j) for j in range(1, count) for i in range(j)]
+    assert sum(one.axison for one in figure.axes) == len(each)
+    assert len(figure.axes) == axes
+    below = {(j, i): one.get_position().bounds for one, i, j in each}
+    if count > 2:
+        assert below[3, 0][0] == below[1, 0][0], "one column"
+        assert below[3, 0][1] == below[3, 2][1], "one row"
+    dots = each[0][0].scatter([0, 1], [1, 0], c=[2, 3])
+    bar(dots, "height")
+    assert figure.axes[-1].get_ylabel() == "height" or count > 2
+    assert "height" in svg_of(figure)
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
