@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from farm.protocols.aepsych import read_answer
+from tests.experiment.talk import TWO
 from tests.experiment_server import CLIENTS, ExperimentServer, start_experiments
 from tests.serving import LIMIT_S
 
@@ -23,35 +24,11 @@ sys.path.append(str(CLIENTS))
 client_package = pytest.importorskip("aepsych_client")
 sys.path.remove(str(CLIENTS))
 
-CONFIG = """
-[common]
-parnames = [x1, x2]
-stimuli_per_trial = 1
-outcome_types = [continuous]
-strategy_names = [init_strat]
-
-[x1]
-par_type = continuous
-lower_bound = -5
-upper_bound = 10
-
-[x2]
-par_type = continuous
-lower_bound = 0
-upper_bound = 15
-
-[init_strat]
-generator = SobolGenerator
-min_asks = 6
-
-[SobolGenerator]
-seed = 123
-
-[metadata]
-experiment_name = sobol demo
-participant_id = p01
-"""
-OPTIMISE = CONFIG.replace("[init_strat]\n\n[x1]", "[init_strat, opt_strat]\n\n[x1]").replace(
+CONFIG = (
+    TWO.replace("[common]", "[common]\nstimuli_per_trial = 1")
+    + "[metadata]\nexperiment_name = sobol demo\nparticipant_id = p01\n"
+)
+OPTIMISE = CONFIG.replace("= [init_strat]", "= [init_strat, opt_strat]").replace(
     "min_asks = 6",
     "min_asks = 2\n[opt_strat]\ngenerator = OptimizeAcqfGenerator\nmodel = GPRegressionModel\n"
     "min_asks = 2\n[OptimizeAcqfGenerator]\nacqf = qLogNoisyExpectedImprovement",

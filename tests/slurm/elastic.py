@@ -58,6 +58,17 @@ models = ["double.py"]
 partition = "cpu"
 max_jobs = 3
 """
+TWO_NODES = """
+backlog_s = 60
+
+[[workers]]
+name = "small"
+models = ["double.py"]
+min_jobs = 2
+max_jobs = 3
+sbatch = ["--exclusive"]
+"""
+"""One worker on each of two or three nodes, which it has for itself."""
 
 
 class Elastic:

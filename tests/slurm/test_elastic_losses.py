@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import Cluster, wait_for
-from tests.slurm.elastic import FARM, ONE_KIND, Elastic, elastic_on
+from tests.slurm.elastic import FARM, ONE_KIND, TWO_NODES, Elastic, elastic_on
 
 STUCK = """
 import time
@@ -38,18 +38,6 @@ def is_alive(row: dict[str, Any]) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-TWO_NODES = """
-backlog_s = 60
-
-[[workers]]
-name = "small"
-models = ["double.py"]
-min_jobs = 2
-max_jobs = 3
-sbatch = ["--exclusive"]
-"""
 
 
 @pytest.mark.timeout(180)

@@ -12,7 +12,7 @@ import pytest
 from farm.experiment.events import Told
 from farm.experiment.journal import read_journal
 from tests.slurm.cluster import Cluster, wait_for
-from tests.slurm.elastic import FARM, Elastic
+from tests.slurm.elastic import FARM, TWO_NODES, Elastic
 from tests.slurm.test_launcher import ended, output, submit
 
 CONFIG = """[common]
@@ -40,17 +40,6 @@ import farm
 def double(x, config):
     time.sleep(config["sleep"])
     return 2 * x
-"""
-
-TWO_NODES = """
-backlog_s = 60
-
-[[workers]]
-name = "small"
-models = ["double.py"]
-min_jobs = 2
-max_jobs = 3
-sbatch = ["--exclusive"]
 """
 
 
