@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -22,6 +23,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+DONT_WRITE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+
+
+def pytest_collection_finish() -> None:
+    """From now on as the environment says."""
+    sys.dont_write_bytecode = DONT_WRITE
+
 
 NO_SKIPS = os.environ.get("FARM_NO_SKIPS") == "1"
 
