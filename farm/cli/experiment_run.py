@@ -23,7 +23,7 @@ from farm.experiment.events import RunPhase
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
 from farm.experiment.host import Experiments
-from farm.experiment.run import Progress, Run, check_ends, fitting_model
+from farm.experiment.run import Progress, Run, fitting_model
 from farm.experiment.subject import read_subject
 from farm.protocols.aepsych import Request
 from farm.server.aepsych import AepsychServer, read_address
@@ -206,7 +206,7 @@ class _Closed:
             return same[-1]
         # What is refused leaves no experiment behind.
         subject = read_subject(config)
-        check_ends(config, subject, self._budget)
+        subject.check_end(config, self._budget)
         await fitting_model(subject, farm)
         request = Request("setup", {"config_str": self._text}, {})
         reply = await self._experiments.handle(self._experiments.session(), request)

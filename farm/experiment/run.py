@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,6 @@ import numpy as np
 
 from farm.call import Array, Call, Hints, ModelInfo, Result, canonical_config
 from farm.errors import Cancelled, FarmError, InvalidInput, ModelNotFound, Overloaded, Unavailable
-from farm.experiment.config import Config
 from farm.experiment.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.experiment import Experiment
 from farm.experiment.names import MODEL_FREE
@@ -31,7 +31,7 @@ from farm.experiment.work import Answered, Generate, Generated, Work
 log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 20
-"""So many points that fail one after another are no matter of the points."""
+"""So many points that teach nothing, one after another, are no matter of the points."""
 
 PLACES_EVERY_S = 5.0
 FIRST_PAUSE_S = 0.2
@@ -99,16 +99,6 @@ class Progress:
     message: str
 
 
-def check_ends(config: Config, subject: Subject, budget: int | None) -> None:
-    """Raise InvalidInput when nothing would ever end the loop. budget: instead of [farm]'s."""
-    last = config.strategies[-1]
-    if last.run_indefinitely and (budget or subject.budget or subject.max_time_s) is None:
-        raise InvalidInput(
-            f"strategy {last.name!r} runs indefinitely; expected [farm] budget = the number of "
-            "evaluations after which to stop, or max_time"
-        )
-
-
 async def fitting_model(subject: Subject, farm: Evaluator) -> ModelInfo:
     """The subject's model. Raises FarmError when the farm has none, or the two do not fit."""
     info = await farm.describe(subject.model, canonical_config(subject.config))
@@ -145,7 +135,7 @@ class Run:
             client=f"experiment {number}",
             deadline_s=None if kills else self._subject.time_limit_s,
         )
-        check_ends(self._experiment.config, self._subject, self._budget)
+        self._subject.check_end(self._experiment.config, budget)
         self.leaving = False
         """Whether it has come to its end, which is about to be recorded."""
         # Of the stretch that runs, from `begin` on.
@@ -420,9 +410,7 @@ class Run:
                     log.info("point %d: attempt %d failed: %s", point, attempts, error.message)
                     continue
                 self._failed += 1
-                self._failures += 1
-                if self._failures >= FAILURES_IN_A_ROW:
-                    self.pause(f"{self._failures} points in a row failed; the last: {error}")
+                self._taught_nothing(str(error))
                 return Failed(
                     experiment=self._number,
                     time=time.time(),
@@ -433,8 +421,12 @@ class Run:
             self._pace.evaluated(time.monotonic() - began)
             self._worked_s += result.run_time_s
             self._told += 1
-            self._failures = 0
             names = [outcome.name for outcome in self._experiment.config.outcomes]
+            strange = [f"{n} = {outcomes[n]}" for n in names if not math.isfinite(outcomes[n])]
+            if strange:
+                self._taught_nothing(", ".join(strange))
+            else:
+                self._failures = 0
             return Told(
                 experiment=self._number,
                 time=time.time(),
@@ -443,6 +435,13 @@ class Run:
                 ids=(point,),
                 extra=_record(result, attempts),
             )
+
+    def _taught_nothing(self, why: str) -> None:
+        """Count a point that failed, or whose outcome is not modelled."""
+        self._failures += 1
+        if self._failures >= FAILURES_IN_A_ROW:
+            many = f"{self._failures} points in a row failed or gave no number"
+            self.pause(f"{many}; the last: {why}")
 
     async def _submitted(self, call: Call) -> Result:
         """The result; a farm that is full or away is waited for. Raises FarmError."""

@@ -81,6 +81,15 @@ class Subject:
         """Raise InvalidInput unless every point makes a call, and every answer the outcomes."""
         _bound(self, info)
 
+    def check_end(self, config: Config, budget: int | None = None) -> None:
+        """Raise InvalidInput when nothing would ever end the loop. budget: instead of ours."""
+        last = config.strategies[-1]
+        if last.run_indefinitely and (budget or self.budget or self.max_time_s) is None:
+            raise InvalidInput(
+                f"strategy {last.name!r} runs indefinitely; expected [{SUBJECT}] budget = the "
+                "number of evaluations after which to stop, or max_time"
+            )
+
     def call(self, point: Mapping[str, Any], info: ModelInfo) -> Call:
         """The evaluation of one point. point: each parameter's value, or a list with it.
 

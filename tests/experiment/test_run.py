@@ -155,6 +155,25 @@ async def test_a_model_that_always_fails_pauses_it(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_a_model_that_never_gives_a_number_pauses_it(tmp_path: Path) -> None:
+    """No rule is met by such outcomes: without a budget, it would go on for ever."""
+
+    class Nowhere(Bowl):
+        def evaluate(self, inputs: object, config: object) -> float:
+            return np.inf
+
+    async with hosting(tmp_path / "e.db") as host, dispatching(Nowhere(), 1) as farm:
+        _, experiment = await set_up(host, config_of(farm={"in_flight": 1}))
+        await ran(host, 0, farm)
+        assert experiment.run is RunPhase.PAUSED
+        assert experiment.run_why == (
+            f"{FAILURES_IN_A_ROW} points in a row failed or gave no number; the last: "
+            "outcome_1 = inf"
+        )
+        assert (experiment.modelled, experiment.told) == (0, FAILURES_IN_A_ROW)
+
+
+@on_loop
 async def test_an_outcome_that_is_no_number_is_recorded_and_not_modelled(tmp_path: Path) -> None:
     class Hole(Bowl):
         def evaluate(self, inputs: object, config: object) -> float:
