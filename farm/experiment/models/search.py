@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,18 +44,38 @@ class Best:
     crowded: bool = False
 
 
+class OutOfTime(Exception):
+    """The search has had its time. best: the best row that it has judged, and its value."""
+
+    def __init__(self, best: tuple[Tensor, Tensor]) -> None:
+        super().__init__()
+        self.best = best
+
+
 class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch's types are not read
     """A criterion of trials as rows (b, 1, stimuli * d), which pays for being near to `avoid`."""
 
     X_pending = None
 
-    def __init__(self, criterion: Criterion, avoid: Tensor) -> None:
-        """avoid: positions (p, stimuli, d)."""
+    def __init__(self, criterion: Criterion, avoid: Tensor, timeout_s: float | None) -> None:
+        """avoid: positions (p, stimuli, d). timeout_s: past it judging raises OutOfTime."""
         super().__init__(model=None)
         self._criterion = criterion
         self._avoid = avoid
+        self._end = None if timeout_s is None else time.monotonic() + timeout_s
+        self._best: tuple[Tensor, Tensor] | None = None
 
     def forward(self, X: Tensor) -> Tensor:
+        values = self._judged(X)
+        if self._end is not None and len(values):
+            top = int(values.argmax())
+            if self._best is None or values[top] > self._best[1]:
+                self._best = X.detach()[top].clone(), values.detach()[top].clone()
+            if time.monotonic() > self._end:
+                raise OutOfTime(self._best)
+        return values
+
+    def _judged(self, X: Tensor) -> Tensor:
         points = X.reshape(-1, *self._avoid.shape[1:])
         if points.requires_grad:
             points.register_hook(torch.nan_to_num)
@@ -81,7 +102,7 @@ def search(
     timeout_s: past it the best point so far is given. Random numbers are torch's own.
     """
     shape = avoid.shape[1:]
-    apart = Apart(criterion, torch.as_tensor(avoid, dtype=DTYPE))
+    apart = Apart(criterion, torch.as_tensor(avoid, dtype=DTYPE), timeout_s)
 
     def snapped(rows: Tensor) -> Tensor:
         points = domain.snapped(rows.detach().numpy().reshape(-1, *shape))
@@ -95,31 +116,33 @@ def search(
         "fixed_features": domain.fixed,
         "post_processing_func": snapped,
     }
-    if domain.discrete or domain.categorical:
-        point, value = optimize_acqf_mixed_alternating(
-            apart,
-            discrete_dims=domain.discrete,
-            cat_dims=domain.categorical,
-            options={
-                "maxiter_init": MOST_STEPS,
-                "maxiter_alternating": 8,
-                "num_spray_points": 0,
-                "tol": 1e-6,
-            },
-            **common,
-        )
-    else:
-        with torch.no_grad():
-            rows = snapped(torch.as_tensor(starts, dtype=DTYPE).flatten(1)[:, None])
-            rows = rows[apart(rows).argsort(descending=True, stable=True)[:STARTS]]
-        point, value = optimize_acqf(
-            apart,
-            batch_initial_conditions=rows if len(rows) else None,
-            options={"maxiter": MOST_STEPS, "maxls": MOST_TRIED},
-            retry_on_optimization_warning=False,
-            timeout_sec=timeout_s,
-            **common,
-        )
+    try:
+        if domain.discrete or domain.categorical:
+            point, value = optimize_acqf_mixed_alternating(
+                apart,
+                discrete_dims=domain.discrete,
+                cat_dims=domain.categorical,
+                options={
+                    "maxiter_init": MOST_STEPS,
+                    "maxiter_alternating": 8,
+                    "num_spray_points": 0,
+                    "tol": 1e-6,
+                },
+                **common,
+            )
+        else:
+            with torch.no_grad():
+                rows = snapped(torch.as_tensor(starts, dtype=DTYPE).flatten(1)[:, None])
+                rows = rows[apart(rows).argsort(descending=True, stable=True)[:STARTS]]
+            point, value = optimize_acqf(
+                apart,
+                batch_initial_conditions=rows if len(rows) else None,
+                options={"maxiter": MOST_STEPS, "maxls": MOST_TRIED},
+                retry_on_optimization_warning=False,
+                **common,
+            )
+    except OutOfTime as end:
+        point, value = end.best
     best = snapped(point).numpy().reshape(shape)
     gaps = np.sqrt(((avoid - best) ** 2).sum((-1, -2)))
     return Best(best, float(value), crowded=bool((gaps < LEAST_DISTANCE).any()))

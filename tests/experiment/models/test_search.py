@@ -93,7 +93,9 @@ def test_what_is_held_is_not_moved_on_the_way() -> None:
     assert best.point[0] == pytest.approx([0.25, 0.842], abs=1e-5)
 
 
-def test_the_time_limit_ends_the_search() -> None:
+@pytest.mark.parametrize("kind", [ParameterKind.CONTINUOUS, ParameterKind.INTEGER])
+def test_the_time_limit_ends_the_search(kind: ParameterKind) -> None:
+    domain = Domain((Parameter("a", kind, upper=7.0), Parameter("b")), 1, {})
     asked: list[float] = []
 
     def slow(unit: torch.Tensor) -> torch.Tensor:
@@ -102,9 +104,23 @@ def test_the_time_limit_ends_the_search() -> None:
         return -((unit[:, 0, 0] - 0.5) ** 2) - 100 * torch.sin(40 * unit[:, 0, 1]) ** 2
 
     asked[:] = [0.0]
-    search(slow, SQUARE, avoid=NOTHING, starts=NOTHING)
+    search(slow, domain, avoid=NOTHING, starts=NOTHING)
     patient = len(asked)
     asked[:] = [0.05]
-    best = search(slow, SQUARE, avoid=NOTHING, starts=NOTHING, timeout_s=0.3)
+    best = search(slow, domain, avoid=NOTHING, starts=NOTHING, timeout_s=0.3)
     assert len(asked) < patient
     assert np.isfinite(best.value)
+    assert (domain.snapped(best.point[None])[0] == best.point).all()
+
+
+def test_a_search_without_any_time_gives_the_best_it_has_looked_at() -> None:
+    seen: list[float] = []
+
+    def criterion(unit: torch.Tensor) -> torch.Tensor:
+        values = hill(unit)
+        seen.extend(values.tolist())
+        return values
+
+    best = search(criterion, SQUARE, avoid=NOTHING, starts=NOTHING, timeout_s=1e-9)
+    assert best.value == max(seen)
+    assert float(hill(torch.as_tensor(best.point[None]))[0]) == pytest.approx(best.value)
