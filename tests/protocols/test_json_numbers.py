@@ -210,8 +210,8 @@ def test_text_is_nested_like_the_shape_and_strided_arrays_are_read_right() -> No
 
 def test_a_million_doubles_take_well_under_a_second_each_way() -> None:
     values = np.random.default_rng(7).normal(size=10**6)
-    start = time.perf_counter()
+    start = time.process_time()
     text = array_text(values)
     array = vector(parse(text), "x")
-    assert time.perf_counter() - start < 2  # measured: 0.2 s; the bar allows for a busy machine
+    assert time.process_time() - start < 2  # measured: 0.2 s; the bar allows for a slow machine
     np.testing.assert_array_equal(array, values)

@@ -277,10 +277,10 @@ def test_any_answer_gives_a_result_or_a_farm_error(status: int, body: bytes) -> 
 def test_a_million_doubles_go_there_and_back_in_about_a_second() -> None:
     values = np.random.default_rng(3).normal(size=10**6)
     call = Call("smooth", Operation.EVALUATE, (values,))
-    start = time.perf_counter()
+    start = time.process_time()
     path, body = encode_request(call)
     arrived = decode_request(path, body, {"smooth": MODEL})
     assert isinstance(arrived, Call)
     back = decode_response(call, 200, {}, encode_result(arrived, Result(arrived.inputs)))
-    assert time.perf_counter() - start < 4  # measured: 0.5 s; the bar allows for a busy machine
+    assert time.process_time() - start < 4  # measured: 0.5 s; the bar allows for a slow machine
     np.testing.assert_array_equal(back.outputs[0], values)

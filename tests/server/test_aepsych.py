@@ -316,7 +316,7 @@ def test_stop_is_bounded(journal: Path) -> None:
                 deaf.send(request("ask", {"num_points": 10_000}))
             began = time.monotonic()
             await served.server.stop(0.05)
-            assert time.monotonic() - began < 5.0
+            assert time.monotonic() - began < LIMIT_S  # one process is stopped, one client deaf
             assert "shut down" in (await client.answer())["server_error"]
             assert await client.rest() == ""
             assert served.experiments.experiments[0].asked == 1

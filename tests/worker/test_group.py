@@ -149,7 +149,7 @@ def test_ranks_that_wait_for_a_failed_one_break_the_group(
     began = time.monotonic()
     with pytest.raises(ModelFailed, match=r"rank 2 of 3: ValueError: not me \(ranks .* 0, 1\)"):
         hub.perform("evaluate")
-    assert 0.2 <= time.monotonic() - began < 2.0
+    assert 0.2 <= time.monotonic() - began < LIMIT_S  # which the others wait
     assert (hub.broken, told) == (True, ["broken"])
     with pytest.raises(ModelFailed, match="about to end"):
         hub.perform("evaluate")

@@ -84,9 +84,10 @@ def answer_of(answer: Any) -> Outcome:
 
 
 def test_one_call() -> None:
+    began = time.perf_counter()
     (outcome,) = Runner({"square": Square()}).execute([evaluate("square", [1, 2, 3])])
     np.testing.assert_array_equal(result(outcome).outputs[0], [1, 4, 9])
-    assert 0 < result(outcome).run_time_s < 1
+    assert 0 < result(outcome).run_time_s < time.perf_counter() - began
 
 
 def test_outcomes_are_in_the_order_of_the_calls() -> None:
@@ -111,17 +112,21 @@ def test_outcomes_are_in_the_order_of_the_calls() -> None:
 
 
 def test_run_time_is_that_of_the_model_alone() -> None:
+    describing_s = 0.1
+
     class Slow(Square):
         def describe(self, config: Config) -> Any:
-            time.sleep(0.1)
+            time.sleep(describing_s)
             return super().describe(config)
 
         def evaluate(self, inputs: Inputs, config: Config) -> Any:
             time.sleep(0.02)
             return super().evaluate(inputs, config)
 
+    began = time.perf_counter()
     (outcome,) = Runner({"slow": Slow()}).execute([evaluate("slow", [1, 2, 3])])
-    assert 0.02 <= result(outcome).run_time_s < 0.1
+    took_s = time.perf_counter() - began
+    assert 0.02 <= result(outcome).run_time_s <= took_s - describing_s
 
 
 # --- merging ----------------------------------------------------------------------------------
