@@ -107,6 +107,9 @@ def run(
         except (InvalidInput, ModelNotFound, UnsupportedFeature) as error:
             # It is refused, which is no fault of the models: what they said need not be kept.
             raise click.ClickException(error.message) from error
+        except KeyboardInterrupt:  # before there is anything in flight
+            farm.hurry()
+            raise
 
 
 def _text_of(config: Path) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result
 from farm.client import Client
 from farm.errors import FarmError, Unavailable, UnsupportedFeature
+
+T = TypeVar("T")
 
 
 class Backend(Protocol):
@@ -59,7 +63,7 @@ class Remote:
 
     async def describe(self, model: str, config: str) -> ModelInfo:
         """The model's tensors for a config. Raises FarmError."""
-        return await asyncio.to_thread(self._client.line.describe, model, config)
+        return await _aside(self._client.line.describe, model, config)
 
     async def submit(self, call: Call, hints: Hints) -> Result:
         """The result of a call. Raises FarmError; cancelling takes the call back."""
@@ -86,7 +90,7 @@ class Remote:
             if self._flying or not self._is_lost:
                 return
             try:
-                self._client = await asyncio.to_thread(self._reconnect)
+                self._client = await _aside(self._reconnect)
             except FarmError as error:
                 raise Unavailable(error.message) from error
             self._is_lost = False
@@ -97,10 +101,25 @@ class Remote:
         Raises FarmError.
         """
         try:
-            status = await asyncio.to_thread(self._client.status)
+            status = await _aside(self._client.status)
         except UnsupportedFeature:
             return 1
         return _places(status["workers"], model)
+
+
+async def _aside(work: Callable[..., T], *arguments: Any) -> T:
+    """As asyncio.to_thread; but the loop can end while a farm takes hours to answer."""
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            answer.set_result(work(*arguments))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="evaluators", daemon=True).start()
+    return await asyncio.wrap_future(answer)
 
 
 def _places(workers: Iterable[Mapping[str, Any]], model: str) -> int:

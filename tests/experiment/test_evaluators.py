@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import numpy as np
 import pytest
 
 import farm
-from farm.call import NO_HINTS, Call, Operation, Result
+from farm.call import NO_HINTS, Call, ModelInfo, Operation, Result
 from farm.errors import InvalidInput, ModelNotFound, Unavailable
 from farm.experiment.evaluators import Remote
 from tests.experiment.subjects import Bowl, dispatching
-from tests.loops import on_loop, until
+from tests.loops import LIMIT_S, on_loop, until
 
 CALL = Call("bowl", Operation.EVALUATE, (np.array([0.3]), np.array([0.2])))
 RESULT = Result((np.array([-0.25]),))
@@ -55,6 +56,34 @@ async def test_a_farm_that_was_started_anew_is_found_again() -> None:
         with pytest.raises(Unavailable):
             await remote.submit(CALL, NO_HINTS)
         assert (await remote.submit(CALL, NO_HINTS)).outputs[0] == pytest.approx(-0.25)
+
+
+def test_a_farm_that_does_not_answer_keeps_nobody() -> None:
+    """As one whose first worker waits in a queue: who asks it can leave."""
+    asked, ended = threading.Event(), threading.Event()
+
+    class Silent:
+        line: Any
+
+        def describe(self, model: str, config: str) -> ModelInfo:
+            asked.set()
+            ended.wait()
+            raise Unavailable("away")
+
+    async def leave() -> None:
+        silent = Silent()
+        silent.line = silent
+        task = asyncio.create_task(Remote(silent).describe("bowl", "{}"))  # type: ignore[arg-type]
+        await until(asked.is_set)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    left = threading.Thread(target=asyncio.run, args=(leave(),), daemon=True)
+    left.start()
+    left.join(LIMIT_S)
+    ended.set()
+    assert not left.is_alive()
 
 
 class Calls:
