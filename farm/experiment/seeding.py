@@ -16,8 +16,9 @@ from farm.experiment.events import Seeded
 from farm.experiment.experiment import Experiment
 from farm.experiment.space import Space
 
-MOST_SEEDED = 10_000
-"""Trials of one strategy's warm start, the last ones: each setup keeps a copy."""
+MOST_TRIALS = 10_000
+MOST_NUMBERS = 1_000_000
+"""Of one strategy's warm start, the last trials and their coordinates: each setup keeps a copy."""
 
 
 def seeds_of(new: Experiment, others: Mapping[int, Experiment], time: float) -> list[Seeded]:
@@ -82,7 +83,8 @@ def _trials(new: Experiment, alike: Sequence[Experiment]) -> tuple[Array, Array]
         defined = new.space.defined(converted)
         points.append(converted[defined])
         outcomes.append(y[defined][:, order])
-    return np.concatenate(points)[-MOST_SEEDED:], np.concatenate(outcomes)[-MOST_SEEDED:]
+    most = min(MOST_TRIALS, MOST_NUMBERS // (new.space.stimuli * new.space.dimensions))
+    return np.concatenate(points)[-most:], np.concatenate(outcomes)[-most:]
 
 
 def _converted(points: Array, old: Space, new: Space) -> Array:

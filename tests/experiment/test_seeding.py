@@ -149,8 +149,11 @@ def test_choices_are_texts_and_what_is_undefined_here_is_left_out(talk: Fake) ->
     assert note.endswith("the bounds of l differ")
 
 
-def test_only_the_last_of_very_many_are_taken(talk: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeding, "MOST_SEEDED", 2)
+@pytest.mark.parametrize(("limit", "most"), [("MOST_TRIALS", 2), ("MOST_NUMBERS", 5)])
+def test_only_the_last_of_very_many_are_taken(
+    talk: Fake, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(seeding, limit, most)
     told(talk, TWO, "", 1.0, 2.0, 3.0)
     talk.setup(warm(TWO, "\n[like_this]\n"))
     assert known(talk) == [2.0, 3.0]
