@@ -1,16 +1,22 @@
-"""Servers of models that are asked over HTTP."""
+"""Servers of models that are asked over HTTP.
+
+urllib3 is imported by the first of them: most model processes ask no server, and start sooner so.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
 import socket
 import ssl
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import urllib3
-
 from farm.errors import Unavailable
+
+if TYPE_CHECKING:
+    import urllib3
 
 CONNECT_TIMEOUT_S = 30.0
 CONNECT_RETRIES = 4  # within 1.5 s, for a server that starts anew; nothing has been asked yet
@@ -41,7 +47,7 @@ class Server:
         self.url = f"{scheme}://{rest}".rstrip("/")
         self._headers = {} if keep else {"Connection": "close"}
         if credentials:
-            self._headers |= urllib3.make_headers(basic_auth=unquote(credentials))
+            self._headers |= _urllib3().make_headers(basic_auth=unquote(credentials))
         self._ssl = ssl.create_default_context() if scheme == "https" else None
         self._kept = self._connections(again=1) if keep else None
 
@@ -66,6 +72,7 @@ class Server:
         method: str,
         headers: Headers,
     ) -> tuple[int, Headers, bytes]:
+        exceptions = _urllib3().exceptions
         try:
             response = connections.request(
                 method or ("POST" if body else "GET"),
@@ -74,17 +81,18 @@ class Server:
                 headers={**self._headers, **headers},
                 redirect=False,
             )
-        except urllib3.exceptions.HTTPError as error:
-            reason = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
+        except exceptions.HTTPError as error:
+            reason = error.reason if isinstance(error, exceptions.MaxRetryError) else error
             raise Unavailable(f"the model server {self.url} does not answer: {reason}") from error
         return response.status, response.headers, response.data
 
     def _connections(self, *, again: int) -> urllib3.PoolManager:
-        return urllib3.PoolManager(
+        library = _urllib3()
+        made: urllib3.PoolManager = library.PoolManager(
             maxsize=CONNECTIONS_KEPT,
             ssl_context=self._ssl,
-            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=None),
-            retries=urllib3.Retry(
+            timeout=library.Timeout(connect=CONNECT_TIMEOUT_S, read=None),
+            retries=library.Retry(
                 total=CONNECT_RETRIES,
                 connect=CONNECT_RETRIES,
                 read=again or False,
@@ -95,6 +103,11 @@ class Server:
             ),
             socket_options=SOCKET_OPTIONS,
         )
+        return made
+
+
+def _urllib3() -> Any:
+    return importlib.import_module("urllib3")
 
 
 def _split(url: str) -> tuple[str, str, str]:

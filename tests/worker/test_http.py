@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 
 import pytest
 
@@ -51,3 +53,8 @@ def test_a_server_that_hangs_up_is_asked_again_only_on_a_kept_connection(
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(Unavailable, match="expected http://host:port"):
         Server(url, keep=True)
+
+
+def test_a_model_process_that_asks_no_server_starts_without_the_library() -> None:
+    code = "import sys, farm.provision.process; sys.exit('urllib3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
