@@ -16,7 +16,7 @@ import uvloop
 from rich.console import Console
 
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, open_farm
-from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.experiment.best import best_told
 from farm.experiment.evaluators import Remote
 from farm.experiment.events import RunPhase
@@ -104,7 +104,7 @@ def run(
         closed = _Closed(experiments, text, new=new, in_flight=in_flight, budget=budget)
         try:
             return uvloop.run(closed.go(farm, address, kills=kills, as_json=as_json))
-        except (InvalidInput, ModelNotFound, UnsupportedFeature) as error:
+        except (InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature) as error:
             # It is refused, which is no fault of the models: what they said need not be kept.
             raise click.ClickException(error.message) from error
         except KeyboardInterrupt:  # before there is anything in flight
@@ -167,17 +167,17 @@ class _Closed:
         """The exit status."""
         try:
             evaluator = Remote(farm.client, farm.reconnect)
-            number = await self._number(evaluator)
-            experiment = self._experiments.experiments[number]
-            run = Run(
-                self._experiments,
-                number,
-                evaluator,
-                in_flight=self._in_flight,
-                budget=self._budget,
-                kills=kills,
-            )
             async with self._served(address):
+                number = await self._number(evaluator)
+                experiment = self._experiments.experiments[number]
+                run = Run(
+                    self._experiments,
+                    number,
+                    evaluator,
+                    in_flight=self._in_flight,
+                    budget=self._budget,
+                    kills=kills,
+                )
                 await run.begin()
                 await self._watched(run, experiment)
             if self._asked_to_stop > 1:

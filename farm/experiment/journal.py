@@ -90,6 +90,8 @@ class Journal:
         # A reader may have it open. Then the files of the WAL stay, and nothing is lost.
         with contextlib.suppress(sqlite3.Error):
             self._file.execute("PRAGMA busy_timeout = 0")
+            # SQLite removes the files of a WAL only for who has used it: `load` may have made them.
+            self._file.execute("SELECT count(*) FROM event").fetchone()
             self._file.execute("PRAGMA journal_mode = DELETE")
         self._file.close()
         os.close(self._lock)

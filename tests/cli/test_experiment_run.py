@@ -264,6 +264,11 @@ def test_a_refused_configuration_leaves_nothing_behind(folder: Path) -> None:
         config.write_text(wrong)
         status, _, err = run_farm(*RUN, "bowl.py", "--workers", "1", cwd=folder)
         assert status == 2, err
+    config.write_text(right)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        there = f"127.0.0.1:{other.getsockname()[1]}"
+        status, _, err = run_farm(*RUN, "bowl.py", "--workers", "1", "--aepsych", there, cwd=folder)
+        assert (status, f"cannot listen on {there}" in err) == (2, True)
     assert list(read_journal(folder / "tune.db")) == []
     assert not (folder / "tune.db.run").exists()
 

@@ -56,6 +56,14 @@ def keep(journal: Journal, *events: Event) -> None:
     journal.append(events).result(LIMIT_S)
 
 
+def test_a_journal_that_was_only_read_is_one_plain_file_again(path: Path) -> None:
+    for _ in range(2):
+        journal = Journal(path)
+        assert list(journal.load()) == []
+        journal.close()
+    assert sorted(p.name for p in path.parent.iterdir()) == [path.name, path.name + ".lock"]
+
+
 def test_events_come_back_in_order(journal: Journal, path: Path) -> None:
     kept: list[Event] = [
         SetUp(experiment=0, time=1.5, config_text="[ä]\n", experiment_id="x", seed=2**60),
