@@ -8,8 +8,9 @@ import dataclasses
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 import uvloop
@@ -22,8 +23,9 @@ from farm.experiment.evaluators import Remote
 from farm.experiment.events import RunPhase
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
-from farm.experiment.host import Experiments
+from farm.experiment.host import Experiments, OnRun
 from farm.experiment.run import Progress, Run, fitting_model
+from farm.experiment.session import RunAction, RunCommand
 from farm.experiment.subject import read_subject
 from farm.protocols.aepsych import Request
 from farm.server.aepsych import AepsychServer, read_address
@@ -179,6 +181,7 @@ class _Closed:
                     kills=kills,
                 )
                 await run.begin()
+                self._experiments.on_run = _commands(run, number)
                 await self._watched(run, experiment)
             if self._asked_to_stop > 1:
                 farm.hurry()
@@ -260,6 +263,21 @@ class _Closed:
             display.show(run.now(), best_text(experiment))
         with contextlib.suppress(asyncio.CancelledError):
             await going
+
+
+def _commands(run: Run, number: int) -> OnRun:
+    """What is answered to clients who command the loop: how it is; the terminal has the rest."""
+
+    async def command(command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        if command.action is not RunAction.STATUS:
+            raise UnsupportedFeature(
+                f"{command.action} is for `farm serve MODEL --aepsych HOST:PORT`; here "
+                f"`farm experiment run` runs experiment {number} to its end, and Ctrl-C pauses it"
+            )
+        is_it = command.experiment == number
+        return {**known, **({"loop": dataclasses.asdict(run.now())} if is_it else {})}
+
+    return command
 
 
 class Display(LiveBar):

@@ -207,7 +207,10 @@ def test_clients_of_aepsych_look_on(folder: Path) -> None:
             info = answer("info")
             assert info["current_strat_name"] == "sobol"
             assert (info["current_strat_data_pts"], info["current_strat_finished"]) == (0, False)
-            assert answer("status")["pending"] >= 2
+            status = answer("status")
+            assert status["pending"] >= 2
+            assert (status["loop"]["in_flight"], status["loop"]["told"]) == (2, 0)
+            assert "Ctrl-C pauses it" in answer("pause")["server_error"]
         (folder / "held").unlink()
         _, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, err
