@@ -294,7 +294,37 @@ def _binding(subject: Subject, info: ModelInfo) -> tuple[Binding, tuple[tuple[in
                 f"input.{tensor.name}[0] = {name}"
             )
         seen.add(id(bound.spread))
+        _check_type(by_name[name], info.inputs[bound.input])
+    for tensor, held in zip(info.inputs, binding.fixed, strict=True):
+        _check_held(held[np.isfinite(held)], tensor)
     return binding, sources
+
+
+def _check_type(parameter: Parameter, tensor: TensorInfo) -> None:
+    """Raise InvalidInput unless the input has room for every value of the parameter, as it is."""
+    kind = numpy_dtype(tensor.dtype).kind
+    if kind == "O" or (kind in "iub" and parameter.kind is ParameterKind.CONTINUOUS):
+        what = "texts or images" if kind == "O" else "whole numbers"
+        expected = "a key of the model's config" if kind == "O" else "par_type = integer"
+        raise InvalidInput(
+            f"[{SUBJECT}]: parameter {parameter.name!r} is {parameter.kind}, but input "
+            f"{tensor.name!r} holds {what}, {tensor.dtype}; expected {expected}"
+        )
+    _check_held(np.array([parameter.lower, parameter.upper]), tensor)
+
+
+def _check_held(values: Array, tensor: TensorInfo) -> None:
+    """Raise InvalidInput when an input of whole numbers cannot hold these."""
+    dtype = numpy_dtype(tensor.dtype)
+    if dtype.kind not in "iub":
+        return
+    with np.errstate(invalid="ignore"):
+        wrong = values[values.astype(dtype).astype(np.float64) != values]
+    if wrong.size:
+        raise InvalidInput(
+            f"[{SUBJECT}]: input {tensor.name!r} holds whole numbers, {tensor.dtype}, of which "
+            f"{wrong[0]:g} is none"
+        )
 
 
 def _plain(value: float | str | None) -> float | str | None:

@@ -105,6 +105,38 @@ def test_inputs_have_the_types_of_the_model() -> None:
     assert [(a.dtype.name, a.shape) for a in made.inputs] == [("float32", (1,)), ("int64", ())]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "farm", "text"),
+    [
+        (
+            "int64",
+            "input.n = a\ninput.a = n",
+            "parameter 'a' is continuous, but input 'n' holds who",
+        ),
+        (
+            "bytes",
+            "",
+            "parameter 'n' is integer, but input 'n' holds texts or images, bytes; expec",
+        ),
+        ("bool", "", "input 'n' holds whole numbers, bool, of which 5 is none"),
+        (
+            "int32",
+            "input.n = 0.5\ninput.x = n",
+            "input 'n' holds whole numbers, int32, of which 0.5",
+        ),
+        ("uint8", "input.n = -1\ninput.x = n", "input 'n' holds whole numbers, uint8, of which -1"),
+    ],
+)
+def test_inputs_that_would_change_a_point_are_refused(dtype: str, farm: str, text: str) -> None:
+    """0.7 would become 0, and the surrogate would learn what is not so."""
+    inputs = (TensorInfo("a", (1,)), TensorInfo("n", (1,), dtype))
+    more = (TensorInfo("x", (1,)),) if "input.x" in farm else ()
+    info = ModelInfo("m", inputs + more, PLAIN.outputs)
+    with pytest.raises(InvalidInput) as caught:
+        subject(f"model = m\n{farm}").check(info)
+    assert text in str(caught.value)
+
+
 def test_calls_do_not_share_arrays() -> None:
     one = subject("model = beam")
     first = one.call({"a": 1.0, "n": 1.0}, PLAIN)
