@@ -186,6 +186,8 @@ LARGE: dict[str, Any] = {
     "text": {"blob": "a" * 2_500_000},
     "names": {str(i): [i] for i in range(120_000)},
     "objects": {"a": [{"x": 1.0}] * 150_000},
+    "nested": {"a": [{"b": [{"c": 1}]}] * 120_000},
+    "empty": {"a": [[], {}] * 250_000},
 }
 
 
