@@ -22,18 +22,28 @@ ADDRESS = "http://127.0.0.1:4242"
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("page")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
     (folder / "waves.py").write_text(PYTHON[0])
-    with serving(folder, "waves.py", "--workers", "1") as running:
+    with serving(folder, "waves.py", "--workers", "1", "--unix", "farm.sock") as running:
         yield running.connection.url
 
 
-def test_the_lines_for_curl(url: str) -> None:
-    (line,) = re.findall(r"`(curl .*?)`", PAGE)
-    command = shlex.split(line.replace(ADDRESS, url))
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_lines_for_curl(url: str, folder: Path, which: int) -> None:
+    lines = re.findall(r"`(curl .*?)`", PAGE)
+    assert len(lines) == 2
+    command = shlex.split(lines[which].replace(ADDRESS, url))
     done = subprocess.run(
-        [command[0], "-sS", "--fail", *command[1:]], capture_output=True, timeout=20, check=True
+        [command[0], "-sS", "--fail", *command[1:]],
+        cwd=folder,
+        capture_output=True,
+        timeout=20,
+        check=True,
     )
     assert json.loads(done.stdout)["Inputs"][0]["Shape"] == [-1, 3]
 
