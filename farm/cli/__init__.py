@@ -22,7 +22,8 @@ COMMANDS = {
     "experiment": "farm.cli.experiment:experiment",
     "status": "farm.cli.status:status",
 }
-"""Each command and where it is; imported when it is used, so that `farm --help` is quick."""
+"""Each command and where it is; imported when it is used, so that `farm --help` is quick: what it
+says of each is written below."""
 
 
 class _Commands(click.Group):
@@ -36,6 +37,9 @@ class _Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """No second list, for which all commands would be imported."""
+
 
 @click.group(
     cls=_Commands,
@@ -48,12 +52,12 @@ def cli(verbose: int) -> None:
     """Turn any model into a service that many workers answer for.
 
     \b
-    serve    a model on this machine: one address for every client
-    worker   more workers for a running farm, from anywhere
-    call     one evaluation or derivative, to see that it works
-    sweep    many evaluations into one HDF5 file
+    serve       a model on this machine: one address for every client
+    worker      more workers for a running farm, from anywhere
+    call        one evaluation or derivative, to see that it works
+    sweep       many evaluations into one HDF5 file
     experiment  points chosen one after another: ask, evaluate, tell
-    status   what a farm is doing
+    status      what a farm is doing
     """
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,14 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for command in COMMANDS:
         assert f"\n  {command} " in out
+
+
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys; from farm.cli import COMMANDS, run; run(['--help']);"
+        "sys.exit(any(where.split(':')[0] in sys.modules for where in COMMANDS.values()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)
