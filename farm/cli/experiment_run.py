@@ -246,8 +246,9 @@ class _Closed:
         def stop() -> None:
             self._asked_to_stop += 1
             if self._asked_to_stop == 1:
-                waiting = run.now().in_flight
-                self._say(f"waits for {waiting} points in flight; once more to leave at once")
+                flying = run.now().in_flight
+                waited = f"{flying} points in flight" if flying else "the choice of a point"
+                self._say(f"waits for {waited}; once more to leave at once")
                 run.pause("interrupted")
             else:
                 going.cancel()
