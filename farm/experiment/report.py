@@ -33,13 +33,14 @@ def write_report(
     surrogate, why = _surrogate(experiment, place)
     shown = Shown(record.config, record.trials, place, surrogate, _level(record, place))
     over = "Lines: where the surrogate's mean has the target. " * (shown.level is not None)
+    shows = "Colour" if len(record.config.free) > 1 else "Height"
     sections = [
         section("Trials", "In the order in which they were told.", history(shown)),
         section(
             "Points",
-            f"Colour: {shown.name}; behind them what the surrogate expects. {over}"
+            f"{shows}: {shown.name}; behind them what the surrogate expects. {over}"
             if surrogate
-            else f"Colour: {shown.name}. {why}",
+            else f"{shows}: {shown.name}. {why}",
             space(shown),
         ),
         _failures(shown),

@@ -10,6 +10,7 @@ import pytest
 from farm.errors import InvalidInput
 from farm.experiment.events import Asked, Event, Failed, SetUp, Told
 from farm.experiment.experiment import Experiment
+from farm.experiment.grammar import read_config
 from farm.experiment.host import applied
 from farm.experiment.report import write_report
 from farm.experiment.trials import record_of
@@ -49,7 +50,18 @@ def test_it_tells_what_happened(tmp_path: Path, strategies: str, names: str) -> 
     assert "best told</th><td>x = 0.5, y = 0.5625: outcome_1 = 4</td>" in text
     assert "<td>x = 0.625, y = 0.6875</td><td>ModelFailed: a &lt;b&gt; ended it</td>" in text
     assert text.count("<svg") == 2
+    assert "Colour: outcome_1" in text
     assert ("what the surrogate expects" in text) == bool(names)
+
+
+def test_one_parameter_has_no_colours(tmp_path: Path) -> None:
+    config = read_config(
+        "[common]\nparnames = [x]\noutcome_types = [continuous]\nstrategy_names = [s]\n"
+        "[x]\nlower_bound = 0\nupper_bound = 1\n[s]\ngenerator = SobolGenerator\n"
+    )
+    event = SetUp(experiment=0, time=1.0, config_text=config.text, experiment_id="an id")
+    write_report(record_of([event]), Experiment(0, config), tmp_path / "r.html")
+    assert "Height: outcome_1." in (tmp_path / "r.html").read_text("utf-8")
 
 
 def test_of_several_outcomes_one_is_shown(tmp_path: Path) -> None:
