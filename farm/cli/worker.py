@@ -122,7 +122,8 @@ def worker(
     try:
         workers.start()
         workers.ready.result()
-        click.echo(f"{count} workers ready", err=True)
+        if not workers.ended.done():
+            click.echo(f"{count} workers ready", err=True)
         workers.ended.result()
     except WorkersFailed as error:
         if error.detail:

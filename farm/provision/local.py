@@ -135,9 +135,10 @@ class _Seat:
 class Workers:
     """Keeps `count` model processes alive until drained; each dials in to the dispatcher itself.
 
-    ready: done when each process has loaded its models. ended: done when all processes are gone.
-    Both raise WorkersFailed when the models cannot be served. Every death is reported to the
-    dispatcher with its reason. All processes end with this one, even when it is killed.
+    ready: done when each process has loaded its models, or when all are gone and `ended` is done
+    too. ended: done when all processes are gone. Both raise WorkersFailed when the models cannot be
+    served. Every death is reported to the dispatcher with its reason. All processes end with this
+    one, even when it is killed.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -253,7 +254,7 @@ class Workers:
             self._finish()
 
     def _finish(self) -> None:
-        for future in (self.ready, self.ended):
+        for future in (self.ended, self.ready):
             if future.done():
                 continue
             if self._failure is not None:

@@ -65,6 +65,25 @@ def workers(served: Served) -> list[dict[str, Any]]:
         return found
 
 
+def test_who_is_stopped_while_models_load_was_never_ready(served: Served, tmp_path: Path) -> None:
+    loading = tmp_path / "loading"
+    (tmp_path / "slow.py").write_text(
+        f"import time\nopen({str(loading)!r}, 'w').close()\ntime.sleep({LIMIT_S})\n{BEAM}"
+    )
+    with subprocess.Popen(
+        [*FARM, "worker", str(tmp_path / "slow.py"), "--connect", str(served.folder)],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until(loading.exists, "the model loads")
+        process.terminate()
+        _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert "ready" not in errors
+
+
 def test_a_signal_drains_the_running_call_is_finished(
     served: Served, worker: subprocess.Popen[str], tmp_path: Path
 ) -> None:
