@@ -13,10 +13,11 @@ from rich.table import Table
 
 from farm.errors import InvalidInput, Unavailable, UnsupportedFeature
 from farm.experiment.best import Best, best_expected, best_told, place_of
+from farm.experiment.events import RunPhase
 from farm.experiment.experiment import Experiment, Snapshot
 from farm.experiment.export import write_csv, write_sweep
 from farm.experiment.host import applied
-from farm.experiment.journal import read_journal
+from farm.experiment.journal import is_served, read_journal
 from farm.experiment.report import write_report
 from farm.experiment.trials import record_of
 from farm.sweep.provenance import command_line, provenance
@@ -64,16 +65,20 @@ def journal_of(path: Path) -> Path:
 def status(journal: Path, as_json: bool) -> None:
     """Show the experiments of a journal: strategies, points asked, told and pending.
 
-    It works while a server runs and after.
+    It works while a server runs and after. A closed loop is interrupted when its process is gone.
     """
     shown = snapshots(journal_of(journal))
+    served = is_served(journal_of(journal))
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(one) for one in shown]))
+        listed = [
+            dataclasses.asdict(one) | {"interrupted": _is_interrupted(one, served)} for one in shown
+        ]
+        click.echo(json.dumps(listed))
         return
     if not shown:
         click.echo("no experiment yet")
         return
-    Console().print(_table(shown))
+    Console().print(_table(shown, served))
 
 
 @click.command(epilog=EXPORT_EXAMPLES)
@@ -172,13 +177,19 @@ def experiments_of(path: Path) -> dict[int, Experiment]:
     return experiments
 
 
-def _table(shown: list[Snapshot]) -> Table:
+def _is_interrupted(one: Snapshot, served: bool) -> bool:
+    """Whether its loop was running when its process ended, and can go on."""
+    return one.run is RunPhase.RUNNING and not served
+
+
+def _table(shown: list[Snapshot], served: bool) -> Table:
     table = Table("id", "name", "strategy", box=None, header_style="dim")
     for column in ("asked", "told", "modelled", "failed", "pending"):
         table.add_column(column, justify="right")
     table.add_column("state")
     for one in shown:
         state = str(one.run) if one.run else "finished" if one.finished else "open"
+        state = "interrupted" if _is_interrupted(one, served) else state
         numbers = (one.asked, one.told, one.modelled, one.failed, one.pending)
         table.add_row(
             str(one.number),

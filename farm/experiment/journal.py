@@ -17,6 +17,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -32,6 +33,9 @@ FARM = 0x6661726D
 
 VERSION = 1
 """The user_version in the file's header: the table above, and the events as they are now."""
+
+A_LOOK_S = 0.05
+"""Longer than it takes to look whether a server has the journal."""
 
 BUSY_S = 10.0
 """How long to wait for another program that writes to the file, which none should."""
@@ -163,22 +167,46 @@ def _entries(file: sqlite3.Connection, path: Path) -> Iterator[Event]:
             yield from_json(json.loads(text))
 
 
+def is_served(path: Path) -> bool:
+    """Whether a server, or a loop, has the journal now."""
+    try:
+        descriptor = os.open(_lock_of(path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # none ever had it here, or none that we may know of
+        return False
+    try:
+        return not _has_taken(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
 def _locked(path: Path) -> int:
     """A descriptor that holds the lock, until it is closed."""
-    lock = path.with_name(path.name + ".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise Unavailable(f"the journal {path} cannot be made: {error.strerror}") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise Unavailable(
-            f"another server has the journal {path}; stop it, or give this one its own --journal"
-        ) from None
+    if not _has_taken(descriptor, fcntl.LOCK_EX):
+        time.sleep(A_LOOK_S)  # perhaps somebody only looks whether it is served
+        if not _has_taken(descriptor, fcntl.LOCK_EX):
+            os.close(descriptor)
+            raise Unavailable(
+                f"another server has the journal {path}; stop it, or give this one its own "
+                "--journal"
+            )
     return descriptor
+
+
+def _has_taken(descriptor: int, lock: int) -> bool:
+    try:
+        fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.cli import run
-from farm.experiment.events import Finished
+from farm.experiment.events import Finished, RunPhase, RunState
 from farm.experiment.host import Experiments
 from farm.experiment.journal import Journal
 from farm.protocols.aepsych import Request
@@ -80,6 +80,27 @@ def test_status_in_json_while_a_server_runs(
     assert status == 0
     (one,) = json.loads(out)
     assert (one["number"], one["name"], one["asked"], one["told"]) == (0, "bending", 3, 2)
+
+
+def test_a_loop_whose_process_is_gone_is_interrupted(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    def states() -> tuple[str, bool, str]:
+        words = experiment(capsys, "status e.db")[1].splitlines()[1].split()[-1]
+        (one,) = json.loads(experiment(capsys, "status e.db --json")[1])
+        return words, one["interrupted"], one["run"]
+
+    journal(folder / "e.db", 1)
+    loop = Journal(folder / "e.db")
+    running = RunState(experiment=0, time=1.0, phase=RunPhase.RUNNING)
+    loop.append([running]).result(LIMIT_S)
+    assert states() == ("running", False, "running")
+    loop.close()
+    assert states() == ("interrupted", True, "running")
+    loop = Journal(folder / "e.db")
+    loop.append([RunState(experiment=0, time=2.0, phase=RunPhase.ENDED)]).result(LIMIT_S)
+    loop.close()
+    assert states() == ("ended", False, "ended")
 
 
 def test_status_of_an_empty_journal(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

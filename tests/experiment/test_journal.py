@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from farm.errors import Unavailable
 from farm.experiment import journal as journals
 from farm.experiment.events import Event, Finished, SetUp, Told, to_json
-from farm.experiment.journal import Journal, read_journal
+from farm.experiment.journal import Journal, is_served, read_journal
 from tests.loops import LIMIT_S
 
 WRITER = """
@@ -134,6 +135,21 @@ def test_a_second_server_is_refused_and_a_reader_is_not(journal: Journal, path: 
     assert len(list(read_journal(path))) == 1
     journal.close()
     Journal(path).close()
+
+
+def test_who_looks_whether_it_is_served_keeps_no_server_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not is_served(path)
+    Journal(path).close()
+    assert not is_served(path)
+    looker = os.open(path.with_name(path.name + ".lock"), os.O_RDONLY)
+    fcntl.flock(looker, fcntl.LOCK_SH)
+    monkeypatch.setattr("farm.experiment.journal.time.sleep", lambda s: os.close(looker))
+    server = Journal(path)
+    assert is_served(path)
+    server.close()
+    assert not is_served(path)
 
 
 def test_a_reader_in_the_middle_holds_nobody_up(journal: Journal, path: Path) -> None:
