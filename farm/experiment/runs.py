@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from farm.errors import FarmError, InvalidInput
+from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.experiment.events import RunPhase, RunState
 from farm.experiment.host import Experiments
 from farm.experiment.run import Evaluator, Run
@@ -80,15 +81,9 @@ class Runs:
         try:
             await run.begin()
         except FarmError as error:
-            why = error.message
-            log.error("experiment %d is paused: %s", number, why)
+            log.error("experiment %d is paused: %s", number, error.message)
             del self._runs[number], self._tasks[number]
-            await self._host.record(
-                number,
-                lambda e: [
-                    RunState(experiment=number, time=time.time(), phase=RunPhase.PAUSED, why=why)
-                ],
-            )
+            await self._pause(number, error.message)
             return
         await self._go(number, run)
 
@@ -98,5 +93,13 @@ class Runs:
             log.info("experiment %d: %s", number, progress.why or progress.phase)
         except Exception:
             log.exception("the loop of experiment %d", number)
+            run.leaving = True
+            await self._pause(number, "the loop failed, which is a fault of farm; see its log")
         finally:
             del self._runs[number], self._tasks[number]
+
+    async def _pause(self, number: int, why: str) -> None:
+        """Record that a loop does not go on, if the journal can be written."""
+        state = RunState(experiment=number, time=time.time(), phase=RunPhase.PAUSED, why=why)
+        with contextlib.suppress(Unavailable):
+            await self._host.record(number, lambda e: [state])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.call import Call, Hints, ModelInfo, Result
 from farm.errors import InvalidInput, ModelNotFound
 from farm.experiment.evaluators import Around
 from farm.experiment.events import RunPhase
@@ -87,6 +88,41 @@ async def test_a_loop_that_runs_keeps_what_it_began_with(tmp_path: Path) -> None
         await asked(host, session, "run", in_flight=2, budget=3)
         await until(lambda: experiment.run is RunPhase.ENDED)
         assert experiment.told == 3
+
+
+class Faulty(Around):
+    """A farm of which the loop gets what is no outcome of a call."""
+
+    def __init__(self, farm: Around) -> None:
+        self.farm = farm
+        self.faults = 1
+
+    async def submit(self, call: Call, hints: Hints) -> Result:
+        self.faults -= 1
+        if self.faults == 0:
+            raise RuntimeError("nobody thought of this")
+        return await self.farm.submit(call, hints)
+
+    async def describe(self, model: str, config: str) -> ModelInfo:
+        return await self.farm.describe(model, config)
+
+    async def places(self, model: str) -> int:
+        return await self.farm.places(model)
+
+
+@on_loop
+async def test_a_loop_that_fails_is_paused_and_can_go_on(tmp_path: Path) -> None:
+    async with (
+        dispatching(Bowl(), 2) as farm,
+        running(tmp_path / "e.db", Faulty(farm)) as host,
+    ):
+        session, experiment = await set_up(host, config_of())
+        await asked(host, session, "run")
+        await until(lambda: experiment.run is RunPhase.PAUSED)
+        assert "see its log" in experiment.run_why
+        await asked(host, session, "run")
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 8
 
 
 @on_loop
