@@ -20,7 +20,8 @@ from pathlib import Path
 import farm
 from farm.experiment.evaluators import Remote
 from farm.experiment.host import Experiments
-from farm.experiment.run import Progress, Run
+from farm.experiment.progress import Progress
+from farm.experiment.run import Run
 from farm.protocols.aepsych import Request
 from machine import versions
 

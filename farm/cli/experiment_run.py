@@ -24,7 +24,8 @@ from farm.experiment.events import RunPhase
 from farm.experiment.experiment import Experiment
 from farm.experiment.grammar import read_config
 from farm.experiment.host import Experiments, OnRun
-from farm.experiment.run import Progress, Run, fitting_model
+from farm.experiment.progress import Progress
+from farm.experiment.run import Run, fitting_model
 from farm.experiment.session import RunAction, RunCommand
 from farm.experiment.subject import read_subject
 from farm.protocols.aepsych import Request

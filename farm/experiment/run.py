@@ -14,17 +14,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from farm.call import Array, Call, Hints, ModelInfo, Result, canonical_config
-from farm.errors import Cancelled, FarmError, InvalidInput, ModelNotFound, Overloaded, Unavailable
+from farm.errors import (
+    Cancelled,
+    FarmError,
+    InvalidInput,
+    ModelNotFound,
+    Overloaded,
+    Unavailable,
+    WorkerLost,
+)
 from farm.experiment.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.experiment import Experiment
 from farm.experiment.names import MODEL_FREE
 from farm.experiment.pacing import Pace
+from farm.experiment.progress import Progress
 from farm.experiment.subject import Subject, read_subject
 from farm.experiment.work import Answered, Generate, Generated, Work
 
@@ -38,6 +46,9 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 
 NO_FAULT_OF_THE_POINT = (Cancelled, ModelNotFound, Overloaded, Unavailable)
+
+FOR_GOOD = (InvalidInput, WorkerLost)
+"""The same point is as wrong again, or has ended workers each time that the farm ran it."""
 
 FILLED = "fills the space, as the strategy was busy while a worker was free"
 
@@ -70,33 +81,6 @@ class Host(Protocol):
         self, number: int, events: Callable[[Experiment], Sequence[Event]]
     ) -> Sequence[Event]:
         """Keep and apply what `events` makes. Raises Unavailable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is.
-
-    evaluations: points asked for, of `budget`; told, failed: of them, how they ended; in_flight:
-    in the farm now, of `places`; ready: found and not given yet; fillers: points that fill the
-    space as the strategy was busy. utilisation: share of the places' time in which they worked.
-    """
-
-    experiment: int
-    phase: RunPhase
-    why: str
-    strategy: str
-    evaluations: int
-    budget: int | None
-    told: int
-    failed: int
-    in_flight: int
-    places: int
-    ready: int
-    asking: bool
-    fillers: int
-    elapsed_s: float
-    utilisation: float
-    message: str
 
 
 async def fitting_model(subject: Subject, farm: Evaluator) -> ModelInfo:
@@ -405,8 +389,7 @@ class Run:
             except NO_FAULT_OF_THE_POINT:
                 raise
             except FarmError as error:
-                again = not isinstance(error, InvalidInput)  # the same point is as wrong again
-                if again and attempts <= self._subject.retries:
+                if not isinstance(error, FOR_GOOD) and attempts <= self._subject.retries:
                     log.info("point %d: attempt %d failed: %s", point, attempts, error.message)
                     continue
                 self._failed += 1

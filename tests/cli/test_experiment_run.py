@@ -19,7 +19,7 @@ from rich.console import Console
 from farm.cli.experiment_run import Display
 from farm.experiment.events import Asked, Failed, RunPhase, Told
 from farm.experiment.journal import read_journal
-from farm.experiment.run import Progress
+from farm.experiment.progress import Progress
 from tests.loops import wait_until
 from tests.serving import LIMIT_S, run_farm, serving, start_farm
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.errors import InvalidInput, ModelNotFound
+from farm.call import Call, Hints, Result
+from farm.errors import InvalidInput, ModelNotFound, WorkerLost
 from farm.experiment import pacing
+from farm.experiment.evaluators import Around
 from farm.experiment.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.host import Experiments
 from farm.experiment.journal import read_journal
@@ -139,6 +141,25 @@ async def test_an_evaluation_that_fails_once_is_tried_again(tmp_path: Path) -> N
         assert (experiment.told, experiment.failed, len(bowl.seen)) == (8, 0, 9)
     told = [e for e in events_of(tmp_path / "e.db", Told) if isinstance(e, Told)]
     assert [e.extra.get("attempts", 1) for e in told].count(2) == 1
+
+
+@on_loop
+async def test_a_point_that_ends_workers_is_not_tried_again(tmp_path: Path) -> None:
+    """The farm has tried it on several by then."""
+
+    class Deadly(Around):
+        async def submit(self, call: Call, hints: Hints) -> Result:
+            if float(call.inputs[0][0]) > 0.5:
+                raise WorkerLost("4 workers died with it")
+            return await super().submit(call, hints)
+
+    async with hosting(tmp_path / "e.db") as host, dispatching(Bowl(), 1) as farm:
+        _, experiment = await set_up(host, config_of(farm={"retries": 5}))
+        await ran(host, 0, Deadly(farm._backend))
+        assert experiment.failed > 0
+    failed = [e for e in events_of(tmp_path / "e.db", Failed) if isinstance(e, Failed)]
+    assert {event.attempts for event in failed} == {1}
+    assert all("WorkerLost: 4 workers died" in event.error for event in failed)
 
 
 @on_loop
