@@ -131,9 +131,10 @@ class Elastic:
         return state
 
     def jobs(self) -> dict[str, str]:
-        """Live jobs and their states."""
+        """Jobs that wait or run, and their states; one that is COMPLETING is over."""
         lines = self.run("squeue", "-h", "-o", "%i %T").splitlines()
-        return dict(line.split() for line in lines)
+        jobs = dict(line.split() for line in lines)
+        return {job: state for job, state in jobs.items() if state != "COMPLETING"}
 
     def events(self, kind: str) -> list[str]:
         return [
