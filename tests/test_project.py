@@ -26,6 +26,7 @@ WITHOUT_TEST_FILE = {
     "farm/__main__.py": "one call of the command line, which tests/cli runs",
     "farm/experiment/config.py": "values without code",
     "farm/experiment/models/libraries.py": "imports, whose warnings test_proposals.py would see",
+    "farm/experiment/progress.py": "a value without code",
     "farm/experiment/work.py": "values without code",
     "farm/version.py": "one constant; this file compares it with the changelog",
 }
