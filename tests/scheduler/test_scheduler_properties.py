@@ -5,7 +5,8 @@ it was sent in that order, as many lots at once as it has slots, and hands back 
 not begun. After every step the scheduler's own invariants hold, and these, seen from outside: every
 call gets one reply and no other; nothing is sent twice at a time, nor to a worker that has not the
 model, nor above its credit; what has begun is never asked for; no worker idles while a call waits
-that it could take; and in the end everything is answered.
+that it could take, but for the moment for which a batch waits for company; and in the end
+everything is answered.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hypothesis.stateful import (
 from farm.call import ModelInfo, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.scheduler.actions import Reply, Send, TakeBack
+from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
 from farm.scheduler.placement import FULL
 from farm.scheduler.state import Lot, Task, TaskId, WorkerId
@@ -346,6 +348,12 @@ class Histories(RuleBasedStateMachine):
                     ]
                 for worker in free:
                     if queues.name not in worker.models:
+                        continue
+                    if queue.company and queue.lingers_until > self.now:
+                        # After a batch of several the next one waits a moment for company.
+                        wakeup = self.scheduler.wakeup()
+                        assert wakeup is not None
+                        assert wakeup <= queue.lingers_until <= self.now + LONGEST_LINGER_S
                         continue
                     ends_at = self.scheduler._workers[worker.name].ends_at
                     assert ends_at < self.now + 1.2 * queue.run_times.quantile(1.0), (
