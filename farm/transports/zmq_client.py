@@ -137,11 +137,13 @@ class _End:
         name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(4)}"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = dial(
-            self._context, connection, CLIENT_PREFIX.decode() + name, heartbeat_s=heartbeat_s
+            self._context,
+            connection,
+            CLIENT_PREFIX.decode() + name,
+            heartbeat_s=heartbeat_s,
+            watch=zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED,
         )
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED
-        )
+        self._monitor = self._socket.get_monitor_socket()
         # Shared. Each single step on these is atomic, so that no call needs a lock; whoever takes
         # an entry out of `_waiting` is the one who settles it.
         self._ids = itertools.count(1)

@@ -31,8 +31,12 @@ def dial(
     routing_id: str,
     *,
     heartbeat_s: float = 5.0,
+    watch: int = 0,
 ) -> zmq.Socket[bytes]:
-    """A DEALER connected to the dispatcher, with the keys of the connection file."""
+    """A DEALER connected to the dispatcher, with the keys of the connection file.
+
+    watch: events that its `get_monitor_socket()` tells, from the first connection on.
+    """
     socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     socket.set(zmq.ROUTING_ID, routing_id.encode())
     socket.set(zmq.LINGER, 2000)
@@ -45,6 +49,8 @@ def dial(
         socket.curve_serverkey = connection.server_key.encode()
         socket.curve_publickey = connection.client_public.encode()
         socket.curve_secretkey = connection.client_secret.encode()
+    if watch:  # later on it may be connected, and nobody be told
+        socket.get_monitor_socket(watch)
     socket.connect(connection.endpoint)
     return socket
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from farm.protocols.wire import Buffer
 from farm.transports.connection import Connection
 from farm.transports.zmq_socket import dial, receive, set_heartbeat
-from tests.loops import wait_until
+from tests.loops import LIMIT_S, wait_until
 
 Pair = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
 
@@ -71,3 +72,28 @@ def test_endpoint_may_be_of_the_sixth_version() -> None:
     with zmq.Context() as context, dial(context, Connection("tcp://[::1]:1"), "me") as dealer:
         assert dealer.get(zmq.IPV6) == 1
         dealer.set(zmq.LINGER, 0)
+
+
+def test_a_first_connection_is_told_to_who_watches_however_late_it_looks() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.ROUTER) as router:
+        router.set(zmq.ROUTER_MANDATORY, 1)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        connection = Connection(f"tcp://127.0.0.1:{port}")
+        with dial(context, connection, "me", watch=zmq.Event.HANDSHAKE_SUCCEEDED) as dealer:
+            dealer.set(zmq.LINGER, 0)
+
+            def is_connected() -> bool:
+                try:
+                    router.send_multipart([b"me", b"hello"])
+                except zmq.ZMQError:
+                    return False
+                return True
+
+            wait_until(is_connected)
+            assert dealer.poll(int(1000 * LIMIT_S))
+            with dealer.get_monitor_socket() as monitor:
+                assert monitor.poll(int(1000 * LIMIT_S))
+                event = recv_monitor_message(monitor)["event"]
+            dealer.disable_monitor()
+    assert event == zmq.Event.HANDSHAKE_SUCCEEDED
