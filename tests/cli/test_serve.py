@@ -15,6 +15,7 @@ import urllib3
 
 from tests.dask_cluster import dask_cluster
 from tests.front_door import read_answer
+from tests.running_farm import wait_until
 from tests.serving import (
     BEAM,
     FARM,
@@ -70,14 +71,16 @@ def test_a_unix_socket_is_served_and_said(folder: Path) -> None:
 
 
 def test_running_calls_finish_before_it_ends(served: Served, folder: Path) -> None:
+    begun = folder / "begun"
+    config = json.dumps({"begun": str(begun), "sleep": 1.0})
     with subprocess.Popen(
-        [*FARM, "call", "1,2,4", "8", "--config", '{"sleep": 1.0}', "--json", "--to", "run"],
+        [*FARM, "call", "1,2,4", "8", "--config", config, "--json", "--to", "run"],
         cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,
     ) as caller:
-        wait_for_busy_worker(folder)
+        wait_until(begun.exists, "the call runs")
         status, _, _ = served.stop()
         answer, _ = caller.communicate(timeout=LIMIT_S)
     assert status == 0
