@@ -1,8 +1,8 @@
 """Requests that differ from one before in their numbers only, read without following an offset.
 
-Clients send the same message over and over with other numbers in it. To read one through costs as
-much as all else that the front door does for a small call; to see that it is like the last one,
-two comparisons of bytes.
+Clients send the same message over and over with other numbers in it. To read one through takes
+about a fifth of the front door's time for a small call; to see that it is like the last one, two
+comparisons of bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from farm.protocols.graphpipe_tensors import Fault
 
 KEPT = 256
 """Kinds of messages that are remembered."""
+
+LONGEST = 2 * SMALL_BYTES
+"""Messages up to this length are remembered."""
 
 
 class Repeated:
@@ -72,10 +75,6 @@ class Repeated:
         self._known[info.name, len(body)] = _Known(
             info, head, tail, array.dtype, array.size, array.shape, call.rows, wish
         )
-
-
-LONGEST = 2 * SMALL_BYTES
-"""Messages up to this length are remembered."""
 
 
 class _Known(NamedTuple):

@@ -168,7 +168,7 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
     def _connection(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # ours takes them
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return made

@@ -73,7 +73,8 @@ def test_a_farm_that_does_not_answer_keeps_nobody() -> None:
     async def leave() -> None:
         silent = Silent()
         silent.line = silent
-        task = asyncio.create_task(Remote(silent).describe("bowl", "{}"))  # type: ignore[arg-type]
+        remote = Remote(silent)  # type: ignore[arg-type]  # what of a client is used
+        task = asyncio.create_task(remote.describe("bowl", "{}"))
         await until(asked.is_set)
         task.cancel()
         await asyncio.wait([task])
