@@ -1,0 +1,206 @@
+"""What an innocent caller waits while another client sends hostile or just large requests.
+
+    make install && .venv/bin/python benchmarks/hostile.py [--only TEXT] [--seconds 4]
+
+A farm serves trivial models over every protocol, each model with a worker of its own. One process
+calls one of them all the time, every 5 ms, and notes how long each answer took. Meanwhile each
+case attacks from another process. The aim is an innocent call of at most 100 ms on a quiet
+machine of two cores; where the cores are busy with other work the first line, in which nobody
+attacks, says what the machine itself takes. Cases stand in hostile_*.py, by topic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+import psutil
+
+from hostile_target import Target
+from machine import versions
+
+HERE = Path(__file__).parent
+CALL_EVERY_S = 0.005
+
+MODELS = """
+import farm
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def innocent(x):
+    return 2 * x
+
+@farm.model(inputs={"x": -1}, outputs={"y": -1})
+def echo(x):
+    return x
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def single(x):
+    return 2 * x
+"""
+
+
+def cases() -> dict[str, Callable[[Target], None]]:
+    """Every case by `topic: name`, from the files beside this one."""
+    found = {}
+    for path in sorted(HERE.glob("hostile_*.py")):
+        module = import_module(path.stem)
+        for name, case in getattr(module, "CASES", {}).items():
+            found[f"{path.stem.removeprefix('hostile_')}: {name}"] = case
+    return found
+
+
+def innocent(target: Target, results: Pipe) -> None:
+    """Call until told to stop; sends the seconds that each answer took."""
+    body = b'{"name":"innocent","input":[[1.0]],"config":{}}'
+    request = (
+        b"POST /Evaluate HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        + f"content-length: {len(body)}\r\nauthorization: Bearer {target.token}\r\n\r\n".encode()
+        + body
+    )
+    waits: list[float] = []
+    connection: socket.socket | None = None
+    while not results.poll():
+        start = time.perf_counter()
+        try:
+            if connection is None:
+                connection = socket.create_connection((target.host, target.http_port), 60)
+            connection.sendall(request)
+            answer = connection.recv(65536)
+            if not answer.startswith(b"HTTP/1.1 200"):
+                raise OSError(answer[:200])
+        except OSError as error:
+            print(f"  the innocent caller failed: {error}", file=sys.stderr)
+            connection = None
+        waits.append(time.perf_counter() - start)
+        time.sleep(max(0.0, CALL_EVERY_S - waits[-1]))
+    results.send(waits)
+
+
+def attack(case: Callable[[Target], None], target: Target) -> None:
+    """Run a case again and again for `target.seconds`; what it raises is printed, not fatal."""
+    end = time.monotonic() + target.seconds
+    while time.monotonic() < end:
+        try:
+            case(target)
+        except OSError:
+            pass  # the farm hung up, as it should
+        except Exception as error:
+            print(f"  {type(error).__name__}: {error}", file=sys.stderr)
+            return
+
+
+def measured(
+    case: Callable[[Target], None] | None, target: Target, door: psutil.Process
+) -> tuple[float, float, float, float]:
+    """Median, p99 and longest wait in seconds; growth of the front door's memory in MiB."""
+    ours, theirs = multiprocessing.Pipe()
+    caller = multiprocessing.Process(target=innocent, args=(target, theirs))
+    before = door.memory_info().rss
+    peak = before
+    caller.start()
+    time.sleep(0.5)
+    if case is None:
+        time.sleep(target.seconds)
+    else:
+        attacker = multiprocessing.Process(target=attack, args=(case, target))
+        attacker.start()
+        last = time.monotonic() + 3 * target.seconds + 60
+        while attacker.is_alive() and time.monotonic() < last:
+            attacker.join(0.05)
+            peak = max(peak, door.memory_info().rss)
+        attacker.kill()
+        attacker.join()
+        time.sleep(0.5)
+    ours.send(None)
+    waits = sorted(ours.recv())
+    caller.join()
+    return (
+        waits[len(waits) // 2],
+        waits[int(0.99 * (len(waits) - 1))],
+        waits[-1],
+        (peak - before) / 2**20,
+    )
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(folder: Path, seconds: float) -> tuple[subprocess.Popen[bytes], Target]:
+    """A farm with every protocol, and where it is."""
+    (folder / "models.py").write_text(MODELS)
+    mip, aepsych = free_port(), free_port()
+    run = folder / "run"
+    program = subprocess.Popen(
+        [sys.executable, "-m", "farm", "serve"]
+        + [f"models.py:{name}" for name in ("innocent", "echo", "single")]
+        + ["--workers", "2", "--port", "0", "--grpc-port", "0", "--dir", str(run)]
+        + ["--mip", f"single=127.0.0.1:{mip}", "--aepsych", f"127.0.0.1:{aepsych}"],
+        cwd=folder,
+        stdout=(folder / "farm.log").open("wb"),
+        stderr=subprocess.STDOUT,
+    )
+    file = run / "farm.json"
+    for _ in range(600):
+        if program.poll() is not None:
+            raise SystemExit((folder / "farm.log").read_text())
+        if file.exists() and (data := json.loads(file.read_text())).get("aepsych"):
+            break
+        time.sleep(0.1)
+    else:
+        raise SystemExit("the farm did not come up within a minute")
+    return program, Target(
+        host="127.0.0.1",
+        http_port=int(data["url"].rpartition(":")[2]),
+        grpc_port=int(data["grpc"].rpartition(":")[2]),
+        mip_port=mip,
+        aepsych_port=aepsych,
+        token=data["token"],
+        connection_file=file,
+        seconds=seconds,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long each case attacks")
+    options = parser.parse_args()
+    chosen = {name: case for name, case in cases().items() if options.only in name}
+    print(versions("httptools", "uvloop"))
+    print(f"load {os.getloadavg()[0]:.1f}")
+    print(f"\n{'case':44}{'p50':>9}{'p99':>9}{'longest':>10}{'memory':>12}")
+    with tempfile.TemporaryDirectory() as folder:
+        program, target = start(Path(folder), options.seconds)
+        try:
+            door = psutil.Process(program.pid)
+            for name, case in {"nobody attacks": None, **chosen}.items():
+                p50, p99, longest, grown = measured(case, target, door)
+                print(
+                    f"{name:44}{p50 * 1e3:6.1f} ms{p99 * 1e3:6.0f} ms{longest * 1e3:7.0f} ms"
+                    f"{grown:+8.0f} MiB",
+                    flush=True,
+                )
+                if program.poll() is not None:
+                    raise SystemExit(f"the farm ended: {(Path(folder) / 'farm.log').read_text()}")
+        finally:
+            program.terminate()
+            program.wait(60)
+
+
+if __name__ == "__main__":
+    main()
