@@ -15,7 +15,8 @@ import numpy as np
 from farm.call import Call, Operation, Result
 from farm.dispatcher import Dispatcher
 from farm.transports.connection import Connection, write_connection
-from farm.transports.zmq import ZmqTransport
+from farm.transports.peers import Peers
+from farm.transports.zmq import ZmqListener
 
 LIMIT_S = 20.0
 """For what takes a second or two on an idle machine."""
@@ -38,10 +39,11 @@ class Farm:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._on_loop(self._start())
-        write_connection(self.connect, Connection(endpoint=self._transport.endpoint))
+        write_connection(self.connect, Connection(endpoint=self._listener.endpoint))
 
     async def _start(self) -> None:
-        self._transport = ZmqTransport(heartbeat_s=self._heartbeat_s)
+        self._listener = ZmqListener(heartbeat_s=self._heartbeat_s)
+        self._transport = Peers(self._listener)
         self.dispatcher = Dispatcher([self._transport])
         self.dispatcher.start()
 
@@ -81,7 +83,7 @@ class Farm:
     def come_back(self) -> None:
         """Another dispatcher takes its place, at another address."""
         self._on_loop(self._start())
-        write_connection(self.connect, Connection(endpoint=self._transport.endpoint))
+        write_connection(self.connect, Connection(endpoint=self._listener.endpoint))
 
     def close(self) -> None:
         self._on_loop(self.dispatcher.close(grace_s=0.0))

@@ -48,7 +48,8 @@ from farm.transports.connection import (
 from farm.transports.dask import DaskTransport
 from farm.transports.keys import forget_secret, keep_secret, with_secret
 from farm.transports.local import LocalTransport
-from farm.transports.zmq import ZmqTransport
+from farm.transports.peers import Peers
+from farm.transports.zmq import ZmqListener
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Farm:
         if settings.dask is not None:  # first, as it may be refused and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
             transports.append(self._dask)
-        transports.append(self._listen(before))
+        transports.append(Peers(self._listen(before)))
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(
@@ -161,7 +162,7 @@ class Farm:
         if self._with_doors:
             await self._open_doors()
 
-    def _listen(self, before: Connection | None) -> ZmqTransport:
+    def _listen(self, before: Connection | None) -> ZmqListener:
         """The native wire, beyond this machine if anybody there is to reach it.
 
         Jobs of a farm that was here before and had no time to stop may live: with its keys, at its
@@ -172,7 +173,7 @@ class Farm:
         # Local users need no token, but a web page that calls itself 127.0.0.1 is none of them.
         self.connection = Connection("", host=host, pid=os.getpid(), token=new_token())
         if self._plan is None and is_loopback(settings.host):
-            zmq = ZmqTransport(keys=self.connection, heartbeat_s=settings.heartbeat_s)
+            zmq = ZmqListener(keys=self.connection, heartbeat_s=settings.heartbeat_s)
             self.connection = replace(self.connection, endpoint=zmq.endpoint)
             return zmq
         keys: dict[str, Any] = new_keys()
@@ -187,9 +188,9 @@ class Farm:
         everywhere = settings.host in ANY_HOST or is_loopback(settings.host)
         interface = "tcp://*" if everywhere else f"tcp://{settings.host}"
 
-        def listen(port: str) -> ZmqTransport:
+        def listen(port: str) -> ZmqListener:
             bind = f"{interface}:{port}"
-            return ZmqTransport(bind, keys=self.connection, heartbeat_s=settings.heartbeat_s)
+            return ZmqListener(bind, keys=self.connection, heartbeat_s=settings.heartbeat_s)
 
         try:
             zmq = listen(port)

@@ -92,7 +92,7 @@ def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
     """In a container the farm's process has another number."""
     farm = Farm(tmp_path)
     try:
-        told = Connection(farm._transport.endpoint, host=socket.gethostname(), pid=2**22 + 1)
+        told = Connection(farm._listener.endpoint, host=socket.gethostname(), pid=2**22 + 1)
         write_connection(farm.connect, replace(told))
         with connect(farm.connect) as client:
             assert client.models() == []

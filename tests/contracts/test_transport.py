@@ -25,7 +25,8 @@ from farm.transports import dask_worker
 from farm.transports.connection import Connection
 from farm.transports.dask import DaskTransport
 from farm.transports.local import LocalTransport
-from farm.transports.zmq import ZmqTransport
+from farm.transports.peers import Peers
+from farm.transports.zmq import ZmqListener
 from farm.transports.zmq_worker import WorkerHost
 from farm.worker.run import Runner
 from tests.loops import LIMIT_S, on_loop, until
@@ -100,14 +101,14 @@ async def local(models: Mapping[str, Model], workers: int) -> AsyncIterator[Disp
 
 @asynccontextmanager
 async def zmq(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispatcher]:
-    transport = ZmqTransport()
-    dispatcher = Dispatcher([transport])
+    listener = ZmqListener()
+    dispatcher = Dispatcher([Peers(listener)])
     dispatcher.start()
     threads = []
     for i in range(workers):
         runner = Runner(models)
         info = WorkerInfo(f"{socket.gethostname()}/{i}", runner.models())
-        host = WorkerHost(runner, Connection(transport.endpoint), info)
+        host = WorkerHost(runner, Connection(listener.endpoint), info)
         threads.append(threading.Thread(target=host.run))
         threads[-1].start()
     await dispatcher.wait_for_workers(workers, timeout_s=LIMIT_S)

@@ -18,7 +18,8 @@ from farm.dispatcher import Dispatcher
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message, Outcome
 from farm.transports.connection import Connection
-from farm.transports.zmq import ZmqTransport
+from farm.transports.peers import Peers
+from farm.transports.zmq import ZmqListener
 from farm.transports.zmq_socket import dial
 from tests.loops import LIMIT_S, until
 from tests.transports import host_process
@@ -96,13 +97,14 @@ class Farm:
     """A dispatcher with this transport, and peers and processes that are gone at the end."""
 
     def __init__(self, *, retries: int = 3, max_queued: int = 1000, **options: Any) -> None:
-        self.transport = ZmqTransport(**options)
+        self.listener = ZmqListener(**options)
+        self.transport = Peers(self.listener)
         self.dispatcher = Dispatcher([self.transport], retries=retries, max_queued=max_queued)
         self.peers: list[Peer] = []
         self.processes: list[Popen[bytes]] = []
 
     def peer(self, name: str) -> Peer:
-        self.peers.append(Peer(self.transport.endpoint, name))
+        self.peers.append(Peer(self.listener.endpoint, name))
         return self.peers[-1]
 
     async def worker(self, name: str = "node1/1-a", *models: ModelInfo, slots: int = 1) -> Peer:
@@ -112,7 +114,7 @@ class Farm:
         return peer
 
     async def process(self, name: str = "node1/1-a", **options: Any) -> Popen[bytes]:
-        process = host_process.start(self.transport.endpoint, name, **options)
+        process = host_process.start(self.listener.endpoint, name, **options)
         self.processes.append(process)
         await until(lambda: name in self.workers())
         return process

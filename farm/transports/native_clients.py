@@ -1,21 +1,21 @@
-"""Native clients at the dispatcher's ROUTER: many calls to a message, many answers to one."""
+"""Native clients at the dispatcher: many calls to a message, many answers to one."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from farm.call import Call, Hints, Operation
 from farm.errors import FarmError, InvalidRequest, UnsupportedFeature, WorkerLost
 from farm.protocols import wire
-from farm.protocols.wire import Buffer, Kind, Message, Outcome
+from farm.protocols.wire import Kind, Message, Outcome
 from farm.scheduler.state import TaskId
 
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
+    from farm.transports.peers import Line
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ PATIENCE_PROBES = 3
 class _Client:
     """One client's calls that have no answer yet, and answers about to leave."""
 
-    __slots__ = ("acquaintance", "answers", "calls", "missed", "name", "routing_id")
+    __slots__ = ("acquaintance", "answers", "calls", "line", "missed", "name")
 
-    def __init__(self, routing_id: bytes, acquaintance: int) -> None:
-        self.routing_id = routing_id
+    def __init__(self, line: Line, acquaintance: int) -> None:
+        self.line = line
         # A client that was given up and comes back sees another number: its calls were cancelled.
         self.acquaintance = acquaintance
-        self.name = routing_id.decode("utf-8", "replace")
+        self.name = line.name.decode("utf-8", "replace")
         self.calls: dict[int, TaskId] = {}
         self.answers: list[tuple[int, Outcome]] = []
         self.missed = 0
@@ -45,31 +45,23 @@ _PROBE = wire.encode(Kind.PROBE)
 
 
 class ClientDoor:
-    """Takes the messages of native clients to the dispatcher, and answers back.
+    """Takes the messages of native clients to the dispatcher, and answers back."""
 
-    put: sends frames to a routing id, and says False when nobody is there.
-    """
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        put: Callable[[bytes, list[Buffer]], bool],
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._put = put
         self._clients: dict[bytes, _Client] = {}
         self._answered: list[_Client] = []
         dispatcher.after_acting(self.flush)
         # The numbers of two lives of a farm never meet: a client sends again what it asked before.
         self._acquaintances = secrets.randbits(48)
 
-    def received(self, routing_id: bytes, message: Message) -> None:
+    def received(self, line: Line, message: Message) -> None:
         """Act on a client's message. Raises InvalidRequest."""
-        client = self._clients.get(routing_id)
+        client = self._clients.get(line.name)
         if client is None:
             self._acquaintances += 1
-            client = self._clients[routing_id] = _Client(routing_id, self._acquaintances)
-            self._put(routing_id, wire.encode(Kind.WELCOME, client.acquaintance))
+            client = self._clients[line.name] = _Client(line, self._acquaintances)
+            line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         if message.kind is Kind.CALLS:
             self._calls(client, message)
         elif message.kind is Kind.CALLS_AGAIN:
@@ -81,11 +73,11 @@ class ClientDoor:
                 if task_id is not None:
                     self._dispatcher.cancel(task_id)
         elif message.kind is Kind.ASK:
-            self._put(routing_id, wire.encode(Kind.TELL, self._told(message.data)))
+            line.send(wire.encode(Kind.TELL, self._told(message.data)))
         elif message.kind is Kind.LEAVE:
             self._gone(client)
         elif message.kind is Kind.PROBE:
-            self._put(routing_id, wire.encode(Kind.WELCOME, client.acquaintance))
+            line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         else:
             raise InvalidRequest(f"a client does not send {message.kind.name}")
 
@@ -134,7 +126,7 @@ class ClientDoor:
 
     def _send_answers(self, client: _Client) -> None:
         # They are kept for a client that is away for a moment.
-        if client.answers and self._put(client.routing_id, wire.encode_answers(client.answers)):
+        if client.answers and client.line.send(wire.encode_answers(client.answers)):
             client.answers = []
 
     def _told(self, asked: Any) -> Any:
@@ -150,7 +142,7 @@ class ClientDoor:
     def probe(self) -> None:
         """Look after every client; the calls of those that are gone are cancelled."""
         for client in list(self._clients.values()):
-            if self._put(client.routing_id, _PROBE):
+            if client.line.send(_PROBE):
                 client.missed = 0
                 self._send_answers(client)
                 continue
@@ -159,7 +151,7 @@ class ClientDoor:
                 self._gone(client)
 
     def _gone(self, client: _Client) -> None:
-        self._clients.pop(client.routing_id, None)
+        self._clients.pop(client.line.name, None)
         calls, client.calls = client.calls, {}
         for task_id in calls.values():
             self._dispatcher.cancel(task_id)

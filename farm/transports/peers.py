@@ -1,0 +1,285 @@
+"""What workers, supervisors and native clients say to the dispatcher, whatever carries it.
+
+A listener accepts connections and passes each message on with the `Line` that it came by. Here the
+message is understood, the dispatcher is told, and what the dispatcher decides goes back on the
+line of the worker concerned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from farm.call import Call, Result, WorkerInfo
+from farm.errors import FarmError, InvalidInput, InvalidRequest
+from farm.protocols import wire
+from farm.protocols.wire import Buffer, Kind, Message
+from farm.scheduler.state import TaskId, WorkerId
+from farm.transports.native_clients import CLIENT_PREFIX, ClientDoor
+
+if TYPE_CHECKING:
+    from farm.dispatcher import Dispatcher
+
+log = logging.getLogger(__name__)
+
+SUPERVISOR_GRACE_S = 0.3
+"""How long an unreachable worker waits for its supervisor's word on why, before it is given up."""
+
+ENDS_ABOUT_S = 10.0
+"""Allowed clock skew between two machines when the end of a job is judged."""
+
+
+class Line(Protocol):
+    """The dispatcher's end of the connection to one peer.
+
+    name: the peer's own; clients' names begin with `client:`, workers' are those of WorkerInfo.
+    """
+
+    @property
+    def name(self) -> bytes: ...
+
+    def send(self, frames: list[Buffer]) -> bool:
+        """Send a message without waiting; False when the peer is not there."""
+
+
+class Listener(Protocol):
+    """Accepts connections of peers and passes their messages on to `Peers.received`."""
+
+    def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
+        """Begin, on the running loop."""
+
+    async def close(self) -> None:
+        """Let go of every resource."""
+
+
+class _Peer:
+    """A worker that has joined."""
+
+    __slots__ = ("ends_at", "given_up", "life", "line", "out", "slots")
+
+    def __init__(self, line: Line, life: str, info: WorkerInfo) -> None:
+        self.line = line
+        self.life = life
+        self.slots = info.slots
+        self.ends_at = info.ends_at
+        self.out: set[TaskId] = set()
+        # While it cannot be reached; it is offered no slots then.
+        self.given_up: asyncio.TimerHandle | None = None
+
+    def is_reclaimed(self) -> bool:
+        """Whether it was draining, and its machine is taken away before its time.
+
+        So SLURM ends jobs that are cancelled or give way to others. At the end of its time limit a
+        job may have had a call that is too long for any job, which must not run for ever.
+        """
+        before_end = self.ends_at is None or time.time() < self.ends_at - ENDS_ABOUT_S
+        return self.slots == 0 and before_end
+
+
+class Peers:
+    """The transport of everything that speaks farm's own messages, over one or more listeners."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+        # State of the running transport; only its own methods change it, on the loop.
+        self._workers: dict[WorkerId, _Peer] = {}
+        self._supervisors: dict[bytes, Line] = {}
+
+    # The dispatcher's side of it: Transport
+
+    def start(self, dispatcher: Dispatcher) -> None:
+        """Begin, on the running loop."""
+        self._dispatcher = dispatcher
+        self._loop = asyncio.get_running_loop()
+        self._clients = ClientDoor(dispatcher)
+        for listener in self._listeners:
+            listener.start(dispatcher, self)
+
+    def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
+        """Send tasks to a worker; one that cannot be sent is answered with InvalidInput."""
+        try:
+            frames = wire.encode_calls(tasks)
+        except TypeError as error:
+            if len(tasks) > 1:  # find the guilty
+                for task in tasks:
+                    self.send(worker, [task])
+                return
+            refusal: FarmError = InvalidInput(f"the call cannot be sent: {error}")
+            self._loop.call_soon(self._dispatcher.finished, worker, [(tasks[0][0], refusal)])
+            return
+        peer = self._workers[worker]
+        ids = [task_id for task_id, _ in tasks]
+        if peer.line.send(frames):
+            peer.out.update(ids)
+        else:
+            self._unreachable(worker, peer)
+            self._loop.call_soon(self._dispatcher.taken_back, worker, ids)
+
+    def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
+        """Ask for tasks back."""
+        peer = self._workers[worker]
+        if not peer.line.send(wire.encode(Kind.TAKE_BACK, tasks)):
+            self._unreachable(worker, peer)
+            self._loop.call_soon(self._dispatcher.taken_back, worker, [])
+
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        """Let a worker end a stream."""
+        self._workers[worker].line.send(wire.encode(Kind.END_STREAM, [task]))
+
+    def stop_workers(self) -> None:
+        """Ask every worker and supervisor to drain and end."""
+        for line in [*self._supervisors.values(), *(p.line for p in self._workers.values())]:
+            line.send(wire.encode(Kind.STOP))
+
+    async def close(self) -> None:
+        """Close the listeners; what was sent in the last half second may still leave."""
+        for worker in list(self._workers):
+            self._forget(worker)
+        self._clients.close()
+        for listener in self._listeners:
+            await listener.close()
+
+    # What the peers say
+
+    def received(self, line: Line, frames: Sequence[Buffer]) -> None:
+        """Act on a message; one that means nothing is refused and harms nobody else.
+
+        Call within `Dispatcher.act_on`.
+        """
+        try:
+            self._received(line, wire.decode(frames))
+        except InvalidRequest as error:
+            log.warning("peer %r: %s", line.name, error)
+            line.send(wire.encode(Kind.REFUSED, error.message))
+        except Exception:
+            # One message that we cannot cope with must not stop all others.
+            log.exception("peer %r: a message that cannot be acted on", line.name)
+
+    def _received(self, line: Line, message: Message) -> None:
+        kind = message.kind
+        if line.name.startswith(CLIENT_PREFIX):
+            self._clients.received(line, message)
+            return
+        worker = WorkerId(line.name.decode("utf-8", "replace"))
+        peer = self._workers.get(worker)
+        if kind is Kind.ANSWERS:
+            answers = [(TaskId(i), outcome) for i, outcome in wire.decode_answers(message)]
+            if peer is not None:
+                peer.out.difference_update([i for i, outcome in answers if not _goes_on(outcome)])
+            self._dispatcher.finished(worker, answers)
+        elif kind is Kind.JOIN:
+            self._joined(worker, line, message)
+            return
+        elif kind is Kind.LOST:
+            self._lost(line, message)
+            return
+        elif peer is not None:
+            self._said(worker, peer, message)
+            return
+        if peer is None and kind is not Kind.LEAVE:
+            line.send(wire.encode(Kind.JOIN_AGAIN))
+
+    def _said(self, worker: WorkerId, peer: _Peer, message: Message) -> None:
+        """Act on what a worker says that has joined."""
+        kind = message.kind
+        if kind is Kind.TAKEN_BACK or kind is Kind.MISSING:
+            ids = [TaskId(i) for i in wire.decode_ids(message)]
+            peer.out.difference_update(ids)
+            if kind is Kind.TAKEN_BACK:
+                self._dispatcher.taken_back(worker, ids)
+            else:
+                # What was answered meanwhile is not with this worker any more, and passed over.
+                self._dispatcher.went_missing(worker, ids)
+        elif kind is Kind.RESIZE:
+            if type(message.data) is not int or message.data < 0:
+                raise InvalidRequest(f"RESIZE wants a number of slots, got {message.data!r}")
+            peer.slots = message.data
+            if peer.given_up is None:
+                self._dispatcher.worker_resized(worker, peer.slots)
+        elif kind is Kind.LEAVE:
+            self._forget(worker)
+            self._dispatcher.worker_left(worker, str(message.data), drained=True)
+
+    def _joined(self, worker: WorkerId, line: Line, message: Message) -> None:
+        life, info = wire.decode_join(message)
+        if info.name != worker:
+            raise InvalidRequest(f"worker {info.name!r} joins under the routing id {worker!r}")
+        known = self._workers.get(worker)
+        line.send(wire.encode(Kind.WELCOME, life))
+        if known is None or known.life != life:  # else our welcome was late, or lost
+            self._forget(worker)
+            self._workers[worker] = _Peer(line, life, info)
+            self._dispatcher.worker_joined(info, self)
+
+    def _lost(self, supervisor: Line, message: Message) -> None:
+        """A supervisor's word: it is there, or one of its workers died."""
+        loss = wire.decode_loss(message)
+        self._supervisors[supervisor.name] = supervisor
+        if loss is None or loss.worker not in self._workers:
+            return
+        worker = WorkerId(loss.worker)
+        reclaimed = self._workers[worker].is_reclaimed() and not loss.time_limit
+        self._forget(worker)
+        self._dispatcher.worker_left(
+            worker,
+            loss.reason,
+            running=None if loss.running is None else map(TaskId, loss.running),
+            time_limit=loss.time_limit,
+            reclaimed=reclaimed,
+        )
+
+    # Liveness
+
+    def probe(self, *, all_of_them: bool) -> None:
+        """Probe busy workers, so that a send to one that is gone fails.
+
+        all_of_them: probe every peer, and check what the busy workers hold.
+        """
+        for worker, peer in list(self._workers.items()):
+            if all_of_them and peer.out:
+                reached = peer.line.send(wire.encode(Kind.CHECK, list(peer.out)))
+            elif all_of_them or peer.out:
+                reached = peer.line.send(_PROBE)
+            else:
+                continue
+            if not reached:
+                self._unreachable(worker, peer)
+            elif peer.given_up is not None:
+                self._reachable(worker, peer)
+        if all_of_them:
+            self._clients.probe()
+            there = self._supervisors.items()
+            self._supervisors = {name: line for name, line in there if line.send(_PROBE)}
+
+    def _unreachable(self, worker: WorkerId, peer: _Peer) -> None:
+        if peer.given_up is None:
+            peer.given_up = self._loop.call_later(SUPERVISOR_GRACE_S, self._give_up, worker, peer)
+            self._dispatcher.worker_resized(worker, 0)
+
+    def _reachable(self, worker: WorkerId, peer: _Peer) -> None:
+        assert peer.given_up is not None
+        peer.given_up.cancel()
+        peer.given_up = None
+        self._dispatcher.worker_resized(worker, peer.slots)
+
+    def _give_up(self, worker: WorkerId, peer: _Peer) -> None:
+        if self._workers.get(worker) is peer:
+            self._forget(worker)
+            reason = "its connection was lost"
+            self._dispatcher.worker_left(worker, reason, reclaimed=peer.is_reclaimed())
+
+    def _forget(self, worker: WorkerId) -> None:
+        peer = self._workers.pop(worker, None)
+        if peer is not None and peer.given_up is not None:
+            peer.given_up.cancel()
+
+
+_PROBE = wire.encode(Kind.PROBE)
+
+
+def _goes_on(outcome: wire.Outcome) -> bool:
+    """Whether this is one of several answers to a task, and more follow."""
+    return isinstance(outcome, Result) and outcome.more

@@ -1,0 +1,475 @@
+"""The dispatcher's end, with peers that the test plays by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Operation, Result, WorkerInfo
+from farm.errors import InvalidInput, TimeLimitExceeded, WorkerLost
+from farm.protocols import wire
+from farm.protocols.wire import Kind, Loss
+from farm.transports import peers as module
+from farm.transports import zmq as zmq_module
+from tests.loops import on_loop, until
+from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
+
+W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
+
+
+async def answer(peer: Peer, y: float = 8.0) -> int:
+    """Answer the next call; its id."""
+    ((task_id, _),) = await peer.hear_calls()
+    peer.answer((task_id, Result((np.array([y]),), 0.001)))
+    return task_id
+
+
+async def task_of(peer: Peer) -> int:
+    ((task_id, _),) = await peer.hear_calls()
+    return task_id
+
+
+# Joining
+
+
+@on_loop
+async def test_worker_joins_answers_and_leaves() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        await answer(worker)
+        result = await waiting
+        assert (value(result), result.worker) == (8.0, W1)
+        worker.say(Kind.LEAVE, "drained")
+        await until(lambda: not farm.workers())
+        assert farm.events("left", "lost") == ["drained"]
+
+
+@on_loop
+async def test_join_said_twice_is_one_join() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        worker.join()
+        await worker.hear(Kind.WELCOME)
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        await waiting
+        assert farm.events("joined") == ["cube"]
+
+
+@on_loop
+async def test_join_of_another_life_makes_what_was_sent_void() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        first = await task_of(worker)
+        worker.join(life="b")
+        assert (await worker.hear(Kind.WELCOME)).data == "b"
+        assert await answer(worker) == first
+        await waiting
+
+
+@on_loop
+async def test_late_answer_is_used_once_and_its_worker_asked_to_join_again() -> None:
+    async with Farm.up() as farm:
+        given_up, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(given_up)
+        supervisor.send(wire.encode_loss(Loss(W1, "does not move", None, False)))
+        worker = await farm.worker(W2)
+        assert await task_of(worker) == task_id
+        given_up.answer((task_id, Result((np.array([7.0]),))))
+        await given_up.hear(Kind.JOIN_AGAIN)
+        assert value(await waiting) == 7.0
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        second = farm.submit()
+        assert await answer(worker, 9.0) != task_id
+        assert value(await second) == 9.0
+
+
+@on_loop
+async def test_who_leaves_need_not_join() -> None:
+    async with Farm.up() as farm:
+        stranger = farm.peer(W2)
+        stranger.say(Kind.LEAVE)
+        stranger.join()
+        await stranger.hear(Kind.WELCOME)  # and no JOIN_AGAIN before
+
+
+@on_loop
+async def test_nobody_joins_in_anothers_name() -> None:
+    async with Farm.up() as farm:
+        await farm.worker(W1)
+        thief = farm.peer(W2)
+        thief.name = W1
+        thief.join()
+        refusal = await thief.hear(Kind.REFUSED)
+        assert f"joins under the routing id '{W2}'" in refusal.data
+        assert farm.workers() == [W1]
+
+
+@on_loop
+async def test_worker_on_a_host_called_client_is_a_worker() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker("client/12-a")
+        waiting = farm.submit()
+        await answer(worker)
+        assert (await waiting).worker == "client/12-a"
+
+
+# Nonsense
+
+
+def bad_messages() -> list[list[bytes]]:
+    whole = bytes(wire.encode(Kind.PROBE)[0])
+    bad = [
+        [b""],
+        [b"\1\1\0"],
+        [os.urandom(100)],
+        [bytes([wire.VERSION + 1]) + whole[1:]],
+        [b"\1\xff" + bytes(2) + b"\4\0\0\0null"],
+        [b""] * 1000,
+        [bytes(10_000_000)],
+    ]
+    data: list[Any] = [None, 5, "x", [], {}, [[]], [None, None], [1, 2], [["x"]], {"a": 1}]
+    data += [-1, 1.5, [-1], [2**64 - 1], [[[1, [], 0.1, -1]], []], [[], [[1, "E", "", ""]]]]
+    data += [{"id": [], "what": "models"}, {"id": 1, "what": []}, [["c", 0, 0.0], [[[], 1]]]]
+    bad += [[bytes(frame) for frame in wire.encode(kind, d)] for kind in Kind for d in data]
+    return bad
+
+
+@pytest.mark.parametrize("name", ["x", W2, "client:x", SUPERVISOR, "\x7f\xe9"])
+@on_loop
+async def test_whatever_a_peer_says_others_are_served(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        peer = farm.peer(name)
+        for joined in (False, True):
+            if joined:
+                peer.send(wire.encode_join("a", WorkerInfo(name, ())))
+            for frames in bad_messages():
+                peer.send(list(frames))
+            waiting = farm.submit()
+            await answer(worker)
+            assert value(await waiting) == 8.0
+        # What is told in return comes after all that was said before.
+        peer.say(Kind.JOIN, [["the last"], 0])
+        peer.say(Kind.ASK, {"id": "the last", "what": "models"})
+        while "the last" not in str((await peer.hear(*Kind)).data):
+            pass
+    assert "cannot be acted on" not in caplog.text  # each kind of nonsense was expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slots": 0},
+        {"slots": -2},
+        {"slots": 1.5},
+        {"slots": None},
+        {"ends_at": "soon"},
+        {"labels": [1]},
+        {"models": [{}]},
+        {"models": 5},
+        {"models": [{**CUBE.to_json(), "name": ["cube"]}]},
+        {"models": [{**CUBE.to_json(), "max_batch": 0}]},
+        {"models": [{**CUBE.to_json(), "inputs": [{"name": "x", "shape": [-2], "dtype": "f8"}]}]},
+        {"models": [{**CUBE.to_json(), "inputs": [{"name": "x", "shape": [1], "dtype": "O"}]}]},
+    ],
+)
+@on_loop
+async def test_worker_that_says_nonsense_of_itself_is_refused(change: dict[str, Any]) -> None:
+    async with Farm.up() as farm:
+        peer = farm.peer(W1)
+        peer.say(Kind.JOIN, ["a", {**WorkerInfo(W1, (CUBE,)).to_json(), **change}])
+        assert "malformed JOIN" in (await peer.hear(Kind.REFUSED)).data
+        assert farm.workers() == []
+
+
+@on_loop
+async def test_call_that_cannot_be_sent_costs_no_other() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker(W1, slots=2)
+        # With a config that no description is known for, so that nobody has looked at it yet.
+        array = np.array([None])
+        bad = farm.dispatcher.submit(Call("cube", Operation.EVALUATE, (array,), '{"n":1}'))
+        bad_task, good = asyncio.create_task(bad), farm.submit()
+        await answer(worker)
+        assert value(await good) == 8.0
+        with pytest.raises(InvalidInput, match="cannot be sent: arrays of object"):
+            await bad_task
+
+
+# Loss
+
+
+@on_loop
+async def test_call_of_a_worker_whose_connection_is_gone_runs_elsewhere() -> None:
+    async with Farm.up() as farm:
+        lost, other = await farm.worker(W1), await farm.worker(W2)
+        tasks = [farm.submit(), farm.submit()]
+        await task_of(lost)
+        lost.close()
+        for _ in tasks:
+            await answer(other)
+        assert {(await task).worker for task in tasks} == {W2}
+        assert farm.events() == ["its connection was lost"]
+
+
+@on_loop
+async def test_call_that_never_reached_a_lost_worker_counts_no_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(zmq_module, "PROBE_EVERY_S", 1000.0)
+    async with Farm.up(retries=0) as farm:
+        lost, other = await farm.worker(W1), await farm.worker(W2)
+        lost.close()
+        await until(lambda: not farm.listener._put(W1.encode(), wire.encode(Kind.PROBE)))
+        tasks = [farm.submit(i) for i in range(2)]
+        for _ in tasks:
+            await answer(other)
+        assert {(await task).worker for task in tasks} == {W2}
+
+
+@on_loop
+async def test_word_of_the_supervisor_comes_first() -> None:
+    async with Farm.up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGSEGV", [task_id], False)))
+        await until(lambda: not farm.workers())
+        worker.close()
+        await answer(await farm.worker(W2))
+        await waiting
+        assert farm.events() == ["signal SIGSEGV"]
+
+
+@on_loop
+async def test_word_of_the_supervisor_comes_after_the_connection_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
+    async with Farm.up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        worker.close()
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id], False)))
+        await answer(await farm.worker(W2))
+        await waiting
+        assert farm.events() == ["signal SIGKILL"]
+
+
+@on_loop
+async def test_word_of_the_supervisor_that_comes_too_late_is_ignored() -> None:
+    async with Farm.up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        worker.close()
+        await until(lambda: not farm.workers())
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", None, False)))
+        waiting = farm.submit()
+        await answer(await farm.worker(W2))
+        await waiting
+        assert farm.events() == ["its connection was lost"]
+
+
+@pytest.mark.parametrize("guilty", [True, False])
+@on_loop
+async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
+    async with Farm.up(retries=0) as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        supervisor.send(wire.encode_loss(Loss(W1, "died", [task_id] if guilty else [], False)))
+        other = await farm.worker(W2)
+        if guilty:
+            with pytest.raises(WorkerLost, match="died"):
+                await waiting
+        else:
+            await answer(other)
+            await waiting
+
+
+@on_loop
+async def test_call_that_was_killed_for_its_time_is_not_tried_again() -> None:
+    async with Farm.up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        supervisor.send(wire.encode_loss(Loss(W1, "time limit of 2 s", [task_id], True)))
+        with pytest.raises(TimeLimitExceeded, match="time limit of 2 s"):
+            await waiting
+
+
+@on_loop
+async def test_worker_that_is_back_before_it_is_given_up_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        first = farm.submit()
+        task_id = await task_of(worker)
+        worker.close()
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        again = farm.peer(W1)
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 1)
+        again.answer((task_id, Result((np.array([8.0]),))))
+        await first
+        second = farm.submit()
+        await answer(again)
+        await second
+        assert farm.events("joined", "lost") == ["cube"]
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+@on_loop
+async def test_call_that_was_lost_with_a_connection_that_came_back(
+    repeatable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
+    async with Farm.up() as farm:
+        model = CUBE if repeatable else ONCE
+        worker = await farm.worker(W1, model)
+        waiting = farm.submit(model=model.name)
+        task_id = await task_of(worker)
+        worker.close()
+        again = farm.peer(W1)
+        check = await again.hear(Kind.CHECK)
+        assert check.data == [task_id]
+        again.say(Kind.MISSING, [task_id])
+        if repeatable:
+            assert await answer(again) == task_id
+            await waiting
+        else:
+            with pytest.raises(WorkerLost, match="not repeatable"):
+                await waiting
+
+
+@on_loop
+async def test_answer_on_its_way_is_not_missing() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        task_id = await answer(worker)
+        worker.say(Kind.MISSING, [task_id, 5])
+        await waiting
+        second = farm.submit()
+        assert await answer(worker) == task_id + 1
+        await second
+
+
+@on_loop
+async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> None:
+    async with Farm.up() as farm:
+        draining = await farm.worker(W1)
+        first = farm.submit()
+        task_id = await task_of(draining)
+        draining.say(Kind.RESIZE, 0)
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        second = farm.submit()
+        question = asyncio.create_task(farm.dispatcher.describe("cube", '{"n":1}'))
+        await asyncio.sleep(0)
+        draining.answer((task_id, Result((np.array([8.0]),))))
+        await first
+        draining.say(Kind.LEAVE, "drained")
+        await until(lambda: not farm.workers())
+        other = await farm.worker(W2, slots=2)
+        calls = await other.hear_calls()
+        while len(calls) < 2:
+            calls += await other.hear_calls()
+        operations = {call.operation: task_id for task_id, call in calls}
+        other.answer(
+            (operations[Operation.EVALUATE], Result((np.array([8.0]),))),
+            (operations[Operation.DESCRIBE], Result((), info=CUBE)),
+        )
+        await second
+        assert await question == CUBE
+
+
+@on_loop
+@pytest.mark.parametrize("reported", [False, True])
+async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_attempt(
+    reported: bool,
+) -> None:
+    """SLURM cancels, or gives the node to others, and kills what has not finished by then."""
+    async with Farm.up(retries=0) as farm:
+        draining = await farm.worker(W1)
+        waiting = farm.submit()
+        task_id = await task_of(draining)
+        draining.say(Kind.RESIZE, 0)
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        if reported:
+            loss = Loss(W1, "stopped by its supervisor", [task_id], False)
+            farm.peer(SUPERVISOR).send(wire.encode_loss(loss))
+        else:
+            draining.close()
+        await until(lambda: not farm.workers())
+        assert await answer(await farm.worker(W2)) == task_id
+        await waiting
+
+
+@on_loop
+async def test_at_the_end_of_its_time_what_a_draining_worker_ran_counts_an_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that is too long for any job must not run for ever."""
+    monkeypatch.setattr(module, "ENDS_ABOUT_S", 1000.0)
+    async with Farm.up(retries=0) as farm:
+        draining = farm.peer(W1)
+        info = WorkerInfo(W1, (CUBE,), ends_at=time.time() + 100)
+        draining.send(wire.encode_join("a", info))
+        await draining.hear(Kind.WELCOME)
+        waiting = farm.submit()
+        await task_of(draining)
+        draining.say(Kind.RESIZE, 0)
+        draining.close()
+        with pytest.raises(WorkerLost):
+            await waiting
+
+
+@on_loop
+async def test_tasks_are_taken_back_from_a_worker() -> None:
+    async with Farm.up() as farm:
+        busy = await farm.worker(W1)
+        for _ in range(20):  # so short that more are sent ahead
+            waiting = farm.submit()
+            ((task_id, _),) = await busy.hear_calls()
+            busy.answer((task_id, Result((np.array([8.0]),), 1e-6)))
+            await waiting
+        tasks = [farm.submit() for _ in range(10)]
+        held = [task_id for task_id, _ in await busy.hear_calls()]
+        assert len(held) > 1
+        idle = await farm.worker(W2)
+        back = wire.decode_ids(await busy.hear(Kind.TAKE_BACK))
+        assert set(back) < set(held)
+        busy.say(Kind.TAKEN_BACK, back)
+        moved = [task_id for task_id, _ in await idle.hear_calls()]
+        assert set(moved) <= set(back) | (set(range(held[0], held[0] + 10)) - set(held))
+        for task in tasks:
+            task.cancel()
+
+
+@on_loop
+async def test_supervisors_are_asked_to_stop_and_forgotten_when_gone() -> None:
+    async with Farm.up() as farm:
+        one, two = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
+        for supervisor in (one, two):
+            supervisor.say(Kind.LOST)
+        await until(lambda: len(farm.transport._supervisors) == 2)
+        two.close()
+        await until(lambda: len(farm.transport._supervisors) == 1)
+        worker = await farm.worker()
+        farm.transport.stop_workers()
+        await one.hear(Kind.STOP)
+        await worker.hear(Kind.STOP)
