@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from farm.provision.record import Running, RunRecord
+from farm.provision.stops import ChildStops
 from farm.worker.lifeline import Lifeline
 from farm.worker.servers import EXIT_SERVER_GONE
 
@@ -55,6 +56,7 @@ class Child:
             self._lifeline.cut()
             raise
         self.pid = self._process.pid
+        self._stops = ChildStops(self.pid)
         self._lifeline.tie(self.pid)
 
     def _started(
@@ -125,6 +127,10 @@ class Child:
         """When the model call that runs began, on the monotonic clock; None when none runs."""
         running = self.running()
         return None if running is None or running.tasks == () else running.since_s
+
+    def stopped_s(self, now: float) -> float:
+        """Seconds for which it has been stopped, as by SIGSTOP; to be asked at each look."""
+        return self._stops.stopped_s(now)
 
     def why(self, code: int, *, out_of_memory: bool) -> str:
         """Why it has ended, in words; code: its exit status."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import BinaryIO
 from farm.provision.child import Child, in_words, python
 from farm.provision.rank_lines import VARIABLE, RankLines
 from farm.provision.record import Running
+from farm.provision.stops import ProcessStops
 from farm.worker.group import EXIT_STUCK
 from farm.worker.mpi import WorldError, launcher_path
 
@@ -71,6 +73,8 @@ class Group(Child):
         self._running: Running | None = Running((), time.monotonic())
         self._told_code: int | None = None
         self._kill_launcher_at: float | None = None
+        self._host = socket.gethostname()
+        self._ranks_here: dict[int, ProcessStops] = {}
         super().__init__(arguments, log=log, environment=environment)
 
     def _started(
@@ -95,6 +99,9 @@ class Group(Child):
                 tasks = facts["running"]
                 assert isinstance(tasks, list)
                 self._running = Running(tuple(tasks), time.monotonic())
+            pid = facts.get("pid")
+            if isinstance(pid, int) and facts.get("host") == self._host:
+                self._ranks_here[pid] = ProcessStops(pid)
             if isinstance(facts.get("code"), int):
                 self._told_code = int(str(facts["code"]))
             self._heard(facts)
@@ -103,6 +110,10 @@ class Group(Child):
     def running(self) -> Running | None:
         """What the group runs, as far as it has been heard."""
         return self._running
+
+    def stopped_s(self, now: float) -> float:
+        """Seconds for which one of its ranks on this host has been stopped."""
+        return max((stops.stopped_s(now) for stops in self._ranks_here.values()), default=0.0)
 
     def why(self, code: int, *, out_of_memory: bool) -> str:
         """Why it has ended, in words."""

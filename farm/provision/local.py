@@ -82,7 +82,9 @@ class WorkerSettings:
     devices: CUDA devices, dealt out in turn. time_limit_s: a process whose model call takes longer
     is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the
     dispatcher after which a process ends itself; if the one that takes its place hears nothing
-    either, that is the end of it all. first_s, longest_s, good_while_s: see `restart_delay_s`.
+    either, that is the end of it all. frozen_after_s: a process that has been stopped for so long,
+    as by SIGSTOP, is given up, killed and replaced. first_s, longest_s, good_while_s: see
+    `restart_delay_s`.
     """
 
     models: Sequence[str]
@@ -95,6 +97,7 @@ class WorkerSettings:
     time_limit_s: float | None = None
     ends_at: float | None = None
     lost_after_s: float = 60.0
+    frozen_after_s: float = 5.0
     first_s: float = 0.25
     longest_s: float = 30.0
     good_while_s: float = 10.0
@@ -335,6 +338,9 @@ class Workers:
             self._report(child, f"time limit of {limit_s:g} s", time_limit=True)
         elif self._kill_at is not None and now >= self._kill_at:
             child.doom = "stopped by its supervisor"
+            self._report(child, child.doom)
+        elif child.stopped_s(now) >= self.settings.frozen_after_s:
+            child.doom = f"it was stopped (SIGSTOP) for {self.settings.frozen_after_s:g} s"
             self._report(child, child.doom)
         elif child.kill_at is not None and now >= child.kill_at:
             child.doom = "did not end by itself"

@@ -160,8 +160,9 @@ class Lifeline:
 
     def name(self, rank: int) -> None:
         """Tell whose line this is."""
+        facts = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid()}
         with contextlib.suppress(OSError):
-            self._socket.sendall(json.dumps({"rank": rank}).encode() + b"\n")
+            self._socket.sendall(json.dumps(facts).encode() + b"\n")
 
 
 class Talk:

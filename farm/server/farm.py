@@ -214,6 +214,7 @@ class Farm:
                 launch=launch_of(settings.mpi, settings.mpi_launch),
                 time_limit_s=settings.time_limit_s,
                 lost_after_s=settings.lost_after_s,
+                frozen_after_s=settings.heartbeat_s,
             )
         )
         self._workers.start()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from farm.provision.group import Group, Launch
@@ -90,6 +91,28 @@ def test_a_killed_group_says_no_goodbye_and_its_ranks_are_gone(farm: Farm, start
     wait_until(lambda: not Path(f"/proc/{rank_0}/exe").exists(), "rank 0 is gone")
     group.kill()
     group.drain()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_stopped_rank_is_seen_although_it_is_the_launchers_child(
+    farm: Farm, start: Start, which: int
+) -> None:
+    group = start(Launch(2))
+    farm.wait_for_workers(1)
+    group.listen()
+    assert [group.stopped_s(now) for now in (0.0, 0.5)] == [0.0, 0.0]
+    ranks = [
+        child
+        for child in psutil.Process(group.pid).children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and "farm.provision.rank" in child.cmdline()
+    ]
+    rank = sorted(ranks, key=lambda child: child.pid)[which]
+    rank.suspend()
+    wait_until(lambda: rank.status() == psutil.STATUS_STOPPED, "the rank is stopped")
+    assert [group.stopped_s(now) for now in (1.0, 1.5)] == [0.0, 0.5]
+    rank.resume()
+    wait_until(lambda: rank.status() != psutil.STATUS_STOPPED, "the rank goes on")
+    assert group.stopped_s(2.0) == 0.0
 
 
 def test_a_launcher_that_does_not_notice_is_killed(

@@ -286,6 +286,35 @@ def test_holding_the_interpreter_is_not_death(farm: Farm, start: Start, seconds:
     assert farm.losses() == []
 
 
+# --- stopped processes ------------------------------------------------------------------------
+
+
+def test_a_busy_process_that_is_stopped_is_given_up_and_replaced(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    workers = start("sleep", frozen_after_s=1.0)
+    (old,) = workers.pids()
+    call = farm.submit("sleep", 1.5)
+    begun(tmp_path)
+    os.kill(old, signal.SIGSTOP)
+    assert call.result(LIMIT_S).outputs[0][0] == 1.5
+    assert farm.losses() == ["it was stopped (SIGSTOP) for 1 s"]
+    assert gone(old)
+    assert workers.pids() != [old]
+
+
+def test_an_idle_process_that_is_stopped_is_replaced_before_calls_wait_for_it(
+    farm: Farm, start: Start
+) -> None:
+    workers = start("double", frozen_after_s=1.0)
+    (old,) = workers.pids()
+    os.kill(old, signal.SIGSTOP)
+    wait_for_losses(farm, 1)
+    farm.wait_for_workers(1)
+    assert workers.pids() != [old]
+    assert farm.call("double", 4) == 8
+
+
 # --- drain and stop ---------------------------------------------------------------------------
 
 

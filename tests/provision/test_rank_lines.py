@@ -102,7 +102,7 @@ ctypes.PyDLL(None).sleep(100)  # holds the interpreter
 def rank(lines: RankLines) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", RANK, lines.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert heard(lines, 1) == [{"rank": 3}]
+        assert heard(lines, 1) == [{"rank": 3, "host": socket.gethostname(), "pid": process.pid}]
         assert process.stdout is not None
         process.stdout.readline()
         yield process
