@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 NonFinite = Literal["literal", "null", "error"]
+
+Auth = Literal["always", "other-users", "remote"]
+
+
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
 
 
 class SettingsError(ValueError):
@@ -27,6 +33,9 @@ class Settings:
     mip_max_bytes: largest payload of a MIP packet.
     aepsych: where AEPsych's clients are served, HOST:PORT; port 0 picks a free one.
     journal: the file that keeps their experiments; None: experiments.db in the run folder.
+    auth: who shows the token on HTTP and gRPC: everybody, whoever is not a program of this user, or
+    whoever is not on this machine. allow_origin: origins of web pages that are served although they
+    are not farm's own, as behind a proxy: https://hub.example.
     insecure: others may reach MIP's and AEPsych's addresses, although these have no token.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
@@ -55,6 +64,8 @@ class Settings:
     mip_max_bytes: int = 64 << 20
     aepsych: str | None = None
     journal: Path | None = None
+    auth: Auth = "other-users"
+    allow_origin: tuple[str, ...] = ()
     insecure: bool = False
     dir: Path = Path("farm-run")
     workers: int = 1
@@ -96,8 +107,11 @@ class Settings:
         expect("mpi_launch", not lone, "it to come with mpi, the number of ranks")
         limit = self.time_limit_s
         expect("time_limit_s", limit is None or limit > 0, "a number of seconds above 0")
-        allowed = ("literal", "null", "error")
-        expect("non_finite", self.non_finite in allowed, " or ".join(allowed))
+        for name, choice in (("non_finite", NonFinite), ("auth", Auth)):
+            allowed = get_args(choice)
+            expect(name, getattr(self, name) in allowed, " or ".join(allowed))
+        origins = all(_ORIGIN.fullmatch(origin) for origin in self.allow_origin)
+        expect("allow_origin", origins, "origins as browsers send them: https://hub.example:8000")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -135,6 +149,7 @@ _EXPECTED: dict[Any, tuple[type, ...]] = {
     "str | None": (str,),
     "Path": (str,),
     "NonFinite": (str,),
+    "Auth": (str,),
     "Path | None": (str,),
     "int": (int,),
     "int | None": (int,),

@@ -17,6 +17,7 @@ import uvloop
 
 from farm.dispatcher import Dispatcher
 from farm.model import Model
+from farm.server.access import Access
 from farm.server.app import create_app
 from farm.server.http import HttpServer
 from farm.settings import Settings
@@ -95,7 +96,7 @@ def front_door(
         dispatcher.start()
         await dispatcher.wait_for_workers(workers, timeout_s=WAIT_S)
         server = HttpServer(
-            create_app(dispatcher, token=token, settings=settings, **app),
+            create_app(dispatcher, access=Access(token), settings=settings, **app),
             host=settings.host,
             port=settings.port,
             unix=settings.unix,

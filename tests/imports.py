@@ -14,6 +14,7 @@ LEVELS = {
     "model": 0,
     "settings": 0,
     "version": 0,
+    "machine": 1,
     "protocols": 1,
     "scheduler": 1,
     "dispatcher": 2,

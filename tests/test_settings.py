@@ -76,6 +76,7 @@ def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
             "str": '"x"',
             "Path": '"x"',
             "NonFinite": '"null"',
+            "Auth": '"remote"',
             "int": "1",
             "float": "1.0",
             "bool": "true",

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import uvloop
@@ -17,7 +17,7 @@ from farm.provision.kinds import Plan, read_plan
 from farm.provision.local import WorkersFailed
 from farm.provision.script import job_script
 from farm.server.farm import Farm
-from farm.settings import Settings, read_settings
+from farm.settings import Auth, Settings, read_settings
 from farm.transports.connection import is_loopback
 from farm.worker.freed_memory import keep_freed_memory
 
@@ -126,6 +126,21 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="What keeps these experiments.  [default: experiments.db in the run folder]",
+)
+@click.option(
+    "--auth",
+    type=click.Choice(get_args(Auth)),
+    default="other-users",
+    show_default=True,
+    help="Who shows the token: everybody, whoever is another user than you, or whoever is not on "
+    "this machine.",
+)
+@click.option(
+    "--allow-origin",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Serve web pages of this origin, such as https://hub.example; repeatable. "
+    "[default: farm's own only]",
 )
 @click.option(
     "--insecure",

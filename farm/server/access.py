@@ -1,4 +1,4 @@
-"""Who may come in: loopback is free, anybody else shows the farm's token."""
+"""Who may come in: programs of the farm's own user; anybody else shows the farm's token."""
 
 from __future__ import annotations
 
@@ -6,42 +6,90 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import logging
 import socket
+import time
+from collections.abc import Collection
 from functools import lru_cache
+from typing import Any
 
+from farm.machine.peer import UNIX, Owners, Peer
 from farm.server.door import Headers, Refused
+from farm.settings import Auth
+
+log = logging.getLogger(__name__)
 
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 """A proxy on this host connects from loopback on behalf of somebody who may be anywhere."""
 
-UNIX_PEER = "unix"
-"""Who comes by a Unix socket, which is for its user alone."""
+NOTED_FOR_S = 60.0
+NOTED_PEERS = 16
+"""Wrong tokens fill no disk: in a minute each peer gets one line, and at most so many peers do."""
 
 
 class Access:
     """The token rule; `token` None lets everybody in.
 
     `Authorization: Bearer TOKEN` or Basic with the token as the password, so that
-    `http://anyname:TOKEN@host:4242` works in clients that cannot set headers. By a Unix socket and
-    from loopback none is needed, unless a proxy forwards the request, or it comes from loopback and
-    names a host that is not this machine: a web page that had its own name resolved to 127.0.0.1 is
-    no local user.
+    `http://anyname:TOKEN@host:4242` works in clients that cannot set headers.
+
+    auth: who needs no token. "other-users": whoever the kernel says is a program of this process's
+    user; where it cannot say, "remote" instead. "remote": whoever comes from loopback or by a Unix
+    socket. "always": nobody. All need it when a proxy forwards the request, or when the request
+    names a host that is not this machine: a web page that had its own name resolved to 127.0.0.1
+    is no local user.
+
+    origins: of web pages that are served although they come from elsewhere, as behind a proxy.
     """
 
-    def __init__(self, token: str | None) -> None:
+    def __init__(
+        self,
+        token: str | None,
+        *,
+        auth: Auth = "other-users",
+        origins: Collection[str] = (),
+    ) -> None:
         self._token = None if token is None else token.encode()
+        self._owners = Owners()
+        if auth == "other-users" and not self._owners.way:
+            log.warning(
+                "this system cannot tell whose a connection is: everybody on this machine comes in "
+                "without a token, as with --auth remote; --auth always asks everybody for it"
+            )
+            auth = "remote"
+        self.auth: Auth = auth
+        self._origins = frozenset(_origin(origin.encode()) for origin in origins)
+        self._noted: set[str] = set()
+        self._noted_until = 0.0
 
-    def user(self, peer: str, headers: Headers) -> str:
+    def peer(self, transport: Any) -> Peer:
+        """The other end of a connection that has just been accepted; to be asked once for each."""
+        return self._owners.peer(transport)
+
+    def admits(self, peer: Peer) -> bool:
+        """Whether the peer comes in by a protocol that has no token.
+
+        A Unix socket's file is the user's alone, so it is open to them whatever `auth` says.
+        """
+        if self._token is None or self._trusts(peer):
+            return True
+        return peer.host == UNIX and (peer.uid is None or self._owners.is_own(peer))
+
+    def user(self, peer: Peer, headers: Headers) -> str:
         """The name the client gives with its Basic credentials, or "".
 
         Raises Refused when it may not come in.
         """
+        if b"origin" in headers or b"sec-fetch-site" in headers:
+            self._check_page(headers)
         user, password = _credentials(headers.get(b"authorization", b""))
-        if self._token is None or _is_local(peer, headers):
+        if self._token is None or (self._trusts(peer) and _is_direct(peer, headers)):
             return user
         if hmac.compare_digest(password, self._token):
             return user
         missing = b"authorization" not in headers
+        if not missing:
+            self._note(peer)
         raise Refused(
             401,
             "Unauthorized",
@@ -51,13 +99,51 @@ class Access:
             headers=((b"www-authenticate", b'Basic realm="farm", charset="UTF-8"'),),
         )
 
+    def _trusts(self, peer: Peer) -> bool:
+        if self.auth == "other-users":
+            return self._owners.is_own(peer)
+        return self.auth == "remote" and (peer.host == UNIX or _is_loopback(peer.host))
 
-def _is_local(peer: str, headers: Headers) -> bool:
+    def _check_page(self, headers: Headers) -> None:
+        """Browsers say which page a request comes from. Raises Refused if that is another site's.
+
+        Even with the token: a browser sends credentials that it has kept along with any page's
+        requests. Source: Fetch Standard, 3.2; Fetch Metadata Request Headers, 2.
+        """
+        origin = headers.get(b"origin")
+        site = headers.get(b"sec-fetch-site", b"").lower()
+        if origin is None:
+            is_own = site in (b"", b"none", b"same-origin")
+        elif _origin(origin) in self._origins:
+            is_own = True
+        else:
+            is_own = site != b"cross-site" and _is_own_origin(origin, headers.get(b"host", b""))
+        if is_own:
+            return
+        name = "another site" if origin is None else origin[:200].decode("ascii", "replace")
+        raise Refused(
+            403,
+            "Forbidden",
+            f"a web page of {name} may not use this farm; to serve pages of an origin as its own, "
+            "as behind a proxy, start the farm with --allow-origin ORIGIN; to open a link to it, "
+            "type the address",
+        )
+
+    def _note(self, peer: Peer) -> None:
+        now = time.monotonic()
+        if now >= self._noted_until:
+            self._noted.clear()
+            self._noted_until = now + NOTED_FOR_S
+        if str(peer) not in self._noted and len(self._noted) < NOTED_PEERS:
+            self._noted.add(str(peer))
+            log.warning("%s shows a wrong token", peer)
+
+
+def _is_direct(peer: Peer, headers: Headers) -> bool:
+    """Whether the peer asks for itself, and this machine by a name of its own."""
     if not FORWARDED.isdisjoint(headers):
         return False
-    if peer == UNIX_PEER:
-        return True
-    return _is_loopback(peer) and _names_this_machine(headers.get(b"host", b""))
+    return peer.host == UNIX or _names_this_machine(headers.get(b"host", b""))
 
 
 def _is_loopback(host: str) -> bool:
@@ -66,16 +152,40 @@ def _is_loopback(host: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _names_this_machine(host: bytes) -> bool:
-    """Whether a Host header says localhost, this machine's name or an address of whatever kind."""
+    """Whether a Host header says localhost, this machine's name or one of its addresses."""
     name = host.decode("latin-1").lower().rpartition("]")[0].removeprefix("[")
     name = name or host.decode("latin-1").lower().partition(":")[0]
     if name in ("", "localhost", socket.gethostname().lower()):
         return True
     try:
-        ipaddress.ip_address(name)
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
+    return _is_loopback(name) or _has_address(address)
+
+
+def _has_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether it is an address of this machine: only to those can a socket be bound."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
     return True
+
+
+def _origin(origin: bytes) -> bytes:
+    return origin.strip().lower().removesuffix(b"/")
+
+
+def _is_own_origin(origin: bytes, host: bytes) -> bool:
+    """Whether the page was fetched from the very host and port that it now asks."""
+    scheme, _, authority = _origin(origin).partition(b"://")
+    default = {b"http": b":80", b"https": b":443"}.get(scheme)
+    if default is None:
+        return False
+    return authority.removesuffix(default) == host.strip().lower().removesuffix(default)
 
 
 def _credentials(authorization: bytes) -> tuple[str, bytes]:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.protocols.json_numbers import NonFinite
 from farm.server.access import Access
-from farm.server.asgi import USER, answer_refused, headers_of, peer_of
+from farm.server.asgi import PEER, USER, answer_refused, headers_of
 from farm.server.door import INTERNAL_ERROR, Backend, Door, Refused
 from farm.server.graphpipe import GraphPipeDoor
 from farm.server.graphpipe import is_below as is_graphpipe
@@ -40,14 +40,14 @@ Refuse = Callable[[Send, Refused], Awaitable[None]]
 def create_app(
     backend: Backend,
     *,
-    token: str | None = None,
+    access: Access,
     settings: Settings = DEFAULTS,
     in_flight: int = IN_FLIGHT,
     repository: Repository | None = None,
 ) -> FrontDoor:
     """The way in to `backend`, which is the dispatcher or something like it.
 
-    token: what clients from other machines show, None to let everybody in; settings: of them
+    access: says who may come in; settings: of them
     max_body_bytes, non_finite and graphpipe_default; in_flight: points of one streamed request at
     work at once; repository: KServe's, where another door has a share in it.
     """
@@ -70,7 +70,7 @@ def create_app(
     return FrontDoor(
         doors,
         api,
-        Access(token),
+        access,
         max_body_bytes=limit,
         kserve=(kserve, streams),
         graphpipe=graphpipe,
@@ -147,7 +147,7 @@ class FrontDoor:
         if self._kserve is not None and is_below(scope["path"]):
             app, refuse = self._kserve[1], self._kserve[1].refuse
         try:
-            scope[USER] = self.access.user(peer_of(scope), headers_of(scope))
+            scope[USER] = self.access.user(scope[PEER], headers_of(scope))
         except Refused as refused:
             await refuse(send, refused)
             return

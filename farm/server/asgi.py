@@ -11,10 +11,14 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from farm.machine.peer import Peer
 from farm.protocols.umbridge import error_body
 from farm.server.door import JSON, Headers, Refused, too_large, unpacked
 
 T = TypeVar("T")
+
+PEER = "farm.peer"
+"""Key of the scope: the connection's other end, a `farm.machine.peer.Peer`."""
 
 USER = "farm.user"
 """Key of the scope: the name that a client gave with its Basic credentials, or ""."""
@@ -34,8 +38,8 @@ def headers_of(scope: Scope) -> Headers:
 
 def peer_of(scope: Scope) -> str:
     """The host that the request comes from, or ""."""
-    client = scope.get("client")
-    return client[0] if client else ""
+    peer: Peer = scope[PEER]
+    return peer.host
 
 
 async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from farm.machine.peer import Peer
 from farm.protocols.umbridge import error_body
 from farm.server.door import (
     INTERNAL_ERROR,
@@ -35,7 +36,10 @@ COPIED_BYTES = 64 * 1024
 class Admits(Protocol):
     """Says who may come in."""
 
-    def user(self, peer: str, headers: Headers) -> str:
+    def peer(self, transport: Any) -> Peer:
+        """The other end of a new connection."""
+
+    def user(self, peer: Peer, headers: Headers) -> str:
         """The name the client gives, or "". Raises Refused."""
 
 
@@ -134,7 +138,7 @@ class Exchange:
             parts, self._parts = self._parts, []
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             body = unpacked(body, self.headers, self._limit)
-            peer = self._connection.peer
+            peer = self._connection.peer.host
             request = Request(self.method, self._path, self.headers, body, peer, self._user)
             self._take_back = self._door(request, self.answer)
         except Refused as refused:

@@ -241,7 +241,8 @@ class Farm:
     async def _open_doors(self) -> None:
         settings = self.settings
         token, repository = self.connection.token, Repository(self.dispatcher)
-        app = create_app(self.dispatcher, settings=settings, token=token, repository=repository)
+        access = Access(token, auth=settings.auth, origins=settings.allow_origin)
+        app = create_app(self.dispatcher, access=access, settings=settings, repository=repository)
         self._http = HttpServer(app, host=settings.host, port=settings.port, unix=settings.unix)
         _, port = await self._http.start()
         reach = settings.host
@@ -249,19 +250,21 @@ class Farm:
             reach = self.connection.host
         self.connection = replace(self.connection, url=f"http://{reach}:{port}")
         if settings.grpc_port is not None:
-            await self._open_grpc(settings.grpc_port, reach, repository)
+            await self._open_grpc(settings.grpc_port, reach, repository, access)
         await self._open_mip()
         await self._open_aepsych()
         write_connection(self.connection_file, self.connection)
 
-    async def _open_grpc(self, port: int, reach: str, repository: Repository) -> None:
+    async def _open_grpc(
+        self, port: int, reach: str, repository: Repository, access: Access
+    ) -> None:
         settings = self.settings
         tls = None
         if settings.grpc_tls_cert is not None and settings.grpc_tls_key is not None:
             tls = Tls(settings.grpc_tls_cert, settings.grpc_tls_key)
         server = GrpcServer(
             KServeGrpc(self.dispatcher, repository),
-            Access(self.connection.token),
+            access,
             host=settings.host,
             port=port,
             max_body_bytes=settings.max_body_bytes,

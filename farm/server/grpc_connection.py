@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, cast
+from typing import cast
 
+from farm.machine.peer import Peer
 from farm.protocols.grpc import NOT_GRPC, Failed
 from farm.protocols.http2 import (
     Drained,
@@ -42,15 +43,14 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.gone = self._loop.create_future()
         self._transport: asyncio.Transport
-        self._peer = ""
+        self._peer = Peer("")
 
     # For asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast(asyncio.Transport, transport)
-        peer: Any = transport.get_extra_info("peername")
-        self._peer = str(peer[0]) if peer else ""
+        self._peer = self._access.peer(transport)
         self._connections.add(self)
         self._flush()
 
@@ -112,9 +112,10 @@ class Connection(asyncio.Protocol):
             headers = {**headers, b"host": headers.get(b":authority", b"")}
             user = self._access.user(self._peer, headers)
             path = headers.get(b":path", b"").decode("latin-1")
-            call.begin(path, Caller(self._peer, user, headers, None))
+            call.begin(path, Caller(self._peer.host, user, headers, None))
         except Refused as refused:
-            call.fail("UNAUTHENTICATED", refused.message)
+            status = "PERMISSION_DENIED" if refused.status == 403 else "UNAUTHENTICATED"
+            call.fail(status, refused.message)
         except Failed as failed:
             call.fail(failed.status, failed.text)
 

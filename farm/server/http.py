@@ -20,8 +20,9 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from farm.machine.peer import Peer
 from farm.protocols.umbridge import error_body
-from farm.server.access import UNIX_PEER
+from farm.server.asgi import PEER
 from farm.server.exchange import Exchange
 from farm.server.listener import BACKLOG, listen, listen_unix
 from farm.worker.open_files import allow_many_open_files
@@ -183,7 +184,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, front: FrontDoor, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
-        self.peer = ""
+        self.peer = Peer("")
         self._front = front
         self._open: Exchange | None = None  # begun, and perhaps answered
         self._gone: asyncio.Future[None] | None = None
@@ -191,9 +192,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's
         """A client is there."""
         super().connection_made(transport)
-        if self.client is None and transport.get_extra_info("socket").family == socket.AF_UNIX:
-            self.client = (UNIX_PEER, 0)
-        self.peer = self.client[0] if self.client else ""
+        self.peer = self._front.access.peer(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
@@ -209,6 +208,7 @@ class Connection(HttpToolsProtocol):
         """A request begins: for a door, or else for the application."""
         path, door = self._door()
         if door is None:
+            self.scope[PEER] = self.peer  # type: ignore[literal-required]  # a key of farm's own
             super().on_headers_complete()
             return
         before = self.cycle

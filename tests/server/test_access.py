@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import base64
+import logging
+import os
 import socket
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 
-from farm.server.access import UNIX_PEER, Access
+from farm.machine import peer as peers
+from farm.machine.peer import Peer
+from farm.server.access import Access
 from farm.server.door import Refused
+from farm.settings import Auth
 
 TOKEN = "s3cret-token"
+ACCESS = Access(TOKEN)
+OWN = os.geteuid()
+OTHER = OWN + 1
 
 
 def user(
     authorization: str = "",
     *,
     peer: str = "10.0.0.7",
+    uid: int | None = None,
     host: str = "farm.example:4242",
-    token: str | None = TOKEN,
-    **more: str,
+    access: Access | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    headers = {name.replace("_", "-").encode(): value.encode() for name, value in more.items()}
+    headers = {name.encode(): value.encode() for name, value in more.items()}
     headers[b"host"] = host.encode()
     if authorization:
         headers[b"authorization"] = authorization.encode()
-    return Access(token).user(peer, headers)
+    return (access or ACCESS).user(Peer(peer, uid), headers)
 
 
 def basic(text: str) -> str:
@@ -68,30 +79,100 @@ def test_anything_else_does_not(authorization: str) -> None:
     assert dict(refused.headers)[b"www-authenticate"].startswith(b"Basic ")
 
 
-@pytest.mark.parametrize("peer", ["127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3"])
 @pytest.mark.parametrize(
-    "host",
-    ["localhost:4242", "LocalHost", "127.0.0.1:4242", "[::1]:4242", "10.1.2.3:80", "[fe80::1]", ""],
+    "host", ["localhost:4242", "LocalHost", "127.0.0.1:4242", "127.0.1.1", "[::1]:4242", ""]
 )
-def test_loopback_needs_no_token(peer: str, host: str) -> None:
-    assert user(peer=peer, host=host) == ""
-    assert user(basic("ann:"), peer=peer, host=host) == "ann"
+def test_ones_own_programs_need_no_token(peer: str, host: str) -> None:
+    """By whatever address they come: that the kernel finds their socket here is what counts."""
+    assert user(peer=peer, uid=OWN, host=host) == ""
+    assert user(basic("ann:"), peer=peer, uid=OWN, host=host) == "ann"
 
 
-def test_this_machines_name_is_local_from_loopback() -> None:
-    assert user(peer="127.0.0.1", host=f"{socket.gethostname()}:4242") == ""
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "unix", "10.1.2.3"])
+@pytest.mark.parametrize("uid", [OTHER, None])
+def test_other_users_programs_need_it(peer: str, uid: int | None) -> None:
+    with pytest.raises(Refused, match="no token was given"):
+        user(peer=peer, uid=uid, host="localhost")
+    assert user(f"Bearer {TOKEN}", peer=peer, uid=uid, host="localhost") == ""
+
+
+def test_root_is_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(peers, "_knows_its_own", lambda owner_of: True)
+    access = Access(TOKEN)
+    assert user(access=access, peer="127.0.0.1", uid=1000, host="localhost") == ""
+    with pytest.raises(Refused):
+        user(access=access, peer="127.0.0.1", uid=0, host="localhost")
+
+
+def test_who_needs_it_can_be_said() -> None:
+    for auth, local, own in (("always", False, False), ("remote", True, True)):
+        access = Access(TOKEN, auth=auth)  # type: ignore[arg-type]  # of a table
+        for peer, uid, comes_in in (
+            ("127.0.0.1", None, local),
+            ("127.0.0.1", OTHER, local),
+            ("127.0.0.1", OWN, own),
+            ("unix", OWN, own),
+            ("10.1.2.3", None, False),
+            ("10.1.2.3", OWN, False),
+        ):
+            if comes_in:
+                assert user(access=access, peer=peer, uid=uid, host="localhost") == ""
+            else:
+                with pytest.raises(Refused):
+                    user(access=access, peer=peer, uid=uid, host="localhost")
+            assert user(f"Bearer {TOKEN}", access=access, peer=peer, uid=uid) == ""
+
+
+def test_where_the_kernel_cannot_tell_all_of_the_machine_come_in_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(peers, "_knows_its_own", lambda owner_of: False)
+    kinds: tuple[Auth, ...] = ("other-users", "remote", "always")
+    assert [Access(TOKEN, auth=auth).auth for auth in kinds] == ["remote", "remote", "always"]
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "--auth remote" in caplog.text
+
+
+def test_protocols_without_a_token_take_nobody_else() -> None:
+    def admitted(auth: Auth, peer: str, uid: int | None) -> bool:
+        return Access(TOKEN, auth=auth).admits(Peer(peer, uid))
+
+    assert admitted("other-users", "127.0.0.1", OWN)
+    assert not admitted("other-users", "127.0.0.1", OTHER)
+    assert not admitted("other-users", "127.0.0.1", None)
+    assert admitted("remote", "127.0.0.1", OTHER)
+    assert not admitted("remote", "10.1.2.3", OTHER)
+    assert not admitted("always", "127.0.0.1", OWN)
+    for auth in ("always", "other-users"):
+        assert admitted(auth, "unix", OWN)
+        assert admitted(auth, "unix", None)  # a system that does not tell: the file is the user's
+        assert not admitted(auth, "unix", OTHER)
+    assert Access(None).admits(Peer("10.1.2.3"))
+
+
+def test_this_machines_own_names_and_addresses_are_local() -> None:
+    for host in (socket.gethostname(), socket.gethostname().upper(), "0.0.0.0", "[::]"):
+        assert user(peer="127.0.0.1", uid=OWN, host=f"{host}:4242") == ""
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1:80", "[2001:db8::1]:4242", "[fe80::1]", "8.8.8.8"])
+def test_an_address_that_is_not_this_machines_is_not_local(host: str) -> None:
+    with pytest.raises(Refused):
+        user(peer="127.0.0.1", uid=OWN, host=host)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil:80"])
 def test_a_name_that_was_made_to_point_here_is_not_local(host: str) -> None:
     with pytest.raises(Refused):
-        user(peer="127.0.0.1", host=host)
+        user(peer="127.0.0.1", uid=OWN, host=host)
 
 
-@pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded", "x_real_ip"])
+@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip"])
 def test_what_a_proxy_forwards_is_not_local(header: str) -> None:
     with pytest.raises(Refused):
-        user(peer="127.0.0.1", host="localhost", **{header: "127.0.0.1"})
+        user(peer="127.0.0.1", uid=OWN, host="localhost", more={header: "127.0.0.1"})
 
 
 @pytest.mark.parametrize("peer", ["", "10.0.0.7", "192.168.1.1", "2001:db8::1", "127x"])
@@ -101,13 +182,105 @@ def test_other_peers_need_the_token(peer: str) -> None:
 
 
 def test_without_a_token_everybody_comes_in() -> None:
-    assert user(token=None) == ""
-    assert user(basic("ann:anything"), token=None) == "ann"
+    assert user(access=Access(None)) == ""
+    assert user(basic("ann:anything"), access=Access(None)) == "ann"
 
 
 def test_a_unix_socket_is_free_whatever_host_is_named() -> None:
-    assert user(peer=UNIX_PEER, host="any") == ""
-    assert user(basic("ann:"), peer=UNIX_PEER) == "ann"
-    for proxy in ("forwarded", "x_forwarded_for", "x_real_ip"):
+    assert user(peer="unix", uid=OWN, host="any") == ""
+    assert user(basic("ann:"), peer="unix", uid=OWN) == "ann"
+    for proxy in ("forwarded", "x-forwarded-for", "x-real-ip"):
         with pytest.raises(Refused, match="no token was given"):
-            user(peer=UNIX_PEER, host="localhost", **{proxy: "203.0.113.9"})
+            user(peer="unix", uid=OWN, host="localhost", more={proxy: "203.0.113.9"})
+
+
+def page(origin: str, site: str, *, host: str = "localhost:4242", authorization: str = "") -> str:
+    """What a browser sends along for a page of `origin`, from the user's own program."""
+    sent = {"origin": origin, "sec-fetch-site": site}
+    return user(
+        authorization,
+        access=Access(TOKEN, origins=("https://hub.example/",)),
+        peer="127.0.0.1",
+        uid=OWN,
+        host=host,
+        more={name: value for name, value in sent.items() if value},
+    )
+
+
+@pytest.mark.parametrize(
+    ("origin", "site", "host"),
+    [
+        ("", "", "localhost:4242"),
+        ("", "none", "localhost:4242"),
+        ("", "same-origin", "localhost:4242"),
+        ("http://localhost:4242", "", "localhost:4242"),
+        ("http://localhost:4242", "same-origin", "localhost:4242"),
+        ("http://LOCALHOST:4242", "same-site", "localhost:4242"),
+        ("http://localhost", "same-origin", "localhost"),
+        ("http://localhost", "", "localhost:80"),
+        ("https://localhost", "", "localhost:443"),
+        ("https://hub.example", "cross-site", "localhost:4242"),
+        ("https://Hub.example", "same-origin", "localhost:4242"),
+    ],
+)
+def test_farms_own_pages_are_served(origin: str, site: str, host: str) -> None:
+    assert page(origin, site, host=host) == ""
+
+
+@pytest.mark.parametrize(
+    ("origin", "site"),
+    [
+        ("", "cross-site"),
+        ("", "same-site"),
+        ("", "something-new"),
+        ("null", ""),
+        ("null", "cross-site"),
+        ("http://evil.example", ""),
+        ("http://evil.example", "same-origin"),  # which no browser says
+        ("http://localhost:4242", "cross-site"),
+        ("http://localhost:8888", "same-site"),  # another port is another site
+        ("http://localhost", ""),
+        ("http://127.0.0.1:4242", ""),
+        ("http://localhost:4242.evil.example", ""),
+        ("ftp://localhost:4242", ""),
+        ("localhost:4242", ""),
+        ("http://hub.example", ""),
+        ("https://hub.example.evil.example", ""),
+    ],
+)
+def test_pages_of_other_sites_are_not(origin: str, site: str) -> None:
+    for authorization in ("", f"Bearer {TOKEN}"):  # which a browser may have kept
+        with pytest.raises(Refused) as caught:
+            page(origin, site, authorization=authorization)
+        assert (caught.value.status, caught.value.kind) == (403, "Forbidden")
+        assert "--allow-origin" in caught.value.message
+    with pytest.raises(Refused):
+        Access(None).user(Peer("10.0.0.7"), {b"origin": b"http://evil.example"})
+
+
+def test_wrong_tokens_are_logged_but_fill_no_disk(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("farm.server.access.time.monotonic", lambda: now)
+    caplog.set_level(logging.WARNING)
+    access = Access(TOKEN)
+
+    def wrong(peer: str, uid: int | None = None, said: str = "Bearer wrong") -> None:
+        with pytest.raises(Refused):
+            user(said, access=access, peer=peer, uid=uid)
+
+    for _ in range(1000):
+        wrong("127.0.0.1", OTHER)
+    wrong("10.0.0.7")
+    wrong("10.0.0.7", said="")  # nothing was tried
+    texts = [f"127.0.0.1 (uid {OTHER}) shows a wrong token", "10.0.0.7 shows a wrong token"]
+    assert [r.getMessage() for r in caplog.records] == texts
+    for number in range(1000):
+        wrong(f"10.0.{number % 250}.{number // 250}")
+    assert len(caplog.records) == 16
+    now += 61
+    wrong("10.0.0.7")
+    assert len(caplog.records) == 17
+    assert TOKEN not in caplog.text
+    assert "Bearer" not in caplog.text

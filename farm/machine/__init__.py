@@ -1,0 +1,1 @@
+"""Facts of this machine, as its kernel reports them."""
