@@ -19,6 +19,9 @@ from farm.experiment.models.normal import DTYPE
 Criterion = Callable[[Tensor], Tensor]
 """From positions (b, stimuli, d) to numbers (b,), the greater the better."""
 
+Snap = Callable[[Tensor], Tensor]
+"""From rows (b, 1, stimuli * d) to those of the points that would really be given."""
+
 LEAST_DISTANCE = 3e-3
 """Between points in flight, in the unit cube: nearer ones would tell nothing new."""
 
@@ -30,6 +33,11 @@ MOST_TRIED = 10
 """Points along the line of a step: more are for edges of criteria that have no gradient there."""
 CHUNK = 64
 """Points that are judged at once, which bounds the memory."""
+
+POLISH_FROM = 0.05
+POLISH_TO = 1e-4
+POLISH_ROUNDS = 60
+"""Steps of a search without gradients, in the unit cube, and how many there may be."""
 
 WORTHLESS = -1e6
 PENALTY = 1e4
@@ -64,6 +72,8 @@ class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch's types are n
         self._avoid = avoid
         self._end = None if timeout_s is None else time.monotonic() + timeout_s
         self._best: tuple[Tensor, Tensor] | None = None
+        self.met_worthless = False
+        """Whether a point had no value: then there may be cliffs, which gradients do not show."""
 
     def forward(self, X: Tensor) -> Tensor:
         values = self._judged(X)
@@ -80,12 +90,45 @@ class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch's types are n
         if points.requires_grad:
             points.register_hook(torch.nan_to_num)
         values = torch.cat([self._criterion(part) for part in points.split(CHUNK)])
+        self.met_worthless |= not bool(torch.isfinite(values).all())
         values = torch.nan_to_num(values, nan=WORTHLESS, neginf=WORTHLESS)
         if not len(self._avoid):
             return values
         # Wider than the distance, so that the edge of it is outside.
         squared = ((points[:, None] - self._avoid) ** 2).sum((-1, -2)).amin(-1)
         return values - PENALTY * (1 - squared / (1.5 * LEAST_DISTANCE) ** 2).clamp_min(0.0)
+
+
+def polished(
+    apart: Apart, row: Tensor, value: Tensor, domain: Domain, snapped: Snap
+) -> tuple[Tensor, Tensor]:
+    """Improve `row` (1, columns) and its value by steps that need no gradients.
+
+    A method that follows gradients ends where its step crosses a cliff, whether or not the other
+    coordinates are at their best. Steps go along the axes, and along random directions for cliffs
+    at an angle to them; where none is better they are halved. Source: mesh adaptive direct search,
+    Audet and Dennis, SIAM J. Optim. 17 (2006). Columns with few positions are not moved.
+    """
+    lower, upper = domain.bounds
+    still = domain.fixed.keys() | domain.discrete.keys() | domain.categorical.keys()
+    free = [column for column in range(row.shape[-1]) if column not in still]
+    step = POLISH_FROM
+    for _ in range(POLISH_ROUNDS if free else 0):
+        turned = torch.linalg.qr(torch.randn(len(free), len(free), dtype=DTYPE))[0]
+        axes = torch.cat([torch.eye(len(free), dtype=DTYPE), turned])
+        moves = torch.zeros(2 * len(axes), row.shape[-1], dtype=DTYPE)
+        moves[:, free] = step * torch.cat([axes, -axes])
+        rows = snapped((row + moves).clamp(lower, upper)[:, None])
+        with torch.no_grad():
+            values = apart(rows)
+        top = int(values.argmax())
+        if values[top] > value:
+            row, value = rows[top], values[top]
+        elif step > POLISH_TO:
+            step /= 2
+        else:
+            break
+    return row, value
 
 
 def search(
@@ -141,6 +184,8 @@ def search(
                 retry_on_optimization_warning=False,
                 **common,
             )
+        if apart.met_worthless:
+            point, value = polished(apart, point, value, domain, snapped)
     except OutOfTime as end:
         point, value = end.best
     best = snapped(point).numpy().reshape(shape)

@@ -47,12 +47,25 @@ def test_what_is_in_flight_is_kept_away_from() -> None:
     assert np.linalg.norm(best.point - avoid[0]) < 0.1
 
 
-def test_worthless_values_are_passed_over() -> None:
+@pytest.mark.parametrize("seed", range(12))
+def test_worthless_values_are_passed_over(seed: int) -> None:
     def half(unit: torch.Tensor) -> torch.Tensor:
         return torch.where(unit[:, 0, 0] < 0.5, torch.nan, hill(unit))
 
+    torch.manual_seed(seed)
     best = search(half, SQUARE, avoid=NOTHING, starts=NOTHING)
-    assert best.point[0] == pytest.approx([0.5, 0.842], abs=0.03)
+    assert best.point[0] == pytest.approx([0.5, 0.842], abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_point_along_a_slanted_cliff_is_found(seed: int) -> None:
+    def beyond(unit: torch.Tensor) -> torch.Tensor:
+        return torch.where(unit[:, 0].sum(-1) < 1.4, torch.nan, hill(unit))
+
+    torch.manual_seed(seed)
+    best = search(beyond, SQUARE, avoid=NOTHING, starts=NOTHING)
+    nearest = np.array([0.371, 0.842]) + (1.4 - 0.371 - 0.842) / 2
+    assert best.point[0] == pytest.approx(nearest, abs=0.02)
 
 
 def test_the_best_of_many_whole_numbers_and_choices() -> None:
