@@ -6,10 +6,10 @@ STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-root test-slurm test-gpu check format proto bench examples clean
+.PHONY: help install demo test test-slow test-root test-slurm test-gpu test-arithmetic check format proto bench examples clean
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make the environment in .venv
 
@@ -46,6 +46,11 @@ test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
 
 test-slurm: $(STAMP) ## the tests on a SLURM of virtual nodes, which they bring up and take down
 	$(BIN)/python -m pytest -m slurm --timeout 300
+
+# What other processors compute, on this one: results may differ in their last digits, tests may not.
+test-arithmetic: $(STAMP) ## the tests of experiments, with the arithmetic of other processors
+	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem $(BIN)/python -m pytest -n $(JOBS) tests/experiment
+	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest -n $(JOBS) tests/experiment
 
 check: $(STAMP) ## format, lint, types, import order
 	$(BIN)/ruff format --check $(CODE)
