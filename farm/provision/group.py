@@ -82,7 +82,7 @@ class Group(Child):
     ) -> subprocess.Popen[bytes]:
         command = [*self._launch.words(), *python("farm.provision.rank")]
         command += ["--ranks", str(self._launch.ranks), *arguments]
-        self._lines = RankLines(loopback=self._loopback)
+        self._lines = RankLines(loopback=self._loopback, ranks=self._launch.ranks)
         self.status = self._lines.fileno()
         told = {**environment, VARIABLE: self._lines.address}
         try:

@@ -180,20 +180,30 @@ def run(arguments: argparse.Namespace, *, size: int) -> int:
     try:
         if lifeline is not None:
             lifeline.name(comm.rank)
-        return _serve(arguments, comm, watch, address)
+        return _serve(arguments, comm, watch, address, lifeline)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
 
 
-def _serve(arguments: argparse.Namespace, comm: Any, watch: Watch, address: str | None) -> int:
+def _serve(
+    arguments: argparse.Namespace,
+    comm: Any,
+    watch: Watch,
+    address: str | None,
+    lifeline: Lifeline | None,
+) -> int:
+    def following() -> None:
+        if lifeline is not None:
+            lifeline.follow()
+
     # At the first use of these mpi4py makes communicators, holding the interpreter as it waits.
     hosts = comm.allgather(socket.gethostname())
     comm.allreduce(0)
-    hub = Hub(hosts) if comm.rank == 0 else None
+    hub = Hub(hosts, on_following=following) if comm.rank == 0 else None
     meeting: Meeting = comm.bcast(None if hub is None else hub.meeting)
-    member = Member(meeting, comm.rank)
+    member = Member(meeting, comm.rank, following)
     rank = Rank(arguments.models, comm)
     if hub is None:
         member.serve(rank.perform)

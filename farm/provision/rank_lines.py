@@ -4,6 +4,7 @@ Ranks are children of a launcher, perhaps on other hosts, so they inherit no pip
 a *lifeline* before anything else: the supervisor never writes to it, and on Linux the kernel sends
 the rank SIGKILL when it closes. Rank 0 has a *talk* besides: it tells what it runs and hears when
 to drain. What a process has written to a socket arrives even if it dies in the next moment.
+Ranks on the supervisor's own host dial a unix-domain socket, others a TCP port.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ import json
 import os
 import secrets
 import selectors
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from farm.worker.group import short_folder
+
 VARIABLE = "FARM_SUPERVISOR"
-"""The environment variable that tells ranks the supervisor's HOST:PORT/SECRET."""
+"""The environment variable with the supervisor's address: SECRET@HOST:PORT or SECRET@PATH."""
 
 BACKLOG = 4096
 """All ranks of a group dial in at once."""
@@ -34,36 +39,52 @@ DRAIN = b"drain\n"
 
 @dataclass(slots=True)
 class _Peer:
-    """One connection. known: it has shown the secret; rank: whose lifeline it is, once told."""
+    """One connection. known: it has shown the secret; rank: whose lifeline it is, once told.
+
+    follows: its rank ends only because another rank is gone.
+    """
 
     unread: bytes = b""
     known: bool = False
     talks: bool = False
+    follows: bool = False
     rank: int | None = None
 
 
 class RankLines:
     """The supervisor's end, for one thread. `fileno()` is readable when there is news.
 
-    gone: the rank whose lifeline ended first; -1 if that cannot be told, as when several had ended
-    by the time somebody looked; None while all live.
+    gone: the rank whose lifeline ended first, not counting ranks that only follow another; -1 if
+    that is not known, as when several had ended by the time of the look; None while all live.
     closed: the lines are cut.
     """
 
-    def __init__(self, *, loopback: bool) -> None:
-        """loopback: no rank lies on another host."""
+    def __init__(self, *, loopback: bool, ranks: int) -> None:
+        """loopback: no rank runs on another host; then no TCP port is opened."""
         self.gone: int | None = None
         self._ended: list[int] = []
         self._secret = secrets.token_hex(16)
-        self._listener = socket.create_server(("127.0.0.1" if loopback else "", 0), backlog=BACKLOG)
+        self._missing = ranks + 1  # a lifeline each, and rank 0's talk
+        self._folder = ""
+        self._listener, where = self._listen_here() if loopback else self._listen_everywhere()
         self._listener.setblocking(False)
-        host = "127.0.0.1" if loopback else socket.gethostname()
-        self.address = f"{host}:{self._listener.getsockname()[1]}/{self._secret}"
+        self.address = f"{self._secret}@{where}"
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._peers: dict[socket.socket, _Peer] = {}
         self._draining = False
         self.closed = False
+
+    def _listen_here(self) -> tuple[socket.socket, str]:
+        # Only its owner can enter the folder.
+        self._folder = tempfile.mkdtemp(prefix="farm-", dir=short_folder())
+        path = f"{self._folder}/supervisor"
+        return socket.create_server(path, family=socket.AF_UNIX, backlog=BACKLOG), path
+
+    @staticmethod
+    def _listen_everywhere() -> tuple[socket.socket, str]:
+        listener = socket.create_server(("", 0), backlog=BACKLOG)
+        return listener, f"{socket.gethostname()}:{listener.getsockname()[1]}"
 
     def fileno(self) -> int:
         """A descriptor to wait on."""
@@ -84,7 +105,8 @@ class RankLines:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             connection, _ = self._listener.accept()
             connection.setblocking(False)
-            _keep_alive(connection)
+            if not self._folder:
+                _keep_alive(connection)
             self._peers[connection] = _Peer()
             self._selector.register(connection, selectors.EVENT_READ)
 
@@ -101,6 +123,7 @@ class RankLines:
             if peer.known:
                 facts = json.loads(line)
                 peer.rank = facts.get("rank", peer.rank)
+                peer.follows |= facts.get("follows") is True
                 yield facts
             elif not self._introduced(peer, line):
                 data = b""
@@ -108,7 +131,7 @@ class RankLines:
             elif peer.talks and self._draining:
                 _ask_to_drain(connection)
         if not data or len(peer.unread) > LONGEST_LINE:
-            if peer.known and not peer.talks:
+            if peer.known and not peer.talks and not peer.follows:
                 self._ended.append(-1 if peer.rank is None else peer.rank)
             self._drop(connection)
 
@@ -116,6 +139,9 @@ class RankLines:
         kind, _, secret = line.partition(b" ")
         peer.known = hmac.compare_digest(secret, self._secret.encode())
         peer.talks = kind == b"talk"
+        self._missing -= peer.known
+        if not self._missing:  # connections stay; nothing is left when this process is killed
+            self._remove_folder()
         return peer.known
 
     def _drop(self, connection: socket.socket) -> None:
@@ -138,6 +164,11 @@ class RankLines:
             self.closed = True
             self._selector.close()
             self._listener.close()
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Lifeline:
@@ -163,6 +194,11 @@ class Lifeline:
         facts = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid()}
         with contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(facts).encode() + b"\n")
+
+    def follow(self) -> None:
+        """Tell that this rank ends only because another one is gone."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(b'{"follows": true}\n')
 
 
 class Talk:
@@ -192,12 +228,17 @@ def _ask_to_drain(connection: socket.socket) -> None:
 
 
 def _dial(address: str, kind: str) -> socket.socket:
-    where, _, secret = address.partition("/")
-    host, _, port = where.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=DIAL_WITHIN_S)
+    secret, _, where = address.partition("@")
+    if where.startswith("/"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(DIAL_WITHIN_S)
+        connection.connect(where)
+    else:
+        host, _, port = where.rpartition(":")
+        connection = socket.create_connection((host, int(port)), timeout=DIAL_WITHIN_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(connection)
     connection.settimeout(None)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _keep_alive(connection)
     connection.sendall(f"{kind} {secret}\n".encode())
     return connection
 

@@ -103,11 +103,14 @@ class Hub:
         hosts: Sequence[str],
         *,
         on_broken: Callable[[], None] = lambda: None,
+        on_following: Callable[[], None] = lambda: None,
     ) -> None:
-        """hosts: the host of each rank."""
+        """hosts: the host of each rank; on_following: called before this process ends because
+        another rank is gone."""
         allow_many_open_files()  # a connection for each rank
         self.broken = False
         self.on_broken = on_broken
+        self._on_following = on_following
         self.time_limit_s: float | None = None
         self._size = len(hosts)
         self._serial = 0
@@ -125,7 +128,7 @@ class Hub:
         token = secrets.token_hex(16)
         if local:
             # The folder is its owner's only: what others cannot reach needs no keys.
-            self._folder = tempfile.mkdtemp(prefix="farm-", dir=_short_folder())
+            self._folder = tempfile.mkdtemp(prefix="farm-", dir=short_folder())
             address = f"ipc://{self._folder}/ranks"
             self._socket.bind(address)
             return Meeting(address, self._size, token)
@@ -176,6 +179,7 @@ class Hub:
         try:
             self._socket.send_multipart([self.meeting.name(rank), *frames], copy=True)
         except zmq.ZMQError:
+            self._on_following()
             end_group(f"rank {rank} of the group is gone")
 
     def _collect(self) -> None:
@@ -246,9 +250,13 @@ class Hub:
 class Member:
     """One rank's end: does what the hub says, in the thread that calls `serve`."""
 
-    def __init__(self, meeting: Meeting, rank: int) -> None:
+    def __init__(
+        self, meeting: Meeting, rank: int, on_following: Callable[[], None] = lambda: None
+    ) -> None:
+        """on_following: called before this process ends because rank 0 is gone."""
         self.value: Any = None
         """What the last piece of work gave; rank 0's is the answer."""
+        self._on_following = on_following
         self._context: Context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._socket.set(zmq.ROUTING_ID, meeting.name(rank))
@@ -270,6 +278,7 @@ class Member:
         with monitor:
             event = recv_monitor_message(monitor)["event"]
         if event == zmq.EVENT_DISCONNECTED:
+            self._on_following()
             end_group("rank 0 of the group is gone")
 
     def serve(self, perform: Perform) -> None:
@@ -372,7 +381,7 @@ def end_group(why: str) -> None:
     os._exit(EXIT_RANK_LOST)
 
 
-def _short_folder() -> str:
+def short_folder() -> str:
     """Where a socket file may lie: its whole path has to be shorter than 108 bytes."""
     folder = tempfile.gettempdir()
     return folder if len(os.fsencode(folder)) < 80 else "/tmp"

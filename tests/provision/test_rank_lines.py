@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +17,26 @@ from farm.provision.rank_lines import RankLines, Talk
 from tests.running_farm import LIMIT_S, wait_until
 
 
-@pytest.fixture
-def lines() -> Iterator[RankLines]:
-    made = RankLines(loopback=True)
+@pytest.fixture(params=[True, False], ids=["socket file", "port"])
+def lines(request: pytest.FixtureRequest) -> Iterator[RankLines]:
+    made = RankLines(loopback=request.param, ranks=2)
     yield made
     made.cut()
     made.cut()
+
+
+def dialed(lines: RankLines, kind: str = "") -> socket.socket:
+    """A connection that this process survives the end of; kind: introduces itself so."""
+    secret, _, where = lines.address.partition("@")
+    if where.startswith("/"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(where)
+    else:
+        host, _, port = where.rpartition(":")
+        connection = socket.create_connection((host, int(port)))
+    if kind:
+        connection.sendall(f"{kind} {secret}\n".encode())
+    return connection
 
 
 def heard(lines: RankLines, count: int) -> list[dict[str, object]]:
@@ -60,8 +76,7 @@ def test_news_make_the_descriptor_readable(lines: RankLines) -> None:
 
 @pytest.mark.parametrize("words", [b"lifeline wrong\n", b"\n", b"GET / HTTP/1.1\r\n\r\n"])
 def test_who_does_not_know_the_secret_is_nobody(lines: RankLines, words: bytes) -> None:
-    where = lines.address.partition("/")[0].rpartition(":")
-    with socket.create_connection((where[0], int(where[2]))) as stranger:
+    with dialed(lines) as stranger:
         stranger.sendall(words + b'{"done": true}\n')
         stranger.settimeout(LIMIT_S)
         found: list[object] = []
@@ -76,12 +91,13 @@ def test_who_does_not_know_the_secret_is_nobody(lines: RankLines, words: bytes) 
 
 
 def test_what_is_no_line_is_cut_off(lines: RankLines) -> None:
-    where = lines.address.partition("/")[0].rpartition(":")
-    with socket.create_connection((where[0], int(where[2]))) as stranger:
-        stranger.sendall(b"lifeline " + b"x" * (1 << 20))
-        stranger.settimeout(LIMIT_S)
+    with dialed(lines) as stranger:
+        stranger.setblocking(False)
+        stranger.send(b"lifeline ")
 
         def closed() -> bool:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                stranger.send(b"x" * 65536)
             list(lines.read())
             return bool(select.select([stranger], [], [], 0)[0])
 
@@ -118,10 +134,7 @@ def test_a_rank_dies_with_its_line_whatever_it_does(
 
 
 def test_the_first_rank_to_go_is_known(lines: RankLines, rank: subprocess.Popen[str]) -> None:
-    where, _, secret = lines.address.partition("/")
-    host, _, port = where.rpartition(":")
-    other = socket.create_connection((host, int(port)))  # untied: this process has to live on
-    other.sendall(f"lifeline {secret}\n".encode())
+    other = dialed(lines, "lifeline")
     assert list(lines.read()) == []
     rank.kill()
 
@@ -137,13 +150,40 @@ def test_the_first_rank_to_go_is_known(lines: RankLines, rank: subprocess.Popen[
 
 
 def test_of_ranks_that_went_before_anybody_looked_none_is_named(lines: RankLines) -> None:
-    where, _, secret = lines.address.partition("/")
-    host, _, port = where.rpartition(":")
-    ranks = [socket.create_connection((host, int(port))) for _ in range(2)]
+    ranks = [dialed(lines, "lifeline") for _ in range(2)]
     for number, rank in enumerate(ranks):
-        rank.sendall(f'lifeline {secret}\n{{"rank": {number}}}\n'.encode())
+        rank.sendall(f'{{"rank": {number}}}\n'.encode())
     assert len(heard(lines, 2)) == 2
     for rank in ranks:
         rank.close()
     wait_until(lambda: list(lines.read()) == [] and lines.gone is not None, "ranks are gone")
     assert lines.gone == -1
+
+
+def test_a_rank_that_follows_another_is_not_named(lines: RankLines) -> None:
+    """However late the supervisor looks, and whichever line it finds ended first."""
+    guilty, follower = dialed(lines, "lifeline"), dialed(lines, "lifeline")
+    guilty.sendall(b'{"rank": 0}\n')
+    follower.sendall(b'{"rank": 1}\n{"follows": true}\n')
+    heard(lines, 3)
+    follower.close()
+    with dialed(lines, "lifeline") as later:  # read after the follower's end
+        later.sendall(b'{"rank": 2}\n')
+        heard(lines, 1)
+        assert lines.gone is None
+        guilty.close()
+        wait_until(lambda: list(lines.read()) == [] and lines.gone is not None, "a rank is gone")
+    assert lines.gone == 0
+
+
+def test_on_one_host_no_port_is_opened_and_no_file_stays() -> None:
+    lines = RankLines(loopback=True, ranks=1)
+    path = Path(lines.address.partition("@")[2])
+    assert path.is_socket()
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    with dialed(lines, "lifeline"), dialed(lines, "talk"):
+        wait_until(lambda: list(lines.read()) == [] and not path.parent.exists(), "all are here")
+    lines.cut()
+    other = RankLines(loopback=True, ranks=1)
+    other.cut()
+    assert not Path(other.address.partition("@")[2]).parent.exists()
