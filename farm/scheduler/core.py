@@ -190,7 +190,7 @@ class Scheduler:
         and so do, if it is not known, those sent first. drained: it left in order, none counts.
         time_limit: it was killed because `running` took too long, which running again won't mend.
         reclaimed: its machine was taken away while it drained, which is nobody's fault: what may
-        run again counts no attempt.
+        run again counts no attempt. What is not repeatable counts as run, unless drained.
         """
         worker = self._workers.pop(worker_id, None)
         if worker is None:
@@ -213,8 +213,11 @@ class Scheduler:
             guilty = {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
         for task in worker.held.values():
             unplace(task)
-            if task.id in guilty and not (reclaimed and task.queue.repeatable):
-                self._lost(task, worker_id, reason, time_limit=time_limit, now=now)
+            # Not what ran alone: the answer to a run that has just ended is lost, too.
+            may_have_run = not (task.queue.repeatable or drained)
+            if may_have_run or (task.id in guilty and not reclaimed):
+                late = time_limit and task.id in guilty
+                self._lost(task, worker_id, reason, time_limit=late, now=now)
             else:
                 self._go_back(task, worker_id)
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from farm.call import Operation
 from farm.errors import TimeLimitExceeded, WorkerLost
-from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
+from tests.scheduler.recorder import (
+    SHORT_S,
+    Recorder,
+    asked_back,
+    call,
+    model,
+    replied,
+    sent,
+)
 
 
 def test_call_of_a_lost_worker_runs_elsewhere(farm: Recorder) -> None:
@@ -170,16 +182,89 @@ def test_call_that_is_not_repeatable_runs_once(farm: Recorder) -> None:
     farm.expect(sent("other", second))
 
 
-def test_call_that_is_not_repeatable_but_did_not_run_runs_elsewhere(farm: Recorder) -> None:
+def test_call_that_is_not_repeatable_but_was_handed_back_runs_elsewhere(farm: Recorder) -> None:
     farm.join("w", model(repeatable=False))
     task = farm.submit()
     farm.expect(sent("w", task))
-    farm.leave("w", running=[])
-    farm.join("other", model(repeatable=False))
-    farm.expect(sent("other", task))
-    farm.leave("other", drained=True)
+    farm.hand_back("w", task)
+    farm.expect(sent("w", task))
+    farm.leave("w", drained=True)
     farm.join("third", model(repeatable=False))
     farm.expect(sent("third", task))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {},
+        {"running": []},
+        {"running": [], "reclaimed": True},
+        {"reclaimed": True},
+        {"running": [], "time_limit": True},
+    ],
+)
+def test_call_that_is_not_repeatable_counts_as_run_however_its_worker_is_lost(
+    farm: Recorder, loss: dict[str, Any]
+) -> None:
+    """A worker that runs nothing any more may have ended the run just before it died."""
+    farm.join("w", model(repeatable=False))
+    farm.join("other", model(repeatable=False))
+    farm.resize("other", 0)
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.resize("other", 1)
+    farm.leave("w", "signal 9", **loss)
+    farm.expect(replied(task, WorkerLost, "w"))
+    assert farm.last_error() == (
+        "worker w (signal 9) may have run this call before it was lost, and model 'm' is not "
+        "repeatable"
+    )
+
+
+def test_call_that_is_not_repeatable_is_lost_with_a_worker_that_joins_again(
+    farm: Recorder,
+) -> None:
+    farm.join("w", model(repeatable=False))
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.join("w", model(repeatable=False))
+    farm.expect(replied(task, WorkerLost, "w"))
+
+
+def test_call_that_is_not_repeatable_stays_with_a_worker_that_offers_less(farm: Recorder) -> None:
+    farm.join("w", model(repeatable=False))
+    farm.join("other", model(repeatable=False))
+    farm.resize("other", 0)
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.resize("w", 0)
+    farm.resize("other", 1)
+    farm.expect(asked_back("w", task))
+    farm.after(100.0).expect()
+    farm.hand_back("w")  # it has begun
+    farm.expect()
+    farm.resize("w", 1)
+    farm.expect()
+    farm.finish("w", task)
+    farm.expect(replied(task, 1.0, "w"))
+
+
+def test_batch_that_is_not_repeatable_is_lost_as_a_whole(farm: Recorder) -> None:
+    farm.join("w", model(max_batch=4, repeatable=False), slots=2)
+    tasks = farm.submit_many(6)
+    farm.expect(sent("w", *tasks))  # one batch for each slot: all of them run at once
+    farm.leave("w", running=tasks[:4])
+    farm.expect(*[replied(task, WorkerLost, "w") for task in tasks])
+
+
+def test_call_over_its_time_limit_takes_along_another_that_must_not_run_again(
+    farm: Recorder,
+) -> None:
+    farm.join("w", model(repeatable=False), slots=2)
+    late, other = farm.submit_many(2)
+    farm.expect(sent("w", late, other))
+    farm.leave("w", "60 s", running=[late], time_limit=True)
+    farm.expect(replied(late, TimeLimitExceeded, "w"), replied(other, WorkerLost, "w"))
 
 
 def test_calls_that_are_not_repeatable_are_never_prefetched(farm: Recorder) -> None:

@@ -4,9 +4,10 @@ The workers here are models of real ones that know nothing of the scheduler's st
 it was sent in that order, as many lots at once as it has slots, and hands back only what it has
 not begun. After every step the scheduler's own invariants hold, and these, seen from outside: every
 call gets one reply and no other; nothing is sent twice at a time, nor to a worker that has not the
-model, nor above its credit; what has begun is never asked for; no worker idles while a call waits
-that it could take, but for the moment for which a batch waits for company; and in the end
-everything is answered.
+model, nor above its credit; a call that must not run twice is sent once, unless the worker handed
+it back before it began, and nothing waits behind it nor it behind anything; what has begun is never
+asked for; no worker idles while a call waits that it could take, but for the moment for which a
+batch waits for company; and in the end everything is answered.
 """
 
 from __future__ import annotations
@@ -36,8 +37,16 @@ MODELS = {
     "plain": model("plain"),
     "batched": model("batched", max_batch=3),
     "once": model("once", repeatable=False),
+    "once batched": model("once batched", max_batch=3, repeatable=False),
 }
-SETS = (("plain",), ("plain", "batched"), ("plain", "batched", "once"), ("once",))
+SETS = (
+    ("plain",),
+    ("plain", "batched"),
+    ("plain", "batched", "once"),
+    ("once",),
+    ("once", "once batched"),
+    ("plain", "once batched"),
+)
 OPERATIONS = (Operation.EVALUATE, Operation.EVALUATE, Operation.GRADIENT, Operation.DESCRIBE)
 SHORT_AND_LONG = (1e-6, 1e-3, 1.0, 50.0)
 
@@ -86,13 +95,14 @@ class Histories(RuleBasedStateMachine):
         self.answered: set[TaskId] = set()
         self.asked: dict[TaskId, str] = {}
         self.late: list[tuple[WorkerId, TaskId]] = []
+        self.may_have_run: set[TaskId] = set()
         self.settled = True
 
     # Facts
 
     @initialize()
     def start(self) -> None:
-        for names in SETS[:3]:
+        for names in (*SETS[:3], SETS[4]):
             self.join(names, 1, None)
 
     @rule(seconds=st.sampled_from((1e-4, 0.01, 1.0, 30.0)))
@@ -168,20 +178,50 @@ class Histories(RuleBasedStateMachine):
         self._join(worker.name, worker.models, worker.slots, None)
 
     @precondition(lambda self: self.workers)
-    @rule(data=st.data(), how=st.sampled_from(("known", "unknown", "drained", "time limit")))
-    def leave(self, data: st.DataObject, how: str) -> None:
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(("known", "unknown", "drained", "time limit", "reclaimed")),
+        knows=st.integers(0, 2),
+    )
+    def leave(self, data: st.DataObject, how: str, knows: int) -> None:
+        """A record of what ran may say less than what ran, or nothing any more."""
         worker = self._draw(data)
         begun = sorted(worker.begun())
+        if how == "drained":
+            self._say_goodbye(worker)
         self._lose(worker)
         self.scheduler.worker_left(
             worker.name,
             how,
-            running=begun[:2] if how in ("known", "time limit") else None,
+            running=begun[:knows] if how in ("known", "time limit") else None,
             drained=how == "drained",
             time_limit=how == "time limit",
+            reclaimed=how == "reclaimed",
             now=self.now,
         )
         self.settled = False
+
+    @precondition(lambda self: any(map(_holds_only_once, self.workers.values())))
+    @rule(data=st.data(), reclaimed=st.booleans())
+    def die_with_an_answer(self, data: st.DataObject, reclaimed: bool) -> None:
+        """The run has ended and nothing is noted as running, but the answer is lost."""
+        names = sorted(w.name for w in self.workers.values() if _holds_only_once(w))
+        worker = self.workers[data.draw(st.sampled_from(names))]
+        self._lose(worker)
+        self.scheduler.worker_left(
+            worker.name, "killed", running=[], reclaimed=reclaimed, now=self.now
+        )
+        self.settled = False
+
+    def _say_goodbye(self, worker: ModelWorker) -> None:
+        """What must not run twice is answered before a worker leaves, or never reached it."""
+        for task in list(worker.inbox):
+            if _only_once(task):
+                worker.remove({task.id})
+                if task.id % 2:
+                    self.scheduler.finished(worker.name, task.id, result(), now=self.now)
+                else:
+                    self.may_have_run.discard(task.id)
 
     def _lose(self, worker: ModelWorker) -> None:
         del self.workers[worker.name]
@@ -236,6 +276,7 @@ class Histories(RuleBasedStateMachine):
         back = [task for task in worker.questions.pop(0) if task in there][keep:]
         worker.remove(set(back))
         worker.asked = False
+        self.may_have_run.difference_update(back)
         self.scheduler.taken_back(worker.name, back, now=self.now)
         self.settled = False
 
@@ -244,8 +285,11 @@ class Histories(RuleBasedStateMachine):
     def hand_back_unasked(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.inbox]))
         back = {task.id for task in worker.inbox} - worker.begun()
+        # It has not read these yet.
+        back |= {task.id for task in worker.inbox if _only_once(task) and task.id % 2}
         worker.remove(back)
         worker.asked = False
+        self.may_have_run -= back
         self.scheduler.taken_back(worker.name, back, now=self.now)
         self.settled = False
 
@@ -296,7 +340,7 @@ class Histories(RuleBasedStateMachine):
         self.answered.add(task.id)
         error = reply.outcome
         if isinstance(error, WorkerLost):
-            once = self.asked[task.id] == "once"
+            once = self.asked[task.id] in ("once", "once batched")
             assert once or len(task.lost_on) == 3, "lost once more than it may be retried"
         elif isinstance(error, DeadlineExceeded):
             assert task.deadline is not None
@@ -311,8 +355,9 @@ class Histories(RuleBasedStateMachine):
             assert task.id in self.open, "nobody waits for this any more"
             assert task.call.model in worker.models
             assert all(task not in other.inbox for other in self.workers.values()), "sent twice"
-            if task.call.model == "once" and not task.queue.needs_no_slot:
-                assert not task.lost_on, "what may have run does not run again"
+            if _only_once(task):
+                assert task.id not in self.may_have_run, "what may have run does not run again"
+                self.may_have_run.add(task.id)
             worker.inbox.append(task)
             worker.lots[task.id] = task.lot
             lots = {worker.lots[each.id] for each in worker.inbox} - {None}
@@ -323,7 +368,9 @@ class Histories(RuleBasedStateMachine):
                     assert len(lots) <= worker.slots, "it waits behind a long call"
         for lot in lots:
             rows = [task for task in worker.inbox if worker.lots[task.id] is lot]
-            assert len(rows) <= 3 if rows[0].call.model == "batched" else len(rows) == 1
+            assert len(rows) <= rows[0].queue.max_batch
+            if any(map(_only_once, rows)):
+                assert len(lots) <= worker.most_slots, "it waits at a worker, or others behind it"
             assert len({task.call.model for task in rows}) == 1
 
     # What always holds
@@ -364,6 +411,7 @@ class Histories(RuleBasedStateMachine):
         """Given good workers and no more trouble, every call is answered."""
         for name in list(self.workers):
             worker = self.workers.pop(name)
+            self._say_goodbye(worker)
             self.scheduler.worker_left(worker.name, "end", drained=True, now=self.now)
         self._join(WorkerId("last"), tuple(MODELS), 2, None)
         self.act()
@@ -392,6 +440,14 @@ class Histories(RuleBasedStateMachine):
             assert client.queued == 0
         for queues in self.scheduler._models.values():
             assert all(account.held == 0 for account in queues.accounts._by_name.values())
+
+
+def _only_once(task: Task) -> bool:
+    return task.call.model.startswith("once") and not task.queue.needs_no_slot
+
+
+def _holds_only_once(worker: ModelWorker) -> bool:
+    return any(map(_only_once, worker.inbox))
 
 
 TestHistories = Histories.TestCase
