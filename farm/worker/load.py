@@ -1,7 +1,7 @@
 """Finds the models that a user names: in files, packages, running servers.
 
 FILE.py:NAME            a Model class or object, a @farm.model function, an umbridge model
-FILE.py                 the one model in the file
+FILE.py                 the one model in the file, or all that it gives to umbridge.serve_models
 package.module:NAME     the same in a package or module; the current folder is looked in first
 package.module          the one model in the module
 FILE.onnx FILE.pt2      a neural network or other graph in a file
@@ -35,6 +35,7 @@ from farm.worker import umbridge
 from farm.worker.onnx import OnnxModel
 from farm.worker.servers import models_of, urls_of
 from farm.worker.torch import TorchModel
+from farm.worker.umbridge_files import models_instead_of_servers
 
 ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
 FORMS = (
@@ -48,6 +49,8 @@ GRAPHS: Mapping[str, Callable[[Path], Model]] = {
     ".pt2": TorchModel,
 }
 """What opens a file of another library, by the end of its name."""
+SERVED = "__farm_served__"
+"""The attribute of a module with the models that it gave to `umbridge.serve_models`."""
 NOT_THEIRS = (
     str(Path(__file__).parents[1]),
     *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -121,9 +124,13 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
         model = _graph(Path(spec), spec)
         return {model.name: model}
     module, name = _module(spec)
-    found_object = _named(module, name, spec) if name else _only_model(module, spec)
-    model = _as_model(found_object, name or "", spec, comm)
-    return {model.name or type(model).__name__: model}
+    served: Sequence[Any] = getattr(module, SERVED, ())
+    if name:
+        objects = [_named(module, name, served, spec)]
+    else:
+        objects = list(served) or [_only_model(module, spec)]
+    models = [_as_model(found, name, spec, comm) for found in objects]
+    return {model.name or type(model).__name__: model for model in models}
 
 
 def _graph(path: Path, spec: str) -> Model:
@@ -164,11 +171,14 @@ def _module_of_file(path: Path, spec: str) -> ModuleType:
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[module_name] = module  # before it runs: dataclasses and pickle look it up
-    try:
-        module_spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[module_name]
-        raise _crash(f"loading {str(path)!r}", error) from error
+    with models_instead_of_servers(str(path)) as served:
+        try:
+            module_spec.loader.exec_module(module)
+        except BaseException as error:
+            if not (served and isinstance(error, SystemExit)):  # as after a server has ended
+                del sys.modules[module_name]
+                raise _crash(f"loading {str(path)!r}", error) from error
+    setattr(module, SERVED, tuple(served))
     return module
 
 
@@ -182,7 +192,11 @@ def _existing(path: Path, spec: str) -> Path:
 def _module_of_package(name: str, spec: str) -> ModuleType:
     _look_in(Path.cwd())
     try:
-        return importlib.import_module(name)
+        with models_instead_of_servers(name) as served:
+            module = importlib.import_module(name)
+        if served:
+            setattr(module, SERVED, tuple(served))
+        return module
     except ModuleNotFoundError as error:
         # Only when the very module is missing: one that it imports is a crash of its own.
         if error.name is not None and (name + ".").startswith(error.name + "."):
@@ -200,11 +214,15 @@ def _look_in(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _named(module: ModuleType, name: str, spec: str) -> Any:
+def _named(module: ModuleType, name: str, served: Sequence[Any], spec: str) -> Any:
+    by_name = {str(getattr(model, "name", "")): model for model in served}
+    by_class = {type(model).__name__: model for model in served}
+    if name in by_name or name in by_class:
+        return by_name.get(name, by_class.get(name))
     try:
         return getattr(module, name)
     except AttributeError:
-        candidates = _candidates(module)
+        candidates = by_name or _candidates(module)
         there = f"the models there are {_listed(candidates)}" if candidates else "nor any model"
         raise LoadError(f"{spec}: there is no {name!r} in {_origin(module)}; {there}") from None
 
