@@ -14,6 +14,7 @@ from typing import Any
 from farm.experiment.fitters import Fitters
 from farm.experiment.host import Experiments
 from farm.protocols.aepsych import MAX_MESSAGE_BYTES
+from farm.server.access import Access
 from farm.server.aepsych import PATIENCE, AepsychServer, Patience
 from tests.loops import LIMIT_S
 
@@ -113,12 +114,19 @@ async def asked(
     max_bytes: int = MAX_MESSAGE_BYTES,
     patience: Patience = PATIENCE,
     in_processes: bool = False,
+    access: Access | None = None,
 ) -> AsyncIterator[Served]:
     """Experiments served for the length of the block. in_processes: all work is done in some."""
     fitters = Fitters(quick=lambda work: False) if in_processes else Fitters()
     experiments = Experiments(journal, fitters=fitters)
     await experiments.start()
-    server = AepsychServer(experiments, port=0, max_bytes=max_bytes, patience=patience)
+    server = AepsychServer(
+        experiments,
+        access=access or Access("t0ken"),
+        port=0,
+        max_bytes=max_bytes,
+        patience=patience,
+    )
     address = await server.start()
     served = Served(experiments, server, fitters, int(address.rpartition(":")[2]))
     try:

@@ -15,6 +15,7 @@ from farm.dispatcher import Dispatcher
 from farm.model import Model
 from farm.protocols.mip import HEAD
 from farm.protocols.mip_calls import COUNTS, TYPE_AND_SIZE, Type
+from farm.server.access import Access
 from farm.server.mip import MipServer
 from farm.server.mip_address import MipAddress
 from farm.server.mip_connection import Patience
@@ -135,7 +136,7 @@ async def mip_served(
     dispatcher.start()
     await dispatcher.wait_for_workers(workers, timeout_s=LIMIT_S)
     address = address or MipAddress(served_as or model.name, "127.0.0.1", 0)
-    server = MipServer(dispatcher, address, **options)
+    server = MipServer(dispatcher, address, **{"access": Access("t0ken"), **options})
     await server.start()
     served = Served(dispatcher, server)
     try:

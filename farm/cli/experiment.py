@@ -12,8 +12,10 @@ import uvloop
 
 from farm.cli import experiment_read, experiment_run
 from farm.experiment.host import Experiments
+from farm.server.access import Access
 from farm.server.aepsych import AepsychServer, read_address
 from farm.sweep.errors import SweepError
+from farm.transports.connection import new_token
 
 GRACE_S = 10.0
 """How long asks that run may take to end when the server stops."""
@@ -81,17 +83,18 @@ def experiment() -> None:
 def serve(aepsych: str, journal: Path, insecure: bool, grace_s: float) -> int:
     """Serve experiments to AEPsych's clients, until Ctrl-C or SIGTERM; no model is needed."""
     host, port = read_address(aepsych, insecure=insecure)
-    return uvloop.run(_serve(host, port, journal, grace_s))
+    access = Access(None if insecure else new_token())
+    return uvloop.run(_serve(access, host, port, journal, grace_s))
 
 
-async def _serve(host: str, port: int, journal: Path, grace_s: float) -> int:
+async def _serve(access: Access, host: str, port: int, journal: Path, grace_s: float) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     experiments = Experiments(journal)
     await experiments.start()
-    server = AepsychServer(experiments, host=host, port=port)
+    server = AepsychServer(experiments, access=access, host=host, port=port)
     try:
         address = await server.start()
         click.echo(f"experiments for AEPsych's clients at {address}")

@@ -29,9 +29,11 @@ from farm.experiment.run import Run, fitting_model
 from farm.experiment.session import RunAction, RunCommand
 from farm.experiment.subject import read_subject
 from farm.protocols.aepsych import Request
+from farm.server.access import Access
 from farm.server.aepsych import AepsychServer, read_address
 from farm.sweep.display import LiveBar
 from farm.sweep.progress import duration
+from farm.transports.connection import new_token
 
 EXAMPLES = """\b
 Examples:
@@ -43,6 +45,10 @@ Examples:
 """
 
 SHOW_EVERY_S = 0.25
+
+
+Served = tuple[Access, str, int]
+"""Who may ask, and the host and port where."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -100,13 +106,16 @@ def run(
     """
     text = _text_of(config)
     subject = read_subject(read_config(text))
-    address = None if aepsych is None else read_address(aepsych, insecure=insecure)
+    served = None
+    if aepsych is not None:
+        access = Access(None if insecure else new_token())
+        served = (access, *read_address(aepsych, insecure=insecure))
     journal = journal or config.with_suffix(".db")
     target, kills = _limited(target, subject.time_limit_s)
     with _kept(journal) as experiments, open_farm(target, journal) as farm:
         closed = _Closed(experiments, text, new=new, in_flight=in_flight, budget=budget)
         try:
-            return uvloop.run(closed.go(farm, address, kills=kills, as_json=as_json))
+            return uvloop.run(closed.go(farm, served, kills=kills, as_json=as_json))
         except (InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature) as error:
             # It is refused, which is no fault of the models: what they said need not be kept.
             raise click.ClickException(error.message) from error
@@ -164,13 +173,11 @@ class _Closed:
         self._asked_to_stop = 0
         self._console = Console(stderr=True)
 
-    async def go(
-        self, farm: OpenFarm, address: tuple[str, int] | None, *, kills: bool, as_json: bool
-    ) -> int:
+    async def go(self, farm: OpenFarm, served: Served | None, *, kills: bool, as_json: bool) -> int:
         """The exit status."""
         try:
             evaluator = Remote(farm.client, farm.reconnect)
-            async with self._served(address):
+            async with self._served(served):
                 number = await self._number(evaluator)
                 experiment = self._experiments.experiments[number]
                 run = Run(
@@ -228,12 +235,13 @@ class _Closed:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextlib.asynccontextmanager
-    async def _served(self, address: tuple[str, int] | None) -> AsyncIterator[None]:
+    async def _served(self, served: Served | None) -> AsyncIterator[None]:
         """AEPsych's clients are served for the block, if there is an address for them."""
-        if address is None:
+        if served is None:
             yield
             return
-        server = AepsychServer(self._experiments, host=address[0], port=address[1])
+        access, host, port = served
+        server = AepsychServer(self._experiments, access=access, host=host, port=port)
         self._say(f"AEPsych's clients at {await server.start()}")
         try:
             yield

@@ -56,10 +56,17 @@ class Fault:
 
 
 class Framer:
-    """Requests out of a stream of bytes, however it is cut. limit: bytes of one request."""
+    """Requests out of a stream of bytes, however it is cut. limit: bytes of one request.
+
+    What is no request is answered, and the next one is read. But nothing is read of a stream that
+    begins with a capital letter, as HTTP's requests do: a web page can make its reader's browser
+    send one here, with an object for a body.
+    """
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
         self._objects = JsonObjects(limit)
+        self._is_first = True
+        self._ended = False
 
     def feed(self, data: bytes) -> None:
         """Take in what has arrived."""
@@ -72,11 +79,12 @@ class Framer:
 
     def next(self) -> Request | Fault | None:
         """The next request, or what stood there instead; None: more bytes are needed."""
-        value = self._objects.next()
-        if value is None:
+        if self._ended or (value := self._objects.next()) is None:
             return None
+        is_first, self._is_first = self._is_first, False
         if isinstance(value, Garbage):
-            return Fault(value.error.message, value.text, value.close)
+            self._ended = value.close or (is_first and value.text[:1].isupper())
+            return Fault(value.error.message, value.text, self._ended)
         try:
             return request_of(value)
         except InvalidRequest as error:

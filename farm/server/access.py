@@ -66,14 +66,19 @@ class Access:
         """The other end of a connection that has just been accepted; to be asked once for each."""
         return self._owners.peer(transport)
 
-    def admits(self, peer: Peer) -> bool:
-        """Whether the peer comes in by a protocol that has no token.
+    def refusal(self, peer: Peer) -> str | None:
+        """Why the peer may not come in by a protocol that has no token; None: it may.
 
         A Unix socket's file is the user's alone, so it is open to them whatever `auth` says.
         """
         if self._token is None or self._trusts(peer):
-            return True
-        return peer.host == UNIX and (peer.uid is None or self._owners.is_own(peer))
+            return None
+        if peer.host == UNIX and (peer.uid is None or self._owners.is_own(peer)):
+            return None
+        return (
+            f"this is for programs of user {self._owners.uid} on this machine; others may use HTTP "
+            "with the farm's token"
+        )
 
     def user(self, peer: Peer, headers: Headers) -> str:
         """The name the client gives with its Basic credentials, or "".

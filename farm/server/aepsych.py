@@ -20,9 +20,11 @@ from farm.protocols.aepsych import (
     encode_answer,
     encode_error,
 )
+from farm.server.access import Access
 from farm.server.address import read_host_port, shown
 from farm.server.door import INTERNAL_ERROR
 from farm.server.listener import BACKLOG, listen
+from farm.settings import Auth
 from farm.worker.open_files import allow_many_open_files
 
 logger = logging.getLogger(__name__)
@@ -53,16 +55,18 @@ class Patience:
 PATIENCE = Patience()
 
 
-def read_address(text: str, *, insecure: bool) -> tuple[str, int]:
+def read_address(text: str, *, insecure: bool, auth: Auth = "other-users") -> tuple[str, int]:
     """What `--aepsych` says. Raises SettingsError when it is no address.
 
-    And when others than this machine could come in, unless that is wanted.
+    And when others than this machine could come in, or `auth` asks for a token, which the protocol
+    has not, unless that is wanted.
     """
     return read_host_port(
         text,
         said=f"aepsych is {text!r}",
         expected="HOST:PORT, port 0 for a free one",
         risk="" if insecure else RISK,
+        auth=auth,
     )
 
 
@@ -73,6 +77,7 @@ class AepsychServer:
         self,
         experiments: Experiments,
         *,
+        access: Access,
         host: str = "127.0.0.1",
         port: int = 5555,
         max_bytes: int = MAX_MESSAGE_BYTES,
@@ -80,6 +85,7 @@ class AepsychServer:
     ) -> None:
         """port: 0 picks a free one; max_bytes: of the largest message."""
         self._experiments = experiments
+        self._access = access
         self._host = host
         self._port = port
         self._limit = max_bytes
@@ -107,11 +113,12 @@ class AepsychServer:
             writer.transport.abort()
             return
         client = _Client(self._experiments, reader, writer, Framer(self._limit), self._patience)
+        refused = self._access.refusal(self._access.peer(writer))
         task = asyncio.current_task()
         assert task is not None
         self._clients[task] = client
         try:
-            await client.serve()
+            await client.serve(refused)
         finally:
             del self._clients[task]
 
@@ -159,9 +166,12 @@ class _Client:
         self._framer = framer
         self._patience = patience
 
-    async def serve(self) -> None:
-        """Answer requests until either end has enough."""
+    async def serve(self, refused: str | None = None) -> None:
+        """Answer requests until either end has enough. refused: why none is, in which case."""
         try:
+            if refused:
+                self.last = True
+                await self._send(encode_error(refused, None))
             while not self.last and (request := await self._next()) is not None:
                 self.busy = True
                 await self._send(await self._answer(request))

@@ -83,9 +83,11 @@ class Farm:
         plan: Plan | None = None,
     ) -> None:
         self.settings = settings
-        self._mip_addresses = [read_address(x, insecure=settings.insecure) for x in settings.mip]
+        self._mip_addresses = [
+            read_address(x, insecure=settings.insecure, auth=settings.auth) for x in settings.mip
+        ]
         self._aepsych_address = (
-            aepsych.read_address(settings.aepsych, insecure=settings.insecure)
+            aepsych.read_address(settings.aepsych, insecure=settings.insecure, auth=settings.auth)
             if settings.aepsych is not None
             else None
         )
@@ -251,8 +253,9 @@ class Farm:
         self.connection = replace(self.connection, url=f"http://{reach}:{port}")
         if settings.grpc_port is not None:
             await self._open_grpc(settings.grpc_port, reach, repository, access)
-        await self._open_mip()
-        await self._open_aepsych()
+        tokenless = Access(None) if settings.insecure else access
+        await self._open_mip(tokenless)
+        await self._open_aepsych(tokenless)
         write_connection(self.connection_file, self.connection)
 
     async def _open_grpc(
@@ -274,7 +277,7 @@ class Farm:
         self._grpc = server
         self.connection = replace(self.connection, grpc=f"{reach}:{port}")
 
-    async def _open_mip(self) -> None:
+    async def _open_mip(self, access: Access) -> None:
         settings = self.settings
         # Workers from elsewhere may bring models that nobody knows yet.
         may_come = self._plan is not None or not (self._models or self._objects)
@@ -282,18 +285,20 @@ class Farm:
         served: dict[str, str] = {}
         for address in self._mip_addresses:
             address = replace(address, model=model_of(address, models, may_come=may_come))
-            server = MipServer(self.dispatcher, address, max_bytes=settings.mip_max_bytes)
+            server = MipServer(
+                self.dispatcher, address, access=access, max_bytes=settings.mip_max_bytes
+            )
             served[str(await server.start())] = address.model
             self._mip.append(server)
         self.connection = replace(self.connection, mip=served)
 
-    async def _open_aepsych(self) -> None:
+    async def _open_aepsych(self, access: Access) -> None:
         if self._aepsych_address is not None and self.experiments is not None:
             self._runs = Runs(self.experiments, Around(self.dispatcher))
             self._runs.start()
             self.dispatcher.add_part("experiments", self.experiments.status)
             host, port = self._aepsych_address
-            self._aepsych = AepsychServer(self.experiments, host=host, port=port)
+            self._aepsych = AepsychServer(self.experiments, access=access, host=host, port=port)
             self.connection = replace(self.connection, aepsych=await self._aepsych.start())
 
     async def _close_doors(self, grace_s: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 
+from farm.server.access import Access
 from farm.server.door import Backend
 from farm.server.listener import BACKLOG
 from farm.server.mip_address import MipAddress, bound
@@ -27,10 +28,12 @@ class MipServer:
         backend: Backend,
         address: MipAddress,
         *,
+        access: Access,
         max_bytes: int = DEFAULTS.mip_max_bytes,
         patience: Patience = PATIENCE,
     ) -> None:
         """address: with the model's name; max_bytes: payload of the largest packet."""
+        self._access = access
         self.address = address
         self._backend = backend
         self._limit = max_bytes
@@ -53,8 +56,14 @@ class MipServer:
         return self.address
 
     def _connection(self) -> Connection:
-        model = self.address.model
-        return Connection(self._backend, model, self._limit, self._patience, self._connections)
+        return Connection(
+            self._backend,
+            self.address.model,
+            self._access,
+            self._limit,
+            self._patience,
+            self._connections,
+        )
 
     def _look(self) -> None:
         """See to all connections, again and again: one timer for all costs a call nothing."""

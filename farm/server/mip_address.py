@@ -9,7 +9,7 @@ from pathlib import Path
 
 from farm.server.address import read_host_port, shown
 from farm.server.listener import listen, listen_unix
-from farm.settings import SettingsError
+from farm.settings import Auth, SettingsError
 
 UNIX = "unix:"
 
@@ -30,11 +30,11 @@ class MipAddress:
         return f"unix://{self.path}" if self.path else f"tcp://{shown(self.host, self.port)}"
 
 
-def read_address(text: str, *, insecure: bool) -> MipAddress:
+def read_address(text: str, *, insecure: bool, auth: Auth = "other-users") -> MipAddress:
     """What `--mip` says. Raises SettingsError when it is no address.
 
-    And when others than this machine could come in, unless that is wanted: the protocol has no
-    token.
+    And when others than this machine could come in, or `auth` asks for a token, which the protocol
+    has not, unless that is wanted. A Unix socket is for its user alone.
     """
     name, equals, where = text.partition("=")
     if not equals or text.startswith(UNIX):
@@ -50,6 +50,7 @@ def read_address(text: str, *, insecure: bool) -> MipAddress:
         said=f"mip has {text!r}",
         expected="NAME=HOST:PORT, port 0 for a free one, or NAME=unix:/path",
         risk="" if insecure else RISK,
+        auth=auth,
     )
     return MipAddress(name, host, port)
 

@@ -26,6 +26,7 @@ from farm.protocols.mip import (
 )
 from farm.protocols.mip_calls import decode_call, encode_result
 from farm.scheduler.state import TaskId
+from farm.server.access import Access
 from farm.server.door import INTERNAL_ERROR, Backend, named
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         self,
         backend: Backend,
         model: str,
+        access: Access,
         limit: int,
         patience: Patience,
         connections: MutableSet[Connection],
@@ -82,6 +84,7 @@ class Connection(asyncio.Protocol):
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._backend = backend
         self._model = model
+        self._access = access
         self._patience = patience
         self._connections = connections
         self._framer = Framer(limit)
@@ -100,10 +103,20 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport: Any = transport  # uvloop's and asyncio's share no useful type
-        peer = transport.get_extra_info("peername")
-        self._hints = named(str(peer[0]) if isinstance(peer, tuple) else "unix")
+        peer = self._access.peer(transport)
+        self._hints = named(peer.host)
         self._connections.add(self)
         self._note_stage()
+        if (reason := self._access.refusal(peer)) is not None:
+            self._turn_away(reason)
+
+    def _turn_away(self, reason: str) -> None:
+        """Answer whatever it will ask with an error, and read none of it."""
+        self._framer.broken = True
+        refused = _Open(0)
+        refused.packet = encode_error(Code.INTERNAL, reason)
+        self._open.append(refused)
+        self._answered()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone: nobody waits for what runs."""

@@ -113,6 +113,27 @@ def test_faults_do_not_end_the_conversation() -> None:
     assert isinstance(second, Request)
 
 
+HTTP = b"POST / HTTP/1.1\r\nHost: localhost:5555\r\nContent-Type: text/plain\r\n\r\n"
+
+
+@pytest.mark.parametrize("head", [HTTP, b" \r\n" + HTTP, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
+def test_the_body_of_an_http_request_is_no_message(head: bytes) -> None:
+    """However it is cut, and however much of it is there when it is seen for what it is."""
+    whole = head + b'{"type": "info"}\n{"type": "exit"}'
+    for pieces in ([whole], [whole[i : i + 1] for i in range(len(whole))]):
+        (fault,) = received(*pieces)
+        assert isinstance(fault, Fault)
+        assert fault.close
+
+
+def test_what_begins_with_a_message_may_go_on_with_anything() -> None:
+    first, second, third = received(b'{"type":"info"}\nNonsense\n{"type":"info"}')
+    assert isinstance(first, Request)
+    assert isinstance(second, Fault)
+    assert not second.close
+    assert isinstance(third, Request)
+
+
 def test_answers_are_ascii_on_one_line_without_nan_or_negative_zero() -> None:
     answer = {"a": -0.0, "b": [math.nan, -1.5, (math.inf,)], "é": "μ\n", "n": None, "t": True}
     assert encode_answer(answer) == (

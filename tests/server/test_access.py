@@ -137,7 +137,7 @@ def test_where_the_kernel_cannot_tell_all_of_the_machine_come_in_and_the_log_say
 
 def test_protocols_without_a_token_take_nobody_else() -> None:
     def admitted(auth: Auth, peer: str, uid: int | None) -> bool:
-        return Access(TOKEN, auth=auth).admits(Peer(peer, uid))
+        return Access(TOKEN, auth=auth).refusal(Peer(peer, uid)) is None
 
     assert admitted("other-users", "127.0.0.1", OWN)
     assert not admitted("other-users", "127.0.0.1", OTHER)
@@ -149,7 +149,8 @@ def test_protocols_without_a_token_take_nobody_else() -> None:
         assert admitted(auth, "unix", OWN)
         assert admitted(auth, "unix", None)  # a system that does not tell: the file is the user's
         assert not admitted(auth, "unix", OTHER)
-    assert Access(None).admits(Peer("10.1.2.3"))
+    assert Access(None).refusal(Peer("10.1.2.3")) is None
+    assert f"user {OWN}" in (Access(TOKEN).refusal(Peer("127.0.0.1", OTHER)) or "")
 
 
 def test_this_machines_own_names_and_addresses_are_local() -> None:

@@ -32,5 +32,12 @@ def test_beyond_this_machine() -> None:
         read_host_port("0.0.0.0:1", said="", expected="", risk="may do harm")
 
 
+def test_where_everybody_is_to_show_a_token() -> None:
+    where = {"said": "mip has 'x'", "expected": "", "auth": "always"}
+    assert read_host_port("127.0.0.1:1", risk="", **where)  # type: ignore[arg-type]  # of a table
+    with pytest.raises(SettingsError, match=r"mip has 'x'.*auth is 'always'.*--insecure"):
+        read_host_port("127.0.0.1:1", risk="may", **where)  # type: ignore[arg-type]  # of a table
+
+
 def test_how_it_is_shown() -> None:
     assert (shown("::1", 80), shown("h", 80)) == ("[::1]:80", "h:80")

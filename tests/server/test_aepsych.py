@@ -19,6 +19,7 @@ from farm.errors import Unavailable
 from farm.experiment.host import Experiments, Reply
 from farm.experiment.session import Session
 from farm.protocols.aepsych import Request
+from farm.server.access import Access
 from farm.server.aepsych import AepsychServer, Patience, read_address
 from farm.server.door import INTERNAL_ERROR
 from farm.settings import SettingsError
@@ -331,7 +332,9 @@ def test_a_port_that_is_taken(journal: Path) -> None:
     async def run() -> None:
         async with asked(journal) as served:
             with pytest.raises(Unavailable, match=r"cannot listen on 127.0.0.1.*port 0 picks"):
-                await AepsychServer(served.experiments, port=served.port).start()
+                await AepsychServer(
+                    served.experiments, access=Access(None), port=served.port
+                ).start()
 
     run()
 
@@ -346,7 +349,7 @@ class Wrong(Experiments):
 def test_a_mistake_of_ours_is_an_answer(journal: Path, caplog: pytest.LogCaptureFixture) -> None:
     @on_uvloop
     async def run() -> None:
-        server = AepsychServer(Wrong(journal), port=0)
+        server = AepsychServer(Wrong(journal), access=Access(None), port=0)
         port = int((await server.start()).rpartition(":")[2])
         client = Client(*await asyncio.open_connection("127.0.0.1", port))
         for _ in range(2):

@@ -10,6 +10,7 @@ import uvloop
 
 from farm.errors import Unavailable
 from farm.protocols.mip import HEAD
+from farm.server.access import Access
 from farm.server.mip import MipServer
 from farm.server.mip_address import MipAddress
 from tests.loops import LIMIT_S, on_loop, until
@@ -24,7 +25,7 @@ async def test_a_socket_file_is_its_owners_and_goes_with_the_server(tmp_path: Pa
         client = await served.connect()
         assert await client.ask(request("[3]")) == doubled(3)
         with pytest.raises(Unavailable, match=r"cannot listen on unix:.*in use"):
-            await MipServer(served.dispatcher, served.server.address).start()
+            await MipServer(served.dispatcher, served.server.address, access=Access(None)).start()
     assert not path.exists()
 
 
@@ -32,7 +33,7 @@ async def test_a_socket_file_is_its_owners_and_goes_with_the_server(tmp_path: Pa
 async def test_a_port_that_is_taken_is_told() -> None:
     async with mip_served(Double()) as served:
         with pytest.raises(Unavailable, match=r"cannot listen on 127\.0\.0\.1"):
-            await MipServer(served.dispatcher, served.server.address).start()
+            await MipServer(served.dispatcher, served.server.address, access=Access(None)).start()
 
 
 def test_uvloop_does_as_asyncio() -> None:

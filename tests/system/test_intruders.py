@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPResponse
 from io import BytesIO
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import farm
+from farm.server.access import Access
+from farm.server.farm import Farm, running
+from farm.server.mip_address import MipAddress
+from farm.settings import Settings, SettingsError
+from tests.asking import asked, request
 from tests.front_door import Door, front_door
+from tests.loops import on_uvloop
+from tests.mip_farm import PING, PONG, Double, doubled, mip_served
+from tests.mip_farm import request as mip_request
 from tests.strangers import connect_as_stranger, stranger, wait_for_disowned
 
 runs: list[float] = []
@@ -120,3 +136,134 @@ def test_another_user_who_sends_and_closes_runs_nothing(door: Door) -> None:
     closed.set()
     assert door.ask("POST", "/Evaluate", {"name": "recorded", "input": [[1]]}).status == 200
     assert door.ask("GET", "/v2/models/recorded/ready").status == 200
+
+
+HTTP = b"POST / HTTP/1.1\r\nHost: localhost:5555\r\nContent-Type: text/plain\r\n\r\n"
+
+
+@on_uvloop
+async def test_the_body_of_an_http_request_runs_no_experiment(tmp_path: Path) -> None:
+    async with asked(tmp_path / "experiments.db") as served:
+        client = await served.connect()
+        client.send(HTTP + request("setup", {"config_str": "[common]"}) + request("info"))
+        assert '"server_error":' in await client.rest()
+        other = await served.connect()
+        assert "no experiment" in (await other.ask("info"))["server_error"]
+        assert served.experiments.experiments == {}
+
+
+@on_uvloop
+async def test_the_body_of_an_http_request_runs_no_model_over_mip() -> None:
+    model = Double()
+    async with mip_served(model) as served:
+        client = await served.connect()
+        client.send(HTTP, mip_request("[3]"))
+        answer = await client.rest()
+        assert answer[:4] == bytes([0, 0, 0, 0])  # an error of the protocol
+        assert len(answer) == 8 + int.from_bytes(answer[4:8])
+        assert served.dispatcher.snapshot()["done"] == 0
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can enter, as they cannot enter that of the tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.mark.root
+@on_uvloop
+async def test_another_user_of_mip_gets_an_error_and_no_more(open_folder: Path) -> None:
+    path = open_folder / "mip"
+    for address in (MipAddress("double", "127.0.0.1"), MipAddress("double", path=str(path))):
+        async with mip_served(Double(), address=address) as served:
+            at = served.server.address
+            with stranger() as other:
+                if at.path:
+                    path.chmod(0o666)  # even so
+                await asyncio.to_thread(other.connect, at.path or (at.host, at.port))
+                await asyncio.to_thread(other.send, mip_request("[3]"))
+                answer = await asyncio.to_thread(other.read)
+            assert answer[:4] == bytes([0, 0, 5, 0])
+            assert b"for programs of user" in answer
+            assert len(answer) == 8 + int.from_bytes(answer[4:8])
+            assert served.dispatcher.snapshot()["done"] == 0
+            assert await (await served.connect()).ask(mip_request("[3]")) == doubled(3)
+
+
+@pytest.mark.root
+@on_uvloop
+async def test_another_user_of_experiments_gets_an_error_and_no_more(tmp_path: Path) -> None:
+    setup = request("setup", {"config_str": "[common]\nparnames = [x]"})
+    async with asked(tmp_path / "experiments.db") as served:
+        with stranger() as other:
+            await asyncio.to_thread(other.connect, ("127.0.0.1", served.port))
+            await asyncio.to_thread(other.send, setup)
+            answer = await asyncio.to_thread(other.read)
+            assert b"for programs of user" in answer
+            assert answer.count(b"server_error") == 1
+            # The loop stands still until the messages of one who has left are all that is there.
+            other.connect(("127.0.0.1", served.port))
+            other.send(setup)
+            other.close()
+            wait_for_disowned(served.port)
+        assert (await (await served.connect()).ask("info"))["server_error"]
+        assert served.experiments.experiments == {}
+
+
+@on_uvloop
+async def test_insecure_lets_everybody_in(tmp_path: Path) -> None:
+    everybody = Access(None)
+    async with mip_served(Double(), access=everybody) as served:
+        assert await (await served.connect()).ask(PING) == PONG
+    async with asked(tmp_path / "experiments.db", access=everybody) as experiments:
+        assert "exp_id" in await (await experiments.set_up()).ask("info")
+
+
+def test_where_everybody_shows_a_token_no_protocol_without_one_listens(tmp_path: Path) -> None:
+    for doors in ({"mip": ("127.0.0.1:0",)}, {"aepsych": "127.0.0.1:0"}):
+        with pytest.raises(SettingsError, match="auth is 'always'"):
+            Farm([], Settings(dir=tmp_path, auth="always", **doors))
+        Farm([], Settings(dir=tmp_path, auth="always", insecure=True, **doors))
+
+
+def test_where_everybody_shows_a_token_the_socket_file_is_the_users_still(tmp_path: Path) -> None:
+    where = str(tmp_path / "mip")
+    settings = Settings(dir=tmp_path / "run", port=0, auth="always", mip=(f"double=unix:{where}",))
+    with running(Farm([], settings, objects={"double": Double()})) as connection:
+        with closing(socket.socket(socket.AF_UNIX)) as client:
+            client.settimeout(20)
+            client.connect(where)
+            client.sendall(PING)
+            assert client.recv(100) == PONG
+        address = connection.url.removeprefix("http://").split(":")
+        with closing(socket.create_connection((address[0], int(address[1])), 20)) as client:
+            client.sendall(evaluate())
+            assert client.recv(100).startswith(b"HTTP/1.1 401 ")
+
+
+OVER_GRPC = """
+import os, sys, grpc, grpc._channel  # what it imports, this user may not be able to read
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+channel = grpc.insecure_channel("127.0.0.1:" + sys.argv[1])
+live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+for token in ("", "wrong", sys.argv[2]):
+    metadata = [("authorization", "Bearer " + token)] if token else []
+    try:
+        print(live(b"", metadata=metadata, timeout=20))
+    except grpc.RpcError as error:
+        print(error.code().name)
+"""
+
+
+@pytest.mark.root
+def test_another_user_needs_the_token_over_grpc(tmp_path: Path) -> None:
+    settings = Settings(dir=tmp_path / "run", port=0, grpc_port=0)
+    with running(Farm([], settings, objects={"double": Double()})) as connection:
+        port = connection.grpc.rpartition(":")[2]
+        command = [sys.executable, "-c", OVER_GRPC, port, connection.token]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert said.stdout.split() == ["UNAUTHENTICATED", "UNAUTHENTICATED", r"b'\x08\x01'"]
