@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from farm.errors import FarmError
+
 Array = NDArray[Any]
 
 EMPTY_CONFIG = "{}"
@@ -182,6 +184,7 @@ class Result:
     idle_s: seconds the worker had nothing to do before this run; negative where that is not known.
     batch_rows: rows that this run of the model was for, those of other calls included.
     more: this is one of several answers of a stream, and more may follow; the last has no outputs.
+    failed: how the row behind those of the outputs failed, of a run of rows: see `rows_done`.
     """
 
     outputs: tuple[Array, ...]
@@ -192,6 +195,17 @@ class Result:
     idle_s: float = -1.0
     batch_rows: int = 1
     more: bool = False
+    failed: FarmError | None = None
+
+    def rows_done(self, asked: int) -> int:
+        """How many of the rows of a call have their outputs here.
+
+        Of a model without batches a worker evaluates the rows one after another. It may answer
+        before it has come to the last one, and does so where one fails.
+        """
+        if asked == 1 or not self.outputs:
+            return 0 if self.failed is not None else asked
+        return len(self.outputs[0])
 
 
 @dataclass(frozen=True, slots=True)

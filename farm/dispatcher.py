@@ -21,9 +21,10 @@ from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Reply, Send, TakeBack
 from farm.scheduler.core import Scheduler
+from farm.scheduler.feeding import Feeder, Part
 from farm.scheduler.lull import Lull
 from farm.scheduler.measures import Measures
-from farm.scheduler.parts import Whole, cut
+from farm.scheduler.parts import Whole
 from farm.scheduler.state import TaskId, WorkerId
 from farm.scheduler.statistics import ModelStatistics, Statistics
 
@@ -79,8 +80,7 @@ class Dispatcher:
         self._models: dict[str, ModelInfo] = {}
         self._descriptions: OrderedDict[tuple[str, str], ModelInfo] = OrderedDict()
         self._waiting: dict[TaskId, OnDone] = {}
-        self._in_parts: dict[TaskId, Sequence[TaskId]] = {}
-        self._are_parts: set[TaskId] = set()
+        self._feeder = Feeder(self._start_part, self.cancel, self._act_soon)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self.calls_taken = 0
@@ -134,51 +134,52 @@ class Dispatcher:
                 raise Unavailable(f"{text}; but {awaited}" if self._models else awaited)
             raise ModelNotFound(text)
         most = self._models[call.model].max_batch
+        info = None
         if call.operation is not Operation.DESCRIBE:
             info = self.description(call.model, call.config)
             if info is not None:
                 check_call(call, info)
-                if most > 1:
-                    call = as_declared(call, info)
         if hints.deadline_s is not None and math.isnan(hints.deadline_s):
             raise InvalidInput("the deadline is not a number of seconds")
         if call.rows is not None and call.rows > most and call.operation is Operation.EVALUATE:
-            return self._start_parts(call, cut(call, most), hints, on_done)
+            return self._start_parts(call, hints, on_done)
+        if most > 1 and info is not None:
+            call = as_declared(call, info)
         return self._start(call, hints, on_done)
 
-    def _start_parts(
-        self, call: Call, parts: Sequence[Call], hints: Hints, on_done: OnDone
-    ) -> TaskId:
-        """Take in a call that runs in parts; its id is that of the first."""
-        ids: list[TaskId] = []
+    def _start_parts(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
         began = time.monotonic()
 
         def done(outcome: Outcome) -> None:
-            self.cancel(ids[0])  # if it failed, the other parts are of no use
             waited_s = time.monotonic() - began
             self._statistics.add_outcome(call, outcome, waited_s, time.time())
             on_done(outcome)
 
-        whole = Whole([part.rows or 1 for part in parts], done)
-        try:
-            for number, part in enumerate(parts):
-                ids.append(self._start(part, hints, whole.part(number)))
-        except FarmError:
-            for task_id in ids:
-                self.cancel(task_id)
-            raise
-        self._in_parts[ids[0]] = ids
-        self._are_parts.update(ids)
-        return ids[0]
+        info = self.description(call.model, call.config)
+        queue = self._scheduler.queue(call.model, call.operation)
+        return self._feeder.begin(Whole(call, info, done), queue, hints, began)
 
-    def _start(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
-        now = time.monotonic()
+    def _start_part(self, call: Call, part: Part) -> TaskId:
+        parts = part.parts
+        return self._start(call, parts.hints, part, since=parts.since, lost_on=part.span.lost_on)
+
+    def _start(
+        self,
+        call: Call,
+        hints: Hints,
+        on_done: OnDone,
+        *,
+        since: float | None = None,
+        lost_on: tuple[str, ...] = (),
+    ) -> TaskId:
+        now = time.monotonic() if since is None else since
         task_id = self._scheduler.submit(
             call,
             client=hints.client,
             priority=hints.priority,
             deadline=None if hints.deadline_s is None else now + hints.deadline_s,
             start_by=None if hints.start_within_s is None else now + hints.start_within_s,
+            lost_on=lost_on,
             now=now,
         )
         self._waiting[task_id] = on_done
@@ -188,12 +189,12 @@ class Dispatcher:
 
     def cancel(self, task_id: TaskId) -> None:
         """Take a call back: `on_done` will not be called."""
-        for part in self._in_parts.pop(task_id, (task_id,)):
-            self._are_parts.discard(part)
-            if self._waiting.pop(part, None) is not None:
-                self._scheduler.cancel(part)
-                self._act_soon()
-                self._changed.set()
+        if self._waiting.pop(task_id, None) is not None:
+            self._scheduler.cancel(task_id)
+            self._act_soon()
+            self._changed.set()
+        elif task_id < 0:
+            self._feeder.cancel(task_id)
 
     def models(self) -> Mapping[str, ModelInfo]:
         """The models that are served, as they describe themselves for the empty config."""
@@ -247,6 +248,7 @@ class Dispatcher:
         reason: str,
         *,
         running: Iterable[TaskId] | None = None,
+        row: int | None = None,
         drained: bool = False,
         time_limit: bool = False,
         reclaimed: bool = False,
@@ -259,6 +261,7 @@ class Dispatcher:
             worker,
             reason,
             running=running,
+            row=row,
             drained=drained,
             time_limit=time_limit,
             reclaimed=reclaimed,
@@ -338,6 +341,8 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._act_in_time)
 
     def _act(self) -> None:
+        self._acts_soon = True  # what is fed is acted on below
+        is_hungry = self._feeder.feed()
         self._acts_soon = False
         now = time.monotonic()
         while actions := self._scheduler.actions(now):
@@ -350,6 +355,8 @@ class Dispatcher:
                     self._reply(action, now)
         for callback in self._after_acting:
             callback()
+        if is_hungry:
+            self._act_soon()
         self._set_timer()
 
     def _tell_worker(self, action: Send | TakeBack | EndStream) -> None:
@@ -369,23 +376,12 @@ class Dispatcher:
         if isinstance(outcome, Result):
             if outcome.info is not None and task.call.operation is Operation.DESCRIBE:
                 self._remember(task.call, outcome.info)
-            outcome = Result(
-                outcome.outputs,
-                outcome.run_time_s,
-                outcome.info,
-                outcome.worker or reply.worker or "",
-                reply.queue_time_s + outcome.queue_time_s,
-                outcome.idle_s,
-                outcome.batch_rows,
-                outcome.more,
-            )
+            outcome = reply.result(outcome)
         if not (isinstance(outcome, Result) and outcome.more):
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
             self._statistics.add_run(task, outcome)
-            if task.id in self._are_parts:
-                self._are_parts.discard(task.id)
-            else:
+            if not isinstance(on_done, Part):  # a call in parts counts once
                 waited_s = now - task.submitted_at
                 self._statistics.add_outcome(task.call, outcome, waited_s, time.time())
         if on_done is not None:
@@ -445,7 +441,7 @@ class Dispatcher:
         Calls that have not finished after `grace_s` seconds are answered with Unavailable.
         """
         self._closed = True
-        await self._until(lambda: not self._waiting, grace_s)
+        await self._until(lambda: not self._waiting and not self._feeder, grace_s)
         self.give_up()
         for transport in self._transports:
             transport.stop_workers()
@@ -459,9 +455,11 @@ class Dispatcher:
     def give_up(self) -> None:
         """Take no more calls, and answer those that are open with Unavailable now."""
         self._closed = True
+        error = Unavailable("the farm shut down before the call finished")
+        self._feeder.fail_all(error)
         for task_id, on_done in list(self._waiting.items()):
             self.cancel(task_id)
-            on_done(Unavailable("the farm shut down before the call finished"))
+            on_done(error)
         self._changed.set()
 
     def _tell(self, event: str, worker: WorkerId, text: str) -> None:

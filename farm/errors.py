@@ -25,9 +25,11 @@ class FarmError(Exception):
 
     message: one line that says expected and actual and what to do; clients see it.
     detail: longer text, such as a traceback; for logs and sweep files, protocols do not send it.
+    row: which row of a task of several rows it is about, counted from 0; None: not known.
     """
 
     kinds: ClassVar[dict[str, type[FarmError]]] = {}
+    row: int | None = None
 
     def __init__(self, message: str, *, detail: str = "") -> None:
         super().__init__(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,12 @@ class Farm:
 
     def submit(self, model: str, x: float) -> Future[Result]:
         call = Call(model, Operation.EVALUATE, (np.array([x], dtype=float),))
+        return asyncio.run_coroutine_threadsafe(self.dispatcher.submit(call), self._loop)
+
+    def submit_rows(self, model: str, values: Sequence[float]) -> Future[Result]:
+        """One call of so many rows."""
+        x = np.array(values, dtype=float).reshape(-1, 1)
+        call = Call(model, Operation.EVALUATE, (x,), rows=len(x))
         return asyncio.run_coroutine_threadsafe(self.dispatcher.submit(call), self._loop)
 
     def call(self, model: str, x: float) -> float:

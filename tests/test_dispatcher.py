@@ -32,6 +32,7 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
+from farm.scheduler.feeding import PARTS_A_TURN
 from farm.scheduler.lull import MOST_TURNS
 from farm.scheduler.state import TaskId, WorkerId
 from tests.loops import on_loop, until
@@ -176,8 +177,7 @@ async def test_call_of_many_rows_runs_in_parts_and_is_answered_whole() -> None:
     assert [counted[m].rows for m in ("rows", "cube")] == [5, 5]
     assert [counted[m].executions for m in ("rows", "cube")] == [3, 5]
     assert [counted[m].success.count for m in ("rows", "cube")] == [1, 1]
-    assert not dispatcher._in_parts
-    assert not dispatcher._are_parts
+    assert not dispatcher._feeder
 
 
 @on_loop
@@ -192,8 +192,7 @@ async def test_part_that_fails_fails_the_call_and_takes_the_others_back() -> Non
     await turns()
     assert dispatcher.snapshot()["queues"][0]["queued"] == 0
     assert dispatcher.statistics()["rows"].fail.count == 1
-    assert not dispatcher._in_parts
-    assert not dispatcher._are_parts
+    assert not dispatcher._feeder
 
 
 @on_loop
@@ -211,16 +210,98 @@ async def test_call_in_parts_is_cancelled_as_one() -> None:
 
 
 @on_loop
-async def test_call_in_parts_is_refused_as_one() -> None:
+async def test_call_of_many_rows_is_refused_by_a_full_queue_but_not_by_its_own_parts() -> None:
     dispatcher, transport = up(max_queued=3)
     transport.join(W1, (ROWS,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(99)))
+    await turns()
+    others = [asyncio.create_task(dispatcher.submit(rows(1))) for _ in range(2)]
+    await turns()
     with pytest.raises(Overloaded):
         await dispatcher.submit(rows(9))
     with pytest.raises(InvalidInput, match="no rows"):
         await dispatcher.submit(Call("rows", Operation.EVALUATE, (np.ones((0, 1)),), rows=0))
+    while not waiting.done():
+        await turns()
+        for worker, task_id, call in transport.sent:
+            dispatcher.finished(worker, [(task_id, doubled(call))])
+        transport.sent.clear()
+    assert (await waiting).outputs[0].tolist() == [[2.0 * row] for row in range(99)]
+    await asyncio.gather(*others)
+
+
+class CountedTurns:
+    """Counts what the scheduler is given in each turn of the loop."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.most = 0
+        self._dispatcher = dispatcher
+        self._taken = dispatcher.calls_taken
+
+    def look(self) -> None:
+        self.most = max(self.most, self._dispatcher.calls_taken - self._taken)
+        self._taken = self._dispatcher.calls_taken
+
+
+@on_loop
+async def test_each_turn_of_the_loop_takes_in_a_bounded_number_of_parts() -> None:
+    dispatcher, transport = up()
+    for number in range(300):
+        transport.join(WorkerId(f"w{number}"), (ROWS, CUBE))
+    outcomes: list[object] = []
+    ids = [
+        dispatcher.start_call(rows(1_000_000, model), Hints(client), outcomes.append)
+        for model in ("rows", "cube")
+        for client in "ab"
+    ]
+    counted = CountedTurns(dispatcher)
+    for _ in range(60):
+        await asyncio.sleep(0)
+        counted.look()
+    assert 0 < counted.most <= PARTS_A_TURN
+    assert len(dispatcher._waiting) <= 4 * 2 * 300
+    for task_id in ids:
+        dispatcher.cancel(task_id)
+    assert not dispatcher._waiting
+    assert outcomes == []
+
+
+@on_loop
+async def test_many_rows_are_answered_when_the_farm_ends() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (CUBE,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(1000, "cube")))
     await turns()
-    assert transport.sent == []
-    assert dispatcher.snapshot()["queues"] == []
+    await dispatcher.close(grace_s=0.0)
+    with pytest.raises(Unavailable, match="shut down"):
+        await waiting
+    assert not dispatcher._feeder
+
+
+@on_loop
+async def test_rows_wait_no_longer_than_their_call_may() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (CUBE,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(1000, "cube"), Hints(deadline_s=0.05)))
+    with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.05"):
+        await waiting
+    assert not dispatcher._waiting
+
+
+@on_loop
+async def test_call_of_rows_that_began_in_time_may_take_its_time() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (CUBE,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(20, "cube"), Hints(start_within_s=0.05)))
+    worker, task_id, call = await transport.next()
+    await asyncio.sleep(0.1)
+    dispatcher.finished(worker, [(task_id, doubled(call))])
+    while not waiting.done():
+        await turns()
+        for worker, task_id, call in transport.sent:
+            dispatcher.finished(worker, [(task_id, doubled(call))])
+        transport.sent.clear()
+    assert len((await waiting).outputs[0]) == 20
 
 
 @on_loop

@@ -14,7 +14,7 @@ cannot be read though its message can becomes an error in its place: it is answe
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -35,13 +35,11 @@ from farm.call import (
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, error_named
 from farm.protocols.wire_arrays import (
     ArrayWriter,
-    Form,
     array_at,
     column_at,
-    form_of,
-    have_form,
 )
 from farm.protocols.wire_arrays import Buffer as Buffer
+from farm.protocols.wire_runs import is_plain, runs_of_answers, runs_of_calls
 
 VERSION = 1
 
@@ -91,12 +89,16 @@ class Message(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A supervisor's word on a worker that died; running: None when that cannot be told."""
+    """A supervisor's word on a worker that died; running: None when that cannot be told.
+
+    row: of a run of rows the one that was running, if that is known.
+    """
 
     worker: str
     reason: str
     running: list[int] | None
     time_limit: bool
+    row: int | None = None
 
 
 def encode(
@@ -161,40 +163,13 @@ def encode_calls(
     writer = ArrayWriter()
     rows: list[Any] = []
     tasks = list(tasks)
-    for run in _runs_of_calls(tasks) if len(tasks) >= WORTH_A_GROUP else [tasks]:
+    for run in runs_of_calls(tasks) if len(tasks) >= WORTH_A_GROUP else [tasks]:
         if len(run) >= WORTH_A_GROUP:
             rows.append(_call_group(writer, run))
         else:
             rows.extend([_call_row(writer, task_id, call) for task_id, call in run])
     said = None if hints is None else [hints.client, hints.priority, hints.deadline_s]
     return encode(kind, [said, rows], b"".join(writer.inline), writer.large)
-
-
-def _runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int, Call]]]:
-    """The tasks in their order, those together that a group can tell."""
-    run: list[tuple[int, Call]] = []
-    first: Call | None = None
-    form: Form | None = None
-    for task in tasks:
-        call = task[1]
-        plain = call.derivative is None and call.rows is None
-        if (
-            first is not None
-            and form is not None
-            and plain
-            and call.operation is first.operation
-            and call.model == first.model
-            and call.config == first.config
-            and have_form(call.inputs, form)
-        ):
-            run.append(task)
-            continue
-        if run:
-            yield run
-        run, first = [task], call
-        form = form_of(call.inputs) if plain else None
-    if run:
-        yield run
 
 
 def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
@@ -316,7 +291,7 @@ def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
     errors: list[Any] = []
     answers = list(answers)
     many = len(answers) >= WORTH_A_GROUP
-    runs: Iterable[list[tuple[int, Any]]] = _runs_of_answers(answers) if many else [answers]
+    runs: Iterable[list[tuple[int, Any]]] = runs_of_answers(answers) if many else [answers]
     for run in runs:
         if len(run) >= WORTH_A_GROUP:
             results.append(_result_group(writer, run))
@@ -328,48 +303,23 @@ def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
                     continue
                 except TypeError as error:
                     outcome = InvalidOutput(f"the model's answer cannot be sent: {error}")
-            texts = (type(outcome).__name__, outcome.message, outcome.detail)
-            errors.append([task_id, *(t.encode("utf-8", "replace").decode() for t in texts)])
+            errors.append([task_id, *_error_row(outcome)])
     return encode(Kind.ANSWERS, [results, errors], b"".join(writer.inline), writer.large)
-
-
-def _runs_of_answers(
-    answers: Iterable[tuple[int, Outcome]],
-) -> Iterator[list[tuple[int, Any]]]:
-    """The answers in their order, those together that a group can tell: all of them results."""
-    run: list[tuple[int, Outcome]] = []
-    worker, batch_rows = "", 1
-    form: Form | None = None
-    for answer in answers:
-        outcome = answer[1]
-        if (
-            form is not None
-            and isinstance(outcome, Result)
-            and outcome.info is None
-            and outcome.worker == worker
-            and outcome.batch_rows == batch_rows
-            and not outcome.more
-            and have_form(outcome.outputs, form)
-        ):
-            run.append(answer)
-            continue
-        if run:
-            yield run
-        run, form = [answer], None
-        if isinstance(outcome, Result) and outcome.info is None and not outcome.more:
-            worker, batch_rows = outcome.worker, outcome.batch_rows
-            form = form_of(outcome.outputs)
-    if run:
-        yield run
 
 
 def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
     arrays = [writer.put(a) for a in result.outputs]
     row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
-    if result.info is not None or result.worker or result.batch_rows != 1 or result.more:
+    if not is_plain(result) or result.worker or result.batch_rows != 1:
         info = None if result.info is None else result.info.to_json()
-        row += [result.worker, info, result.batch_rows, result.more]
+        failed = None if result.failed is None else _error_row(result.failed)
+        row += [result.worker, info, result.batch_rows, result.more, failed]
     return row
+
+
+def _error_row(error: FarmError) -> list[str]:
+    texts = (type(error).__name__, error.message, error.detail)
+    return [text.encode("utf-8", "replace").decode() for text in texts]
 
 
 def _result_group(writer: ArrayWriter, run: Sequence[tuple[int, Result]]) -> list[Any]:
@@ -449,10 +399,12 @@ def _result(message: Message, row: list[Any]) -> Result:
     _check_times(queue_time_s, 0.0)
     if len(row) == 5:
         return Result(outputs, run_time_s, None, "", queue_time_s, idle_s)
-    worker, info, batch_rows, more = row[5:]
+    worker, info, batch_rows, more, failed = row[5:]
     known = None if info is None else ModelInfo.from_json(info)
     rows, more = _rows(batch_rows), bool(more)
-    return Result(outputs, run_time_s, known, _text(worker), queue_time_s, idle_s, rows, more)
+    error = None if failed is None else error_named(*map(_text, failed))
+    name = _text(worker)
+    return Result(outputs, run_time_s, known, name, queue_time_s, idle_s, rows, more, error)
 
 
 # The rest
@@ -485,9 +437,10 @@ def decode_loss(message: Message) -> Loss | None:
     if message.data is None:
         return None
     try:
-        worker, reason, running, time_limit = message.data
+        worker, reason, running, time_limit, row = message.data
         ids = None if running is None else [_id(i) for i in running]
-        return Loss(_text(worker), _text(reason), ids, bool(time_limit))
+        at = None if row is None else _id(row)
+        return Loss(_text(worker), _text(reason), ids, bool(time_limit), at)
     except _MALFORMED as error:
         raise _malformed("LOST message", error) from None
 

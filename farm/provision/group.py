@@ -98,7 +98,9 @@ class Group(Child):
             if "running" in facts:
                 tasks = facts["running"]
                 assert isinstance(tasks, list)
-                self._running = Running(tuple(tasks), time.monotonic())
+                row = facts.get("row", 0)
+                assert isinstance(row, int)
+                self._running = Running(tuple(tasks), time.monotonic(), row)
             pid = facts.get("pid")
             if isinstance(pid, int) and facts.get("host") == self._host:
                 self._ranks_here[pid] = ProcessStops(pid)

@@ -63,7 +63,13 @@ class Reports(Protocol):
     """The supervisor's line to the dispatcher."""
 
     def lost(
-        self, worker: str, reason: str, *, running: Sequence[int] | None, time_limit: bool = False
+        self,
+        worker: str,
+        reason: str,
+        *,
+        running: Sequence[int] | None,
+        row: int | None = None,
+        time_limit: bool = False,
     ) -> None: ...
 
     def stop_asked(self) -> bool: ...
@@ -350,8 +356,8 @@ class Workers:
     def _report(self, child: Child, reason: str, *, time_limit: bool = False) -> None:
         if child.worker and not child.done:
             running = child.running()
-            tasks = None if running is None else running.tasks
-            self._reports.lost(child.worker, reason, running=tasks, time_limit=time_limit)
+            tasks, row = (None, None) if running is None else (running.tasks, running.row)
+            self._reports.lost(child.worker, reason, running=tasks, row=row, time_limit=time_limit)
 
     def _start(self, seat: _Seat, now: float) -> None:
         settings = self.settings

@@ -27,10 +27,10 @@ from farm.model import Model
 from farm.provision import allocation
 from farm.provision.record import RunRecord
 from farm.transports.connection import read_connection
-from farm.transports.zmq_worker import EXIT_ORPHANED, OnStart, WorkerHost
+from farm.transports.zmq_worker import EXIT_ORPHANED, WorkerHost
 from farm.worker.freed_memory import keep_freed_memory
 from farm.worker.load import LoadError, load_models
-from farm.worker.run import Runner
+from farm.worker.run import OnStart, Runner
 
 EXIT_NOT_LOADED = 78
 """Exit status when the models cannot be had (EX_CONFIG): another try would end the same way."""

@@ -130,10 +130,10 @@ class Host:
         elif "error" in facts:
             print(f"farm: error: {facts['error']}", file=sys.stderr, flush=True)
 
-    def _on_start(self, tasks: Sequence[int]) -> None:
+    def _on_start(self, tasks: Sequence[int], row: int = 0) -> None:
         self._running = list(tasks)
         if self._talk is not None:
-            self._talk.say(running=self._running)
+            self._talk.say(running=self._running, row=row)
 
     def _stuck(self) -> None:
         if len(self._running) > 1:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 TASKS_KEPT = 1000
 """Task ids there is room for; of a larger batch only the number is kept."""
 
-VERSION, SINCE, COUNT, TASKS = range(4)
-"""Positions of 64-bit words: version, start in ns of the monotonic clock, number of tasks, ids."""
+VERSION, SINCE, COUNT, ROW, TASKS = range(5)
+"""Positions of 64-bit words: version, start in ns of the monotonic clock, tasks, row, their ids."""
 
 SIZE = 8 * (TASKS + TASKS_KEPT)
 
@@ -25,10 +25,12 @@ class Running:
 
     tasks: None when there are more than the record has room for.
     since_s: on the monotonic clock, which is the same for all processes of a machine.
+    row: of a run of rows the one that runs, since then.
     """
 
     tasks: tuple[int, ...] | None
     since_s: float
+    row: int = 0
 
 
 class RunRecord:
@@ -53,13 +55,14 @@ class RunRecord:
         os.write(descriptor, bytes(SIZE))
         return cls(descriptor)
 
-    def write(self, tasks: Sequence[int]) -> None:
-        """These tasks begin now; none: the process is idle."""
+    def write(self, tasks: Sequence[int], row: int = 0, /) -> None:
+        """These tasks begin now, or this row of one; none: the process is idle."""
         words = self._words
         count = len(tasks)
         words[VERSION] += 1
         words[SINCE] = time.monotonic_ns()
         words[COUNT] = count
+        words[ROW] = row
         if count == 1:
             words[TASKS] = tasks[0]
         elif count <= TASKS_KEPT:
@@ -75,9 +78,10 @@ class RunRecord:
                 continue
             since_s = words[SINCE] / 1e9
             count = words[COUNT]
+            row = words[ROW]
             tasks = tuple(words[TASKS : TASKS + count]) if count <= TASKS_KEPT else None
             if words[VERSION] == version:
-                return Running(tasks, since_s)
+                return Running(tasks, since_s, row)
         return None
 
     def close(self) -> None:

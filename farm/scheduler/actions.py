@@ -31,6 +31,20 @@ class Reply:
     queue_time_s: float
     worker: WorkerId | None
 
+    def result(self, of: Result) -> Result:
+        """The worker's result with what only the farm knows: who that was, the time in queues."""
+        return Result(
+            of.outputs,
+            of.run_time_s,
+            of.info,
+            of.worker or self.worker or "",
+            self.queue_time_s + of.queue_time_s,
+            of.idle_s,
+            of.batch_rows,
+            of.more,
+            of.failed,
+        )
+
 
 @dataclass(slots=True)
 class TakeBack:

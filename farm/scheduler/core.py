@@ -10,20 +10,19 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, cast
 
-from farm.call import Call, ModelInfo, Result
+from farm.call import Call, ModelInfo, Operation, Result
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
     ModelNotFound,
     Overloaded,
-    TimeLimitExceeded,
-    WorkerLost,
 )
-from farm.scheduler.actions import Action, EndStream, Outcome, Reply, Send, TakeBack
+from farm.scheduler.actions import Action, EndStream, Outcome, Reply, Send
 from farm.scheduler.batching import batch_key, linger_after, lingers, take_batch
 from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
 from farm.scheduler.deadlines import Deadlines
 from farm.scheduler.invariants import check
+from farm.scheduler.losses import error_for_loss
 from farm.scheduler.placement import NO_END, Pool, depth_for, has_room, leave_room, worker_for
 from farm.scheduler.queues import Clients, ModelQueues, Queue
 from farm.scheduler.snapshot import snapshot
@@ -80,9 +79,13 @@ class Scheduler:
         priority: int = 0,
         deadline: float | None = None,
         start_by: float | None = None,
+        lost_on: tuple[str, ...] = (),
         now: float,
     ) -> TaskId:
-        """Take a call in. Raises ModelNotFound or Overloaded, and then keeps nothing of it."""
+        """Take a call in. Raises ModelNotFound or Overloaded, and then keeps nothing of it.
+
+        lost_on: losses that count for it already, as of a row of a run that was lost.
+        """
         model = self._models.get(call.model)
         if model is None:
             raise ModelNotFound(f"no worker has served model {call.model!r} yet")
@@ -107,6 +110,7 @@ class Scheduler:
             now,
             batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
         )
+        task.lost_on = lost_on
         self._tasks[task.id] = task
         account.active += 1
         if deadline is not None:
@@ -179,6 +183,7 @@ class Scheduler:
         reason: str,
         *,
         running: Iterable[TaskId] | None = None,
+        row: int | None = None,
         drained: bool = False,
         time_limit: bool = False,
         reclaimed: bool = False,
@@ -187,7 +192,8 @@ class Scheduler:
         """A worker is gone; its tasks go back to their queues, before all younger ones.
 
         running: the tasks it was running when it died, if that is known; they count an attempt,
-        and so do, if it is not known, those sent first. drained: it left in order, none counts.
+        and so do, if it is not known, those sent first. row: of a run of rows the one that it was
+        running, if that is known. drained: it left in order, none counts.
         time_limit: it was killed because `running` took too long, which running again won't mend.
         reclaimed: its machine was taken away while it drained, which is nobody's fault: what may
         run again counts no attempt. What is not repeatable counts as run, unless drained.
@@ -217,7 +223,7 @@ class Scheduler:
             may_have_run = not (task.queue.repeatable or drained)
             if may_have_run or (task.id in guilty and not reclaimed):
                 late = time_limit and task.id in guilty
-                self._lost(task, worker_id, reason, time_limit=late, now=now)
+                self._lost(task, worker_id, reason, now=now, time_limit=late, row=row)
             else:
                 self._go_back(task, worker_id)
 
@@ -226,6 +232,7 @@ class Scheduler:
         worker = self._workers.get(worker_id)
         if worker is None:
             return
+        worker.pool.slots += slots - worker.slots
         worker.slots = slots
         worker.most_slots = max(worker.most_slots, slots)
         # What it was asked for before may have been lost with a connection: ask anew if need be.
@@ -316,7 +323,7 @@ class Scheduler:
             task = worker.held.get(task_id)
             if task is not None:
                 release(task, worker)
-                self._lost(task, worker_id, reason, time_limit=False, now=now)
+                self._lost(task, worker_id, reason, now=now)
         self._to_fill[worker.pool] = None
 
     # What to do
@@ -340,24 +347,23 @@ class Scheduler:
             pools, self._to_fill = self._to_fill, {}
             if self._queued:
                 out += self._fill(pools, now)
-            for pool in self._pools.values():
-                if pool.behind:
-                    out += self._ask_for_idle(pools, now)
-                    break
+            donors = [pool for pool in self._pools.values() if pool.behind]
+            if donors:
+                asks = [for_idle(pool, donors, now) for pool in pools]
+                out += [ask for ask in asks if ask is not None]
         if self._to_ask:
             workers, self._to_ask = self._to_ask, {}
             asks = [in_vain(worker) for worker in workers]
             out += [ask for ask in asks if ask is not None]
         return out
 
-    def _ask_for_idle(self, pools: Iterable[Pool], now: float) -> list[TakeBack]:
-        donors = [pool for pool in self._pools.values() if pool.behind]
-        asks = [for_idle(pool, donors, now) for pool in pools]
-        return [ask for ask in asks if ask is not None]
-
     def has_idle(self) -> bool:
         """Whether some worker has a free slot."""
         return any(pool.has_idle() for pool in self._pools.values())
+
+    def queue(self, model: str, operation: Operation) -> Queue:
+        """The queue of a model that is known, for its run times and workers."""
+        return self._models[model].by_operation[operation]
 
     def wakeup(self) -> float | None:
         """When to call `actions` next if no fact comes before; None: never."""
@@ -451,33 +457,26 @@ class Scheduler:
         self, task: Task, outcome: Outcome, waited_s: float, worker: WorkerId | None
     ) -> None:
         self._replies.append(Reply(task, outcome, waited_s, worker))
-        if isinstance(outcome, FarmError):
+        if isinstance(outcome, FarmError) or outcome.failed is not None:
             task.queue.failed += 1
         else:
             task.queue.done += 1
 
     def _lost(
-        self, task: Task, worker: WorkerId, reason: str, *, time_limit: bool, now: float
+        self,
+        task: Task,
+        worker: WorkerId,
+        reason: str,
+        *,
+        now: float,
+        time_limit: bool = False,
+        row: int | None = None,
     ) -> None:
         """Back to the queue with a task that a worker may have run in vain, or end it."""
         task.lost_on += (f"{worker} ({reason})",)
-        error: FarmError | None = None
-        if time_limit:
-            error = TimeLimitExceeded(f"worker {worker} was killed: {reason}")
-        elif not task.queue.repeatable:
-            error = WorkerLost(
-                f"worker {task.lost_on[0]} may have run this call before it was lost, and model "
-                f"{task.call.model!r} is not repeatable"
-            )
-        elif task.answers:
-            error = WorkerLost(
-                f"worker {worker} was lost ({reason}) after {task.answers} answers of a stream, "
-                "which cannot begin anew"
-            )
-        elif len(task.lost_on) > self.retries:
-            error = WorkerLost(
-                f"the call was lost {len(task.lost_on)} times, with " + ", ".join(task.lost_on)
-            )
+        error = error_for_loss(
+            task, worker, reason, time_limit=time_limit, row=row, retries=self.retries
+        )
         if error is None or task.abandoned:
             task.batch_key = None  # it runs alone from now on, so that only the guilty fail
             self._go_back(task, worker)

@@ -37,7 +37,9 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
         worker.pool.moved(worker)
     if worker.busy_since is None:
         worker.busy_since = now
-    row_charge_s = (queue.run_times.mean or UNKNOWN_CHARGE_S) / rows
+    row_charge_s = queue.run_times.mean or UNKNOWN_CHARGE_S
+    if queue.max_batch > 1:  # one evaluation for all rows
+        row_charge_s /= rows
     for task in batch:
         account = task.account
         if account.used_s > accounts.virtual_s:
@@ -95,7 +97,8 @@ def charge_run(task: Task, worker: Worker, result: Result, now: float) -> None:
         times.add(run_time_s)
     elif not lot.timed:  # the calls of a batch all tell of one run
         lot.timed = True
-        times.add(run_time_s)
+        rows = task.rows if task.queue.max_batch == 1 else 1  # evaluated one by one
+        times.add(run_time_s if rows == 1 else run_time_s / max(1, result.rows_done(rows)))
 
 
 def charge_estimate(task: Task) -> None:

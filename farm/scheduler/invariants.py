@@ -42,6 +42,7 @@ def check(
         assert sorted(w.id for w in pool.fullest_first()) == sorted(w.id for w in members), (
             "a pool's index holds each of its workers once"
         )
+        assert pool.slots == sum(w.slots for w in members), "a pool counts their slots"
         assert pool.behind == sum(w.behind for w in members), "a pool counts what waits at it"
         assert all(pool in model.pools for model in pool.queues), "its models know the pool"
 

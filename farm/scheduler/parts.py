@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from itertools import pairwise
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
-from farm.call import Call, Result
+from farm.call import Array, Call, ModelInfo, Result
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -18,89 +16,118 @@ from farm.errors import (
     TimeLimitExceeded,
     WorkerLost,
 )
+from farm.model import as_declared
 from farm.scheduler.actions import Outcome
 
 OF_ROWS = (InvalidInput, InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLost)
 """Errors that some rows meet and others may not."""
 
 
-def cut(call: Call, most: int) -> list[Call]:
-    """The call's rows in their order, in parts of at most `most` rows and about equal size.
+class Rows(Protocol):
+    """Many rows that somebody asks for, and who is told of their outcomes."""
 
-    The parts' arrays are views of the call's.
-    """
-    rows = call.rows or 1
-    count = -(-rows // most)
-    edges = [rows * k // count for k in range(count + 1)]
-    return [
-        replace(call, rows=end - start, inputs=tuple(array[start:end] for array in call.inputs))
-        for start, end in pairwise(edges)
-    ]
+    row_bytes: int
+
+    def __len__(self) -> int: ...
+
+    def part(self, first: int, most: int) -> Call:
+        """The call of the rows from `first` on, at most `most` of them and at least one.
+
+        Raises FarmError if row `first` cannot be asked for.
+        """
+
+    def done(self, first: int, end: int, result: Result) -> None:
+        """Rows `first` to `end` have this result. Raises FarmError if it is of no use."""
+
+    def failed(self, first: int, end: int, error: FarmError) -> bool:
+        """Rows `first` to `end` failed; False means that nobody wants the others now."""
+
+    def finished(self) -> None:
+        """Every row has its outcome."""
 
 
 class Whole:
-    """Waits for the outcomes of all parts, and tells one: theirs together, or the first error.
+    """The rows of one call, whose results are joined into one; the first error is the call's."""
 
-    rows: how many each part has, so that the error can say which rows it is about.
-    """
-
-    def __init__(self, rows: Sequence[int], on_done: Callable[[Outcome], None]) -> None:
-        self._rows = rows
-        self._results: list[Result | None] = [None] * len(rows)
-        self._missing = len(rows)
+    def __init__(
+        self, call: Call, info: ModelInfo | None, on_done: Callable[[Outcome], None]
+    ) -> None:
+        """`info` is the model's description if it is known; parts are then in declared dtypes."""
+        self._call = call
+        self._info = info if info is not None and info.max_batch > 1 else None
         self._on_done = on_done
+        self._outputs: tuple[Array, ...] = ()
+        self._run_time_s = 0.0
+        self._queue_time_s = 0.0
+        self._batch_rows = 1
+        self._workers: set[str] = set()
+        self.row_bytes = sum([array[:1].nbytes for array in call.inputs])
 
-    def part(self, number: int) -> Callable[[Outcome], None]:
-        """What is to be called with the outcome of one part."""
-        return partial(self._done, number)
+    def __len__(self) -> int:
+        return self._call.rows or 1
 
-    def _done(self, number: int, outcome: Outcome) -> None:
-        if not self._missing:
-            return  # it has failed, and who asked has been told
-        if isinstance(outcome, FarmError):
-            self._missing = 0
-            self._on_done(self._placed(outcome, number))
-            return
-        self._results[number] = outcome
-        self._missing -= 1
-        if not self._missing:
-            try:
-                outcome = joined([result for result in self._results if result is not None])
-            except InvalidOutput as error:
-                outcome = error
-            self._on_done(outcome)
+    def part(self, first: int, most: int) -> Call:
+        """A call of views of the whole call's arrays."""
+        call = self._call
+        end = min(first + most, len(self))
+        inputs = tuple([array[first:end] for array in call.inputs])
+        part = Call(call.model, call.operation, inputs, call.config, rows=end - first)
+        return part if self._info is None else as_declared(part, self._info)
 
-    def _placed(self, error: FarmError, number: int) -> FarmError:
-        """The error of a part, with its rows where these are what is wrong."""
-        if not isinstance(error, OF_ROWS):
-            return error
-        first = sum(self._rows[:number])
-        last = first + self._rows[number] - 1
-        where = f"row {first}" if first == last else f"rows {first} to {last}"
-        return type(error)(f"{where}: {error.message}", detail=error.detail)
+    def done(self, first: int, end: int, result: Result) -> None:
+        """Copy the rows to their place in the outputs.
 
+        Raises InvalidOutput if outputs whose sizes vary are not of one shape: no array holds them.
+        """
+        if not self._workers:
+            self._outputs = self._allocated(result)
+        for number, (whole, part) in enumerate(zip(self._outputs, result.outputs, strict=True)):
+            if whole.shape[1:] != part.shape[1:]:
+                raise _unlike(number, whole, part)
+            whole[first:end] = part
+        self._run_time_s += result.run_time_s
+        self._queue_time_s = max(self._queue_time_s, result.queue_time_s)
+        self._batch_rows = max(self._batch_rows, result.batch_rows)
+        self._workers.add(result.worker)
 
-def joined(results: list[Result]) -> Result:
-    """The answer to a call from those to its parts, in their order.
-
-    Raises InvalidOutput where outputs whose sizes vary are not of one shape: no array holds them.
-
-    run_time_s: seconds in the model, of all parts; queue_time_s: until the last part began.
-    """
-    columns = list(zip(*[result.outputs for result in results], strict=True))
-    for number, column in enumerate(columns):
-        shapes = {array.shape[1:] for array in column}
-        if len(shapes) > 1:
-            found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+    def _allocated(self, result: Result) -> tuple[Array, ...]:
+        try:
+            return tuple([np.empty((len(self), *a.shape[1:]), a.dtype) for a in result.outputs])
+        except (MemoryError, ValueError):
+            row_bytes = sum([array[:1].nbytes for array in result.outputs])
             raise InvalidOutput(
-                f"output {number} has rows of the shapes {found}, which are no array; "
-                "ask for these rows one by one"
-            )
-    workers = {result.worker for result in results}
-    return Result(
-        tuple(np.concatenate(column) for column in columns),
-        run_time_s=sum(result.run_time_s for result in results),
-        worker=workers.pop() if len(workers) == 1 else f"{len(workers)} workers",
-        queue_time_s=max(result.queue_time_s for result in results),
-        batch_rows=max(result.batch_rows for result in results),
+                f"the answer has {len(self)} rows of {row_bytes} bytes, "
+                "more than this machine can hold; ask for fewer rows a call"
+            ) from None
+
+    def failed(self, first: int, end: int, error: FarmError) -> bool:
+        """Answer the call with the error, and with its rows if these are what is wrong."""
+        if isinstance(error, OF_ROWS):
+            where = f"row {first}" if end == first + 1 else f"rows {first} to {end - 1}"
+            error = type(error)(f"{where}: {error.message}", detail=error.detail)
+        self._on_done(error)
+        return False
+
+    def finished(self) -> None:
+        """Answer the call.
+
+        run_time_s: seconds in the model, of all parts; queue_time_s: until the last part began.
+        """
+        workers = self._workers
+        result = Result(
+            self._outputs,
+            run_time_s=self._run_time_s,
+            worker=next(iter(workers)) if len(workers) == 1 else f"{len(workers)} workers",
+            queue_time_s=self._queue_time_s,
+            batch_rows=self._batch_rows,
+        )
+        self._on_done(result)
+
+
+def _unlike(number: int, whole: Array, part: Array) -> InvalidOutput:
+    found = sorted([whole.shape[1:], part.shape[1:]])
+    shapes = " and ".join(str(list(shape)) for shape in found)
+    return InvalidOutput(
+        f"output {number} has rows of the shapes {shapes}, which are no array; "
+        "ask for these rows one by one"
     )

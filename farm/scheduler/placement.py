@@ -74,6 +74,7 @@ class Pool:
         self.models = models
         self.queues = queues
         self.size = 0
+        self.slots = 0
         self.behind = 0
         self.recheck_at: float | None = None
         self.is_ending = False  # some worker has an end
@@ -84,6 +85,7 @@ class Pool:
     def add(self, worker: Worker) -> None:
         """Take in a worker that holds nothing."""
         self.size += 1
+        self.slots += worker.slots
         insort(self._lifetimes, worker.lifetime_s)
         self.is_ending = self._lifetimes[0] < NO_END
         worker.level = 0 if worker.slots else ANY_LEVEL
@@ -92,6 +94,7 @@ class Pool:
     def remove(self, worker: Worker) -> None:
         """Let a worker go."""
         self.size -= 1
+        self.slots -= worker.slots
         self.behind -= worker.behind
         del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
         self.is_ending = self.size > 0 and self._lifetimes[0] < NO_END
@@ -182,7 +185,10 @@ def depth_for(head: Task) -> int:
         return ANY_LEVEL
     if head.lost_on or not queue.repeatable:
         return 1
-    return 1 + queue.run_times.prefetch
+    times = queue.run_times
+    if head.rows > 1 and queue.max_batch == 1:  # a run of rows
+        return 1 + times.prefetch_for(times.of_rows(head.rows))
+    return 1 + times.prefetch
 
 
 def has_room(queue: Queue, pools: Collection[Pool]) -> bool:

@@ -301,6 +301,10 @@ class ModelQueues:
         self.waiting: dict[Queue, None] = {}
         self.by_operation = {operation: Queue(self, operation) for operation in Operation}
 
+    def slots(self) -> int:
+        """How many calls its workers run at once."""
+        return sum([pool.slots for pool in self.pools])
+
     def learn(self, model: ModelInfo) -> None:
         """Take over what a worker says of the model; of several that differ, what suits all."""
         evaluate = self.by_operation[Operation.EVALUATE]

@@ -24,6 +24,9 @@ MAX_PREFETCH = 256
 LONG_RUN_ROUND_TRIPS = 50
 """A call longer than this many round trips gains nothing from prefetching (simulated)."""
 
+SHORTEST_RUN_S = 1e-6
+"""No evaluation of one row in a run of rows is taken to be shorter."""
+
 
 SPARE = 4 / 3
 """Where several wait, so many times what the known round trip needs: it may be a quarter longer."""
@@ -172,6 +175,7 @@ class Worker:
 class RunTimes:
     """The last run times of one class of calls, model and operation, and what follows from them.
 
+    A run is one evaluation: of a call, of a batch, or of one row of a run of rows.
     mean: seconds, 0 while no run is known; prefetch: how many lots may wait behind a running one;
     round_trip_s: what sending out and answering take without the run, 1 ms until it is measured.
     """
@@ -199,13 +203,20 @@ class RunTimes:
         self._sum += seconds
         self.count += 1
         mean = self.mean = max(self._sum, 0.0) / len(last)
-        if mean > LONG_RUN_ROUND_TRIPS * self.round_trip_s:
-            self.prefetch = 0
-        elif mean * MAX_PREFETCH <= self.round_trip_s:
-            self.prefetch = MAX_PREFETCH
-        else:
-            lots = self.round_trip_s / mean
-            self.prefetch = min(MAX_PREFETCH, math.ceil(lots if lots < 3 else SPARE * lots))
+        self.prefetch = self.prefetch_for(mean)
+
+    def of_rows(self, rows: int) -> float:
+        """Seconds that so many rows take which are evaluated one after another."""
+        return rows * max(self.mean, SHORTEST_RUN_S)
+
+    def prefetch_for(self, seconds: float) -> int:
+        """How many lots that run so long may wait behind a running one."""
+        if seconds > LONG_RUN_ROUND_TRIPS * self.round_trip_s:
+            return 0
+        if seconds * MAX_PREFETCH <= self.round_trip_s:
+            return MAX_PREFETCH
+        lots = self.round_trip_s / seconds
+        return min(MAX_PREFETCH, math.ceil(lots if lots < 3 else SPARE * lots))
 
     def add_round_trip(self, seconds: float) -> None:
         """Take note of one measured round trip: time from sending to answer, less the run.

@@ -45,18 +45,23 @@ class ModelStatistics:
     by_batch: dict[int, Duration] = field(default_factory=dict)
     last: float = 0.0
 
-    def add_run(self, rows: int, result: Result) -> None:
-        """Take note of the rows of one task, as they ran."""
-        # All tasks of a run tell of it: each counts for its share.
-        batch_rows = max(result.batch_rows, rows)
-        share = rows / batch_rows
-        self.compute.seconds += share * result.run_time_s
+    def add_run(self, rows: int, result: Result, *, one_by_one: bool = False) -> None:
+        """Take note of the rows of one task, as they ran: together, or one after another."""
+        run_time_s = result.run_time_s
+        if one_by_one:
+            rows = result.rows_done(rows)
+            batch_rows, share = 1, float(rows)
+        else:  # all tasks of a run tell of it: each counts for its share
+            batch_rows = max(result.batch_rows, rows)
+            share = rows / batch_rows
+            run_time_s *= share
+        self.compute.seconds += run_time_s
         self.rows += rows
         self.executions += share
         of_size = self.by_batch.get(batch_rows)
         if of_size is None:
             of_size = self.by_batch[batch_rows] = Duration()
-        of_size.add(share * result.run_time_s, share)
+        of_size.add(run_time_s, share)
 
     def add_outcome(self, outcome: Result | FarmError, waited_s: float, today: float) -> None:
         """Take note of what became of a call, after so many seconds; `today` is Unix time."""
@@ -78,7 +83,8 @@ class Statistics:
     def add_run(self, task: Task, outcome: Result | FarmError) -> None:
         """Take note of how a task ran, which is a call or a part of one."""
         if isinstance(outcome, Result) and task.call.operation is not Operation.DESCRIBE:
-            self._of(task.call).add_run(task.rows, outcome)
+            one_by_one = task.rows > 1 and task.queue.max_batch == 1
+            self._of(task.call).add_run(task.rows, outcome, one_by_one=one_by_one)
 
     def add_outcome(
         self, call: Call, outcome: Result | FarmError, waited_s: float, today: float

@@ -51,7 +51,9 @@ class _Worker:
             ids = [task_id for task_id, _ in batch]
             calls = [call for _, (call, _) in batch]
             cancelled = self._is_unwanted(ids)
-            for outcomes in self.runner.run(calls, claim=self._claimer(ids), cancelled=cancelled):
+            for outcomes in self.runner.run(
+                calls, None, self._claimer(ids), cancelled, lambda _: self.stopped
+            ):
                 tell([(ids[i], self._timed(outcome, batch[i][1][1])) for i, outcome in outcomes])
             with self.lock:
                 self.unwanted.difference_update(ids)

@@ -227,6 +227,7 @@ class Peers:
             worker,
             loss.reason,
             running=None if loss.running is None else map(TaskId, loss.running),
+            row=loss.row,
             time_limit=loss.time_limit,
             reclaimed=reclaimed,
         )

@@ -13,7 +13,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import zmq
 
@@ -24,7 +24,7 @@ from farm.protocols.wire import Buffer, Kind
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
 from farm.transports.zmq_socket import dial, has_message, receive, send
-from farm.worker.run import Runner, timed
+from farm.worker.run import OnStart, Runner, timed
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +46,12 @@ INTRODUCE_EVERY_S = 5.0
 EXIT_ORPHANED = 75
 """Exit status of a worker that ends itself because its dispatcher is gone (EX_TEMPFAIL)."""
 
-OnStart = Callable[[Sequence[int]], None]
-
 
 class WorkerHost:
     """Dials in, joins, and answers calls with a Runner until drained.
 
-    on_start: gets the ids of the tasks about to run, and none when nothing runs.
+    on_start: gets the ids of the tasks about to run, and none when nothing runs; and the row, of a
+    run of rows.
     lost_after_s: silence of the dispatcher after which the worker ends itself.
     """
 
@@ -165,16 +164,20 @@ class WorkerHost:
                 self._running.update([ids[i] for i in mine])
                 return mine
 
-        def started(positions: Sequence[int]) -> None:
-            self._began_at = time.perf_counter()
+        def started(positions: Sequence[int], row: int = 0) -> None:
+            if not row:
+                self._began_at = time.perf_counter()
             if self._on_start is not None:
-                self._on_start([ids[i] for i in positions])
+                self._on_start([ids[i] for i in positions], row)
+
+        def ends_early(position: int) -> bool:
+            return self._drain_asked
 
         def unwanted(position: int) -> bool:
             return ids[position] in self._unwanted
 
         calls = [call for _, (call, _) in batch]
-        for outcomes in self._runner.run(calls, started, claim, unwanted):
+        for outcomes in self._runner.run(calls, started, claim, unwanted, ends_early):
             now = time.perf_counter()
             with self._lock:
                 if not self._answers:
@@ -377,11 +380,16 @@ class Reporter:
         reason: str,
         *,
         running: Sequence[int] | None,
+        row: int | None = None,
         time_limit: bool = False,
     ) -> None:
-        """Worker `worker` died, or is about to be killed, while it ran the tasks `running`."""
+        """Worker `worker` died, or is about to be killed, while it ran the tasks `running`.
+
+        row: of a run of rows the one that it was running.
+        """
         ids = None if running is None else list(running)
-        self._socket.send_multipart(wire.encode_loss(wire.Loss(worker, reason, ids, time_limit)))
+        loss = wire.Loss(worker, reason, ids, time_limit, row)
+        self._socket.send_multipart(wire.encode_loss(loss))
 
     def stop_asked(self) -> bool:
         """Whether the dispatcher has asked for everything to end; to be asked now and then."""

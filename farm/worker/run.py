@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from farm.model import (
     inputs_for,
     shape_of,
 )
+from farm.scheduler.feeding import RUN_BYTES, RUN_S
 
 Outcome = Result | FarmError
 
@@ -58,7 +59,15 @@ def timed(result: Result, queue_time_s: float, idle_s: float = -1.0) -> Result:
         idle_s,
         result.batch_rows,
         result.more,
+        result.failed,
     )
+
+
+class OnStart(Protocol):
+    """Is told what is about to run."""
+
+    def __call__(self, positions: Sequence[int], row: int = 0, /) -> None:
+        """These calls; of a run of rows its row `row`."""
 
 
 class Runner:
@@ -88,9 +97,7 @@ class Runner:
             infos.append(outcome.info)
         return tuple(infos)
 
-    def execute(
-        self, calls: Sequence[Call], on_start: Callable[[Sequence[int]], None] | None = None
-    ) -> list[Outcome]:
+    def execute(self, calls: Sequence[Call], on_start: OnStart | None = None) -> list[Outcome]:
         """The outcome of each call, in their order; see `run`."""
         outcomes: dict[int, Outcome] = {}
         for finished in self.run(calls, on_start):
@@ -100,9 +107,10 @@ class Runner:
     def run(
         self,
         calls: Sequence[Call],
-        on_start: Callable[[Sequence[int]], None] | None = None,
+        on_start: OnStart | None = None,
         claim: Callable[[Sequence[int]], Sequence[int]] | None = None,
         cancelled: Callable[[int], bool] | None = None,
+        ends_early: Callable[[int], bool] | None = None,
     ) -> Iterator[list[tuple[int, Outcome]]]:
         """Yield (position in `calls`, outcome) for the calls of each model call as it ends.
 
@@ -112,7 +120,10 @@ class Runner:
         about to run, before each model call. claim gets positions that are next and returns
         those still to run: a host that hands calls back claims the rest. A consumer that stops
         early leaves the rest unrun. A stream yields each of its answers, which say that more
-        follow, and then the end of it; cancelled is asked after each whether to go on.
+        follow, and then the end of it; cancelled is asked after each whether to go on. A call of
+        several rows of a model without batches is evaluated row by row, each of them told to
+        on_start. It is answered with the rows done when one fails, when it takes `RUN_S` or its
+        outputs `RUN_BYTES`, and when ends_early, which is asked after each row, says so.
         """
         for planned in self._groups(calls):
             group = planned if claim is None else claim(planned)
@@ -127,7 +138,8 @@ class Runner:
                 if on_start is not None:
                     on_start((i,))
                 if calls[i].operation is not Operation.STREAM:
-                    yield [(i, self._answer(calls[i]))]
+                    run = _Run(i, on_start, ends_early)
+                    yield [(i, self._answer(calls[i], run))]
                     continue
                 with contextlib.closing(self._answers(calls[i])) as answers:
                     for outcome in answers:
@@ -157,7 +169,7 @@ class Runner:
             filling[key] = group, filled + rows
         return groups
 
-    def _answer(self, call: Call) -> Outcome:
+    def _answer(self, call: Call, run: _Run | None = None) -> Outcome:
         """The outcome of one call that runs alone."""
         try:
             model, info = self._described(call)
@@ -168,6 +180,8 @@ class Runner:
                 return _derivative(model, info, call)
             if info.max_batch > 1:
                 return _evaluate_rows(model, info, [call])[0]
+            if run is not None and call.rows is not None and call.rows > 1 and info.repeatable:
+                return run.evaluate(model, info, call)
             return _evaluate(model, info, call)
         except BaseException as error:  # a model may raise SystemExit: its call fails, not we
             return _logged(named(error), call)
@@ -288,6 +302,54 @@ def _single_row(call: Call, info: ModelInfo) -> Call:
             "send each row as its own call"
         )
     return replace(call, rows=None, inputs=tuple(a.reshape(a.shape[1:]) for a in call.inputs))
+
+
+class _Run:
+    """A run of rows: one call of several rows of a model that takes one at a time."""
+
+    def __init__(
+        self,
+        position: int,
+        on_start: OnStart | None,
+        ends_early: Callable[[int], bool] | None,
+    ) -> None:
+        self._position = position
+        self._on_start = on_start
+        self._ends_early = ends_early
+
+    def evaluate(self, model: Model, info: ModelInfo, call: Call) -> Result:
+        """Evaluate row after row, as many as one answer may have."""
+        assert call.rows is not None, "it is a call of rows"
+        done: list[tuple[Array, ...]] = []
+        run_time_s = 0.0
+        size = 0
+        failed: FarmError | None = None
+        began = perf_counter()
+        for row in range(call.rows):
+            if row and self._is_enough(perf_counter() - began, size):
+                break
+            if row and self._on_start is not None:
+                self._on_start((self._position,), row)
+            inputs = tuple([array[row] for array in call.inputs])
+            try:
+                result = _evaluate(
+                    model, info, Call(call.model, call.operation, inputs, call.config)
+                )
+            except BaseException as error:
+                failed = _logged(named(error), call)
+                break
+            if done and [a.shape for a in result.outputs] != [a.shape for a in done[0]]:
+                break  # no array holds both; this row begins the next run
+            done.append(result.outputs)
+            run_time_s += result.run_time_s
+            size += sum([array.nbytes for array in result.outputs])
+        outputs = tuple([np.stack(column) for column in zip(*done, strict=True)])
+        return Result(outputs, run_time_s, failed=failed)
+
+    def _is_enough(self, seconds: float, size: int) -> bool:
+        if seconds >= RUN_S or size >= RUN_BYTES:
+            return True
+        return self._ends_early is not None and self._ends_early(self._position)
 
 
 def _stream(model: Model, info: ModelInfo, call: Call) -> Iterator[Result]:

@@ -261,8 +261,9 @@ def test_join_comes_back() -> None:
 
 @pytest.mark.parametrize("running", [None, [], [7, 2**63]])
 def test_loss_comes_back(running: list[int] | None) -> None:
-    loss = Loss("node3/4412-a1b2", "signal SIGKILL", running, time_limit=True)
-    assert wire.decode_loss(received(wire.encode_loss(loss))) == loss
+    for row in (None, 0, 41):
+        loss = Loss("node3/4412-a1b2", "signal SIGKILL", running, time_limit=True, row=row)
+        assert wire.decode_loss(received(wire.encode_loss(loss))) == loss
 
 
 def test_supervisor_may_say_only_that_it_is_there() -> None:
@@ -271,6 +272,21 @@ def test_supervisor_may_say_only_that_it_is_there() -> None:
 
 def test_ids_come_back() -> None:
     assert wire.decode_ids(received(wire.encode(Kind.CANCEL, [1, 2**63]))) == [1, 2**63]
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_results_of_a_run_tell_how_the_next_row_failed(rows: int) -> None:
+    outputs = (np.arange(6.0)[: 2 * rows].reshape(-1, 2),) if rows else ()
+    sent = Result(outputs, 0.5, failed=ModelFailed("diverged", detail="line 3"))
+    others = [(k, Result((np.ones(2),), 0.5)) for k in range(2, 9)]
+    answers = dict(wire.decode_answers(received(wire.encode_answers([(1, sent), *others]))))
+    got = answers[1]
+    assert isinstance(got, Result)
+    assert got.rows_done(9) == rows
+    assert isinstance(got.failed, ModelFailed)
+    assert (got.failed.message, got.failed.detail) == ("diverged", "line 3")
+    rest = [answers[k] for k in range(2, 9)]
+    assert all(isinstance(other, Result) and other.failed is None for other in rest)
 
 
 def test_text_of_an_error_that_is_no_unicode_comes_back_readable() -> None:

@@ -42,6 +42,21 @@ def test_what_is_written_is_read(record: RunRecord, ids: list[int]) -> None:
     assert running.since_s <= time.monotonic()
 
 
+def test_each_row_of_a_run_begins_anew(record: RunRecord) -> None:
+    record.write([7], 41)
+    first = record.read()
+    assert first is not None
+    assert (first.tasks, first.row) == ((7,), 41)
+    time.sleep(0.001)
+    record.write([7], 42)
+    second = record.read()
+    assert second is not None
+    assert second.row == 42
+    assert second.since_s > first.since_s, "the time limit is one of rows"
+    record.write([8])
+    assert record.read() == Running((8,), record.read().since_s, 0)  # type: ignore[union-attr]  # there is one
+
+
 def test_more_tasks_than_there_is_room_for(record: RunRecord) -> None:
     record.write(range(TASKS_KEPT + 1))
     assert tasks(record) is None

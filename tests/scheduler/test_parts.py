@@ -1,35 +1,48 @@
-"""Calls of many rows, cut up and put together."""
+"""The rows of one call, cut up and joined."""
 
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from farm.call import Call, Operation, Result
+from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError, InvalidOutput, ModelFailed, Overloaded
-from farm.scheduler.parts import Whole, cut, joined
+from farm.scheduler.parts import Whole
+
+Outcomes = list[Result | FarmError]
 
 
 def rows(count: int) -> Call:
-    x = np.arange(2.0 * count).reshape(count, 2)
+    x = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
     return Call("m", Operation.EVALUATE, (x, -x[:, :1]), '{"a":1}', rows=count)
 
 
-@given(st.integers(1, 300), st.integers(1, 70))
-def test_the_parts_are_the_rows_in_their_order(count: int, most: int) -> None:
-    call = rows(count)
-    parts = cut(call, most)
-    sizes = [part.rows or 0 for part in parts]
-    assert len(parts) == -(-count // most), "no more parts than it takes"
-    assert max(sizes) <= most
-    assert max(sizes) - min(sizes) <= 1, "no worker gets much less than another"
-    for i, array in enumerate(call.inputs):
-        assert np.array_equal(np.concatenate([part.inputs[i] for part in parts]), array)
-        assert all(len(part.inputs[i]) == part.rows for part in parts)
-    assert {(part.model, part.config, part.operation) for part in parts} == {
-        ("m", '{"a":1}', Operation.EVALUATE)
-    }
+def whole(count: int, info: ModelInfo | None = None) -> tuple[Whole, Outcomes]:
+    outcomes: Outcomes = []
+    return Whole(rows(count), info, outcomes.append), outcomes
+
+
+def test_a_part_is_a_view_of_some_rows() -> None:
+    of, _ = whole(10)
+    part = of.part(7, 2)
+    assert (part.model, part.config, part.operation, part.rows) == (
+        "m",
+        '{"a":1}',
+        Operation.EVALUATE,
+        2,
+    )
+    assert part.inputs[0].tolist() == [[14, 15], [16, 17]]
+    assert part.inputs[0].base is not None
+    assert of.part(9, 5).rows == 1
+    assert (len(of), of.row_bytes) == (10, 12)
+
+
+def test_parts_of_a_model_with_batches_have_the_declared_dtypes() -> None:
+    inputs = TensorInfo("x", (2,)), TensorInfo("y", (1,))
+    of, _ = whole(4, ModelInfo("m", inputs, (), max_batch=2))
+    assert {array.dtype for array in of.part(0, 2).inputs} == {np.dtype(np.float64)}
+    of, _ = whole(4, ModelInfo("m", inputs, ()))
+    assert {array.dtype for array in of.part(0, 2).inputs} == {np.dtype(np.float32)}
 
 
 def answer(k: int, worker: str = "w") -> Result:
@@ -37,12 +50,12 @@ def answer(k: int, worker: str = "w") -> Result:
     return Result(outputs, 1.0 + k, worker=worker, queue_time_s=float(k), batch_rows=2 + k)
 
 
-def test_answers_are_joined_in_the_order_of_the_parts() -> None:
-    outcomes: list[Result | FarmError] = []
-    whole = Whole([2, 2, 2], outcomes.append)
+def test_results_are_written_to_the_place_of_their_rows() -> None:
+    of, outcomes = whole(6)
     for k in (2, 0, 1):
-        assert outcomes == []
-        whole.part(k)(answer(k))
+        of.done(2 * k, 2 * k + 2, answer(k))
+    assert outcomes == []
+    of.finished()
     (result,) = outcomes
     assert isinstance(result, Result)
     assert result.outputs[0][:, 0].tolist() == [0, 0, 1, 1, 2, 2]
@@ -51,38 +64,42 @@ def test_answers_are_joined_in_the_order_of_the_parts() -> None:
     assert result.worker == "w"
 
 
-def test_the_first_error_is_the_outcome_and_nothing_follows() -> None:
-    outcomes: list[Result | FarmError] = []
-    whole = Whole([2, 2, 2], outcomes.append)
-    whole.part(1)(answer(1))
-    whole.part(0)(ModelFailed("diverged"))
-    whole.part(2)(ModelFailed("again"))
-    assert [str(outcome) for outcome in outcomes] == ["rows 0 to 1: diverged"]
+def test_the_number_of_workers_stands_for_several() -> None:
+    of, outcomes = whole(6)
+    for k, worker in enumerate("aba"):
+        of.done(2 * k, 2 * k + 2, answer(k, worker))
+    of.finished()
+    assert isinstance(outcomes[0], Result)
+    assert outcomes[0].worker == "2 workers"
 
 
-def test_an_error_says_its_rows_where_they_are_what_is_wrong() -> None:
-    for part, error, said in (
-        (1, ModelFailed("diverged", detail="line 3"), "row 2: diverged"),
-        (2, InvalidOutput("short"), "rows 3 to 6: short"),
-        (2, Overloaded("later"), "later"),
-    ):
-        outcomes: list[Result | FarmError] = []
-        Whole([2, 1, 4], outcomes.append).part(part)(error)
-        (told,) = outcomes
-        assert (type(told), str(told)) == (type(error), said)
-        assert isinstance(told, FarmError)
-        assert told.detail == error.detail
-
-
-def test_outputs_that_are_no_array_together_are_told() -> None:
-    outcomes: list[Result | FarmError] = []
-    whole = Whole([1, 1], outcomes.append)
-    whole.part(0)(Result((np.zeros((1, 1)), np.zeros((1, 3)))))
-    whole.part(1)(Result((np.zeros((1, 1)), np.zeros((1, 2)))))
+@pytest.mark.parametrize(
+    ("first", "end", "error", "said"),
+    [
+        (2, 3, ModelFailed("diverged", detail="line 3"), "row 2: diverged"),
+        (3, 7, InvalidOutput("short"), "rows 3 to 6: short"),
+        (3, 7, Overloaded("later"), "later"),
+    ],
+)
+def test_an_error_names_its_rows_where_they_are_what_is_wrong(
+    first: int, end: int, error: FarmError, said: str
+) -> None:
+    of, outcomes = whole(9)
+    assert of.failed(first, end, error) is False, "the first error is the call's"
     (told,) = outcomes
-    assert isinstance(told, InvalidOutput)
-    assert "output 1 has rows of the shapes [2] and [3]" in told.message
+    assert isinstance(told, FarmError)
+    assert (type(told), str(told), told.detail) == (type(error), said, error.detail)
 
 
-def test_the_workers_of_the_parts() -> None:
-    assert joined([answer(0, "a"), answer(1, "b"), answer(2, "a")]).worker == "2 workers"
+def test_outputs_of_different_shapes_are_no_array() -> None:
+    of, _ = whole(2)
+    of.done(0, 1, Result((np.zeros((1, 1)), np.zeros((1, 3)))))
+    with pytest.raises(InvalidOutput, match=r"output 1 has rows of the shapes \[2\] and \[3\]"):
+        of.done(1, 2, Result((np.zeros((1, 1)), np.zeros((1, 2)))))
+
+
+def test_an_answer_too_large_for_any_machine_is_an_error() -> None:
+    huge = np.broadcast_to(0.0, (1, 2**58))
+    of, _ = whole(2**3)
+    with pytest.raises(InvalidOutput, match=r"8 rows of .* bytes"):
+        of.done(0, 1, Result((huge,)))

@@ -13,9 +13,12 @@ from farm.scheduler.statistics import Statistics
 from tests.scheduler.recorder import call
 
 
-def task(*, rows: int | None = None, operation: Operation = Operation.EVALUATE) -> Task:
+def task(
+    *, rows: int | None = None, operation: Operation = Operation.EVALUATE, max_batch: int = 8
+) -> Task:
     asked = call(operation=operation, rows=rows)
     queue = ModelQueues("m", Clients()).by_operation[operation]
+    queue.max_batch = max_batch
     return Task(TaskId(1), asked, queue, Account(Client("me")), 0, None, 100.0, None)
 
 
@@ -42,6 +45,15 @@ def test_calls_of_one_batch_are_one_execution() -> None:
     assert [model.by_batch[8].count, model.by_batch[8].seconds] == pytest.approx([1, 0.5])
     assert [model.by_batch[1].count, model.by_batch[1].seconds] == [1, 0.25]
     assert model.last == 2e9
+
+
+def test_rows_evaluated_one_after_another_are_as_many_executions() -> None:
+    statistics = Statistics()
+    ran = Result((np.zeros((6, 1)),), 0.5)
+    statistics.add_run(task(rows=9, max_batch=1), ran)
+    model = statistics.models["m"]
+    assert (model.rows, model.executions, model.compute.seconds) == (6, 6.0, 0.5)
+    assert {rows: (ran.count, ran.seconds) for rows, ran in model.by_batch.items()} == {1: (6, 0.5)}
 
 
 def test_failures_count_apart() -> None:

@@ -20,10 +20,10 @@ import pytest
 from farm.call import Result
 from farm.errors import InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.provision.local import Workers, WorkerSettings
-from tests.running_farm import LIMIT_S, Farm
+from tests.running_farm import LIMIT_S, Farm, wait_until
 
 MODELS = '''
-import ctypes, os, signal, time
+import ctypes, os, pathlib, signal, time
 import numpy as np
 import farm
 
@@ -67,9 +67,22 @@ def odd(x):
     if x[0] == 4:
         raise RuntimeError("no convergence")
     return [np.zeros(3), ["text"], 1j, np.nan][int(x[0])]
+
+@farm.model(**ONE)
+def row(x):
+    """Notes what it is asked; -1 ends the process, -2 hangs, -3 ends the process the first time."""
+    here = pathlib.Path(__file__).parent
+    with open(here / "rows.txt", "a") as seen:
+        seen.write(f"{x[0]:g}\\n")
+    if x[0] == -1 or (x[0] == -3 and not (here / "once").exists()):
+        (here / "once").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if x[0] == -2:
+        time.sleep(600)
+    return 2 * x
 '''
 
-NAMES = ("cube", "slow_cube", "sleep", "hold", "crash", "eat", "odd")
+NAMES = ("cube", "slow_cube", "sleep", "hold", "crash", "eat", "odd", "row")
 
 Start = Callable[..., Workers]
 
@@ -262,3 +275,61 @@ def test_memory_stays_flat(farm: Farm, start: Start) -> None:
 @pytest.mark.timeout(900)
 def test_memory_stays_flat_for_long(farm: Farm, start: Start) -> None:
     stay_flat(farm, start(1), calls=200_000, most_mib=8.0)
+
+
+# One call of many rows
+
+
+def asked(folder: Path) -> list[float]:
+    """What the model `row` was asked, in the order of its lines."""
+    return [float(line) for line in (folder / "rows.txt").read_text().split()]
+
+
+ROWS = [float(row) for row in range(1, 2001)]
+
+
+def with_one(value: float) -> list[float]:
+    """Rows with one that does something else in the middle; runs of rows are long by then."""
+    return [*ROWS[:1500], value, *ROWS[1501:]]
+
+
+def test_a_row_that_ends_its_worker_is_named_and_only_it_is_tried_again(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    start(2)
+    with pytest.raises(WorkerLost, match=r"^row 1500: the call was lost 4 times, with ") as caught:
+        farm.submit_rows("row", with_one(-1.0)).result(3 * LIMIT_S)
+    assert caught.value.message.count("signal SIGKILL") == 4
+    assert asked(tmp_path).count(-1.0) == 4
+
+
+def test_a_row_that_ends_its_worker_once_costs_no_result(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    start(2)
+    result = farm.submit_rows("row", with_one(-3.0)).result(3 * LIMIT_S)
+    assert result.outputs[0][:, 0].tolist() == [2 * x for x in with_one(-3.0)]
+    seen = asked(tmp_path)
+    assert seen.count(-3.0) == 2
+    assert len(seen) < len(ROWS) + 600, "what was not in the run that was lost ran once"
+
+
+def test_the_time_limit_is_one_of_each_row(farm: Farm, start: Start, tmp_path: Path) -> None:
+    start(2, time_limit_s=1.0)
+    with pytest.raises(TimeLimitExceeded, match=r"^row 1500: worker .* time limit of 1 s"):
+        farm.submit_rows("row", with_one(-2.0)).result(3 * LIMIT_S)
+    assert farm.submit_rows("sleep", [0.3] * 8).result(3 * LIMIT_S).outputs[0].shape == (8, 1)
+
+
+def test_a_drained_worker_hands_back_the_rows_it_has_not_begun(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    workers = start(2)
+    waiting = farm.submit_rows("row", ROWS * 10)
+    wait_until(lambda: (tmp_path / "rows.txt").exists() and len(asked(tmp_path)) > 200, "it runs")
+    os.kill(workers.pids()[0], signal.SIGTERM)
+    result = waiting.result(3 * LIMIT_S)
+    assert result.outputs[0][:, 0].tolist() == [2 * x for x in ROWS * 10]
+    assert sorted(asked(tmp_path)) == sorted(ROWS * 10), "no row ran twice"
+    assert len(farm.wait_for_workers(1)) == 1
+    assert farm.losses() == []

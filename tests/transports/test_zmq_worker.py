@@ -69,7 +69,7 @@ class Running:
             runner,
             connection,
             WorkerInfo(NAME, runner.models()),
-            on_start=lambda ids: self.noted.append(list(ids)),
+            on_start=lambda ids, row=0: self.noted.append(list(ids)),
             **options,
         )
         self.error: Exception | None = None
@@ -468,7 +468,7 @@ def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, runnin
 
 
 def lose(reporter: Reporter, running: Sequence[int] | None) -> None:
-    reporter.lost(NAME, "signal SIGKILL", running=running, time_limit=True)
+    reporter.lost(NAME, "signal SIGKILL", running=running, row=7, time_limit=True)
 
 
 def test_reporter_introduces_itself_and_reports(
@@ -478,7 +478,13 @@ def test_reporter_introduces_itself_and_reports(
     assert wire.decode_loss(desk.hear(Kind.LOST)) is None
     assert desk.peer == b"supervisor:node1/1"
     lose(reporter, (1, 2))
-    assert wire.decode_loss(desk.hear(Kind.LOST)) == (NAME, "signal SIGKILL", [1, 2], True)
+    assert wire.decode_loss(desk.hear(Kind.LOST)) == (
+        NAME,
+        "signal SIGKILL",
+        [1, 2],
+        True,
+        7,
+    )
     lose(reporter, None)
     loss = wire.decode_loss(desk.hear(Kind.LOST))
     assert loss is not None

@@ -22,6 +22,7 @@ from farm.errors import (
     UnsupportedFeature,
 )
 from farm.model import Config, Inputs, Model
+from farm.scheduler.feeding import RUN_BYTES, RUN_S
 from farm.worker import run
 from farm.worker.run import Outcome, Runner
 
@@ -208,15 +209,125 @@ def test_a_model_that_is_not_repeatable_does_not_run_again() -> None:
     assert isinstance(wrong, InvalidInput)
 
 
-def test_more_rows_than_the_model_takes_is_refused() -> None:
-    runner = Runner({"b": Batched(), "square": Square()})
-    five, two = runner.execute(
-        [evaluate("b", np.zeros((5, 2)), rows=5), evaluate("square", np.zeros((2, 3)), rows=2)]
-    )
+def test_more_rows_than_a_batch_may_have_is_refused() -> None:
+    (five,) = Runner({"b": Batched()}).execute([evaluate("b", np.zeros((5, 2)), rows=5)])
     assert isinstance(five, InvalidInput)
     assert "5 rows" in five.message
     assert "at most 4" in five.message
-    assert isinstance(two, InvalidInput)
+
+
+# Runs of rows of models without batches
+
+
+class Fails(Model):
+    """Doubles; raises for -1; remembers what it was asked."""
+
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+    sleep_s = 0.0
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        x = inputs["x"]
+        self.seen.append(float(x[0]))
+        time.sleep(self.sleep_s)
+        if x[0] == -1:
+            raise ValueError("minus one")
+        return 2 * x
+
+
+def run_of(*values: float) -> Call:
+    return evaluate("m", np.array(values).reshape(-1, 1), rows=len(values))
+
+
+def test_a_run_of_rows_is_evaluated_row_by_row() -> None:
+    model = Fails()
+    begun: list[tuple[tuple[int, ...], int]] = []
+
+    def started(positions: Sequence[int], row: int = 0) -> None:
+        begun.append((tuple(positions), row))
+
+    calls = [run_of(1, 2, 3), run_of(4)]
+    three, one = Runner({"m": model}).execute(calls, started)
+    assert result(three).outputs[0].tolist() == [[2.0], [4.0], [6.0]]
+    assert result(one).outputs[0].tolist() == [[8.0]]
+    assert model.seen == [1, 2, 3, 4]
+    assert begun == [((0,), 0), ((0,), 1), ((0,), 2), ((1,), 0)]
+    assert 0 < result(three).run_time_s < 1.0
+    assert result(three).batch_rows == 1
+
+
+def test_a_run_ends_at_the_row_that_fails() -> None:
+    for values, done in (((1, -1, 3), 1), ((-1, 2), 0), ((1, 2, -1), 2)):
+        model = Fails()
+        (outcome,) = Runner({"m": model}).execute([run_of(*values)])
+        assert isinstance(result(outcome).failed, ModelFailed)
+        assert str(result(outcome).failed) == "ValueError: minus one"
+        assert result(outcome).rows_done(len(values)) == done
+        assert model.seen == list(values[: done + 1])
+
+
+def test_a_run_that_takes_long_is_answered_with_the_rows_done() -> None:
+    model = Fails()
+    model.sleep_s = RUN_S / 2
+    (outcome,) = Runner({"m": model}).execute([run_of(*range(100))])
+    assert 1 <= result(outcome).rows_done(100) <= 2
+    assert result(outcome).failed is None
+
+
+class Wide(Model):
+    inputs = {"x": 1}
+    outputs = {"y": RUN_BYTES // 8 // 4}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return np.zeros(self.outputs["y"])
+
+
+def test_a_run_of_large_outputs_is_answered_with_what_makes_a_message() -> None:
+    (outcome,) = Runner({"m": Wide()}).execute([run_of(*range(50))])
+    assert result(outcome).rows_done(50) <= 4
+
+
+def test_a_host_may_end_a_run_between_two_rows() -> None:
+    model = Fails()
+    asked: list[int] = []
+
+    def ends_early(position: int) -> bool:
+        asked.append(position)
+        return len(model.seen) == 3
+
+    outcomes = dict(
+        pair
+        for pairs in Runner({"m": model}).run([run_of(*range(9))], ends_early=ends_early)
+        for pair in pairs
+    )
+    assert result(outcomes[0]).outputs[0].tolist() == [[0.0], [2.0], [4.0]]
+    assert set(asked) == {0}
+
+
+class Ragged(Model):
+    """As many numbers as it is asked for."""
+
+    inputs = {"x": 1}
+    outputs = {"y": -1}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return np.arange(inputs["x"][0])
+
+
+def test_a_run_ends_before_a_row_of_another_shape() -> None:
+    (outcome,) = Runner({"m": Ragged()}).execute([run_of(2, 2, 3)])
+    assert result(outcome).outputs[0].tolist() == [[0.0, 1.0], [0.0, 1.0]]
+
+
+def test_what_must_not_run_twice_takes_no_runs() -> None:
+    model = Fails()
+    model.repeatable = False
+    (outcome,) = Runner({"m": model}).execute([run_of(1, 2)])
+    assert isinstance(outcome, InvalidInput)
+    assert model.seen == []
 
 
 def test_one_row_of_a_model_without_a_batch_axis_keeps_its_axis() -> None:
@@ -265,7 +376,7 @@ def test_on_start_tells_what_runs_before_each_model_call() -> None:
             events.append(("runs", len(inputs["x"])))
             return super().evaluate(inputs, config)
 
-    def on_start(positions: Sequence[int]) -> None:
+    def on_start(positions: Sequence[int], row: int = 0) -> None:
         events.append(("start", list(positions)))
 
     runner = Runner({"b": Telling()})

@@ -1,0 +1,77 @@
+"""What becomes of a task that was lost with its worker."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+from farm.errors import FarmError, TimeLimitExceeded, WorkerLost
+from farm.scheduler.actions import Reply, Send
+from farm.scheduler.core import Scheduler
+from farm.scheduler.state import Task, WorkerId
+
+W = WorkerId("w")
+X = (TensorInfo("x", (1,)),)
+
+
+def sent(rows: int | None, *, max_batch: int = 1, retries: int = 3) -> tuple[Scheduler, Task]:
+    """A task of so many rows at a worker."""
+    scheduler = Scheduler(retries=retries)
+    scheduler.worker_joined(W, [ModelInfo("m", X, X, max_batch=max_batch)], now=0.0)
+    x = np.ones((rows or 1, 1))
+    scheduler.submit(Call("m", Operation.EVALUATE, (x,), rows=rows), now=0.0)
+    (send,) = scheduler.actions(0.0)
+    assert isinstance(send, Send)
+    return scheduler, send.tasks[0]
+
+
+def lose(scheduler: Scheduler, task: Task, **how: bool | int) -> list[FarmError | Result]:
+    row = how.pop("row", None)
+    limit = bool(how.get("time_limit", False))
+    scheduler.worker_left(W, "signal 9", running=[task.id], row=row, time_limit=limit, now=1.0)
+    scheduler.check()
+    return [action.outcome for action in scheduler.actions(1.0) if isinstance(action, Reply)]
+
+
+def test_a_run_of_rows_ends_with_the_row_that_ran() -> None:
+    scheduler, task = sent(9)
+    (error,) = lose(scheduler, task, row=4)
+    assert isinstance(error, WorkerLost)
+    assert (error.message, error.row) == ("w (signal 9)", 4)
+    assert len(scheduler) == 0
+
+
+@pytest.mark.parametrize(("rows", "max_batch"), [(None, 1), (1, 1), (9, 16)])
+def test_what_is_evaluated_at_once_goes_back_to_its_queue(rows: int | None, max_batch: int) -> None:
+    scheduler, task = sent(rows, max_batch=max_batch)
+    assert lose(scheduler, task, row=0) == []
+    assert task.lost_on == ("w (signal 9)",)
+    assert len(scheduler) == 1
+
+
+def test_a_row_that_took_too_long_is_named() -> None:
+    scheduler, task = sent(9)
+    (error,) = lose(scheduler, task, row=4, time_limit=True)
+    assert isinstance(error, TimeLimitExceeded)
+    assert error.row == 4
+
+
+def test_no_row_of_a_batch_is_named() -> None:
+    scheduler, task = sent(9, max_batch=16)
+    (error,) = lose(scheduler, task, row=0, time_limit=True)
+    assert isinstance(error, TimeLimitExceeded)
+    assert error.row is None
+
+
+def test_losses_before_count() -> None:
+    scheduler, _ = sent(None, retries=1)
+    x = (np.ones(1),)
+    call = Call("m", Operation.EVALUATE, x)
+    before = scheduler.submit(call, lost_on=("v (signal 9)",), now=0.0)
+    scheduler.worker_joined(WorkerId("w2"), [ModelInfo("m", X, X)], now=0.0)
+    scheduler.actions(0.0)
+    scheduler.worker_left(WorkerId("w2"), "signal 9", running=[before], now=1.0)
+    (reply,) = [action for action in scheduler.actions(1.0) if isinstance(action, Reply)]
+    assert isinstance(reply.outcome, WorkerLost)
+    assert reply.outcome.message == "the call was lost 2 times, with v (signal 9), w2 (signal 9)"
