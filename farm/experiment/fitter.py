@@ -11,17 +11,16 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import signal
 import struct
 import sys
-import threading
 import traceback
 from typing import Any, BinaryIO
 
 from farm.errors import FarmError, Unavailable
 from farm.experiment.perform import load, perform
 from farm.experiment.work import Answered, Generated, Work
+from farm.worker.lifeline import end_with
 
 LENGTH = struct.Struct("<Q")
 
@@ -56,7 +55,7 @@ def main(lifeline: int, *, warm: bool) -> int:
     # When memory runs out it is this process that is to go, not the server: it is replaced.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("800")
-    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    end_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the server's to hear
     # What a library prints would be taken for a message.
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -77,14 +76,6 @@ def _read(requests: BinaryIO) -> Work | None:
         return None
     work: Work = pickle.loads(requests.read(LENGTH.unpack(head)[0]))
     return work
-
-
-def _watch(lifeline: int) -> None:
-    """End with the server where the kernel does not see to it, also in the middle of a fit."""
-    poll = select.poll()
-    poll.register(lifeline, 0)  # the end of a pipe shows as POLLHUP
-    poll.poll()
-    os._exit(1)
 
 
 if __name__ == "__main__":

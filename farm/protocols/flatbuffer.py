@@ -30,7 +30,7 @@ class Table:
 
     __slots__ = ("_offsets", "_table_end", "buffer", "position")
 
-    def __init__(self, buffer: bytes, position: int) -> None:
+    def __init__(self, buffer: bytes | memoryview, position: int) -> None:
         self.buffer = buffer
         self.position = position
         end = len(buffer)
@@ -78,7 +78,7 @@ class Table:
     def text(self, slot: int) -> str:
         """A string, "" when absent."""
         start, count = self.vector(slot, 1)
-        return text_of(self.buffer[start : start + count])
+        return text_of(bytes(self.buffer[start : start + count]))
 
     def vector(self, slot: int, size: int) -> tuple[int, int]:
         """Start and number of a vector's elements, `size` bytes each; none when it is absent."""
@@ -113,11 +113,11 @@ class Table:
             left -= 8 + length
             if left < 0:
                 raise ValueError(f"the strings of a vector have more than {most_bytes} bytes")
-            strings.append(buffer[begin : begin + length])
+            strings.append(bytes(buffer[begin : begin + length]))
         return strings
 
 
-def root(buffer: bytes) -> Table:
+def root(buffer: bytes | memoryview) -> Table:
     """The root table. Raises InvalidRequest."""
     if len(buffer) < 8:
         raise InvalidRequest(f"the message has {len(buffer)} bytes; a flatbuffer has 8 or more")
@@ -132,7 +132,7 @@ def text_of(string: bytes) -> str:
         raise InvalidRequest(f"a text of the message is not UTF-8: {string[:40]!r}") from None
 
 
-def _followed(buffer: bytes, at: int) -> int:
+def _followed(buffer: bytes | memoryview, at: int) -> int:
     """What the offset at `at` leads to: at least four bytes further on."""
     target: int = at + _U32.unpack_from(buffer, at)[0]
     if target < at + 4 or target + 4 > len(buffer):
@@ -140,7 +140,7 @@ def _followed(buffer: bytes, at: int) -> int:
     return target
 
 
-def _vector(buffer: bytes, at: int, size: int) -> tuple[int, int]:
+def _vector(buffer: bytes | memoryview, at: int, size: int) -> tuple[int, int]:
     count: int = _U32.unpack_from(buffer, at)[0]
     if at + 4 + count * size > len(buffer):
         raise _outside("end of a vector", at + 4 + count * size, len(buffer))

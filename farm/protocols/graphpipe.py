@@ -103,7 +103,7 @@ Wish = Sequence[int]
 """The outputs of the answer: positions among the model's, in the order asked for."""
 
 
-def decode_request(body: bytes) -> InferRequest | None:
+def decode_request(body: bytes | memoryview) -> InferRequest | None:
     """What is asked; None: the metadata. Raises InvalidRequest or Fault."""
     request = root(body)
     kind = request.uint8(0)
@@ -142,6 +142,22 @@ def call_of(request: InferRequest, info: ModelInfo) -> tuple[Call, Wish]:
     arrays, rows = _arrays(request.table, info)
     call = Call(info.name, Operation.EVALUATE, arrays, request.config, rows=rows)
     return call, _wish(request.table, info)
+
+
+def decode_call(
+    body: bytes | memoryview, info: ModelInfo, config: str
+) -> tuple[str, Call | None, Wish]:
+    """The config of a request, and as `call_of` the rest, if it is the config of `info`.
+
+    Both steps in one, for another process. Raises FarmError or Fault.
+    """
+    request = decode_request(body)
+    if request is None:
+        raise Fault(Code.TOO_LARGE, "a request for the metadata is short")
+    if request.config != config:
+        return request.config, None, ()
+    call, wish = call_of(request, info)
+    return config, call, tuple(wish)
 
 
 def _arrays(table: Table, info: ModelInfo) -> tuple[tuple[Array, ...], int | None]:

@@ -37,18 +37,19 @@ HEADER_LENGTH = b"inference-header-content-length"
 
 
 def decode_infer(
-    model: str, version: str, body: bytes, header_length: bytes | None = None
+    model: str, version: str, body: bytes | memoryview, header_length: bytes | None = None
 ) -> InferRequest:
     """The request for inference that a body holds. model, version: from the path.
 
+    body: a view only where raw tensors are behind the JSON; they are views of it then.
     header_length: the value of `HEADER_LENGTH`, None when it was not sent. Every tensor has been
     checked against what was sent. Raises InvalidRequest, InvalidInput, UnsupportedFeature.
     """
     if header_length is None:
-        message, tail = parse(body), NO_TAIL
+        message, tail = parse(bytes(body)), NO_TAIL
     else:
         end = _json_length(header_length, len(body))
-        message, tail = parse(body[:end]), _Tail(memoryview(body)[end:])
+        message, tail = parse(bytes(body[:end])), _Tail(memoryview(body)[end:])
     if type(message) is not dict:
         raise InvalidRequest(f"the body is {kind_of(message)}; expected a JSON object")
     inputs = [_input(item, i, tail) for i, item in enumerate(_objects(message, "inputs"))]
@@ -183,11 +184,18 @@ def _output(item: dict[str, Any], index: int) -> RequestedOutput:
     return RequestedOutput(name, _parameters(item, f"output {shown(name)}"))
 
 
+def has_short_json(body: memoryview, header_length: bytes | None, most: int) -> bool:
+    """Whether a body is raw numbers behind at most `most` bytes of JSON, so quickly decoded."""
+    text = (header_length or b"").strip()
+    if not (text.isdigit() and len(text) < 20 and int(text) <= most):
+        return False
+    return b"BYTES" not in bytes(body[: int(text)])  # which are cut one by one
+
+
 def encode_infer(
     wish: Wish,
     result: Result,
     non_finite: NonFinite = NonFinite.LITERAL,
-    *,
     lead: tuple[int, ...] = (),
 ) -> tuple[bytes, int | None]:
     """The body of the answer, and the length of its JSON when raw tensors are behind it.

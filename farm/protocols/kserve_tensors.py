@@ -203,5 +203,7 @@ def bytes_of(element: Any) -> bytes:
 
 def shown(value: Any) -> str:
     """A client's value as an error message shows it: not too much of it."""
+    if isinstance(value, str | bytes | list | tuple):
+        value = value[:80]
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

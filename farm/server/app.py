@@ -25,6 +25,7 @@ from farm.server.kserve_paths import is_below, is_stream
 from farm.server.kserve_repository import Repository
 from farm.server.kserve_stream import KServeStreams
 from farm.server.metrics import metrics_door
+from farm.server.readers import READS_HERE, Reads
 from farm.server.stream import IN_FLIGHT
 from farm.server.umbridge import PATHS, UmBridgeDoor
 from farm.settings import Settings
@@ -44,15 +45,17 @@ def create_app(
     settings: Settings = DEFAULTS,
     in_flight: int = IN_FLIGHT,
     repository: Repository | None = None,
+    readers: Reads = READS_HERE,
 ) -> FrontDoor:
     """The way in to `backend`, which is the dispatcher or something like it.
 
     access: says who may come in; settings: of them
     max_body_bytes, non_finite and graphpipe_default; in_flight: points of one streamed request at
-    work at once; repository: KServe's, where another door has a share in it.
+    work at once; repository: KServe's, where another door has a share in it; readers: read and
+    write long messages.
     """
     limit, non_finite = settings.max_body_bytes, NonFinite(settings.non_finite)
-    umbridge = UmBridgeDoor(backend, non_finite=non_finite)
+    umbridge = UmBridgeDoor(backend, non_finite=non_finite, readers=readers)
     api = Later(
         "farm.server.api",
         "create_api",
@@ -62,10 +65,10 @@ def create_app(
         in_flight=in_flight,
     )
     doors: dict[str, Door] = {str(path): umbridge for path in PATHS}
-    graphpipe = GraphPipeDoor(backend, default=settings.graphpipe_default)
+    graphpipe = GraphPipeDoor(backend, default=settings.graphpipe_default, readers=readers)
     doors |= {"/": graphpipe, "/metrics": metrics_door(backend)}
     repository = repository or Repository(backend)
-    kserve = KServeDoor(backend, repository, non_finite=non_finite)
+    kserve = KServeDoor(backend, repository, non_finite=non_finite, readers=readers)
     streams = KServeStreams(backend, repository, non_finite=non_finite, max_body_bytes=limit)
     return FrontDoor(
         doors,

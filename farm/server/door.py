@@ -10,12 +10,15 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from farm.call import Call, Hints, ModelInfo, Result
 from farm.errors import FarmError, InvalidInput
 from farm.scheduler.state import TaskId
 from farm.scheduler.statistics import ModelStatistics
+
+if TYPE_CHECKING:
+    from farm.server.body import Body
 
 Headers = dict[bytes, bytes]
 """Request headers, names in lower case."""
@@ -64,13 +67,13 @@ class Backend(Protocol):
 class Request(NamedTuple):
     """A whole request. path: unquoted, but below /v2 as it was sent, with its query.
 
-    peer: the client's host; user: its Basic name, or "".
+    body: a HeldBody where it is long. peer: the client's host; user: its Basic name, or "".
     """
 
     method: str
     path: str
     headers: Headers
-    body: bytes
+    body: Body
     peer: str
     user: str
 
@@ -79,7 +82,7 @@ class Answer(Protocol):
     """Where the answer goes; after the client has hung up, nowhere."""
 
     def __call__(
-        self, status: int, body: bytes, headers: Extra = (), content_type: bytes = JSON
+        self, status: int, body: bytes | memoryview, headers: Extra = (), content_type: bytes = JSON
     ) -> None:
         """Send the whole answer; to be called once."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from farm.machine.peer import Peer
 from farm.protocols.umbridge import error_body
+from farm.server.body import Gathering
 from farm.server.door import (
     INTERNAL_ERROR,
     JSON,
@@ -19,7 +20,6 @@ from farm.server.door import (
     SpeaksErrors,
     TakeBack,
     too_large,
-    unpacked,
 )
 
 if TYPE_CHECKING:
@@ -52,13 +52,12 @@ class Exchange:
 
     __slots__ = (
         "_begun",
+        "_body",
         "_connection",
         "_door",
         "_limit",
         "_more",
-        "_parts",
         "_path",
-        "_size",
         "_take_back",
         "_user",
         "_wants_to_be_asked",
@@ -90,8 +89,7 @@ class Exchange:
         self._path = path
         self._limit = limit
         self._wants_to_be_asked = wants_to_be_asked
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._body = Gathering(limit)
         self._more = True
         self._begun = False
         self._user = ""
@@ -101,7 +99,7 @@ class Exchange:
 
     def is_ahead_by(self, size: int) -> bool:
         """Whether more than `size` bytes of its body are here before its turn."""
-        return not self._begun and self._size > size
+        return not self._begun and self._body.size > size
 
     def begin(self, access: Admits) -> None:
         """It is this request's turn to be answered."""
@@ -120,9 +118,8 @@ class Exchange:
 
     def add(self, part: bytes) -> None:
         """Another part of the body."""
-        self._parts.append(part)
-        self._size += len(part)
-        if self._size > self._limit and self._begun:
+        self._body.add(part)
+        if self._body.size > self._limit and self._begun:
             self._refuse(too_large(self._limit))
 
     def complete(self) -> None:
@@ -133,11 +130,10 @@ class Exchange:
 
     def _ask(self) -> None:
         try:
-            if self._size > self._limit:
+            if self._body.size > self._limit:
                 raise too_large(self._limit)
-            parts, self._parts = self._parts, []
-            body = parts[0] if len(parts) == 1 else b"".join(parts)
-            body = unpacked(body, self.headers, self._limit)
+            body = self._body.whole(self.headers)
+            self._body.clear()
             peer = self._connection.peer.host
             request = Request(self.method, self._path, self.headers, body, peer, self._user)
             self._take_back = self._door(request, self.answer)
@@ -150,7 +146,7 @@ class Exchange:
     # The answer
 
     def answer(
-        self, status: int, body: bytes, headers: Extra = (), content_type: bytes = JSON
+        self, status: int, body: bytes | memoryview, headers: Extra = (), content_type: bytes = JSON
     ) -> None:
         """Send the whole answer."""
         if self.response_complete:
@@ -172,7 +168,7 @@ class Exchange:
         elif len(body) > COPIED_BYTES:
             transport.writelines((head, body))
         else:
-            transport.write(head + body)
+            transport.write(b"".join((head, body)))
         if not self.keep_alive:
             transport.close()
         self._connection.on_response_complete()
@@ -198,7 +194,7 @@ class Exchange:
     def client_left(self) -> None:
         """Nobody waits any more."""
         self.response_complete = True
-        self._parts = []
+        self._body.clear()
         if self._take_back is not None:
             self._take_back()
             self._take_back = None

@@ -36,6 +36,7 @@ from farm.server.kserve_grpc import KServeGrpc
 from farm.server.kserve_repository import Repository
 from farm.server.mip import MipServer
 from farm.server.mip_address import model_of, read_address
+from farm.server.readers import Readers
 from farm.settings import Settings
 from farm.transports.connection import (
     Connection,
@@ -105,6 +106,7 @@ class Farm:
         self.dispatcher: Dispatcher
         self._workers: local.Workers | None = None
         self._dask: DaskTransport | None = None
+        self._readers: Readers | None = None
         self._http: HttpServer | None = None
         self._grpc: GrpcServer | None = None
         self._mip: list[MipServer] = []
@@ -244,7 +246,14 @@ class Farm:
         settings = self.settings
         token, repository = self.connection.token, Repository(self.dispatcher)
         access = Access(token, auth=settings.auth, origins=settings.allow_origin)
-        app = create_app(self.dispatcher, access=access, settings=settings, repository=repository)
+        self._readers = readers = Readers()
+        app = create_app(
+            self.dispatcher,
+            access=access,
+            settings=settings,
+            repository=repository,
+            readers=readers,
+        )
         self._http = HttpServer(app, host=settings.host, port=settings.port, unix=settings.unix)
         _, port = await self._http.start()
         reach = settings.host
@@ -306,6 +315,9 @@ class Farm:
         (mip, self._mip), (asks, self._aepsych) = (self._mip, []), (self._aepsych, None)
         stops = [door.stop(grace_s) for door in (http, grpc, asks, *mip) if door is not None]
         await asyncio.gather(*stops)
+        if self._readers is not None:
+            self._readers.stop()
+            self._readers = None
 
     async def wait_failed(self) -> None:
         """Until what brings workers fails for good; then raises WorkersFailed or Unavailable."""

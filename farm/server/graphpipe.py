@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
-from farm.call import Call, Hints, ModelInfo, Operation, Result
+from farm.call import BYTES, EMPTY_CONFIG, Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, Unavailable
 from farm.protocols.graphpipe import (
     Wish,
     call_of,
+    decode_call,
     decode_request,
     encode_error,
     encode_metadata,
@@ -24,6 +25,7 @@ from farm.protocols.graphpipe import (
 from farm.protocols.graphpipe_repeated import Repeated
 from farm.protocols.graphpipe_tensors import Fault
 from farm.protocols.kserve_tensors import shown
+from farm.server.body import HeldBody
 from farm.server.door import (
     INTERNAL_ERROR,
     Answer,
@@ -34,6 +36,8 @@ from farm.server.door import (
     hints_of,
 )
 from farm.server.page import status_page
+from farm.server.readers import READS_HERE, Reads
+from farm.server.reading import Reading, is_long
 from farm.server.umbridge import RETRY_SOON, result_headers
 
 logger = logging.getLogger(__name__)
@@ -57,8 +61,11 @@ class GraphPipeDoor:
     default: the model at the root; None: the only one, if there is just one.
     """
 
-    def __init__(self, backend: Backend, *, default: str | None = None) -> None:
+    def __init__(
+        self, backend: Backend, *, default: str | None = None, readers: Reads = READS_HERE
+    ) -> None:
         self._backend = backend
+        self._readers = readers
         self._default = default
         self._running = 0
         self._repeated = Repeated()
@@ -124,26 +131,28 @@ class GraphPipeDoor:
 
     def _ask(self, info: ModelInfo, request: Request, answer: Answer) -> TakeBack | None:
         hints = hints_of(request.headers, request.peer, request.user)
-        run = _Run(self._backend, request, answer, self._count)
-        again = self._repeated.call_of(request.body, info)
-        if again is not None:
+        run = _Run(self._backend, self._readers, request, answer, self._count)
+        body = request.body
+        if isinstance(body, HeldBody):
+            if body.encoding or any(tensor.dtype == BYTES for tensor in info.inputs):
+                return run.read(body, info, hints)
+            asked = decode_request(body.view())  # numbers are not looked at
+        elif (again := self._repeated.call_of(body, info)) is not None:
             run.start(*again, info, hints)
             return run.take_back
-        asked = decode_request(request.body)
+        else:
+            asked = decode_request(body)
         if asked is None:
             answer(200, encode_metadata(info), (), OCTETS)
             return None
-        described = self._backend.description(info.name, asked.config)
 
         def go(info: ModelInfo) -> None:
             call, wish = call_of(asked, info)
-            self._repeated.keep(request.body, info, call, wish)
+            if isinstance(body, bytes):
+                self._repeated.keep(body, info, call, wish)
             run.start(call, wish, info, hints)
 
-        if described is not None:
-            go(described)
-        else:
-            run.describe(Call(info.name, Operation.DESCRIBE, config=asked.config), hints, go)
+        run.when_described(info.name, asked.config, hints, go)
         return run.take_back
 
     def _count(self, change: int) -> None:
@@ -151,39 +160,92 @@ class GraphPipeDoor:
 
 
 class _Run:
-    """One call, or two when a model has to describe itself for the request's config before."""
+    """One call, or two when a model has to describe itself for the request's config before.
 
-    __slots__ = ("_answer", "_backend", "_count", "_request", "_task_id")
+    Before it the request may have to be read elsewhere, behind it the answer to be written.
+    """
+
+    __slots__ = ("_answer", "_backend", "_count", "_readers", "_request", "_undo")
 
     def __init__(
-        self, backend: Backend, request: Request, answer: Answer, count: Callable[[int], None]
+        self,
+        backend: Backend,
+        readers: Reads,
+        request: Request,
+        answer: Answer,
+        count: Callable[[int], None],
     ) -> None:
         self._backend = backend
+        self._readers = readers
         self._request = request
         self._answer = answer
         self._count = count
+        self._undo: TakeBack | None = None
 
     def take_back(self) -> None:
         """Nobody waits any more."""
-        self._count(-1)
-        self._backend.cancel(self._task_id)
+        if self._undo is not None:
+            self._undo()
+
+    def read(
+        self, body: HeldBody, info: ModelInfo, hints: Hints, config: str = EMPTY_CONFIG
+    ) -> TakeBack:
+        """Have a long request read elsewhere and go on. info: the model's for this config."""
+
+        def go(read: tuple[str, Call | None, Wish]) -> None:
+            wanted, call, wish = read
+            if call is not None:
+                self.start(call, wish, info, hints)
+            else:
+                self.when_described(
+                    info.name, wanted, hints, lambda info: self.read(body, info, hints, wanted)
+                )
+
+        reading = Reading(go, self.fail)
+        about = (body, info, config)
+        self._undo = reading.begin(self._readers, decode_call, *about, client=hints.client)
+        return self.take_back
 
     def start(self, call: Call, wish: Wish, info: ModelInfo, hints: Hints) -> None:
         """Run the call and answer with the outputs that are wished for. Raises FarmError."""
 
         def reply(result: Result) -> None:
-            self._answer(200, encode_result(wish, info, result), result_headers(result), OCTETS)
+            def send(body: bytes | memoryview) -> None:
+                self._answer(200, body, result_headers(result), OCTETS)
+
+            if not is_long(result):
+                send(encode_result(wish, info, result))
+                return
+            writing = Reading(send, self.fail)
+            arguments = (tuple(wish), info, result)
+            writing.begin(self._readers, encode_result, *arguments, client=hints.client)
 
         self._submit(call, hints, reply)
 
-    def describe(self, call: Call, hints: Hints, go: Callable[[ModelInfo], None]) -> None:
-        """Have the model describe itself and go on with that. Raises FarmError."""
+    def when_described(
+        self, model: str, config: str, hints: Hints, go: Callable[[ModelInfo], object]
+    ) -> None:
+        """Go on with the model's description for this config. Raises FarmError."""
+        described = self._backend.description(model, config)
+        if described is not None:
+            go(described)
+            return
 
         def reply(result: Result) -> None:
             assert result.info is not None, "a worker answers describe with an info"
             go(result.info)
 
-        self._submit(call, hints, reply)
+        self._submit(Call(model, Operation.DESCRIBE, config=config), hints, reply)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with whatever was raised, here or in a reader."""
+        if isinstance(error, FarmError | Fault):
+            _answer_error(error, self._request, self._answer)
+        elif isinstance(error, Refused):
+            self._answer(error.status, error.message.encode(), error.headers, TEXT)
+        else:
+            logger.error("answering %s", self._request.path, exc_info=error)
+            self._answer(500, INTERNAL_ERROR.encode(), (), TEXT)
 
     def _submit(self, call: Call, hints: Hints, reply: Callable[[Result], None]) -> None:
         def done(outcome: Result | FarmError) -> None:
@@ -192,13 +254,15 @@ class _Run:
                 if isinstance(outcome, FarmError):
                     raise outcome
                 reply(outcome)
-            except (FarmError, Fault) as error:
-                _answer_error(error, self._request, self._answer)
-            except Exception:
-                logger.exception("answering %s", self._request.path)
-                self._answer(500, INTERNAL_ERROR.encode(), (), TEXT)
+            except Exception as error:
+                self.fail(error)
 
-        self._task_id = self._backend.start_call(call, hints, done)
+        def undo() -> None:
+            self._count(-1)
+            self._backend.cancel(task_id)
+
+        task_id = self._backend.start_call(call, hints, done)
+        self._undo = undo
         self._count(1)
 
 

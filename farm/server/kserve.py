@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -28,8 +29,10 @@ from farm.protocols.kserve_json import (
     encode_error,
     encode_infer,
     error_body,
+    has_short_json,
 )
 from farm.protocols.kserve_metadata import model_config, model_metadata, server_metadata
+from farm.server.body import HEAVY_BYTES, HeldBody
 from farm.server.door import (
     INTERNAL_ERROR,
     JSON,
@@ -39,27 +42,45 @@ from farm.server.door import (
     Request,
     TakeBack,
     hints_of,
+    too_large,
 )
 from farm.server.kserve_paths import Endpoint, Route, check_method, route_of
 from farm.server.kserve_repository import Repository
 from farm.server.kserve_statistics import statistics_of
 from farm.server.packing import answer_packed
+from farm.server.readers import READS_HERE, Reads
+from farm.server.reading import Reading, is_long
 from farm.server.umbridge import RETRY_SOON, result_headers
 
 logger = logging.getLogger(__name__)
 
 OCTETS = b"application/octet-stream"
 
-Encoded = tuple[bytes, int | None]
-Encode = Callable[[Result], Encoded]
-"""The body of an answer, and the length of its JSON when raw tensors are behind that."""
+Encoded = bytes | memoryview | tuple[bytes | memoryview, int | None]
+"""The body of an answer, perhaps with the length of its JSON when raw tensors are behind that."""
+
+
+class Form(NamedTuple):
+    """How an answer is written: `function(wish, result, *rest)`, a codec of farm's."""
+
+    function: Callable[..., Encoded]
+    wish: Wish
+    rest: tuple[Any, ...]
 
 
 class KServeDoor:
     """Answers paths below /v2; whatever goes wrong, the body is the protocol's error."""
 
-    def __init__(self, backend: Backend, repository: Repository, *, non_finite: NonFinite) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        repository: Repository,
+        *,
+        non_finite: NonFinite,
+        readers: Reads = READS_HERE,
+    ) -> None:
         self._backend = backend
+        self._readers = readers
         self._repository = repository
         self._non_finite = non_finite
         self._handlers: Mapping[Endpoint, Callable[[Route, Request], bytes]] = MappingProxyType(
@@ -107,24 +128,50 @@ class KServeDoor:
     def _infer(self, route: Route, request: Request, answer: Answer) -> TakeBack:
         info = self._repository.model(route.model, route.version)
         length = request.headers.get(HEADER_LENGTH)
-        asked = decode_infer(route.model, route.version, request.body, length)
 
-        def encoder(wish: Wish, lead: tuple[int, ...]) -> Encode:
-            return lambda result: encode_infer(wish, result, self._non_finite, lead=lead)
+        def form(wish: Wish, lead: tuple[int, ...]) -> Form:
+            return Form(encode_infer, wish, (self._non_finite, lead))
 
-        return self._run(asked, info, request, answer, encoder)
+        def go(asked: InferRequest) -> TakeBack:
+            return self._run(asked, info, request, answer, form)
+
+        body: bytes | HeldBody | memoryview = request.body
+        if isinstance(body, HeldBody):
+            if body.encoding or not has_short_json(body.view(), length, HEAVY_BYTES):
+                about = (route.model, route.version, body, length)
+                return self._read(request, answer, go, decode_infer, *about)
+            body = body.view()
+        return go(decode_infer(route.model, route.version, body, length))
 
     def _generate(self, route: Route, request: Request, answer: Answer) -> TakeBack:
         info = self._repository.model(route.model, route.version)
         if Operation.STREAM in info.operations and Operation.EVALUATE not in info.operations:
             message = f"model {info.name!r} gives several answers: ask it by generate_stream"
             raise Refused(400, "InvalidInput", message)
-        asked = decode_generate(route.model, route.version, request.body, info)
 
-        def encoder(wish: Wish, lead: tuple[int, ...]) -> Encode:
-            return lambda result: (encode_generate(wish, result, self._non_finite), None)
+        def form(wish: Wish, lead: tuple[int, ...]) -> Form:
+            return Form(encode_generate, wish, (self._non_finite,))
 
-        return self._run(asked, info, request, answer, encoder)
+        def go(asked: InferRequest) -> TakeBack:
+            return self._run(asked, info, request, answer, form)
+
+        if isinstance(request.body, HeldBody):
+            about = (route.model, route.version, request.body, info)
+            return self._read(request, answer, go, decode_generate, *about)
+        return go(decode_generate(route.model, route.version, request.body, info))
+
+    def _read(
+        self,
+        request: Request,
+        answer: Answer,
+        go: Callable[[InferRequest], TakeBack],
+        decode: Callable[..., InferRequest],
+        *about: Any,
+    ) -> TakeBack:
+        """Have a long request read elsewhere, and go on with it."""
+        client = hints_of(request.headers, request.peer, request.user).client
+        reading = Reading(go, lambda error: answer_failure(error, request, answer))
+        return reading.begin(self._readers, decode, *about, client=client)
 
     def _run(
         self,
@@ -132,17 +179,17 @@ class KServeDoor:
         info: ModelInfo,
         request: Request,
         answer: Answer,
-        encoder: Callable[[Wish, tuple[int, ...]], Encode],
+        form: Callable[[Wish, tuple[int, ...]], Form],
     ) -> TakeBack:
         hints = hints_of(request.headers, request.peer, request.user)
-        run = _Run(self._backend, request, answer)
+        run = _Run(self._backend, self._readers, request, answer)
 
         def go(info: ModelInfo) -> None:
             call, wish = call_of(asked, info)
             if call.rows == 1:
-                run.start(without_axis(call), hints, encoder(wish, (1,)))
+                run.start(without_axis(call), hints, form(wish, (1,)))
             else:
-                run.start(call, hints, encoder(wish, ()))
+                run.start(call, hints, form(wish, ()))
 
         if not asked.parameters:
             go(info)
@@ -178,14 +225,14 @@ class KServeDoor:
         return orjson.dumps(statistics_of(names, self._backend.statistics()))
 
     def _index(self, route: Route, request: Request) -> bytes:
-        return orjson.dumps(self._repository.index(ready_only=decode_index(request.body)))
+        return orjson.dumps(self._repository.index(ready_only=decode_index(_short_body(request))))
 
     def _load(self, route: Route, request: Request) -> bytes:
-        self._repository.load(route.model, decode_parameters(request.body))
+        self._repository.load(route.model, decode_parameters(_short_body(request)))
         return b""
 
     def _unload(self, route: Route, request: Request) -> bytes:
-        decode_parameters(request.body)
+        decode_parameters(_short_body(request))
         self._repository.unload(route.model)
         return b""
 
@@ -201,10 +248,11 @@ class KServeDoor:
 class _Run:
     """One call, or two when a model has to describe itself for the request's config before."""
 
-    __slots__ = ("_answer", "_backend", "_request", "_task_id")
+    __slots__ = ("_answer", "_backend", "_readers", "_request", "_task_id")
 
-    def __init__(self, backend: Backend, request: Request, answer: Answer) -> None:
+    def __init__(self, backend: Backend, readers: Reads, request: Request, answer: Answer) -> None:
         self._backend = backend
+        self._readers = readers
         self._request = request
         self._answer = answer
 
@@ -212,26 +260,39 @@ class _Run:
         """Nobody waits any more."""
         self._backend.cancel(self._task_id)
 
-    def start(self, call: Call, hints: Hints, encode: Encode) -> None:
-        """Run the call; its answer goes out in this encoding. Raises FarmError."""
+    def start(self, call: Call, hints: Hints, form: Form) -> None:
+        """Run the call; its answer goes out in this form. Raises FarmError."""
 
         def done(outcome: Result | FarmError) -> None:
             try:
                 if isinstance(outcome, FarmError):
                     raise outcome
-                body, json_length = encode(outcome)
-                extra = result_headers(outcome)
-                if json_length is None:
-                    answer_packed(self._request, self._answer, body, extra, JSON)
+                if is_long(outcome):
+                    self._write(outcome, form, hints.client)
                 else:
-                    extra += ((b"Inference-Header-Content-Length", b"%d" % json_length),)
-                    answer_packed(self._request, self._answer, body, extra, OCTETS)
-            except FarmError as error:
-                answer_error(error, self._request, self._answer)
-            except Exception:
-                self._mistake()
+                    self._send(form.function(form.wish, outcome, *form.rest), outcome)
+            except Exception as error:
+                answer_failure(error, self._request, self._answer)
 
         self._task_id = self._backend.start_call(call, hints, done)
+
+    def _write(self, result: Result, form: Form, client: str) -> None:
+        """Have a long answer written elsewhere, and send it."""
+        writing = Reading(
+            lambda encoded: self._send(encoded, result),
+            lambda error: answer_failure(error, self._request, self._answer),
+        )
+        arguments = (form.wish, result, *form.rest)
+        writing.begin(self._readers, form.function, *arguments, client=client)
+
+    def _send(self, encoded: Encoded, result: Result) -> None:
+        body, json_length = encoded if isinstance(encoded, tuple) else (encoded, None)
+        extra = result_headers(result)
+        if json_length is None:
+            answer_packed(self._request, self._answer, body, extra, JSON)
+        else:
+            extra += ((b"Inference-Header-Content-Length", b"%d" % json_length),)
+            answer_packed(self._request, self._answer, body, extra, OCTETS)
 
     def when_described(
         self, model: str, config: str, hints: Hints, go: Callable[[ModelInfo], None]
@@ -248,17 +309,29 @@ class _Run:
                     raise outcome
                 assert outcome.info is not None, "a worker answers describe with an info"
                 go(outcome.info)
-            except FarmError as error:
-                answer_error(error, self._request, self._answer)
-            except Exception:
-                self._mistake()
+            except Exception as error:
+                answer_failure(error, self._request, self._answer)
 
         call = Call(model, Operation.DESCRIBE, config=config)
         self._task_id = self._backend.start_call(call, hints, done)
 
-    def _mistake(self) -> None:
-        logger.exception("answering %s", self._request.path)
-        self._answer(500, error_body(INTERNAL_ERROR))
+
+def _short_body(request: Request) -> bytes:
+    """The body of a request that has nothing long to say. Raises Refused."""
+    if isinstance(request.body, HeldBody):
+        raise too_large(HEAVY_BYTES)
+    return request.body
+
+
+def answer_failure(error: Exception, request: Request, answer: Answer) -> None:
+    """Answer with whatever was raised, here or in a reader, in the protocol's form."""
+    if isinstance(error, FarmError):
+        answer_error(error, request, answer)
+    elif isinstance(error, Refused):
+        answer(error.status, error_body(error.message), error.headers)
+    else:
+        logger.error("answering %s", request.path, exc_info=error)
+        answer(500, error_body(INTERNAL_ERROR))
 
 
 def answer_error(error: FarmError, request: Request, answer: Answer) -> None:

@@ -40,7 +40,11 @@ def encoding_for(accepted: bytes, content_type: bytes) -> bytes:
 
 
 def answer_packed(
-    request: Request, answer: Answer, body: bytes, extra: Extra = (), content_type: bytes = JSON
+    request: Request,
+    answer: Answer,
+    body: bytes | memoryview,
+    extra: Extra = (),
+    content_type: bytes = JSON,
 ) -> None:
     """Send an answer with status 200, compressed if it is long and the client asks for that."""
     encoding = b""
@@ -59,7 +63,7 @@ def answer_packed(
     work.add_done_callback(lambda done: answer(200, done.result(), extra, content_type))
 
 
-def packed(body: bytes, encoding: bytes) -> bytes:
+def packed(body: bytes | memoryview, encoding: bytes) -> bytes:
     """The body in this Content-Encoding."""
     packer = zlib.compressobj(LEVEL, wbits=WBITS[encoding])
     return packer.compress(body) + packer.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from farm.call import Call, Operation, Result
@@ -32,6 +33,8 @@ from farm.server.door import (
     header_value,
     hints_of,
 )
+from farm.server.readers import READS_HERE, Reads
+from farm.server.reading import Reading, is_long
 
 logger = logging.getLogger(__name__)
 
@@ -46,26 +49,43 @@ Encode = Callable[[Result], tuple[bytes, Extra]]
 class UmBridgeDoor:
     """Answers the UM-Bridge paths; whatever goes wrong, the body is the protocol's error."""
 
-    def __init__(self, backend: Backend, *, non_finite: NonFinite) -> None:
+    def __init__(
+        self, backend: Backend, *, non_finite: NonFinite, readers: Reads = READS_HERE
+    ) -> None:
         self._backend = backend
         self._non_finite = non_finite
+        self._readers = readers
 
     def __call__(self, request: Request, answer: Answer) -> TakeBack | None:
         """Answer one request, now or when its call is done. Raises Refused."""
         _check_method(request.path, request.method)
         models = self._backend.models()
+        body = request.body
         try:
-            asked = decode_request(request.path, request.body, models)
-            if isinstance(asked, Call):
-                return self._start(asked, request, answer, partial(self._encode_result, asked))
-            if asked.endpoint is Endpoint.INFO:
-                answer(200, encode_info(models))
-            elif asked.endpoint is Endpoint.MODEL_INFO:
-                answer(200, encode_model_info(models[asked.model]))
-            else:
-                return self._answer_sizes(asked, request, answer)
+            if isinstance(body, bytes):
+                return self._go(decode_request(request.path, body, models), request, answer)
+            reading = Reading(
+                lambda asked: self._go(asked, request, answer),
+                lambda error: _answer_failure(error, request, answer),
+            )
+            client = hints_of(request.headers, request.peer, request.user).client
+            return reading.begin(
+                self._readers, decode_request, request.path, body, dict(models), client=client
+            )
         except FarmError as error:
             _answer_error(error, request, answer)
+        return None
+
+    def _go(self, asked: Question | Call, request: Request, answer: Answer) -> TakeBack | None:
+        if isinstance(asked, Call):
+            return self._start(asked, request, answer, partial(self._encode_result, asked))
+        models = self._backend.models()
+        if asked.endpoint is Endpoint.INFO:
+            answer(200, encode_info(models))
+        elif asked.endpoint is Endpoint.MODEL_INFO:
+            answer(200, encode_model_info(models[asked.model]))
+        else:
+            return self._answer_sizes(asked, request, answer)
         return None
 
     def _answer_sizes(self, asked: Question, request: Request, answer: Answer) -> TakeBack | None:
@@ -82,25 +102,45 @@ class UmBridgeDoor:
         return self._start(call, request, answer, encode)
 
     def _start(self, call: Call, request: Request, answer: Answer, encode: Encode) -> TakeBack:
+        hints = hints_of(request.headers, request.peer, request.user)
+
         def done(outcome: Result | FarmError) -> None:
             try:
                 if isinstance(outcome, FarmError):
                     _answer_error(outcome, request, answer)
+                elif is_long(outcome):
+                    write(outcome)
                 else:
                     body, extra = encode(outcome)
                     answer(200, body, extra)
-            except FarmError as error:
-                _answer_error(error, request, answer)
-            except Exception:
-                logger.exception("answering %s", request.path)
-                answer(500, error_body("InternalError", INTERNAL_ERROR))
+            except Exception as error:
+                _answer_failure(error, request, answer)
 
-        hints = hints_of(request.headers, request.peer, request.user)
+        def write(result: Result) -> None:
+            writing = Reading(
+                lambda body: answer(200, body, result_headers(result)),
+                lambda error: _answer_failure(error, request, answer),
+            )
+            asked = replace(call, inputs=(), derivative=None)
+            arguments = (asked, result, self._non_finite)
+            writing.begin(self._readers, encode_result, *arguments, client=hints.client)
+
         task_id = self._backend.start_call(call, hints, done)
         return partial(self._backend.cancel, task_id)
 
     def _encode_result(self, call: Call, result: Result) -> tuple[bytes, Extra]:
         return encode_result(call, result, self._non_finite), result_headers(result)
+
+
+def _answer_failure(error: Exception, request: Request, answer: Answer) -> None:
+    """Answer with whatever was raised, here or in a reader."""
+    if isinstance(error, FarmError):
+        _answer_error(error, request, answer)
+    elif isinstance(error, Refused):
+        answer(error.status, error_body(error.kind, error.message), error.headers)
+    else:
+        logger.error("answering %s", request.path, exc_info=error)
+        answer(500, error_body("InternalError", INTERNAL_ERROR))
 
 
 def _answer_error(error: FarmError, request: Request, answer: Answer) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import signal
+import threading
 
 
 class Lifeline:
@@ -45,3 +47,15 @@ class Lifeline:
         if self.read_end >= 0:
             os.close(self.read_end)
             self.read_end = -1
+
+
+def end_with(read_end: int) -> None:
+    """End this process with the one that holds the other end, also where the kernel does not."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(read_end, 0)  # the end of a pipe shows as POLLHUP
+        poll.poll()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()

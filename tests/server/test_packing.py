@@ -40,8 +40,10 @@ def test_what_a_client_accepts(accepted: bytes, json: bytes, octets: bytes) -> N
 def sent(accepted: bytes, body: bytes) -> list[tuple[int, bytes, dict[bytes, bytes], bytes]]:
     answers: list[Any] = []
 
-    def answer(status: int, body: bytes, headers: Extra = (), content_type: bytes = JSON) -> None:
-        answers.append((status, body, dict(headers), content_type))
+    def answer(
+        status: int, body: bytes | memoryview, headers: Extra = (), content_type: bytes = JSON
+    ) -> None:
+        answers.append((status, bytes(body), dict(headers), content_type))
 
     request = Request("GET", "/", {b"accept-encoding": accepted}, b"", "", "")
     answer_packed(request, answer, body, ((b"a", b"b"),))

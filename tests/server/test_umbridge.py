@@ -299,8 +299,10 @@ def asked(script: Script, user: str = "", **headers: str) -> tuple[int, dict[byt
     """One request for /Evaluate without a socket: status, headers and body."""
     answers: list[tuple[int, dict[bytes, bytes], bytes]] = []
 
-    def answer(status: int, body: bytes, headers: Extra = (), content_type: bytes = JSON) -> None:
-        answers.append((status, dict(headers), body))
+    def answer(
+        status: int, body: bytes | memoryview, headers: Extra = (), content_type: bytes = JSON
+    ) -> None:
+        answers.append((status, dict(headers), bytes(body)))
 
     given = {k.replace("_", "-").encode(): v.encode() for k, v in headers.items()}
     body = json.dumps(FORWARD).encode()

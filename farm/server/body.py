@@ -1,0 +1,103 @@
+"""A request's body while it arrives: short ones as bytes, long ones in a memory file.
+
+The file can be handed to a reader process without copying it, and to a codec in this process as a
+view. So nobody here ever joins, copies or reads through tens of megabytes in one go.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+from farm.server.door import Headers, unpacked
+from farm.server.memory_file import append, mapped, new_file
+
+HEAVY_BYTES = 256 * 1024
+"""Bodies longer than this are read in a reader process: as JSON they take some 10 ms, which a
+caller of another model would wait for."""
+
+
+class HeldBody:
+    """A body in a memory file. encoding: what it is compressed with, b"" for not at all.
+
+    limit: bytes that it may have once it is unpacked. The file lives as long as this object.
+    """
+
+    __slots__ = ("descriptor", "encoding", "limit", "size")
+
+    def __init__(self, limit: int) -> None:
+        self.size = 0
+        self.encoding = b""
+        self.limit = limit
+        self.descriptor = new_file()
+
+    def add(self, part: bytes) -> None:
+        """Append a part. Raises OSError."""
+        append(self.descriptor, part)
+        self.size += len(part)
+
+    def view(self) -> memoryview:
+        """The bytes, without a copy; they stay as long as the view."""
+        return mapped(self.descriptor)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+Body = bytes | HeldBody
+
+
+class Gathering:
+    """Collects the parts of a body. size: bytes so far."""
+
+    __slots__ = ("_held", "_limit", "_parts", "size")
+
+    def __init__(self, limit: int) -> None:
+        """limit: bytes that the body may have, also once it is unpacked."""
+        self.size = 0
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._held: HeldBody | None = None
+
+    def add(self, part: bytes) -> None:
+        """Another part."""
+        self.size += len(part)
+        if self.size <= HEAVY_BYTES:
+            self._parts.append(part)
+            return
+        if self._held is None:
+            self._held = HeldBody(self._limit)
+            for early in self._parts:
+                self._held.add(early)
+            self._parts = []
+        self._held.add(part)
+
+    def clear(self) -> None:
+        """Let go of what has come."""
+        self._parts = []
+        self._held = None
+
+    def whole(self, headers: Headers) -> Body:
+        """The body, unpacked unless it is held. Raises Refused."""
+        encoding = headers.get(b"content-encoding", b"").lower()
+        held = self._held
+        if held is None:
+            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            if not encoding or not _becomes_heavy(body, encoding):
+                return unpacked(body, headers, self._limit)
+            held = HeldBody(self._limit)
+            held.add(body)
+        if encoding != b"identity":
+            held.encoding = encoding
+        return held
+
+
+def _becomes_heavy(body: bytes, encoding: bytes) -> bool:
+    """Whether a short body is a long one once it is unpacked."""
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        return False
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        return len(unpacker.decompress(body, HEAVY_BYTES + 1)) > HEAVY_BYTES
+    except zlib.error:
+        return False

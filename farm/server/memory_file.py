@@ -1,0 +1,73 @@
+"""Unnamed files in memory: bodies that grow as they arrive, and frames for another process.
+
+A descriptor is all there is of such a file, so nothing is left of it once every process that holds
+one has ended, however it ended. Where memfd is missing (macOS) it is a temporary file without a
+name, which the system keeps in memory as long as it can.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+
+from farm.protocols.wire_arrays import Buffer
+
+ALIGNMENT = 64
+_LENGTH = struct.Struct("<Q")
+
+
+def new_file() -> int:
+    """The descriptor of a new, empty file; no child inherits it. Raises OSError."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("farm", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def append(descriptor: int, part: Buffer) -> None:
+    """Write all of `part` at the file's position. Raises OSError."""
+    left = memoryview(part)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def mapped(descriptor: int) -> memoryview:
+    """The whole file, for reading; the mapping stays as long as somebody has a view of it."""
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
+
+
+def file_of(frames: Sequence[Buffer]) -> int:
+    """A new file with these frames, for `frames_in`. Raises OSError."""
+    descriptor = new_file()
+    try:
+        sizes = [memoryview(frame).nbytes for frame in frames]
+        append(descriptor, b"".join(map(_LENGTH.pack, [len(frames), *sizes])))
+        at = _LENGTH.size * (1 + len(frames))
+        for frame, size in zip(frames, sizes, strict=True):
+            append(descriptor, bytes(-at % ALIGNMENT))
+            append(descriptor, frame)
+            at += -at % ALIGNMENT + size
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def frames_in(descriptor: int) -> list[memoryview]:
+    """The frames of a file that `file_of` made, without copying them."""
+    whole = mapped(descriptor)
+    (count,) = _LENGTH.unpack_from(whole)
+    frames = []
+    at = _LENGTH.size * (1 + count)
+    for number in range(count):
+        (size,) = _LENGTH.unpack_from(whole, _LENGTH.size * (1 + number))
+        at += -at % ALIGNMENT
+        frames.append(whole[at : at + size])
+        at += size
+    return frames

@@ -1,0 +1,53 @@
+"""Unnamed files in memory: frames there and back, with memfd and without."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.server.memory_file import append, file_of, frames_in, mapped, new_file
+
+
+@pytest.fixture(params=["memfd", "temporary"])
+def _kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "temporary":
+        monkeypatch.delattr(os, "memfd_create")
+
+
+@pytest.mark.usefixtures("_kind")
+def test_frames_come_back_without_a_copy() -> None:
+    frames: list[bytes | memoryview] = [b"head", b"", np.arange(10_000.0).data, b"x"]
+    descriptor = file_of(frames)
+    back = frames_in(descriptor)
+    assert not os.get_inheritable(descriptor)
+    os.close(descriptor)  # the mapping stays
+    assert [bytes(frame) for frame in back] == [bytes(frame) for frame in frames]
+    numbers = np.frombuffer(back[2])
+    assert numbers.ctypes.data % 64 == 0
+    assert not numbers.flags.writeable
+
+
+@pytest.mark.usefixtures("_kind")
+def test_a_file_grows_and_has_no_name() -> None:
+    descriptor = new_file()
+    append(descriptor, b"ab")
+    append(descriptor, memoryview(b"cd"))
+    assert bytes(mapped(descriptor)) == b"abcd"
+    assert "(deleted)" in os.readlink(f"/proc/self/fd/{descriptor}")
+    os.close(descriptor)
+
+
+def test_an_empty_file_is_an_empty_view() -> None:
+    descriptor = new_file()
+    assert bytes(mapped(descriptor)) == b""
+    os.close(descriptor)
+
+
+def test_a_file_that_cannot_be_written_is_closed(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(TypeError):
+        file_of([b"a", object()])  # type: ignore[list-item]  # that is the point
+    assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,75 @@
+"""A request that is read elsewhere: what goes on with it, and what takes it back when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import Result
+from farm.server.body import HEAVY_BYTES
+from farm.server.reading import MANY_TEXTS, Reading, is_long
+
+
+class Recorder:
+    """A pool that does what it is asked when the test says so."""
+
+    def __init__(self) -> None:
+        self.undone: list[str] = []
+        self.done: Callable[[Any], None]
+
+    def perform(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        client: str,
+        done: Callable[[Any], None],
+    ) -> Callable[[], None]:
+        self.done = done
+        return lambda: self.undone.append(f"reading for {client}")
+
+
+def test_what_was_read_is_gone_on_with() -> None:
+    pool, failures = Recorder(), list[Exception]()
+
+    def go(value: str) -> Callable[[], None]:
+        return lambda: pool.undone.append(value)
+
+    take_back = Reading(go, failures.append).begin(pool, len, b"", client="me")
+    take_back()
+    assert pool.undone == ["reading for me"]
+    pool.done("the call")
+    take_back()
+    assert pool.undone[1:] == ["the call"]
+    assert failures == []
+
+
+@pytest.mark.parametrize("where", ["codec", "go"])
+def test_what_is_raised_is_a_failure(where: str) -> None:
+    pool, failures, error = Recorder(), list[Exception](), ValueError("no")
+
+    def go(value: Exception) -> None:
+        raise value
+
+    take_back = Reading(go, failures.append).begin(pool, len, b"", client="me")
+    if where == "codec":
+        pool.done(error)
+    else:
+        reading = Reading(lambda value: go(error), failures.append)
+        take_back = reading.begin(pool, len, b"", client="me")
+        pool.done("value")
+    take_back()
+    assert failures == [error]
+    assert pool.undone == []
+
+
+def test_which_answers_are_long() -> None:
+    numbers = np.zeros(HEAVY_BYTES // 8)
+    assert not is_long(Result((numbers,)))
+    assert is_long(Result((numbers, np.zeros(1))))
+    texts = np.array([b"abc"] * (MANY_TEXTS + 1), object)
+    assert is_long(Result((texts,)))
+    assert not is_long(Result((texts[1:],)))
+    assert is_long(Result((np.array([bytes(HEAVY_BYTES)], object),)))
