@@ -23,7 +23,7 @@ from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
 from farm.errors import FarmError, Unavailable, WorkerLost
 from farm.scheduler.state import TaskId, WorkerId, needs_no_slot
 from farm.transports import dask_worker
-from farm.transports.dask_worker import Described, HandedBack, Models, Ran, Unfit
+from farm.transports.dask_worker import Described, HandedBack, Models, NotPermitted, Ran, Unfit
 from farm.version import __version__
 
 if TYPE_CHECKING:
@@ -65,17 +65,26 @@ def one_line(error: object) -> str:
 class _Flight:
     """Calls that share one Dask task.
 
-    number: the task's; once: it must not run twice; marked: the scheduler knows whether it has
-    begun; where: Dask's workers that may run it, if not all.
+    number: the task's; once: it must not run twice; where: Dask's workers that may run it, if not
+    all; permit: a queue in Dask's scheduler whose one entry a process takes before it begins, for
+    tasks that need it; withdrawn: farm has taken it; future: the task's, once it is submitted.
     """
 
     ids: list[TaskId]
     number: int
     once: bool
-    marked: bool
     sent_at: float
     where: list[str] | None
-    future: Any
+    permit: Any = None
+    withdrawn: bool = False
+    future: Any = None
+
+    def close(self) -> None:
+        """Let go of the permit; a process that still asks for it is refused."""
+        if self.permit is not None:
+            # Dask counts a queue twice that is made and awaited; to close one that is gone is fine.
+            self.permit.close()
+            self.permit.close()
 
 
 class Membership:
@@ -203,10 +212,15 @@ class Membership:
     async def _free_stranded(self) -> None:
         """Give back what may run only on workers that are gone: Dask would keep it for them."""
         for flight in dict.fromkeys(self._held.values()):
-            if flight.where is not None and self._fit.keys().isdisjoint(flight.where):
-                self._missing(
-                    self._let_go(flight), "the Dask workers that it could run on are gone"
-                )
+            if flight.future is None or flight.where is None:
+                continue
+            if self._fit.keys().isdisjoint(flight.where):
+                withdrawn = await self._withdraw(flight)
+                ids = self._let_go(flight)
+                if withdrawn:
+                    self._not_run(ids, HandedBack())
+                else:
+                    self._missing(ids, "the Dask workers that it could run on are gone")
                 await self._client.cancel([flight.future])
 
     async def drain(self) -> None:
@@ -224,6 +238,8 @@ class Membership:
             job.cancel()
         if self._client is None:
             return
+        for flight in self._held.values():
+            flight.close()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(ANSWER_S):
                 if self._client.status == "running":
@@ -264,30 +280,45 @@ class Membership:
         yield from filling.values()
 
     def _submit(self, tasks: Tasks, sent_at: float) -> None:
-        import dask.config
-
         ids = [task_id for task_id, _ in tasks]
         calls = [call for _, call in tasks]
-        number = next(self._numbers)
         once = not self._infos[calls[0].model].repeatable
-        marked = once or ids[0] in self._suspects
         where = list(self._fit) if self._unfit else None
+        flight = _Flight(ids, next(self._numbers), once, sent_at, where)
+        self._held.update(dict.fromkeys(ids, flight))
+        if once or ids[0] in self._suspects:
+            self.spawn(self._permit(flight, calls))
+        else:
+            self._start(flight, calls)
+
+    async def _permit(self, flight: _Flight, calls: Sequence[Call]) -> None:
+        """Submit a task that may begin once only, or whose beginning farm must know of."""
+        try:
+            name = self._models.permit(flight.number)
+            flight.permit = await self._dask.Queue(name, client=self._client)
+            await flight.permit.put(1)
+        except Exception as error:
+            log.warning("no permit from Dask's scheduler: %s", one_line(error))
+            return self._lost.set()
+        self._start(flight, calls)
+
+    def _start(self, flight: _Flight, calls: Sequence[Call]) -> None:
+        import dask.config
+
         with dask.config.set(LARGE_TASKS):
-            future = self._client.submit(
+            flight.future = self._client.submit(
                 dask_worker.run,
                 self._models,
-                number,
+                flight.number,
                 calls,
-                marked=marked,
-                once=once,
+                permit=flight.permit is not None,
+                once=flight.once,
                 # Dask's dashboard shows the model's name of it.
-                key=(f"{calls[0].model}-{self._models.life}", str(number)),
+                key=(f"{calls[0].model}-{self._models.life}", str(flight.number)),
                 pure=False,
                 fifo_timeout="0 ms",  # in the order of the scheduler, which has its reasons
-                workers=where,
+                workers=flight.where,
             )
-        flight = _Flight(ids, number, once, marked, sent_at, where, future)
-        self._held.update(dict.fromkeys(flight.ids, flight))
         self.spawn(self._follow(flight))
 
     async def _follow(self, flight: _Flight) -> None:
@@ -301,23 +332,22 @@ class Membership:
         cancelled = isinstance(said, concurrent.futures.CancelledError)
         if cancelled and getattr(said, "reason", "") == "scheduler-connection-lost":
             return self._lost.set()
-        if not await self._unmark(flight) and (cancelled or killed(said)):
+        may_not_have_begun = cancelled or killed(said) or isinstance(said, NotPermitted)
+        if may_not_have_begun and await self._withdraw(flight):
             said = HandedBack()
+        flight.close()
         ids = self._let_go(flight)
         if ids:
             self._ended(flight, ids, said)
         if self._draining and not self._held:
             self._drained.set()
 
-    async def _unmark(self, flight: _Flight) -> bool:
-        """Whether some process may have begun it."""
-        with contextlib.suppress(Exception):
-            if flight.marked:
-                mark = self._dask.Event(self._models.mark(flight.number), self._client)
-                began: bool = await mark.is_set()
-                await mark.clear()
-                return began
-        return True
+    async def _withdraw(self, flight: _Flight) -> bool:
+        """Take the permit of a task back, if it has one; True: no process has begun the task."""
+        if flight.permit is not None and not flight.withdrawn:
+            with contextlib.suppress(Exception):  # then a process may have got it
+                flight.withdrawn = bool(await flight.permit.get(batch=True))
+        return flight.withdrawn
 
     def _let_go(self, flight: _Flight) -> list[TaskId]:
         """Those of its calls that nobody has answered for; they are off our hands now."""
@@ -381,19 +411,25 @@ class Membership:
     async def hand_back(self, ids: Sequence[TaskId]) -> None:
         """Give back those of these calls that no process has begun."""
         back: list[TaskId] = []
-        # What must not run twice stays: it may begin on its way to a process that was asked.
-        asked = {f: None for f in map(self._held.get, ids) if f is not None and not f.once}
+        flights = {flight: None for flight in map(self._held.get, ids) if flight is not None}
+        submitted = [flight for flight in flights if flight.future is not None]
         with contextlib.suppress(Exception):
             async with asyncio.timeout(ANSWER_S):
-                answers: dict[str, list[int]] = await self._client.run(
-                    dask_worker.hand_back,
-                    self._models.life,
-                    [flight.number for flight in asked],
-                    on_error="ignore",
-                )
-                begun = set(itertools.chain.from_iterable(answers.values()))
-                waiting = [flight for flight in asked if flight.number not in begun]
-                for flight in waiting:
+                for flight in await self._not_begun(submitted):
                     back += self._let_go(flight)
-                await self._client.cancel([flight.future for flight in waiting])
+                    await self._client.cancel([flight.future])
         self._tell(lambda d: d.taken_back(self.name, back))
+
+    async def _not_begun(self, flights: Sequence[_Flight]) -> list[_Flight]:
+        """Those that no process has begun, and none will any more."""
+        # What must not run twice may be on its way to a process that was asked: its permit tells.
+        withdrawn = [flight for flight in flights if flight.once and await self._withdraw(flight)]
+        asked = [flight for flight in flights if not flight.once]
+        answers: dict[str, list[int]] = await self._client.run(
+            dask_worker.hand_back,
+            self._models.life,
+            [flight.number for flight in asked],
+            on_error="ignore",
+        )
+        begun = set(itertools.chain.from_iterable(answers.values()))
+        return withdrawn + [flight for flight in asked if flight.number not in begun]

@@ -34,8 +34,8 @@ class Models:
     specs: tuple[str, ...]
     life: str
 
-    def mark(self, number: int) -> str:
-        """The name of the cluster-wide mark that a task has begun."""
+    def permit(self, number: int) -> str:
+        """The name of the queue in Dask's scheduler that holds a task's one permit to begin."""
         return f"farm-{self.life}-{number}"
 
 
@@ -61,11 +61,11 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
-class RanBefore:
-    """The task had begun elsewhere and must not run twice."""
+class NotPermitted:
+    """The task must not run twice, and the permit for its one run was taken before."""
 
     def __str__(self) -> str:
-        return "a Dask worker died with it"
+        return "a Dask worker had begun it and died with it, or with its answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +142,12 @@ async def describe(models: Models, calls: Sequence[Call]) -> list[Outcome] | Unf
 
 
 def run(
-    models: Models, number: int, calls: Sequence[Call], *, marked: bool, once: bool
-) -> Ran | HandedBack | RanBefore | Unfit:
+    models: Models, number: int, calls: Sequence[Call], *, permit: bool, once: bool
+) -> Ran | HandedBack | NotPermitted | Unfit:
     """A Dask task: the outcomes of calls, which may share one evaluation.
 
-    number: unique in the models' `life`. marked: the cluster is to know that it has begun, even if
-    this process dies of it; once: when a worker dies, Dask must not run it again.
+    number: unique in the models' `life`. permit: take the task's permit before the run, so that
+    farm knows that it has begun even if this process dies of it; once: do not run without it.
     """
     began_at = time.perf_counter()
     # Before its first run a thread did not idle, it was new.
@@ -158,8 +158,8 @@ def run(
         return _unfit(error)
     if not _begin((models.life, number)):
         return HandedBack()
-    if marked and not _mark(models.mark(number)) and once:
-        return RanBefore()
+    if permit and not _take_permit(models.permit(number)) and once:
+        return NotPermitted()
     name = _name()
     outcomes = [
         replace(outcome, worker=name, idle_s=idle_s) if isinstance(outcome, Result) else outcome
@@ -186,15 +186,20 @@ def _fate(task: tuple[str, int], *, begins: bool) -> bool:
     return _has_begun.setdefault(task, begins)
 
 
-def _mark(name: str) -> bool:
-    """Set a mark in Dask's scheduler; whether it was not set before."""
-    from distributed import Event
+def _take_permit(name: str) -> bool:
+    """Whether this process got the permit; nobody else gets it then.
 
-    begun = Event(name)
-    if begun.is_set():
+    Dask's scheduler has one loop, so to take all that is in a queue is one step. Raises nothing:
+    where the answer is lost the permit is, too.
+    """
+    from distributed import get_worker
+    from distributed.utils import sync
+
+    worker = get_worker()
+    try:
+        return bool(sync(worker.loop, worker.scheduler.queue_get, name=name, batch=True))
+    except (KeyError, OSError):  # it was withdrawn, or the scheduler is gone
         return False
-    begun.set()
-    return True
 
 
 def _runner(models: Models) -> Runner:

@@ -124,6 +124,56 @@ async def test_what_must_not_run_twice_does_not(cluster: Cluster, tmp_path: Path
         assert (await dispatcher.submit(call)).outputs[0].tolist() == [1.0]
 
 
+def queues(cluster: Cluster) -> list[str]:
+    """The names of the permits that Dask's scheduler has."""
+    with distributed.Client(cluster.address, set_as_default=False) as client:
+        names: list[str] = client.run_on_scheduler(
+            lambda dask_scheduler: list(dask_scheduler.extensions["queues"].queues)
+        )
+        return names
+
+
+@on_loop
+async def test_what_must_not_run_twice_is_handed_back_if_nobody_has_begun_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Of two calls given to one thread, the one that waits there has its permit withdrawn."""
+    cluster.add_worker()
+    async with joined(cluster, slots=2) as dispatcher:
+        config = canonical_config({"folder": str(tmp_path)})
+        call = Call("Once", Operation.EVALUATE, (np.array([1.0]),), config)
+        both = [asyncio.create_task(dispatcher.submit(call)) for _ in range(2)]
+        await until(lambda: len(cluster.tasks()) == 2 and runs(tmp_path), LIMIT_S)
+        dispatcher._transports[0].stop_workers()
+        await until(lambda: in_flight(dispatcher) == 1, LIMIT_S)
+        (tmp_path / "go").touch()
+        done, waiting = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().outputs[0].tolist() for task in done] == [[1.0]]
+        assert len(waiting) == 1
+        waiting.pop().cancel()
+    assert len(runs(tmp_path)) == 1
+    assert queues(cluster) == []
+
+
+@on_loop
+async def test_an_answer_that_dies_with_its_holder_is_not_found_by_running_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Dask would run the task again to have its result."""
+    worker = cluster.add_worker(2)
+    async with joined(cluster) as dispatcher:
+        (tmp_path / "go").touch()
+        config = canonical_config({"folder": str(tmp_path), "end after": True})
+        call = Call("Once", Operation.EVALUATE, (np.array([1.0]),), config)
+        outcome = asyncio.create_task(dispatcher.submit(call))
+        await until(lambda: worker.poll() is not None, LIMIT_S)
+        cluster.add_worker(2)
+        with pytest.raises(WorkerLost, match="'Once' is not repeatable"):
+            await asyncio.wait_for(outcome, LIMIT_S)
+    assert len(runs(tmp_path)) == 1
+    assert queues(cluster) == []
+
+
 @on_loop
 async def test_a_worker_that_lacks_the_models_gets_nothing(
     cluster: Cluster, tmp_path: Path

@@ -16,7 +16,7 @@ from farm.call import Call, Operation
 from farm.errors import Unavailable
 from farm.model import Config, Inputs, Model
 from farm.transports import dask_worker
-from farm.transports.dask_worker import HandedBack, Models, Ran, RanBefore, Unfit
+from farm.transports.dask_worker import HandedBack, Models, NotPermitted, Ran, Unfit
 from tests.dask_cluster import (
     LIMIT_S,
     MODELS,
@@ -93,7 +93,7 @@ def client() -> Iterator[distributed.Client]:
 
 CALL = Call("Twice", Operation.EVALUATE, (np.ones(1),))
 
-run = functools.partial(dask_worker.run, marked=False, once=False)
+run = functools.partial(dask_worker.run, permit=False, once=False)
 
 
 def test_what_was_asked_back_does_not_begin(models: Models, client: distributed.Client) -> None:
@@ -108,10 +108,41 @@ def test_what_was_asked_back_does_not_begin(models: Models, client: distributed.
 
 
 def test_what_runs_once_runs_once(models: Models, client: distributed.Client) -> None:
-    run_once = functools.partial(dask_worker.run, marked=True, once=True)
-    for expected in (Ran, RanBefore):
+    run_once = functools.partial(dask_worker.run, permit=True, once=True)
+    permit = distributed.Queue(models.permit(7), client)
+    permit.put(1)
+    for expected in (Ran, NotPermitted):
         future = client.submit(run_once, models, 7, [CALL], pure=False)
         assert isinstance(future.result(), expected)
+    permit.close()
+
+
+def test_what_runs_once_does_not_run_without_a_permit(
+    models: Models, client: distributed.Client
+) -> None:
+    run_once = functools.partial(dask_worker.run, permit=True, once=True)
+    future = client.submit(run_once, models, 8, [CALL], pure=False)
+    assert isinstance(future.result(), NotPermitted), "its queue is gone, or never was"
+
+
+def test_a_permit_goes_to_one_of_many_that_ask_at_once(models: Models) -> None:
+    run_once = functools.partial(dask_worker.run, permit=True, once=True)
+    with distributed.Client(
+        processes=False,
+        n_workers=2,
+        threads_per_worker=8,
+        dashboard_address=":0",
+        set_as_default=False,
+    ) as client:
+        for number in range(20):
+            permit = distributed.Queue(models.permit(number), client)
+            permit.put(1)
+            futures = [
+                client.submit(run_once, models, number, [CALL], pure=False) for _ in range(16)
+            ]
+            said: list[Any] = client.gather(futures)
+            assert [type(each) for each in said].count(Ran) == 1
+            permit.close()
 
 
 def test_a_thread_idles_between_its_runs(models: Models, client: distributed.Client) -> None:
