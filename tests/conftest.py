@@ -3,7 +3,7 @@
 With FARM_NO_SKIPS=1, as in CI, a skipped test is a failed test. hypothesis has no deadline for one
 example, which a busy machine breaks, and in CI tries the same examples each time. Ctrl-C works in
 the programs that tests start, also where the tests run in the background of a shell, which has them
-ignore it.
+ignore it. The user's own state folder is left alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Generator
 
 import pytest
@@ -23,6 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+STATE = tempfile.TemporaryDirectory(prefix="farm-state-")
+os.environ["XDG_STATE_HOME"] = STATE.name
 
 DONT_WRITE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from farm.call import Hints
 from farm.cli import sweep_read
-from farm.cli.sweep_farm import OpenFarm, Target, farm_options, open_farm
+from farm.cli.sweep_farm import OpenFarm, Target, farm_options, kept_target, open_farm
 from farm.client import Client
 from farm.errors import FarmError
 from farm.sweep.display import Display, line
@@ -24,6 +24,7 @@ from farm.sweep.errors import SweepError
 from farm.sweep.flight import Flight
 from farm.sweep.journal import Status
 from farm.sweep.parameters import parse_parameter
+from farm.sweep.plan import Plan
 from farm.sweep.points import parse_design
 from farm.sweep.prepare import Request, check_model, longer_plan, make_plan
 from farm.sweep.probe import probe
@@ -31,6 +32,7 @@ from farm.sweep.progress import Progress, duration
 from farm.sweep.provenance import command_line, provenance
 from farm.sweep.read import known_of
 from farm.sweep.run import Rules, Run, Stop, pending_points
+from farm.sweep.signature import signed
 from farm.sweep.store import COMPLETE, Store
 
 DONE, FAILURES, INCOMPLETE = 0, 1, 3
@@ -129,6 +131,11 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+_trust_option = click.option(
+    "--trust", is_flag=True, help="Run the model that FILE names although FILE is not yours."
+)
+
+
 @sweep.command(epilog=EXAMPLES)
 @farm_options
 @click.option("--model", help="Name of the model; not needed when there is only one.")
@@ -158,6 +165,7 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Continue this sweep; its farm is the one it had unless another is given.",
 )
 @click.option("--retry-failed", is_flag=True, help="With --resume: also the points that failed.")
+@_trust_option
 @_rule_options
 def run(
     target: Target,
@@ -176,13 +184,14 @@ def run(
     no_probe: bool,
     resumed: Path | None,
     retry_failed: bool,
+    trust: bool,
     **rules: Any,
 ) -> int:
     """Run a sweep: MODEL served here by --workers processes, or the farm that --to names."""
     if resumed is not None:
         if params or fixes or design or out is not None:
             raise click.UsageError("--resume continues a sweep as it was planned: only FILE")
-        return _resume(resumed, target, rules, retry_failed=retry_failed)
+        return _resume(resumed, target, rules, retry_failed=retry_failed, trust=trust)
     if out is None:
         raise click.UsageError("say where the results go: -o sweep.h5")
     if retry_failed:
@@ -200,7 +209,7 @@ def run(
         seed_key=seed_key,
         title=title,
         gzip=gzip,
-        provenance=provenance(command_line(), target=target.to_json(), notes=notes),
+        provenance=_signed(provenance(command_line(), target=target.to_json(), notes=notes)),
     )
     Store.refuse_to_overwrite(out)
     with _terminable(), open_farm(target, out) as farm:
@@ -218,11 +227,13 @@ def run(
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @farm_options
 @click.option("--points", required=True, type=click.IntRange(min=1), help="How many there will be.")
+@_trust_option
 @_rule_options
 def extend(
     file: Path,
     target: Target,
     points: int,
+    trust: bool,
     **rules: Any,
 ) -> int:
     """Continue the sequence of a sobol, halton or random sweep to --points points, and run them.
@@ -234,8 +245,9 @@ def extend(
         plan = longer_plan(store.plan, points)
         for note in plan.design.notes:
             click.echo(f"note: {note}", err=True)
+        target = _chosen(target, plan, file, trust=trust)
         store.extend(plan)
-        with _terminable(), open_farm(target.or_else(_kept_target(store)), file) as farm:
+        with _terminable(), open_farm(target, file) as farm:
             return _session(opened.handed_over(farm.client), farm, rules)
 
 
@@ -243,10 +255,12 @@ def extend(
 @click.argument("file", type=click.Path(path_type=Path))
 @farm_options
 @click.option("--point", required=True, type=click.IntRange(min=0), help="Its index, from 0.")
+@_trust_option
 def rerun(
     file: Path,
     target: Target,
     point: int,
+    trust: bool,
 ) -> int:
     """Evaluate one point again with the same inputs, and show all of it; FILE stays as it is."""
     plan, known = known_of(file)
@@ -257,8 +271,8 @@ def rerun(
         click.echo(f"{tensor.name} = {np.array2string(array, threshold=60)}")
     click.echo(f"config = {call.config}")
     click.echo(f"so far: {Status(int(known.status[point])).name.lower()}")
-    kept = Target.from_json(plan.provenance.get("target", ""))
-    with open_farm(target.or_else(kept), file.with_name(f"{file.name}.rerun")) as farm:
+    chosen = _chosen(target, plan, file, trust=trust)
+    with open_farm(chosen, file.with_name(f"{file.name}.rerun")) as farm:
         try:
             result = farm.client.submit(call).result()
         except FarmError as error:
@@ -295,21 +309,34 @@ class _Opened:
             self.store.leave()
 
 
-def _resume(path: Path, target: Target, rules: dict[str, Any], *, retry_failed: bool) -> int:
+def _resume(
+    path: Path, target: Target, rules: dict[str, Any], *, retry_failed: bool, trust: bool
+) -> int:
     with contextlib.closing(_Opened(path)) as opened:
         store = opened.store
         if not len(pending_points(store, retry_failed=retry_failed)):
             failed = store.plan.size - store.known.count(Status.DONE)
             click.echo(f"{path} is complete, {failed} points failed", err=True)
             return FAILURES if failed else DONE
-        target = target.or_else(_kept_target(store))
+        target = _chosen(target, store.plan, path, trust=trust)
         with _terminable(), open_farm(target, path) as farm:
             store = opened.handed_over(farm.client)
             return _session(store, farm, rules, retry_failed=retry_failed)
 
 
-def _kept_target(store: Store) -> Target:
-    return Target.from_json(store.plan.provenance.get("target", ""))
+def _signed(facts: dict[str, str]) -> dict[str, str]:
+    try:
+        return signed(facts)
+    except OSError as error:
+        click.echo(f"note: --resume will need the model or --trust, as {error}", err=True)
+        return facts
+
+
+def _chosen(target: Target, plan: Plan, path: Path, *, trust: bool) -> Target:
+    """The farm that the command line names, or else the one that the file names."""
+    if target.models or target.to:
+        return target
+    return kept_target(plan.provenance, path, trust=trust)
 
 
 def _session(

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from farm.provision.local import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
 from farm.sweep.errors import SweepError
+from farm.sweep.signature import is_ours
 from farm.sweep.window import PER_WORKER, START
+from farm.worker.load import is_package, located
 
 Command = Callable[..., Any]
 
@@ -42,21 +44,58 @@ class Target:
     mpi_launch: str | None = None
 
     def to_json(self) -> str:
-        """As text; `from_json` reads it back."""
-        return json.dumps(asdict(self))
+        """As text that means the same in every folder; `from_json` reads it back.
+
+        Paths are absolute. `folder` is where packages are looked up first.
+        """
+        data = asdict(self) | {"models": [located(spec) for spec in self.models]}
+        if self.to is not None and Path(self.to).exists():
+            data["to"] = str(Path(self.to).absolute())
+        return json.dumps(data | {"folder": str(Path.cwd())})
 
     @staticmethod
     def from_json(text: str) -> Target:
         """Read what `to_json` wrote; no farm in particular from anything else."""
         try:
             data = json.loads(text)
-            return Target(**data | {"models": tuple(data["models"])})
+            known = {f.name: data[f.name] for f in fields(Target) if f.name in data}
+            return Target(**known | {"models": tuple(data["models"])})
         except (ValueError, TypeError, KeyError):
             return Target()
 
-    def or_else(self, other: Target) -> Target:
-        """This farm, or the other one when this says neither models nor where."""
-        return self if self.models or self.to else other
+    def __str__(self) -> str:
+        """What it runs, in words."""
+        parts = [*self.models]
+        parts += [f"the farm at {self.to}"] if self.to else []
+        parts += [f"on the Dask cluster at {self.dask}"] if self.dask else []
+        parts += [f"on {self.mpi} MPI ranks"] if self.mpi else []
+        parts += [f"started by `{self.mpi_launch}`"] if self.mpi_launch else []
+        return ", ".join(parts)
+
+
+def kept_target(facts: Mapping[str, str], path: Path, *, trust: bool) -> Target:
+    """The farm that the sweep file at `path` names in its provenance.
+
+    Raises click.ClickException unless the user who runs this has signed that part of the file, or
+    says `--trust`: a file that somebody else made would choose which program runs here.
+    """
+    text = facts.get("target", "")
+    target = Target.from_json(text)
+    if trust or target == Target():
+        return target
+    if not is_ours(facts):
+        raise click.ClickException(
+            f"{path} was not written by you, or was changed since. It would run: "
+            f"{target}. If you trust that, add --trust; or name the model yourself"
+        )
+    folder = Path(json.loads(text).get("folder", ""))
+    packages = [m for m in target.models if located(m) == m and is_package(m)]
+    if packages and folder != Path.cwd():
+        raise click.ClickException(
+            f"{', '.join(packages)} is looked up in the current folder first, and {path} was "
+            f"begun in {folder}: run this command there, add --trust, or name the model yourself"
+        )
+    return target
 
 
 @dataclass(frozen=True, slots=True)

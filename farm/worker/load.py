@@ -98,6 +98,14 @@ def located(spec: str) -> str:
     return f"{alias}{Path(path).expanduser().absolute()}{colon}{name}"
 
 
+def is_package(spec: str) -> bool:
+    """Whether a spec names a module or package, which is looked up in the current folder first."""
+    named = ALIAS.fullmatch(spec)
+    where = named["spec"] if named else spec
+    path = where.rpartition(":")[0] if ":" in where else where
+    return not urls_of(where) and Path(path).suffix not in (".py", *GRAPHS)
+
+
 def most_servers(specs: Sequence[str]) -> int:
     """How many servers the model has that has most of them; 0 where there are none."""
     named = [ALIAS.fullmatch(spec) for spec in specs]

@@ -273,3 +273,65 @@ def test_without_anything_it_shows_its_help(capsys: pytest.CaptureFixture[str]) 
     status, out, err = sweep(capsys, "")
     assert status == 2
     assert "Usage: farm sweep" in out + err
+
+
+EVIL = f"""
+import pathlib
+pathlib.Path(__file__).with_name("ran").touch()
+{BEAM}
+"""
+
+
+def sent_by_somebody(path: Path, model: Path) -> None:
+    """Have a sweep file name another model, as its maker can."""
+    with h5py.File(path, "r+") as file:
+        attrs = file["provenance"].attrs
+        plan = json.loads(attrs["plan"])
+        target = json.loads(plan["provenance"]["target"]) | {"models": [str(model)]}
+        plan["provenance"]["target"] = attrs["target"] = json.dumps(target)
+        attrs["plan"] = json.dumps(plan)
+
+
+@pytest.mark.parametrize("words", ["--resume s.h5 --retry-failed", "rerun s.h5 --point 0"])
+def test_what_a_file_names_is_not_run_because_it_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str
+) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    begin = f"beam.py -n 1 {PARAMS} --design sobol:4 --fix raise=no --no-probe -o s.h5"
+    assert sweep(capsys, begin)[0] == 1
+    assert sweep(capsys, words)[0] == 1, "the user's own file runs what it names"
+    evil = tmp_path / "evil.py"
+    evil.write_text(EVIL)
+    sent_by_somebody(Path("s.h5"), evil)
+    status, _, err = sweep(capsys, words)
+    assert status == 2
+    assert f"not written by you, or was changed since. It would run: {evil}" in err
+    assert not (tmp_path / "ran").exists()
+    assert sweep(capsys, f"{words} -n 1", "beam.py")[0] == 1, "a model that is named runs"
+    assert not (tmp_path / "ran").exists()
+    assert sweep(capsys, f"{words} --trust")[0] == 1
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_sweep_is_extended_by_what_its_user_signed_only(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    assert sweep(capsys, f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5")[0] == 0
+    sent_by_somebody(Path("s.h5"), tmp_path / "evil.py")
+    status, _, err = sweep(capsys, "extend s.h5 --points 8")
+    assert (status, "not written by you" in err) == (2, True)
+    with h5py.File("s.h5") as file:
+        assert len(file["theta"]) == 4, "it is as it was"
+    assert sweep(capsys, "extend s.h5 --points 8 -n 1 beam.py")[0] == 0
+
+
+def test_a_sweep_without_a_place_for_the_secret_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    (tmp_path / "beam.py").write_text(BEAM)
+    status, _, err = sweep(capsys, f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5")
+    assert status == 0
+    assert "note: --resume will need the model or --trust" in err

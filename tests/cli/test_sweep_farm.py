@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,9 +12,10 @@ import h5py
 import numpy as np
 import pytest
 
-from farm.cli.sweep_farm import Target, open_farm
+from farm.cli.sweep_farm import Target, kept_target, open_farm
 from farm.errors import ModelFailed, Unavailable
 from farm.sweep.errors import SweepError
+from farm.sweep.signature import signed
 from farm.sweep.window import START
 from farm.transports.connection import Connection, write_connection
 from tests.dask_cluster import dask_cluster
@@ -44,8 +46,17 @@ def folder(tmp_path: Path) -> Path:
         Target(("a.py",), mpi=4, mpi_launch="srun -n {ranks}"),
     ],
 )
-def test_a_target_reads_back(target: Target) -> None:
-    assert Target.from_json(target.to_json()) == target
+def test_a_target_reads_back_with_whole_paths(target: Target) -> None:
+    models = tuple(str(Path(model).absolute()) for model in target.models)
+    assert Target.from_json(target.to_json()) == replace(target, models=models)
+
+
+def test_a_farm_named_by_its_folder_is_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    assert Target.from_json(Target(to="run").to_json()).to == str(tmp_path / "run")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"models": 1}', '{"models": [], "x": 1}'])
@@ -53,11 +64,46 @@ def test_what_is_no_target_is_no_farm_in_particular(text: str) -> None:
     assert Target.from_json(text) == Target()
 
 
-def test_what_is_said_now_wins() -> None:
-    kept = Target(to="http://old")
-    assert Target().or_else(kept) == kept
-    assert Target(to="http://new").or_else(kept).to == "http://new"
-    assert Target(models=("a.py",)).or_else(kept).models == ("a.py",)
+def facts_of(target: Target) -> dict[str, str]:
+    return {"target": target.to_json()}
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        (Target(("/tmp/a.py:Beam",)), "/tmp/a.py:Beam"),
+        (Target(to="http://old:1"), "the farm at http://old:1"),
+        (Target(("/tmp/a.py",), dask="tcp://x:8786"), "on the Dask cluster at tcp://x:8786"),
+        (Target(("/tmp/a.py",), mpi=4, mpi_launch="sh -c boo"), "4 MPI ranks, started by `sh -c"),
+    ],
+)
+def test_what_a_file_names_is_run_for_the_user_who_signed_it_only(
+    target: Target, shown: str
+) -> None:
+    path = Path("s.h5")
+    assert kept_target(signed(facts_of(target)), path, trust=False) == target
+    assert kept_target(facts_of(target), path, trust=True) == target
+    with pytest.raises(click.ClickException, match=r"not written by you.*--trust") as refusal:
+        kept_target(facts_of(target), path, trust=False)
+    assert shown in str(refusal.value)
+
+
+def test_a_file_that_names_nothing_needs_no_signature() -> None:
+    assert kept_target({}, Path("s.h5"), trust=False) == Target()
+
+
+def test_a_package_is_not_looked_up_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a signature copied from one's own file would run a package that lies beside the copy."""
+    facts = signed(facts_of(Target(("json.tool:main",))))
+    assert kept_target(facts, Path("s.h5"), trust=False).models == ("json.tool:main",)
+    before = Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(click.ClickException, match=r"json\.tool:main is looked up") as refusal:
+        kept_target(facts, Path("s.h5"), trust=False)
+    assert f"begun in {before}" in str(refusal.value)
+    assert kept_target(facts, Path("s.h5"), trust=True).models == ("json.tool:main",)
 
 
 def test_models_are_served_while_the_block_lasts(folder: Path) -> None:
