@@ -14,7 +14,8 @@ import numpy as np
 
 from farm.call import Call, Operation, Result
 from farm.dispatcher import Dispatcher
-from farm.transports.connection import Connection, write_connection
+from farm.transports.connection import WORKERS_FILE, write_connection
+from farm.transports.keys import Keys
 from farm.transports.peers import Peers
 from farm.transports.zmq import ZmqListener
 
@@ -32,17 +33,18 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
 class Farm:
     """A running dispatcher; `connect` is its connection file."""
 
-    def __init__(self, folder: Path, *, heartbeat_s: float = 5.0) -> None:
+    def __init__(self, folder: Path, *, heartbeat_s: float = 5.0, keys: Keys | None = None) -> None:
         self.connect = folder / "farm.json"
         self._heartbeat_s = heartbeat_s
+        self._keys = keys
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._on_loop(self._start())
-        write_connection(self.connect, Connection(endpoint=self._listener.endpoint))
+        self._write()
 
     async def _start(self) -> None:
-        self._listener = ZmqListener(heartbeat_s=self._heartbeat_s)
+        self._listener = ZmqListener(heartbeat_s=self._heartbeat_s, keys=self._keys)
         self._transport = Peers(self._listener)
         self.dispatcher = Dispatcher([self._transport])
         self.dispatcher.start()
@@ -89,7 +91,11 @@ class Farm:
     def come_back(self) -> None:
         """Another dispatcher takes its place, at another address."""
         self._on_loop(self._start())
-        write_connection(self.connect, Connection(endpoint=self._listener.endpoint))
+        self._write()
+
+    def _write(self) -> None:
+        write_connection(self.connect, self._listener.for_clients)
+        write_connection(self.connect.with_name(WORKERS_FILE), self._listener.for_workers)
 
     def close(self) -> None:
         self._on_loop(self.dispatcher.close(grace_s=0.0))

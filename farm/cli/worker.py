@@ -13,11 +13,12 @@ from farm.provision.devices import cpus_here, devices
 from farm.provision.group import launch_of
 from farm.provision.local import Workers, WorkerSettings, WorkersFailed
 from farm.provision.rank import serve_rank
+from farm.transports.connection import workers_file
 from farm.worker.mpi import told_size
 
 EXAMPLES = """\b
 Examples:
-  farm worker model.py --connect farm-run/farm.json -n 8
+  farm worker model.py --connect farm-run -n 8
   farm worker model.py --connect /shared/run7 -n 2 --time-limit 600
   farm worker solver.py --mpi 4 -n 2
   srun --mpi=pmi2 -n 64 farm worker solver.py --mpi 4
@@ -35,7 +36,7 @@ Examples:
     envvar="FARM_CONNECTION",
     show_default=True,
     metavar="FILE|DIR",
-    help="The farm's connection file farm.json, or its run folder.",
+    help="The farm's run folder, or its file workers.json; farm.json names the one beside it.",
 )
 @click.option(
     "-n",
@@ -86,7 +87,7 @@ def worker(
 
     With --mpi under srun or mpiexec the processes that are there form the groups.
     """
-    file = connect / "farm.json" if connect.is_dir() else connect
+    file = workers_file(connect)
     if mpi_launch is not None and mpi is None:
         raise click.UsageError("--mpi-launch needs --mpi RANKS")
     if mpi is not None and mpi_launch is None and told_size() > 1:

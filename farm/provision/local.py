@@ -21,7 +21,7 @@ from farm.errors import Unavailable
 from farm.provision.child import Child, OutOfMemory
 from farm.provision.devices import cpus_here
 from farm.provision.group import Group, Launch
-from farm.transports.connection import Connection, read_connection
+from farm.transports.connection import Connection, read_worker_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter
 from farm.worker.load import most_servers
 from farm.worker.mpi import WorldError, check_installed
@@ -182,7 +182,7 @@ class Workers:
 
         And WorkersFailed when there is no MPI to start ranks with.
         """
-        connection = read_connection(self.settings.connect)
+        connection = read_worker_connection(self.settings.connect)
         open_files = allow_many_open_files()
         if self.settings.launch is not None:
             self._check_launch(self.settings.launch, open_files)
@@ -422,7 +422,7 @@ class Workers:
     def _look_for_dispatcher(self) -> None:
         """Another one may have taken the place of the one that is lost."""
         with contextlib.suppress(Unavailable):
-            connection = read_connection(self.settings.connect)
+            connection = read_worker_connection(self.settings.connect)
             if connection != self._connection:
                 self._reports.close()
                 self._reports = self._line_to(connection)

@@ -26,7 +26,7 @@ from farm.errors import FarmError, Unavailable
 from farm.model import Model
 from farm.provision import allocation
 from farm.provision.record import RunRecord
-from farm.transports.connection import read_connection
+from farm.transports.connection import read_worker_connection
 from farm.transports.zmq_worker import EXIT_ORPHANED, WorkerHost
 from farm.worker.freed_memory import keep_freed_memory
 from farm.worker.load import LoadError, load_models
@@ -178,7 +178,7 @@ def serve_models(
     try:
         worker = WorkerHost(
             runner,
-            read_connection(arguments.connect),
+            read_worker_connection(arguments.connect),
             info,
             on_start=on_start,
             lost_after_s=arguments.lost_after,

@@ -39,15 +39,16 @@ from farm.server.mip_address import model_of, read_address
 from farm.server.readers import Readers
 from farm.settings import Settings
 from farm.transports.connection import (
+    CLIENTS_FILE,
+    WORKERS_FILE,
     Connection,
     is_loopback,
-    new_keys,
     new_token,
     read_connection,
     write_connection,
 )
 from farm.transports.dask import DaskTransport
-from farm.transports.keys import forget_secret, keep_secret, with_secret
+from farm.transports.keys import forget_secret, keep_secret, predecessor
 from farm.transports.local import LocalTransport
 from farm.transports.peers import Peers
 from farm.transports.zmq import ZmqListener
@@ -92,7 +93,8 @@ class Farm:
             if settings.aepsych is not None
             else None
         )
-        self.connection_file = settings.dir / "farm.json"
+        self.connection_file = settings.dir / CLIENTS_FILE
+        self._workers_file = settings.dir / WORKERS_FILE
         self._models = list(models)
         self._objects = objects
         self._with_doors = doors
@@ -126,15 +128,15 @@ class Farm:
         `local.WorkersFailed` when the models cannot be loaded. Nothing is left running then.
         """
         self._loop = asyncio.get_running_loop()
-        before = self._take_folder()
+        self._take_folder()
         try:
-            await self._start(before)
+            await self._start()
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
         return self.connection
 
-    async def _start(self, before: Connection | None) -> None:
+    async def _start(self) -> None:
         settings = self.settings
         if settings.grpc_port is not None:
             check_packages()  # before anything starts that this would have to end
@@ -145,7 +147,8 @@ class Farm:
         if settings.dask is not None:  # first, as it may be refused and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
             transports.append(self._dask)
-        transports.append(Peers(self._listen(before)))
+        zmq = self._listen()
+        transports.append(Peers(zmq))
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(
@@ -155,9 +158,10 @@ class Farm:
             retries=settings.retries,
         )
         self.dispatcher.start()
+        write_connection(self._workers_file, self._workers_connection)
         write_connection(self.connection_file, self.connection)
         if self._elastic is not None:
-            keep_secret(settings.dir, self.connection)
+            keep_secret(settings.dir, zmq.keys)
             self._elastic.start(self.dispatcher)
         if self._models and settings.workers:
             self._start_workers()
@@ -166,45 +170,45 @@ class Farm:
         if self._with_doors:
             await self._open_doors()
 
-    def _listen(self, before: Connection | None) -> ZmqListener:
+    def _listen(self) -> ZmqListener:
         """The native wire, beyond this machine if anybody there is to reach it.
 
         Jobs of a farm that was here before and had no time to stop may live: with its keys, at its
-        port, their workers join this one as soon as it is there.
+        ports, their workers join this one as soon as it is there.
         """
         settings = self.settings
+        before = predecessor(settings.dir) if self._plan else None
+        local = self._plan is None and is_loopback(settings.host)
+        if local:
+            interface = "tcp://127.0.0.1"
+        elif settings.host in ANY_HOST or is_loopback(settings.host):
+            interface = "tcp://*"
+        else:
+            interface = f"tcp://{settings.host}"
+
+        def listen(**ports: str) -> ZmqListener:
+            keys = before.keys if before else None
+            return ZmqListener(interface, keys=keys, heartbeat_s=settings.heartbeat_s, **ports)
+
+        if before is None:
+            zmq = listen()
+        else:
+            try:
+                zmq = listen(clients_port=before.clients_port, workers_port=before.workers_port)
+            except Unavailable:
+                zmq = listen()
         host = socket.gethostname()
-        # Local users need no token, but a web page that calls itself 127.0.0.1 is none of them.
-        self.connection = Connection("", host=host, pid=os.getpid(), token=new_token())
-        if self._plan is None and is_loopback(settings.host):
-            zmq = ZmqListener(keys=self.connection, heartbeat_s=settings.heartbeat_s)
-            self.connection = replace(self.connection, endpoint=zmq.endpoint)
-            return zmq
-        keys: dict[str, Any] = new_keys()
-        self.connection = replace(self.connection, **keys)
-        port = "*"
-        known = with_secret(settings.dir, before) if before and self._plan else None
-        if known is not None:
-            self.connection = replace(
-                known, host=host, pid=os.getpid(), url="", grpc="", mip={}, aepsych=""
-            )
-            port = known.endpoint.rpartition(":")[2]
-        everywhere = settings.host in ANY_HOST or is_loopback(settings.host)
-        interface = "tcp://*" if everywhere else f"tcp://{settings.host}"
-
-        def listen(port: str) -> ZmqListener:
-            bind = f"{interface}:{port}"
-            return ZmqListener(bind, keys=self.connection, heartbeat_s=settings.heartbeat_s)
-
-        try:
-            zmq = listen(port)
-        except Unavailable:
-            if port == "*":
-                raise
-            zmq = listen("*")
         reach = self._plan.host if self._plan and self._plan.host else host
-        port = zmq.endpoint.rpartition(":")[2]
-        self.connection = replace(self.connection, endpoint=f"tcp://{reach}:{port}")
+
+        def reached(connection: Connection) -> Connection:
+            port = connection.endpoint.rpartition(":")[2]
+            endpoint = connection.endpoint if local else f"tcp://{reach}:{port}"
+            return replace(connection, endpoint=endpoint, host=host, pid=os.getpid())
+
+        # Local users need no token, but a web page that calls itself 127.0.0.1 is none of them.
+        token = before.token if before else new_token()
+        self.connection = replace(reached(zmq.for_clients), token=token)
+        self._workers_connection = reached(zmq.for_workers)
         return zmq
 
     def _start_workers(self) -> None:
@@ -352,6 +356,7 @@ class Farm:
         with contextlib.suppress(FileNotFoundError, Unavailable):
             if read_connection(self.connection_file).pid == os.getpid():
                 self.connection_file.unlink()
+                self._workers_file.unlink()
                 forget_secret(self.settings.dir)
 
     def hurry(self) -> None:
@@ -370,11 +375,8 @@ class Farm:
         if self._workers is not None:
             self._workers.hurry(0.0)
 
-    def _take_folder(self) -> Connection | None:
-        """Make the run folder ours, and say what a farm before us has left there.
-
-        Raises Unavailable when a living farm has it.
-        """
+    def _take_folder(self) -> None:
+        """Make the run folder ours. Raises Unavailable when a living farm has it."""
         folder = self.settings.dir
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -383,7 +385,7 @@ class Farm:
         try:
             before = read_connection(self.connection_file)
         except Unavailable:
-            return None
+            return
         if before.host == socket.gethostname() and _lives(before.pid):
             raise Unavailable(
                 f"a farm (process {before.pid}) runs in {folder} already; "
@@ -394,7 +396,6 @@ class Farm:
                 f"a farm on {before.host} runs in {folder} already, as something answers at "
                 f"{before.endpoint}; stop it, or give this one its own --dir"
             )
-        return before
 
 
 def _answers(endpoint: str) -> bool:

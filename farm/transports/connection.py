@@ -1,4 +1,8 @@
-"""The connection file: how workers and native clients find the dispatcher, and with which keys."""
+"""The connection files: how workers and native clients find the dispatcher, and with which keys.
+
+`farm.json` is for clients, `workers.json` beside it for workers: whoever has the former only can
+ask the farm, but not answer in its name.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import zmq
-
 from farm.errors import Unavailable
 
 VERSION = 1
+
+CLIENTS_FILE, WORKERS_FILE = "farm.json", "workers.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,8 @@ class Connection:
     """What one needs to reach a farm.
 
     endpoint: the dispatcher's ZeroMQ address, `tcp://host:port`.
-    server_key, client_public, client_secret: CurveZMQ keys in Z85; empty on loopback.
+    server_key, client_public, client_secret: CurveZMQ keys in Z85, the last two those of clients in
+    farm.json and those of workers in workers.json; empty without ZeroMQ.
     url, token: the HTTP door and its token, which clients of other machines have to show.
     grpc: `host:port` where gRPC is served; empty when it is not.
     mip: the model at each address where MIP is served.
@@ -36,7 +41,6 @@ class Connection:
     server_key: str = ""
     client_public: str = ""
     client_secret: str = ""
-    server_secret: str = ""
     url: str = ""
     grpc: str = ""
     mip: Mapping[str, str] = field(default_factory=dict)
@@ -54,33 +58,20 @@ class Connection:
         return f"Connection(endpoint={self.endpoint!r}, url={self.url!r})"  # keys stay out of logs
 
 
-def new_keys() -> dict[str, str]:
-    """Fresh CurveZMQ key pairs for both ends, as fields of a Connection."""
-    server_public, server_secret = zmq.curve_keypair()
-    client_public, client_secret = zmq.curve_keypair()
-    return {
-        "server_key": server_public.decode(),
-        "server_secret": server_secret.decode(),
-        "client_public": client_public.decode(),
-        "client_secret": client_secret.decode(),
-    }
-
-
 def new_token() -> str:
     """A fresh token for the HTTP door, safe in URLs."""
     return secrets.token_urlsafe(24)
 
 
 def write_connection(path: Path, connection: Connection) -> None:
-    """Write the file in one step, readable by its owner only; the server's own secret stays out."""
-    data = {k: v for k, v in asdict(connection).items() if k != "server_secret"}
+    """Write the file in one step, readable by its owner only."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
+            json.dump(asdict(connection), file, indent=1)
             file.write("\n")
         temporary.replace(path)
     except OSError:
@@ -95,7 +86,7 @@ def read_connection(path: str | Path) -> Connection:
     """
     path = Path(path)
     if path.is_dir():
-        path = path / "farm.json"
+        path = path / CLIENTS_FILE
     try:
         mode = path.stat().st_mode & 0o777
         if mode & 0o077:
@@ -113,6 +104,18 @@ def read_connection(path: str | Path) -> Connection:
         raise Unavailable(f"no connection file {path}; is the farm running?") from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"connection file {path} cannot be used: {error}") from None
+
+
+def workers_file(path: Path) -> Path:
+    """The file that workers need: beside `farm.json`, in a run folder, or `path` itself."""
+    if path.is_dir():
+        return path / WORKERS_FILE
+    return path.with_name(WORKERS_FILE) if path.name == CLIENTS_FILE else path
+
+
+def read_worker_connection(path: str | Path) -> Connection:
+    """Read the file that `workers_file` finds. Raises Unavailable as `read_connection` does."""
+    return read_connection(workers_file(Path(path)))
 
 
 def _checked(data: dict[str, Any]) -> Connection:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLIENT_PREFIX = b"client:"
-"""Routing ids of clients begin so; those of workers are their names, which begin with a host."""
-
 PATIENCE_PROBES = 3
 """A client is given up when so many probes in a row did not reach it; they come each second."""
 

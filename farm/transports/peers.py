@@ -18,7 +18,8 @@ from farm.errors import FarmError, InvalidInput, InvalidRequest
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message
 from farm.scheduler.state import TaskId, WorkerId
-from farm.transports.native_clients import CLIENT_PREFIX, ClientDoor
+from farm.transports.identity import name_in
+from farm.transports.native_clients import ClientDoor
 
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
@@ -35,11 +36,15 @@ ENDS_ABOUT_S = 10.0
 class Line(Protocol):
     """The dispatcher's end of the connection to one peer.
 
-    name: the peer's own; clients' names begin with `client:`, workers' are those of WorkerInfo.
+    name: the peer's identity (`identity.py`), which no other peer can have.
+    is_client: whether it may call models; else it is a worker's or a supervisor's.
     """
 
     @property
     def name(self) -> bytes: ...
+
+    @property
+    def is_client(self) -> bool: ...
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; False when the peer is not there."""
@@ -86,6 +91,7 @@ class Peers:
         self._listeners = listeners
         # State of the running transport; only its own methods change it, on the loop.
         self._workers: dict[WorkerId, _Peer] = {}
+        self._by_line: dict[bytes, tuple[WorkerId, _Peer]] = {}
         self._supervisors: dict[bytes, Line] = {}
 
     # The dispatcher's side of it: Transport
@@ -152,40 +158,41 @@ class Peers:
         try:
             self._received(line, wire.decode(frames))
         except InvalidRequest as error:
-            log.warning("peer %r: %s", line.name, error)
+            log.warning("peer %s: %s", name_in(line.name), error)
             line.send(wire.encode(Kind.REFUSED, error.message))
         except Exception:
             # One message that we cannot cope with must not stop all others.
-            log.exception("peer %r: a message that cannot be acted on", line.name)
+            log.exception("peer %s: a message that cannot be acted on", name_in(line.name))
 
     def _received(self, line: Line, message: Message) -> None:
-        kind = message.kind
-        if line.name.startswith(CLIENT_PREFIX):
+        if line.is_client:
             self._clients.received(line, message)
             return
-        worker = WorkerId(line.name.decode("utf-8", "replace"))
-        peer = self._workers.get(worker)
-        if kind is Kind.ANSWERS:
-            answers = [(TaskId(i), outcome) for i, outcome in wire.decode_answers(message)]
-            if peer is not None:
-                peer.out.difference_update([i for i, outcome in answers if not _goes_on(outcome)])
-            self._dispatcher.finished(worker, answers)
-        elif kind is Kind.JOIN:
-            self._joined(worker, line, message)
-            return
+        kind = message.kind
+        joined = self._by_line.get(line.name)
+        if kind is Kind.JOIN:
+            self._joined(line, message)
         elif kind is Kind.LOST:
             self._lost(line, message)
-            return
-        elif peer is not None:
-            self._said(worker, peer, message)
-            return
-        if peer is None and kind is not Kind.LEAVE:
+        elif joined is not None:
+            self._said(*joined, message)
+        elif kind is Kind.ANSWERS:
+            # Late ones, of a worker that was given up: used if nobody else has answered by now.
+            worker = WorkerId(name_in(line.name))
+            if worker not in self._workers:
+                self._dispatcher.finished(worker, _answers(message))
+            line.send(wire.encode(Kind.JOIN_AGAIN))
+        elif kind is not Kind.LEAVE:
             line.send(wire.encode(Kind.JOIN_AGAIN))
 
     def _said(self, worker: WorkerId, peer: _Peer, message: Message) -> None:
         """Act on what a worker says that has joined."""
         kind = message.kind
-        if kind is Kind.TAKEN_BACK or kind is Kind.MISSING:
+        if kind is Kind.ANSWERS:
+            answers = _answers(message)
+            peer.out.difference_update([i for i, outcome in answers if not _goes_on(outcome)])
+            self._dispatcher.finished(worker, answers)
+        elif kind is Kind.TAKEN_BACK or kind is Kind.MISSING:
             ids = [TaskId(i) for i in wire.decode_ids(message)]
             peer.out.difference_update(ids)
             if kind is Kind.TAKEN_BACK:
@@ -203,15 +210,19 @@ class Peers:
             self._forget(worker)
             self._dispatcher.worker_left(worker, str(message.data), drained=True)
 
-    def _joined(self, worker: WorkerId, line: Line, message: Message) -> None:
+    def _joined(self, line: Line, message: Message) -> None:
         life, info = wire.decode_join(message)
-        if info.name != worker:
-            raise InvalidRequest(f"worker {info.name!r} joins under the routing id {worker!r}")
+        worker = WorkerId(info.name)
+        if worker != name_in(line.name):
+            raise InvalidRequest(f"worker {worker!r} joins as {name_in(line.name)!r}")
         known = self._workers.get(worker)
+        if known is not None and known.line.name != line.name:
+            raise InvalidRequest(f"worker {worker!r} is here already, by another connection")
         line.send(wire.encode(Kind.WELCOME, life))
         if known is None or known.life != life:  # else our welcome was late, or lost
             self._forget(worker)
-            self._workers[worker] = _Peer(line, life, info)
+            peer = self._workers[worker] = _Peer(line, life, info)
+            self._by_line[line.name] = worker, peer
             self._dispatcher.worker_joined(info, self)
 
     def _lost(self, supervisor: Line, message: Message) -> None:
@@ -274,11 +285,18 @@ class Peers:
 
     def _forget(self, worker: WorkerId) -> None:
         peer = self._workers.pop(worker, None)
-        if peer is not None and peer.given_up is not None:
+        if peer is None:
+            return
+        del self._by_line[peer.line.name]
+        if peer.given_up is not None:
             peer.given_up.cancel()
 
 
 _PROBE = wire.encode(Kind.PROBE)
+
+
+def _answers(message: Message) -> list[tuple[TaskId, wire.Outcome]]:
+    return [(TaskId(i), outcome) for i, outcome in wire.decode_answers(message)]
 
 
 def _goes_on(outcome: wire.Outcome) -> bool:

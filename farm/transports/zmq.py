@@ -1,4 +1,6 @@
-"""The ZeroMQ transport at the dispatcher's end: one ROUTER to which workers and clients dial in.
+"""The ZeroMQ transport at the dispatcher's end: a ROUTER for workers and another one for clients.
+
+They have addresses and keys of their own, so that a client, whatever it sends, is no worker.
 
 Liveness without a thread in the worker: libzmq answers heartbeats by itself, even while a model
 holds the GIL, and with ROUTER_MANDATORY a send to a peer that is gone fails. So small probes to
@@ -10,7 +12,6 @@ with it: CHECK asks each busy worker now and then whether it holds what it shoul
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ import zmq.auth.thread
 from farm.errors import Unavailable
 from farm.protocols.wire import Buffer
 from farm.scheduler.lull import Lull
-from farm.transports.connection import Connection, is_loopback
+from farm.transports.connection import Connection
+from farm.transports.keys import Keys, Pair, new_keys
 from farm.transports.zmq_socket import has_message, receive, send, set_heartbeat
 
 if TYPE_CHECKING:
@@ -40,13 +42,20 @@ LARGEST_FRAME = 4 * 1024**3
 """A peer that sends a larger frame is cut off: nobody fills the dispatcher's memory by mistake."""
 
 
+CLIENTS, WORKERS = "clients", "workers"
+"""The domains in which the authenticator knows keys (ZAP, ZMQ RFC 27)."""
+
+
 class _RoutedLine:
-    """A peer of the ROUTER, known by its routing id; it has no state of its own."""
+    """A peer of a ROUTER, known by its routing id; it has no state of its own."""
 
-    __slots__ = ("_put", "name")
+    __slots__ = ("_put", "is_client", "name")
 
-    def __init__(self, name: bytes, put: Callable[[bytes, list[Buffer]], bool]) -> None:
+    def __init__(
+        self, name: bytes, put: Callable[[bytes, list[Buffer]], bool], *, is_client: bool
+    ) -> None:
         self.name = name
+        self.is_client = is_client
         self._put = put
 
     def send(self, frames: list[Buffer]) -> bool:
@@ -54,68 +63,47 @@ class _RoutedLine:
         return self._put(self.name, frames)
 
 
-class ZmqListener:
-    """Binds the ROUTER; `endpoint` is the address for others once made.
+class _Router:
+    """One ROUTER: for clients, or for workers and their supervisors.
 
-    bind: `tcp://HOST:*` or with a port. host: the name by which others reach this machine, told
-    in `endpoint` when all interfaces are bound; its host name unless said.
-    keys: as of `connection.new_keys`; None on loopback only.
-    heartbeat_s: silence after which libzmq takes a host for dead.
     Raises Unavailable when the address cannot be bound.
     """
 
     def __init__(
         self,
-        bind: str = "tcp://127.0.0.1:*",
+        context: zmq.Context[zmq.Socket[bytes]],
+        bind: str,
+        server: Pair,
         *,
-        host: str = "",
-        keys: Connection | None = None,
-        heartbeat_s: float = 5.0,
+        for_clients: bool,
+        heartbeat_s: float,
     ) -> None:
-        encrypted = keys is not None and bool(keys.server_key)
-        if not encrypted and bind.startswith("tcp:") and not is_loopback(_host_of(bind)):
-            raise ValueError(f"{bind} can be reached from other machines, so it needs keys")
-        self._context = zmq.Context()
-        self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
-        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._router.set(zmq.ROUTER_MANDATORY, 1)
-        self._router.set(zmq.ROUTER_HANDOVER, 1)
-        self._router.set(zmq.LINGER, 500)
-        self._router.set(zmq.SNDHWM, 0)
-        self._router.set(zmq.RCVHWM, 0)
-        self._router.set(zmq.BACKLOG, 1024)
-        self._router.set(zmq.MAXMSGSIZE, LARGEST_FRAME)
-        self._router.set(zmq.IPV6, int("[" in bind))
-        set_heartbeat(self._router, heartbeat_s)
-        if keys is not None and encrypted:
-            self._encrypt(keys)
+        self.socket = socket = context.socket(zmq.ROUTER)
+        self._for_clients = for_clients
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        socket.set(zmq.ROUTER_HANDOVER, 1)
+        socket.set(zmq.LINGER, 500)
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.RCVHWM, 0)
+        socket.set(zmq.BACKLOG, 1024)
+        socket.set(zmq.MAXMSGSIZE, LARGEST_FRAME)
+        socket.set(zmq.IPV6, int("[" in bind))
+        set_heartbeat(socket, heartbeat_s)
+        socket.set(zmq.ZAP_DOMAIN, (CLIENTS if for_clients else WORKERS).encode())
+        socket.curve_server = True
+        socket.curve_publickey = server.public.encode()
+        socket.curve_secretkey = server.secret.encode()
         try:
-            self._router.bind(bind)
+            socket.bind(bind)
         except zmq.ZMQError as error:
-            self._close_socket()
-            self._context.term()
+            socket.close()
             raise Unavailable(f"cannot listen at {bind}: {error}") from None
-        self.endpoint = _advertised(self._router.get_string(zmq.LAST_ENDPOINT), host)
-        self._fd = int(self._router.get(zmq.FD))
-        # State of the running transport; only its own methods change it, on the loop.
+        self.endpoint = socket.get_string(zmq.LAST_ENDPOINT)
+        self._fd = int(socket.get(zmq.FD))
+        # State while it runs; only its own methods change it, on the loop.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._lines: dict[bytes, _RoutedLine] = {}
-        self._turn = 0
-        self._timer: asyncio.TimerHandle | None = None
         self._look_is_due = False
-
-    def _encrypt(self, keys: Connection) -> None:
-        self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
-        self._authenticator.start()
-        allowed = keys.client_public.encode()
-
-        class OneKey:
-            def callback(self, domain: str, key: bytes) -> bool:
-                return bool(key == allowed)
-
-        self._authenticator.configure_curve_callback(credentials_provider=OneKey())
-        self._router.curve_server = True
-        self._router.curve_publickey = keys.server_key.encode()
-        self._router.curve_secretkey = keys.server_secret.encode()
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
         """Begin, on the running loop."""
@@ -124,31 +112,24 @@ class ZmqListener:
         self._loop = asyncio.get_running_loop()
         self._lull = Lull(dispatcher)
         self._loop.add_reader(self._fd, self._look)
-        self._probe()
         self._look_soon()
 
-    async def close(self) -> None:
+    def forget_lines(self) -> None:
+        """Forget the lines of peers that are gone; the others are made again."""
+        self._lines.clear()
+
+    def close(self) -> None:
         """Close the socket; what was sent in the last half second may still leave."""
-        self._loop.remove_reader(self._fd)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._close_socket()
-        # Terminating waits for the linger time, which must not hold up the loop.
-        await self._loop.run_in_executor(None, self._context.term)
+        if self._loop is not None:
+            self._loop.remove_reader(self._fd)
+        self.socket.close()
 
-    def _close_socket(self) -> None:
-        self._router.close()
-        if self._authenticator is not None:
-            self._authenticator.stop()
-
-    # The socket
-
-    def _put(self, routing_id: bytes, frames: list[Buffer]) -> bool:
+    def put(self, routing_id: bytes, frames: list[Buffer]) -> bool:
         """Send to a peer; False when it is not there."""
         # The descriptor is edge-triggered, and a send, even one that fails, may swallow the edge.
         self._look_soon()
         try:
-            send(self._router, [routing_id, *frames])
+            send(self.socket, [routing_id, *frames])
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -156,7 +137,7 @@ class ZmqListener:
         return True
 
     def _look_soon(self) -> None:
-        if not self._look_is_due:
+        if not self._look_is_due and self._loop is not None:
             self._look_is_due = True
             self._loop.call_soon(self._look_again)
 
@@ -166,10 +147,10 @@ class ZmqListener:
 
     def _look(self) -> None:
         # While calls come in by other ways it pays to let messages gather.
-        if self._router.closed:
+        if self.socket.closed:
             return
         lull = self._lull.is_now()
-        if not has_message(self._router):
+        if not has_message(self.socket):
             return
         if lull:
             self._read()
@@ -182,37 +163,112 @@ class ZmqListener:
             self._dispatcher.act_on(self._read_some)
         finally:
             self._look_is_due = was_due
-            if has_message(self._router):
+            if has_message(self.socket):
                 self._look_soon()
 
     def _read_some(self) -> None:
         for _ in range(MESSAGES_PER_TURN):
-            frames = receive(self._router, small=2)  # the routing id and the head
+            frames = receive(self.socket, small=2)  # the routing id and the head
             if frames is None:
                 return
             name = bytes(frames[0])
             line = self._lines.get(name)
             if line is None:
-                line = self._lines[name] = _RoutedLine(name, self._put)
+                line = _RoutedLine(name, self.put, is_client=self._for_clients)
+                self._lines[name] = line
             self._peers.received(line, frames[1:])
-            if not has_message(self._router):
+            if not has_message(self.socket):
                 return
+
+
+class ZmqListener:
+    """Binds both ROUTERs; `for_clients` and `for_workers` say how to reach them, and by which keys.
+
+    interface: `tcp://HOST`. keys: fresh ones unless given. clients_port, workers_port: `*` for any.
+    heartbeat_s: silence after which libzmq takes a host for dead.
+    Raises Unavailable when an address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        interface: str = "tcp://127.0.0.1",
+        *,
+        keys: Keys | None = None,
+        clients_port: str = "*",
+        workers_port: str = "*",
+        heartbeat_s: float = 5.0,
+    ) -> None:
+        self.keys = keys = keys or new_keys()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._routers: list[_Router] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn = 0
+        try:
+            for domain, pair, port in (
+                (CLIENTS, keys.clients, clients_port),
+                (WORKERS, keys.workers, workers_port),
+            ):
+                self._authenticator.configure_curve_callback(domain, _OneKey(pair))
+                router = _Router(
+                    self._context,
+                    f"{interface}:{port}",
+                    keys.server,
+                    for_clients=domain == CLIENTS,
+                    heartbeat_s=heartbeat_s,
+                )
+                self._routers.append(router)
+        except Unavailable:
+            self._close_sockets()
+            self._context.term()
+            raise
+        self.for_clients, self.for_workers = (
+            Connection(
+                router.endpoint,
+                server_key=keys.server.public,
+                client_public=pair.public,
+                client_secret=pair.secret,
+            )
+            for router, pair in zip(self._routers, (keys.clients, keys.workers), strict=True)
+        )
+
+    def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
+        """Begin, on the running loop."""
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+        for router in self._routers:
+            router.start(dispatcher, peers)
+        self._probe()
+
+    async def close(self) -> None:
+        """Close the sockets; what was sent in the last half second may still leave."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_sockets()
+        # Terminating waits for the linger time, which must not hold up the loop.
+        await self._loop.run_in_executor(None, self._context.term)
+
+    def _close_sockets(self) -> None:
+        for router in self._routers:
+            router.close()
+        self._authenticator.stop()
 
     def _probe(self) -> None:
         self._turn += 1
         all_of_them = self._turn % IDLE_PROBE_TURNS == 0
         if all_of_them:
-            self._lines.clear()  # those of peers that are gone; the others are made again
+            for router in self._routers:
+                router.forget_lines()
         self._peers.probe(all_of_them=all_of_them)
         self._timer = self._loop.call_later(PROBE_EVERY_S, self._probe)
 
 
-def _host_of(endpoint: str) -> str:
-    return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+class _OneKey:
+    """Lets in whoever has the one key (ZMQ RFC 27)."""
 
+    def __init__(self, pair: Pair) -> None:
+        self._public = pair.public.encode()
 
-def _advertised(endpoint: str, host: str) -> str:
-    """The bound address as others may dial it."""
-    if _host_of(endpoint) not in ("0.0.0.0", "::"):
-        return endpoint
-    return f"tcp://{host or socket.gethostname()}:{endpoint.rpartition(':')[2]}"
+    def callback(self, domain: str, key: bytes) -> bool:
+        return bool(key == self._public)

@@ -31,8 +31,8 @@ from farm.errors import Cancelled, FarmError, InvalidInput, InvalidRequest, Unav
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message
 from farm.transports.connection import Connection
+from farm.transports.identity import CLIENT_PREFIX
 from farm.transports.line import Outcome, Receiver, as_it_is, submit
-from farm.transports.native_clients import CLIENT_PREFIX
 from farm.transports.zmq_socket import dial, receive
 
 log = logging.getLogger(__name__)

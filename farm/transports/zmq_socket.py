@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import zmq
 
+from farm.errors import Unavailable
 from farm.protocols.wire import Buffer
 from farm.transports.connection import Connection
 
@@ -36,7 +37,11 @@ def dial(
     """A DEALER connected to the dispatcher, with the keys of the connection file.
 
     watch: events that its `get_monitor_socket()` tells, from the first connection on.
+    Raises Unavailable when there are no keys, and terminates the context then.
     """
+    if not connection.server_key:
+        context.term()
+        raise Unavailable(f"the connection file for {connection.endpoint} has no keys")
     socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     socket.set(zmq.ROUTING_ID, routing_id.encode())
     socket.set(zmq.LINGER, 2000)
@@ -45,10 +50,9 @@ def dial(
     socket.set(zmq.RECONNECT_IVL_MAX, 2000)
     socket.set(zmq.IPV6, int("[" in connection.endpoint))
     set_heartbeat(socket, heartbeat_s)
-    if connection.server_key:
-        socket.curve_serverkey = connection.server_key.encode()
-        socket.curve_publickey = connection.client_public.encode()
-        socket.curve_secretkey = connection.client_secret.encode()
+    socket.curve_serverkey = connection.server_key.encode()
+    socket.curve_publickey = connection.client_public.encode()
+    socket.curve_secretkey = connection.client_secret.encode()
     if watch:  # later on it may be connected, and nobody be told
         socket.get_monitor_socket(watch)
     socket.connect(connection.endpoint)

@@ -23,6 +23,7 @@ from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
+from farm.transports.identity import worker_identity
 from farm.transports.zmq_socket import dial, has_message, receive, send
 from farm.worker.run import OnStart, Runner, timed
 
@@ -71,7 +72,8 @@ class WorkerHost:
         self._on_start = on_start
         self._lost_after_s = lost_after_s
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = dial(self._context, connection, info.name, heartbeat_s=heartbeat_s)
+        identity = worker_identity(info.name)
+        self._socket = dial(self._context, connection, identity, heartbeat_s=heartbeat_s)
         # Any thread or signal handler.
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)

@@ -18,6 +18,7 @@ from farm.client import Client, connect
 from farm.errors import Cancelled, InvalidRequest, ModelNotFound, Unavailable
 from farm.transports.connection import Connection, write_connection
 from farm.transports.http_client import HttpLine
+from farm.transports.keys import new_keys
 from farm.transports.zmq_client import ZmqLine
 from tests.loops import LIMIT_S
 from tests.running_farm import Farm
@@ -82,7 +83,15 @@ def test_a_farm_that_has_ended_is_said_soon(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    ended = Connection(endpoint, host=socket.gethostname(), pid=2**22 + 1)
+    keys = new_keys()
+    ended = Connection(
+        endpoint,
+        server_key=keys.server.public,
+        client_public=keys.clients.public,
+        client_secret=keys.clients.secret,
+        host=socket.gethostname(),
+        pid=2**22 + 1,
+    )
     write_connection(file, ended)
     with pytest.raises(Unavailable, match=r"\(process 4194305 on this host\) has ended"):
         connect(file)
@@ -92,8 +101,8 @@ def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
     """In a container the farm's process has another number."""
     farm = Farm(tmp_path)
     try:
-        told = Connection(farm._listener.endpoint, host=socket.gethostname(), pid=2**22 + 1)
-        write_connection(farm.connect, replace(told))
+        told = replace(farm._listener.for_clients, host=socket.gethostname(), pid=2**22 + 1)
+        write_connection(farm.connect, told)
         with connect(farm.connect) as client:
             assert client.models() == []
             with pytest.raises(ModelNotFound, match="none; no worker has joined yet"):

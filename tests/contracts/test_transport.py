@@ -22,7 +22,6 @@ from farm.dispatcher import Dispatcher
 from farm.errors import InvalidInput, InvalidOutput, ModelFailed
 from farm.model import Config, Inputs, Model, Tensors
 from farm.transports import dask_worker
-from farm.transports.connection import Connection
 from farm.transports.dask import DaskTransport
 from farm.transports.local import LocalTransport
 from farm.transports.peers import Peers
@@ -108,7 +107,7 @@ async def zmq(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispat
     for i in range(workers):
         runner = Runner(models)
         info = WorkerInfo(f"{socket.gethostname()}/{i}", runner.models())
-        host = WorkerHost(runner, Connection(listener.endpoint), info)
+        host = WorkerHost(runner, listener.for_workers, info)
         threads.append(threading.Thread(target=host.run))
         threads[-1].start()
     await dispatcher.wait_for_workers(workers, timeout_s=LIMIT_S)

@@ -133,7 +133,7 @@ def test_a_model_that_cannot_describe_itself_is_such_an_error(start: Start, mode
 
 
 def test_no_connection_file(farm: Farm, start: Start, models: Path) -> None:
-    farm.connect.unlink()
+    farm.connect.with_name("workers.json").unlink()
     process, said = status_of(start, f"{models}:double")
     assert process.returncode == EXIT_ORPHANED
     assert said == []

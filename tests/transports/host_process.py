@@ -1,15 +1,17 @@
 """A worker in a process of its own, for tests that freeze it, kill it or crash it.
 
-`python tests/transports/host_process.py ENDPOINT NAME [LOST_AFTER_S [HEARTBEAT_S]]`
+`python tests/transports/host_process.py CONNECTION NAME [LOST_AFTER_S [HEARTBEAT_S]]`
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +51,19 @@ MODELS = {"cube": cube, "sleep": sleep, "hold": hold, "crash": crash}
 
 
 def start(
-    endpoint: str, name: str, *, lost_after_s: float = 60.0, heartbeat_s: float = 5.0
+    connection: Connection, name: str, *, lost_after_s: float = 60.0, heartbeat_s: float = 5.0
 ) -> subprocess.Popen[bytes]:
     """Start one; it goes on until it is killed, drained, or has lost its dispatcher."""
-    words = [__file__, endpoint, name, str(lost_after_s), str(heartbeat_s)]
+    words = [__file__, json.dumps(asdict(connection)), name, str(lost_after_s), str(heartbeat_s)]
     root = str(Path(__file__).parent.parent.parent)
     return subprocess.Popen([sys.executable, *words], env={**os.environ, "PYTHONPATH": root})
 
 
-def main(endpoint: str, name: str, lost_after_s: str = "60", heartbeat_s: str = "5") -> int:
+def main(connection: str, name: str, lost_after_s: str = "60", heartbeat_s: str = "5") -> int:
     runner = Runner(MODELS)
     host = WorkerHost(
         runner,
-        Connection(endpoint),
+        Connection(**json.loads(connection)),
         WorkerInfo(name, runner.models()),
         lost_after_s=float(lost_after_s),
         heartbeat_s=float(heartbeat_s),

@@ -18,6 +18,8 @@ from farm.dispatcher import Dispatcher
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message, Outcome
 from farm.transports.connection import Connection
+from farm.transports.identity import worker_identity
+from farm.transports.keys import new_keys
 from farm.transports.peers import Peers
 from farm.transports.zmq import ZmqListener
 from farm.transports.zmq_socket import dial
@@ -28,14 +30,19 @@ CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
 ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)
 
 
+def identity_of(name: str) -> str:
+    """As peers of this name dial in: workers with a secret of their own."""
+    return name if name.startswith(("client:", "supervisor:")) else worker_identity(name)
+
+
 class Peer:
     """A worker, supervisor or client at the dispatcher's ROUTER that says what the test wants."""
 
-    def __init__(self, endpoint: str | Connection, name: str, *, heartbeat_s: float = 5.0) -> None:
+    def __init__(self, connection: Connection, name: str, *, identity: str = "") -> None:
         self.name = name
+        self.identity = identity or identity_of(name)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        connection = Connection(endpoint) if isinstance(endpoint, str) else endpoint
-        self.socket = dial(self._context, connection, name, heartbeat_s=heartbeat_s)
+        self.socket = dial(self._context, connection, self.identity)
         self.socket.set(zmq.LINGER, 0)
         self.heard: list[Message] = []
 
@@ -103,9 +110,17 @@ class Farm:
         self.peers: list[Peer] = []
         self.processes: list[Popen[bytes]] = []
 
-    def peer(self, name: str) -> Peer:
-        self.peers.append(Peer(self.listener.endpoint, name))
+    def peer(self, name: str, *, identity: str = "") -> Peer:
+        is_client = name.startswith("client:")
+        connection = self.listener.for_clients if is_client else self.listener.for_workers
+        self.peers.append(Peer(connection, name, identity=identity))
         return self.peers[-1]
+
+    def put(self, peer: Peer, kind: Kind) -> bool:
+        """Send to a peer past the transport; False when it is not there."""
+        clients, workers = self.listener._routers
+        router = clients if peer.name.startswith("client:") else workers
+        return router.put(peer.identity.encode(), wire.encode(kind))
 
     async def worker(self, name: str = "node1/1-a", *models: ModelInfo, slots: int = 1) -> Peer:
         peer = self.peer(name)
@@ -114,7 +129,7 @@ class Farm:
         return peer
 
     async def process(self, name: str = "node1/1-a", **options: Any) -> Popen[bytes]:
-        process = host_process.start(self.listener.endpoint, name, **options)
+        process = host_process.start(self.listener.for_workers, name, **options)
         self.processes.append(process)
         await until(lambda: name in self.workers())
         return process
@@ -153,14 +168,31 @@ class Farm:
             await farm.dispatcher.close(grace_s=0.0)
 
 
+def a_router(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> tuple[zmq.Socket[bytes], Connection]:
+    """A ROUTER on loopback, and how to reach it; it lets everybody in who has its key."""
+    keys = new_keys()
+    router = context.socket(zmq.ROUTER)
+    router.curve_server = True
+    router.curve_publickey = keys.server.public.encode()
+    router.curve_secretkey = keys.server.secret.encode()
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    connection = Connection(
+        f"tcp://127.0.0.1:{port}",
+        server_key=keys.server.public,
+        client_public=keys.clients.public,
+        client_secret=keys.clients.secret,
+    )
+    return router, connection
+
+
 class Desk:
     """A dispatcher's ROUTER, for one worker or supervisor at a time; blocking."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.router = self._context.socket(zmq.ROUTER)
-        port = self.router.bind_to_random_port("tcp://127.0.0.1")
-        self.connection = Connection(f"tcp://127.0.0.1:{port}")
+        self.router, self.connection = a_router(self._context)
         self.peer = b""
 
     def hear(self, *kinds: Kind, limit_s: float = LIMIT_S, skip: bool = False) -> Message:

@@ -13,16 +13,18 @@ from farm.errors import Unavailable
 from farm.transports.connection import (
     Connection,
     is_loopback,
-    new_keys,
     new_token,
     read_connection,
+    read_worker_connection,
+    workers_file,
     write_connection,
 )
 
-KEYS: dict[str, Any] = new_keys()
 WHOLE = Connection(
     "tcp://node1:5555",
-    **KEYS,
+    server_key="the server's",
+    client_public="known to all",
+    client_secret="known to none",
     url="http://node1:4242",
     mip={"tcp://127.0.0.1:9000": "beam"},
     token="t",
@@ -38,14 +40,21 @@ def written(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_comes_back_without_the_servers_own_secret(tmp_path: Path) -> None:
+def test_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "farm.json"
     write_connection(path, WHOLE)
-    read = read_connection(path)
-    assert read == read_connection(tmp_path)
-    assert read.server_secret == ""
-    assert WHOLE.server_secret not in path.read_text()
-    assert (read.endpoint, read.client_secret) == (WHOLE.endpoint, WHOLE.client_secret)
+    assert read_connection(path) == read_connection(tmp_path) == WHOLE
+
+
+def test_workers_find_their_own_file_by_the_folder_or_either_file(tmp_path: Path) -> None:
+    write_connection(tmp_path / "farm.json", WHOLE)
+    with pytest.raises(Unavailable, match=r"no connection file .*/workers\.json"):
+        read_worker_connection(tmp_path)
+    theirs = Connection("tcp://node1:6666", client_secret="the workers'")
+    write_connection(tmp_path / "workers.json", theirs)
+    for path in (tmp_path, tmp_path / "farm.json", tmp_path / "workers.json"):
+        assert read_worker_connection(path) == theirs
+    assert workers_file(Path("copied.json")) == Path("copied.json")
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -123,12 +132,10 @@ def test_what_later_releases_add_is_passed_over(tmp_path: Path) -> None:
     assert read_connection(path).endpoint == WHOLE.endpoint
 
 
-def test_keys_and_token_are_fresh_and_stay_out_of_logs() -> None:
-    assert new_keys() != new_keys()
+def test_tokens_are_fresh_and_secrets_stay_out_of_logs() -> None:
     assert new_token() != new_token()
     assert len(new_token()) >= 32
-    secrets = (WHOLE.client_secret, WHOLE.server_secret)
-    assert not any(secret in repr(WHOLE) or secret in str([WHOLE]) for secret in secrets)
+    assert WHOLE.client_secret not in repr(WHOLE) + str([WHOLE])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from farm.protocols import wire
 from farm.protocols.wire import Kind
 from farm.transports import native_clients as module
 from farm.transports import zmq as transport_module
-from farm.transports.native_clients import CLIENT_PREFIX
+from farm.transports.identity import CLIENT_PREFIX
 from tests.loops import on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
@@ -252,7 +252,7 @@ async def test_answers_are_kept_for_a_client_that_is_away_for_a_moment(
         ask(client, (1, cube(model="once")))
         await client.hear(Kind.WELCOME)
         client.close()
-        await until(lambda: not farm.listener._put(ME.encode(), wire.encode(Kind.PROBE)))
+        await until(lambda: not farm.put(client, Kind.PROBE))
         await answer(worker)
         await until(lambda: farm.dispatcher.snapshot()["done"] == 1)
         again = farm.peer(ME)

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,8 @@ from farm.errors import Unavailable, WorkerLost
 from farm.protocols import wire
 from farm.protocols.wire import Kind, Loss
 from farm.transports import zmq as module
-from farm.transports.connection import Connection, new_keys
+from farm.transports.identity import worker_identity
+from farm.transports.keys import new_keys
 from farm.transports.zmq import ZmqListener
 from farm.transports.zmq_worker import WorkerHost
 from farm.worker.run import Runner
@@ -61,10 +63,11 @@ async def test_message_that_came_while_another_was_sent_is_read(
             client.say(Kind.PROBE)
             # Without giving the loop a turn: until it has arrived, and the edge is swallowed.
             end = time.monotonic() + LIMIT_S
-            while not int(farm.listener._router.get(zmq.EVENTS)) & zmq.POLLIN:
+            clients, _ = farm.listener._routers
+            while not int(clients.socket.get(zmq.EVENTS)) & zmq.POLLIN:
                 assert time.monotonic() < end
-            probe = wire.encode(Kind.PROBE)
-            assert farm.listener._put(W1.encode() if reachable else b"x", probe) is reachable
+            name = client.identity.encode() if reachable else b"x"
+            assert clients.put(name, wire.encode(Kind.PROBE)) is reachable
             await client.hear(Kind.WELCOME)
         assert worker
 
@@ -98,7 +101,7 @@ async def test_frame_above_the_limit_ends_in_an_error_and_not_in_silence(
     async with Farm.up(retries=0) as farm:
         runner = Runner({"large": large})
         info = WorkerInfo(W1, runner.models())
-        host = WorkerHost(runner, Connection(farm.listener.endpoint), info)
+        host = WorkerHost(runner, farm.listener.for_workers, info)
         thread = threading.Thread(target=host.run)
         thread.start()
         await until(farm.workers)
@@ -111,73 +114,67 @@ async def test_frame_above_the_limit_ends_in_an_error_and_not_in_silence(
 # Addresses and keys
 
 
-def test_address_for_others_needs_keys() -> None:
-    for bind in ("tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://10.0.0.1:*"):
-        with pytest.raises(ValueError, match="needs keys"):
-            ZmqListener(bind)
-        with pytest.raises(ValueError, match="needs keys"):
-            ZmqListener(bind, keys=Connection(""))
-
-
-def keys() -> Connection:
-    fresh: dict[str, Any] = new_keys()
-    return Connection("", **fresh)
-
-
-@pytest.mark.parametrize("bind", ["tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*"])
-@pytest.mark.parametrize("host", ["", "login1.cluster"])
-@on_loop
-async def test_all_interfaces_are_told_by_name(bind: str, host: str) -> None:
-    async with Farm.up(bind=bind, host=host, keys=keys()) as farm:
-        name, _, port = farm.listener.endpoint.removeprefix("tcp://").rpartition(":")
-        assert name == (host or socket.gethostname())
-        assert 0 < int(port) < 65536
-
-
 def test_taken_port_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        bind = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(Unavailable, match=f"cannot listen at {bind}: Address already in use"):
-            ZmqListener(bind)
+        port = str(taken.getsockname()[1])
+        where = f"cannot listen at tcp://127.0.0.1:{port}: Address already in use"
+        with pytest.raises(Unavailable, match=where):
+            ZmqListener(clients_port=port)
+        with pytest.raises(Unavailable, match=where):
+            ZmqListener(workers_port=port)
 
 
 FAILED = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
 FAILED |= zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 
 
+def without_keys(endpoint: str) -> Peer:
+    """A peer that does not encrypt, as whoever knows no more than the port."""
+    peer = Peer.__new__(Peer)
+    peer.name, peer.heard = W2, []
+    peer._context = zmq.Context()
+    peer.socket = peer._context.socket(zmq.DEALER)
+    peer.socket.set(zmq.ROUTING_ID, worker_identity(W2).encode())
+    peer.socket.connect(endpoint)
+    return peer
+
+
+@pytest.mark.parametrize("door", ["clients", "workers"])
 @on_loop
-async def test_wrong_keys_never_get_in() -> None:
-    right, other = keys(), keys()
-    async with Farm.up(bind="tcp://0.0.0.0:*", host="127.0.0.1", keys=right) as farm:
-        known = replace(right, endpoint=farm.listener.endpoint)
-        wrong = {
-            "node/no-keys": Connection(known.endpoint),
-            "node/wrong-client": replace(
-                known, client_public=other.client_public, client_secret=other.client_secret
-            ),
-            "node/not-its-own": replace(known, client_secret=other.client_secret),
-            "node/wrong-server": replace(known, server_key=other.server_key),
-        }
-        monitor = farm.listener._router.get_monitor_socket(FAILED)
+async def test_wrong_keys_never_get_in(door: str) -> None:
+    async with Farm.up() as farm:
+        clients, workers = farm.listener.for_clients, farm.listener.for_workers
+        right, wrong = (clients, workers) if door == "clients" else (workers, clients)
+        other = new_keys()
+        strangers = replace(
+            right, client_public=other.clients.public, client_secret=other.clients.secret
+        )
+        intruders: list[Callable[[], Peer]] = [
+            lambda: without_keys(right.endpoint),
+            lambda: Peer(replace(wrong, endpoint=right.endpoint), W2),
+            lambda: Peer(replace(right, client_secret=wrong.client_secret), W2),
+            lambda: Peer(strangers, W2),
+            lambda: Peer(replace(right, server_key=other.server.public), W2),
+        ]
+        router = farm.listener._routers[door == "workers"]
+        monitor = router.socket.get_monitor_socket(FAILED)
         try:
-            for name, connection in wrong.items():
-                peer = Peer(connection, name)
+            for intruder in intruders:
+                peer = intruder()
                 peer.join()
                 await until(lambda: monitor.poll(0))
                 peer.close()
                 while monitor.poll(0):
                     recv_monitor_message(monitor)
         finally:
-            farm.listener._router.disable_monitor()
+            router.socket.disable_monitor()
             monitor.close()
-        peer = Peer(known, W1)
-        farm.peers.append(peer)
-        await peer.joined()
+        honest = await farm.worker(W1)
         assert farm.workers() == [W1]
         waiting = farm.submit()
-        await answer(peer)
+        await answer(honest)
         assert value(await waiting) == 8.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +33,8 @@ from farm.errors import (
 from farm.protocols import wire
 from farm.protocols.wire import Kind
 from farm.transports import zmq_client
-from farm.transports.connection import Connection, read_connection
+from farm.transports.connection import read_connection, read_worker_connection
+from farm.transports.keys import Keys, new_keys
 from farm.transports.line import Outcome, as_it_is, submit
 from farm.transports.zmq_client import CALLS_A_MESSAGE, ZmqLine
 from tests.lines import cube_calls
@@ -338,7 +341,7 @@ def test_a_dropped_line_closes(desk: Desk) -> None:
 
 
 FORKER = """
-import os, sys
+import json, os, sys
 import numpy as np
 from farm.call import NO_HINTS, Call, Operation
 from farm.errors import Unavailable
@@ -346,7 +349,7 @@ from farm.transports.connection import Connection
 from farm.transports.line import as_it_is, submit
 from farm.transports.zmq_client import ZmqLine
 
-line = ZmqLine(Connection(sys.argv[1]))
+line = ZmqLine(Connection(**json.loads(sys.argv[1])))
 if os.fork() == 0:
     try:
         submit(line, Call("cube", Operation.EVALUATE, (np.ones(1),)), NO_HINTS, as_it_is)
@@ -358,18 +361,18 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) != 1)
 
 
 def test_a_fork_is_refused(desk: Desk) -> None:
-    run_program(FORKER, desk.connection.endpoint)
+    run_program(FORKER, json.dumps(asdict(desk.connection)))
 
 
 CARELESS = """
-import sys, time
+import json, sys, time
 import numpy as np
 from farm.call import NO_HINTS, Call, Operation
 from farm.transports.connection import Connection
 from farm.transports.line import as_it_is, submit
 from farm.transports.zmq_client import ZmqLine
 
-line = ZmqLine(Connection(sys.argv[1]))
+line = ZmqLine(Connection(**json.loads(sys.argv[1])))
 future = submit(line, Call("cube", Operation.EVALUATE, (np.ones(1),)), NO_HINTS, as_it_is)
 while not line._end._connected:  # else it would be gone before anything could be sent
     time.sleep(0.01)
@@ -377,7 +380,7 @@ while not line._end._connected:  # else it would be gone before anything could b
 
 
 def test_a_program_ends_though_it_closed_nothing(desk: Desk) -> None:
-    run_program(CARELESS, desk.connection.endpoint)
+    run_program(CARELESS, json.dumps(asdict(desk.connection)))
     desk.hear(Kind.CALLS)
     desk.hear(Kind.LEAVE)
 
@@ -397,9 +400,9 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Farm]:
+def running(folder: Path, keys: Keys | None = None) -> Iterator[Farm]:
     folder.mkdir(exist_ok=True)
-    farm = Farm(folder)
+    farm = Farm(folder, keys=keys)
     try:
         yield farm
     finally:
@@ -414,7 +417,7 @@ def worker(farm: Farm) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def at_work(farm: Farm, name: str = "node/1-a") -> Iterator[subprocess.Popen[bytes]]:
-    process = host_process.start(endpoint(farm), name)
+    process = host_process.start(read_worker_connection(farm.connect), name)
     try:
         wait_until(lambda: name in [row["name"] for row in farm.snapshot()["workers"]])
         yield process
@@ -484,7 +487,7 @@ def test_the_calls_of_a_client_that_leaves_are_cancelled(farm: Farm, worker: obj
 
 def test_a_cut_connection_loses_nothing(farm: Farm, worker: object) -> None:
     with Proxy(endpoint(farm)) as proxy:
-        line = ZmqLine(Connection(proxy.endpoint))
+        line = ZmqLine(replace(read_connection(farm.connect), endpoint=proxy.endpoint))
         futures = []
         for k in range(2000):
             futures.append(send(line, float(k)))
@@ -498,7 +501,7 @@ def test_a_cut_connection_loses_nothing(farm: Farm, worker: object) -> None:
 
 def test_calls_and_answers_lost_on_the_way_are_asked_for_again(farm: Farm, worker: object) -> None:
     with Proxy(endpoint(farm)) as proxy:
-        line = ZmqLine(Connection(proxy.endpoint))
+        line = ZmqLine(replace(read_connection(farm.connect), endpoint=proxy.endpoint))
         assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
         slow = send(line, 0.3, "sleep")
         wait_until(lambda: farm.snapshot()["workers"][0]["in_flight"])
@@ -513,8 +516,9 @@ def test_calls_and_answers_lost_on_the_way_are_asked_for_again(farm: Farm, worke
 
 
 def test_another_life_of_the_farm_gets_the_open_calls(tmp_path: Path) -> None:
-    with running(tmp_path / "1") as first, Proxy(endpoint(first)) as proxy:
-        line = ZmqLine(Connection(proxy.endpoint))
+    keys = new_keys()
+    with running(tmp_path / "1", keys) as first, Proxy(endpoint(first)) as proxy:
+        line = ZmqLine(replace(read_connection(first.connect), endpoint=proxy.endpoint))
         with at_work(first):
             assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
             open_call = send(line, 600.0, "sleep")
@@ -522,7 +526,7 @@ def test_another_life_of_the_farm_gets_the_open_calls(tmp_path: Path) -> None:
             open_call.cancel()
             futures = [send(line, float(k)) for k in range(10)]  # behind the long one
             wait_until(lambda: sum(q["queued"] for q in first.snapshot()["queues"]) == 10)
-        with running(tmp_path / "2") as second, at_work(second):
+        with running(tmp_path / "2", keys) as second, at_work(second):
             proxy.target(endpoint(second))
             proxy.cut()
             assert [value(f.result(LIMIT_S)) for f in futures] == [k**3.0 for k in range(10)]
@@ -559,7 +563,7 @@ def test_a_dead_or_frozen_dispatcher_is_given_up(
 
 @contextmanager
 def at_work_elsewhere(folder: Path) -> Iterator[None]:
-    process = host_process.start(read_connection(folder).endpoint, "node/2-b")
+    process = host_process.start(read_worker_connection(folder), "node/2-b")
     try:
         yield
     finally:

@@ -8,10 +8,15 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from farm.errors import Unavailable
 from farm.protocols.wire import Buffer
 from farm.transports.connection import Connection
 from farm.transports.zmq_socket import dial, receive, set_heartbeat
 from tests.loops import LIMIT_S, wait_until
+from tests.transports.peers import a_router
+
+KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+"""A key of CurveZMQ's specification (ZMQ RFC 32)."""
 
 Pair = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
 
@@ -20,9 +25,8 @@ Pair = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
 def pair() -> Iterator[Pair]:
     """A ROUTER and a DEALER that has dialed in as `me` and said so."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    router = context.socket(zmq.ROUTER)
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    dealer = dial(context, Connection(f"tcp://127.0.0.1:{port}"), "me", heartbeat_s=3.0)
+    router, connection = a_router(context)
+    dealer = dial(context, connection, "me", heartbeat_s=3.0)
     dealer.send(b"here")
     assert router.recv_multipart() == [b"me", b"here"]
     yield router, dealer
@@ -68,18 +72,25 @@ def test_hosts_are_watched_by_heartbeats(pair: Pair) -> None:
     assert dealer.get(zmq.HEARTBEAT_TIMEOUT) == 1
 
 
+def test_without_keys_nobody_is_dialed() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with pytest.raises(Unavailable, match="has no keys"):
+        dial(context, Connection("tcp://127.0.0.1:1"), "me")
+    assert context.closed
+
+
 def test_endpoint_may_be_of_the_sixth_version() -> None:
-    with zmq.Context() as context, dial(context, Connection("tcp://[::1]:1"), "me") as dealer:
+    here = Connection("tcp://[::1]:1", server_key=KEY, client_public=KEY, client_secret=KEY)
+    with zmq.Context() as context, dial(context, here, "me") as dealer:
         assert dealer.get(zmq.IPV6) == 1
         dealer.set(zmq.LINGER, 0)
 
 
 def test_a_first_connection_is_told_to_who_watches_however_late_it_looks() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with context, context.socket(zmq.ROUTER) as router:
+    router, connection = a_router(context)
+    with context, router:
         router.set(zmq.ROUTER_MANDATORY, 1)
-        port = router.bind_to_random_port("tcp://127.0.0.1")
-        connection = Connection(f"tcp://127.0.0.1:{port}")
         with dial(context, connection, "me", watch=zmq.Event.HANDSHAKE_SUCCEEDED) as dealer:
             dealer.set(zmq.LINGER, 0)
 

@@ -23,6 +23,7 @@ from farm.protocols import wire
 from farm.protocols.wire import Kind
 from farm.transports import zmq_worker
 from farm.transports.connection import Connection
+from farm.transports.identity import name_in
 from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter, WorkerHost
 from farm.worker.run import Runner
 from tests.loops import LIMIT_S, wait_until
@@ -134,7 +135,7 @@ def start(desk: Desk) -> Iterator[Start]:
 def test_joins_with_what_it_has_and_answers(desk: Desk, start: Start) -> None:
     start(welcome=False)
     life, info = wire.decode_join(desk.hear(Kind.JOIN))
-    assert desk.peer.decode() == info.name == NAME
+    assert name_in(desk.peer) == info.name == NAME
     assert [model.name for model in info.models] == ["gate"]
     desk.say(Kind.WELCOME, life)
     desk.call((5, cube(2.0)))
@@ -428,7 +429,7 @@ def begin(desk: Desk, model: str, seconds: float, task_id: int = 1) -> None:
 
 
 def test_busy_process_whose_dispatcher_is_gone_ends_itself(desk: Desk) -> None:
-    process = host_process.start(desk.connection.endpoint, NAME, lost_after_s=1.0)
+    process = host_process.start(desk.connection, NAME, lost_after_s=1.0)
     try:
         desk.welcome()
         begin(desk, "sleep", 1000.0)
@@ -443,7 +444,7 @@ def test_busy_process_whose_dispatcher_is_gone_ends_itself(desk: Desk) -> None:
 
 @pytest.mark.parametrize("running", [True, False])
 def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, running: bool) -> None:
-    process = host_process.start(desk.connection.endpoint, NAME, lost_after_s=1.5)
+    process = host_process.start(desk.connection, NAME, lost_after_s=1.5)
     try:
         desk.welcome()
         if running:

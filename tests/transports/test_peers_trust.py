@@ -1,0 +1,80 @@
+"""Peers that say they are others, or what they may not say, at the dispatcher's end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farm.call import Result, WorkerInfo
+from farm.protocols import wire
+from farm.protocols.wire import Kind, Loss
+from tests.loops import on_loop
+from tests.transports.peers import CUBE, Farm, Peer, identity_of, value
+
+W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
+
+
+async def task_of(peer: Peer) -> int:
+    ((task_id, _),) = await peer.hear_calls()
+    return task_id
+
+
+@on_loop
+async def test_nobody_joins_in_anothers_name() -> None:
+    async with Farm.up() as farm:
+        await farm.worker(W1)
+        thief = farm.peer(W2)
+        thief.name = W1
+        thief.join()
+        refusal = await thief.hear(Kind.REFUSED)
+        assert f"'{W1}' joins as '{W2}'" in refusal.data
+        assert farm.workers() == [W1]
+
+
+@pytest.mark.parametrize("life", ["a", "b"], ids=["replayed", "of another life"])
+@on_loop
+async def test_who_has_the_name_of_a_living_worker_only_does_not_join(life: str) -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker(W1)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        for identity in (identity_of(W1), W1):
+            thief = farm.peer(W1, identity=identity)
+            thief.join(life=life)
+            assert "is here already" in (await thief.hear(Kind.REFUSED)).data
+            thief.answer((task_id, Result((np.array([666.0]),))))
+            await thief.hear(Kind.JOIN_AGAIN)
+            thief.say(Kind.RESIZE, 100)
+            await thief.hear(Kind.JOIN_AGAIN)
+        assert farm.dispatcher.snapshot()["workers"][0]["slots"] == 1
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        assert value(await waiting) == 8.0
+        assert farm.events("joined", "left", "lost") == ["cube"]
+
+
+@on_loop
+async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker(W1)
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        for identity in (worker.identity, W1, "client:" + W1, SUPERVISOR):
+            client = farm.peer("client:x", identity=identity)
+            for frames in (
+                wire.encode_join("a", WorkerInfo(W1, (CUBE,))),
+                wire.encode_answers([(task_id, Result((np.array([666.0]),)))]),
+                wire.encode_loss(Loss(W1, "gone", [task_id], False)),
+                wire.encode(Kind.RESIZE, 0),
+                wire.encode(Kind.TAKEN_BACK, [task_id]),
+                wire.encode(Kind.MISSING, [task_id]),
+            ):
+                client.send(frames)
+                said = await client.hear(Kind.REFUSED, Kind.WELCOME)
+                if said.kind is Kind.WELCOME:  # to whoever is new
+                    said = await client.hear(Kind.REFUSED)
+                assert "a client does not send" in said.data
+            client.say(Kind.LEAVE)
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        assert value(await waiting) == 8.0
+        assert farm.workers() == [W1]
+        assert farm.events("joined", "left", "lost") == ["cube"]
