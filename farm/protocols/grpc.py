@@ -41,8 +41,12 @@ HEADERS = _200 + _TYPE + literal(b"grpc-accept-encoding", b"identity,deflate,gzi
 OK = literal(b"grpc-status", b"0")
 """The block after the last message."""
 
-NOT_GRPC = literal(b":status", b"415")
-"""The whole answer to a request that is none of gRPC's."""
+NOT_GRPC = literal(b":status", b"415") + literal(b"content-type", b"text/plain")
+NOT_GRPC_TEXT = b"This port speaks gRPC; HTTP has a port of its own.\n"
+"""Headers and body of the answer to a request that is none of gRPC's."""
+
+HEADERS_TOO_LARGE = literal(b":status", b"431")
+"""The whole answer to such a request with too long headers."""
 
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 

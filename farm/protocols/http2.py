@@ -1,21 +1,20 @@
 """HTTP/2, server's half, without its sockets: bytes in, events and bytes out.
 
-As much of it as gRPC needs: no push, no priorities, header blocks of ours uncompressed, those of
-clients read by the package hpack. Bodies are held to both ends' flow control.
-Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK).
+As much of it as gRPC needs: no push, no priorities, header blocks of ours uncompressed. Bodies are
+held to both ends' flow control. `receive` takes a limit for the work it does, so that a connection
+full of frames holds nobody up, and a client that sends only what asks for nothing has to go.
+Source: RFC 9113 (HTTP/2).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from farm.protocols.http2_frames import (
     ACK,
-    COMPRESSION_ERROR,
     CONTINUATION,
-    DATA,
+    ENABLE_PUSH,
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
@@ -39,172 +38,204 @@ from farm.protocols.http2_frames import (
     PRIORITISED,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
-    RST_STREAM,
     SETTING,
     SETTINGS,
+    STREAM_CLOSED,
     WINDOW_UPDATE,
     ConnectionFailed,
     frame,
     without_padding,
 )
-
-STREAMS = 4096
-"""Requests of one connection at a time; a client waits with more."""
+from farm.protocols.http2_headers import LARGEST_LIST, HeaderReader, Headers
+from farm.protocols.http2_sending import (
+    PATIENCE,
+    STREAMS,
+    Drained,
+    HalfClosed,
+    Received,
+    Reset,
+    Sending,
+    Stream,
+)
 
 STREAM_WINDOW, CONNECTION_WINDOW = 4 << 20, 64 << 20
 """Bytes a client may send ahead: enough for a fast network, little beside what a body may be."""
 
 FRAME_SIZE = 64 << 10
-LONGEST_HEADERS = 64 << 10
-"""Bytes of one block of headers, packed or not."""
+LONGEST_BLOCK = 64 << 10
+"""Bytes of one block of headers, packed."""
 
-BLOCKS_KEPT = 64
-"""Blocks of headers remembered for one connection: a client sends the same again and again."""
+MOST_SETTINGS = 32
+"""Parameters of one SETTINGS frame; RFC 9113 knows six."""
 
-Headers = dict[bytes, bytes]
-"""By their names in lower case; of a repeated one the last counts."""
+PER_SECOND = 100
+"""What patience grows by with time, up to PATIENCE."""
+
+PER_HEADERS = 16
+"""Units of work of a request beside those of its bytes; a frame that does little is one."""
+
+NO_LIMIT = 1 << 60
 
 
 class Opened(NamedTuple):
-    """A request begins."""
+    """A request begins. oversized: its headers are cut off at what may be."""
 
     stream: int
     headers: Headers
-
-
-class Received(NamedTuple):
-    """A part of its body."""
-
-    stream: int
-    data: bytes
-
-
-class HalfClosed(NamedTuple):
-    """The client has sent all."""
-
-    stream: int
-
-
-class Reset(NamedTuple):
-    """The client wants no answer any more."""
-
-    stream: int
-
-
-class Drained(NamedTuple):
-    """What waited for the client's leave to be sent has gone out."""
-
-    stream: int
+    oversized: bool = False
 
 
 Event = Opened | Received | HalfClosed | Reset | Drained
 
 
-class _Stream:
-    """What is known of a request that is open on either side."""
+class _Block(NamedTuple):
+    """Headers that go on in the next frame."""
 
-    __slots__ = ("pending", "receiving", "unacknowledged", "window")
-
-    def __init__(self, window: int) -> None:
-        self.window = window  # bytes that may be sent
-        self.receiving = True
-        self.unacknowledged = 0
-        self.pending: deque[tuple[bytes | memoryview, int]] = deque()  # payloads with their kinds
+    stream: int
+    flags: int
+    parts: list[bytes]
 
 
-class Http2Connection:
+class Http2Connection(Sending):
     """One client's connection: `receive` what it sends, write what `take` gives."""
 
     def __init__(self) -> None:
-        from hpack import Decoder
-
-        self._decoder: Any = Decoder(max_header_list_size=LONGEST_HEADERS)
-        self._blocks: dict[bytes, Headers] = {}
-        # Receiving
-        self._greeted = False
-        self._rest = b""
-        self._block: tuple[int, int, bytes] | None = (
-            None  # headers that go on: stream, flags, bytes
-        )
-        self._streams: dict[int, _Stream] = {}
-        self._waiting: dict[int, _Stream] = {}  # those with something that may not be sent yet
+        super().__init__()
+        self._headers_of = HeaderReader()
+        self._parts: list[bytes] = []  # bytes that are not handled yet
+        self._position = 0  # in the first of them
+        self._have = 0
+        self._want = len(PREFACE)
+        self._greeted = self._settled = False  # the preface is there, and its SETTINGS
+        self._block: _Block | None = None
+        self._block_size = 0
         self._last = 0
         self._unacknowledged = 0
         self._ending = False
-        # Sending
-        self._window = FIRST_WINDOW
-        self._first_window = FIRST_WINDOW
-        self._frame_size = FIRST_FRAME_SIZE
+        self.whole = 0
+        """Frames received, but for parts of header blocks: grows while the client gets on."""
+        self.next_cost = 0
+        """Units of work of the next frame, where it was left for later."""
+        self.spent = 0
+        """Units of work of the last `receive`."""
         settings = b"".join(
             SETTING.pack(*setting)
             for setting in (
                 (MAX_CONCURRENT_STREAMS, STREAMS),
                 (INITIAL_WINDOW_SIZE, STREAM_WINDOW),
                 (MAX_FRAME_SIZE, FRAME_SIZE),
-                (MAX_HEADER_LIST_SIZE, LONGEST_HEADERS),
+                (MAX_HEADER_LIST_SIZE, LARGEST_LIST),
             )
         )
         more = LONG.pack(CONNECTION_WINDOW - FIRST_WINDOW)
-        self._out: list[bytes | memoryview] = [
-            frame(SETTINGS, 0, 0, settings),
-            frame(WINDOW_UPDATE, 0, 0, more),
-        ]
+        self._out += [frame(SETTINGS, 0, 0, settings), frame(WINDOW_UPDATE, 0, 0, more)]
         self._read_frame: tuple[Callable[[int, int, bytes, list[Event]], None], ...] = (
             self._data,
             self._headers,
-            self._ignored,
+            self._priority,
             self._reset,
             self._settings,
             self._refused,
             self._ping,
-            self._ignored,
+            self._going,
             self._window_update,
             self._continuation,
         )
 
-    def take(self) -> list[bytes | memoryview]:
-        """What is to be sent now; taken away."""
-        out, self._out = self._out, []
-        return out
+    @property
+    def busy(self) -> bool:
+        """Whether `receive` has more to do, without more bytes."""
+        return self._have >= self._want or self.can_send
 
     @property
-    def open_streams(self) -> int:
-        """Requests that are not answered to their end."""
-        return len(self._streams)
+    def is_partial(self) -> bool:
+        """Whether the client began what it has not ended: its greeting, a frame, headers."""
+        return not self._settled or self._have > 0 or self._block is not None
+
+    def grow_patient(self, seconds: float) -> None:
+        """Time has passed."""
+        self._patience = min(self._patience + int(PER_SECOND * seconds), PATIENCE)
 
     # Receiving
 
-    def receive(self, data: bytes) -> list[Event]:
-        """What these bytes say. Raises ConnectionFailed; what goes before it is lost then."""
-        if self._rest:
-            data = self._rest + data
-        position = 0
+    def receive(self, data: bytes = b"", limit: int = NO_LIMIT) -> list[Event]:
+        """What these bytes say, and those before them that were left for later.
+
+        limit: units of work after which the rest is left, `busy`; `spent` says how many it took.
+        Raises ConnectionFailed; what goes before it is lost then.
+        """
+        if data:
+            self._parts.append(data)
+            self._have += len(data)
+        events: list[Event] = []
+        self.spent = self.next_cost = 0
+        if self._have >= self._want:
+            if len(self._parts) > 1:
+                self._parts[0] = self._parts[0][self._position :]
+                self._parts = [b"".join(self._parts)]
+                self._position = 0
+            self._frames(self._parts[0], limit, events)
+        elif not self._greeted:
+            self._greet(b"".join(self._parts))
+        if self.can_send:
+            used, drained = self.flush(limit)
+            self.spent += used
+            events += drained
+        return events
+
+    def _frames(self, data: bytes, limit: int, events: list[Event]) -> None:
+        position, end, spent, want = self._position, len(data), 0, 0
         if not self._greeted:
-            if not data.startswith(PREFACE[: len(data)]):
-                raise ConnectionFailed(PROTOCOL_ERROR, "this is not HTTP/2")
-            if len(data) < len(PREFACE):
-                self._rest = data
-                return []
+            self._greet(data)
             self._greeted = True
             position = len(PREFACE)
-        events: list[Event] = []
-        end = len(data)
-        while end - position >= 9:
-            high, low, kind, flags, stream = HEAD.unpack_from(data, position)
-            size = high << 8 | low
-            if size > FRAME_SIZE:
-                raise ConnectionFailed(FRAME_SIZE_ERROR, f"a frame has {size} bytes")
-            after = position + 9 + size
-            if after > end:
-                break
-            if self._block is not None and kind != CONTINUATION:
-                raise ConnectionFailed(PROTOCOL_ERROR, "headers were broken off")
-            if kind < 10:  # others are to be ignored
+        try:
+            while True:
+                if end - position < 9:
+                    want = 9
+                    break
+                high, low, kind, flags, stream = HEAD.unpack_from(data, position)
+                size = high << 8 | low
+                if size > FRAME_SIZE:
+                    raise ConnectionFailed(FRAME_SIZE_ERROR, f"a frame has {size} bytes")
+                after = position + 9 + size
+                if after > end:
+                    want = 9 + size
+                    break
+                if kind == HEADERS:
+                    cost = PER_HEADERS + (size >> 6)
+                elif kind == CONTINUATION:
+                    cost = 1 + (self._block_size + size >> 6)
+                else:
+                    cost = 1 + (size >> 12)
+                if spent and spent + cost > limit:
+                    self.next_cost = cost
+                    break
+                spent += cost
+                if self._block is not None and kind != CONTINUATION:
+                    raise ConnectionFailed(PROTOCOL_ERROR, "headers were broken off")
+                if not self._settled:
+                    if kind != SETTINGS or flags & ACK:
+                        raise ConnectionFailed(PROTOCOL_ERROR, "the first frame is no SETTINGS")
+                    self._settled = True
                 payload = data[position + 9 : after]
-                self._read_frame[kind](flags, stream & LARGEST_WINDOW, payload, events)
-            position = after
-        self._rest = data[position:]
-        return events
+                position = after
+                if kind < 10:
+                    self._read_frame[kind](flags, stream & LARGEST_WINDOW, payload, events)
+                else:  # others are to be ignored
+                    self._asks_nothing(1)
+                if self._block is None:
+                    self.whole += 1
+        finally:
+            self.spent, self._want, self._position = spent, want, position
+            self._have = end - position
+            if not self._have:
+                self._parts.clear()
+                self._position = 0
+
+    def _greet(self, data: bytes) -> None:
+        if not data.startswith(PREFACE[: len(data)]):
+            raise ConnectionFailed(PROTOCOL_ERROR, "this is not HTTP/2")
 
     def acknowledge(self, stream: int, size: int) -> None:
         """`size` bytes of a request's body are used up: the client may send as many more."""
@@ -214,221 +245,223 @@ class Http2Connection:
         of.unacknowledged += size
         if of.unacknowledged >= STREAM_WINDOW // 2:
             self._out.append(frame(WINDOW_UPDATE, 0, stream, LONG.pack(of.unacknowledged)))
+            of.receivable += of.unacknowledged
             of.unacknowledged = 0
 
+    def _asks_nothing(self, cost: int) -> None:
+        """A frame that is for nothing that was asked. Raises ConnectionFailed after too many."""
+        self._patience -= cost
+        if self._patience < 0:
+            raise ConnectionFailed(ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+
+    def _fail(self, stream: int, code: int, events: list[Event]) -> None:
+        """End one stream for what the client did wrong on it; section 5.4.2."""
+        self._asks_nothing(2)
+        self._cut(stream, code)
+        if stream in self._streams:
+            self._forget(stream)
+            events.append(Reset(stream))
+
+    def _check_known(self, stream: int, what: str) -> None:
+        if not 0 < stream <= self._last or stream % 2 == 0:
+            raise ConnectionFailed(PROTOCOL_ERROR, f"{what} for a stream that was never opened")
+
+    def _check_cut_off(self, stream: int, what: str) -> None:
+        """Raises ConnectionFailed unless the client may not know that the stream is over."""
+        if stream in self._cut_off:
+            return
+        code = STREAM_CLOSED if stream in self._closed else PROTOCOL_ERROR
+        raise ConnectionFailed(code, f"{what} for a stream that has ended or cannot be")
+
+    # Requests
+
     def _data(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
-        # All that comes counts for the connection, also what is for nobody any more.
+        # All that comes counts for the connection, also what is for nobody any more. Its window
+        # never ends, as it opens again with what comes: what is held is the streams' matter.
         size = len(payload)
         self._unacknowledged += size
         if self._unacknowledged >= CONNECTION_WINDOW // 2:
             self._out.append(frame(WINDOW_UPDATE, 0, 0, LONG.pack(self._unacknowledged)))
             self._unacknowledged = 0
         of = self._streams.get(stream)
-        if of is None or not of.receiving:
-            if stream > self._last or stream % 2 == 0:
-                raise ConnectionFailed(PROTOCOL_ERROR, "data for a stream that was never opened")
-            return
         if flags & PADDED:
             payload = without_padding(payload)
+        if of is None:
+            self._check_known(stream, "data")
+            self._check_cut_off(stream, "data")
+            return
+        if not of.receiving:
+            self._fail(stream, STREAM_CLOSED, events)
+            return
+        of.receivable -= size
+        if of.receivable < 0:
+            self._fail(stream, FLOW_CONTROL_ERROR, events)
+            return
+        if size != len(payload):
             self.acknowledge(stream, size - len(payload))
+        if of.missing >= 0:
+            of.missing -= len(payload)
+            if of.missing < 0:
+                self._fail(stream, PROTOCOL_ERROR, events)
+                return
         if payload:
             events.append(Received(stream, payload))
+        elif not flags & END_STREAM:
+            self._asks_nothing(1)
         if flags & END_STREAM:
-            of.receiving = False
-            events.append(HalfClosed(stream))
+            self._half_close(stream, of, events)
+
+    def _half_close(self, stream: int, of: Stream, events: list[Event]) -> None:
+        if of.missing > 0:
+            self._fail(stream, PROTOCOL_ERROR, events)
+            return
+        of.receiving = False
+        events.append(HalfClosed(stream))
 
     def _headers(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
+        if stream % 2 == 0:
+            raise ConnectionFailed(PROTOCOL_ERROR, "headers of a stream that cannot be")
         if flags & PADDED:
             payload = without_padding(payload)
         if flags & PRIORITISED:
+            if len(payload) < 5:
+                raise ConnectionFailed(FRAME_SIZE_ERROR, "a priority has 5 bytes")
+            if LONG.unpack_from(payload)[0] & LARGEST_WINDOW != stream:
+                flags &= ~PRIORITISED  # what stays depends on itself
             payload = payload[5:]
         if flags & END_HEADERS:
             self._block_complete(flags, stream, payload, events)
         else:
-            self._block = (stream, flags, payload)
+            self._block = _Block(stream, flags, [payload])
+            self._block_size = len(payload)
 
     def _continuation(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
-        if self._block is None or self._block[0] != stream:
+        if self._block is None or self._block.stream != stream:
             raise ConnectionFailed(PROTOCOL_ERROR, "a continuation of nothing")
-        _, first_flags, block = self._block
-        block += payload
-        if len(block) > LONGEST_HEADERS or not (payload or flags & END_HEADERS):
+        self._asks_nothing(1)
+        self._block_size += len(payload)
+        if self._block_size > LONGEST_BLOCK:
             raise ConnectionFailed(ENHANCE_YOUR_CALM, "headers without end")
-        self._block = (stream, first_flags, block)
+        if payload:
+            self._block.parts.append(payload)
         if flags & END_HEADERS:
-            self._block = None
-            self._block_complete(first_flags, stream, block, events)
+            block, self._block = self._block, None
+            self._block_size = 0
+            self._block_complete(block.flags, stream, b"".join(block.parts), events)
 
     def _block_complete(self, flags: int, stream: int, block: bytes, events: list[Event]) -> None:
-        headers = self._blocks.get(block)
-        if headers is None:
-            headers = self._decoded(block)
-        of = self._streams.get(stream)
-        if of is not None and of.receiving and flags & END_STREAM:  # trailers, which say nothing
-            of.receiving = False
-            events.append(HalfClosed(stream))
+        if (of := self._streams.get(stream)) is not None:
+            fault = self._headers_of.trailers(block)
+            if not of.receiving:
+                self._fail(stream, STREAM_CLOSED, events)
+            elif fault or not flags & END_STREAM or flags & PRIORITISED:
+                self._fail(stream, PROTOCOL_ERROR, events)
+            else:
+                self._half_close(stream, of, events)
             return
-        if stream % 2 == 0 or of is not None:
-            raise ConnectionFailed(PROTOCOL_ERROR, "headers of a stream that cannot be")
+        headers, fault, oversized, length = self._headers_of.head(block)
         if stream <= self._last:
-            return  # one that we have closed, as its client will learn
-        if self._ending or len(self._streams) >= STREAMS:
-            self._out.append(frame(RST_STREAM, 0, stream, LONG.pack(REFUSED_STREAM)))
-            self._last = stream
+            self._check_cut_off(stream, "headers")
             return
         self._last = stream
-        of = self._streams[stream] = _Stream(self._first_window)
-        events.append(Opened(stream, headers))
+        if self._ending or len(self._streams) >= STREAMS:
+            self._fail(stream, REFUSED_STREAM, events)
+            return
+        if fault or flags & PRIORITISED or (flags & END_STREAM and length > 0):
+            self._fail(stream, PROTOCOL_ERROR, events)
+            return
+        of = self._streams[stream] = Stream(STREAM_WINDOW, length)
+        events.append(Opened(stream, headers, oversized))
         if flags & END_STREAM:
             of.receiving = False
             events.append(HalfClosed(stream))
 
-    def _decoded(self, block: bytes) -> Headers:
-        try:
-            headers: Headers = dict(self._decoder.decode(block, raw=True))
-        except Exception as error:  # of hpack and of what it does not foresee
-            raise ConnectionFailed(COMPRESSION_ERROR, f"headers: {error}") from None
-        if all(byte & 0x80 for byte in block):
-            # All from the tables, which it leaves as they are: it means the same next time.
-            if len(self._blocks) < BLOCKS_KEPT:
-                self._blocks[block] = headers
+    # The rest
+
+    def _priority(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
+        self._asks_nothing(1)
+        if stream == 0:
+            raise ConnectionFailed(PROTOCOL_ERROR, "PRIORITY of no stream")
+        if len(payload) != 5:
+            code = FRAME_SIZE_ERROR
+        elif LONG.unpack_from(payload)[0] & LARGEST_WINDOW == stream:
+            code = PROTOCOL_ERROR
         else:
-            self._blocks.clear()
-        return headers
+            return
+        if stream not in self._streams:
+            raise ConnectionFailed(code, "PRIORITY is malformed")
+        self._fail(stream, code, events)
 
     def _reset(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if len(payload) != 4:
             raise ConnectionFailed(FRAME_SIZE_ERROR, "RST_STREAM has 4 bytes")
-        if stream > self._last or stream == 0:
-            raise ConnectionFailed(PROTOCOL_ERROR, "a reset of a stream that was never opened")
-        if self._streams.pop(stream, None) is not None:
-            self._waiting.pop(stream, None)
+        self._check_known(stream, "a reset")
+        self._asks_nothing(2)
+        if stream in self._streams:
+            self._forget(stream)
             events.append(Reset(stream))
 
     def _settings(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
-        if stream or len(payload) % 6 or (flags & ACK and payload):
+        self._asks_nothing(1)
+        if stream:
+            raise ConnectionFailed(PROTOCOL_ERROR, "SETTINGS of a stream")
+        if len(payload) % 6 or (flags & ACK and payload):
             raise ConnectionFailed(FRAME_SIZE_ERROR, "SETTINGS are malformed")
         if flags & ACK:
             return
+        if len(payload) > 6 * MOST_SETTINGS:
+            raise ConnectionFailed(ENHANCE_YOUR_CALM, "too many parameters in SETTINGS")
         for name, value in SETTING.iter_unpack(payload):
             if name == INITIAL_WINDOW_SIZE:
-                if value > LARGEST_WINDOW:
+                if value > LARGEST_WINDOW or self._set_first_window(value) > LARGEST_WINDOW:
                     raise ConnectionFailed(FLOW_CONTROL_ERROR, "the first window is too large")
-                for of in self._streams.values():
-                    of.window += value - self._first_window
-                self._first_window = value
             elif name == MAX_FRAME_SIZE:
                 if not FIRST_FRAME_SIZE <= value < 1 << 24:
                     raise ConnectionFailed(PROTOCOL_ERROR, f"a frame size of {value}")
-                self._frame_size = value
+                self._set_frame_size(value)
+            elif name == ENABLE_PUSH and value > 1:
+                raise ConnectionFailed(PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
         self._out.append(frame(SETTINGS, ACK, 0))
-        self._flush(events)
 
     def _ping(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
-        if stream or len(payload) != 8:
+        if stream:
+            raise ConnectionFailed(PROTOCOL_ERROR, "PING of a stream")
+        if len(payload) != 8:
             raise ConnectionFailed(FRAME_SIZE_ERROR, "PING has 8 bytes")
+        self._asks_nothing(1)
         if not flags & ACK:
             self._out.append(frame(PING, ACK, 0, payload))
 
     def _window_update(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if len(payload) != 4:
             raise ConnectionFailed(FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
+        self._asks_nothing(1)
         more = LONG.unpack(payload)[0] & LARGEST_WINDOW
-        if not more:
-            raise ConnectionFailed(PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
-        of = self._streams.get(stream)
         if stream == 0:
             self._window += more
-            window = self._window
-        elif of is not None:
-            of.window += more
-            window = of.window
-        else:
-            return
-        if window > LARGEST_WINDOW:
-            raise ConnectionFailed(FLOW_CONTROL_ERROR, "a window is too large")
-        if stream == 0:
-            self._flush(events)
-        elif stream in self._waiting:
-            self._flush_stream(stream, events)
+            if not more:
+                raise ConnectionFailed(PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+            if self._window > LARGEST_WINDOW:
+                raise ConnectionFailed(FLOW_CONTROL_ERROR, "a window is too large")
+        elif (of := self._streams.get(stream)) is None:
+            self._check_known(stream, "WINDOW_UPDATE")
+        elif not more:
+            self._fail(stream, PROTOCOL_ERROR, events)
+        elif self._widen(stream, of, more) > LARGEST_WINDOW:
+            self._fail(stream, FLOW_CONTROL_ERROR, events)
 
     def _refused(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         raise ConnectionFailed(PROTOCOL_ERROR, "clients push nothing")
 
-    def _ignored(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
-        """PRIORITY, and GOAWAY: who leaves takes its answers before."""
-
-    # Sending
-
-    def send_headers(self, stream: int, block: bytes) -> None:
-        """The headers of an answer."""
-        if stream in self._streams:
-            self._out.append(frame(HEADERS, END_HEADERS, stream, block))
-
-    def send_data(self, stream: int, data: bytes) -> bool:
-        """A part of its body, as soon as the client lets it; whether that is now."""
-        of = self._streams.get(stream)
-        if of is None:
-            return True
-        size = len(data)
-        if not of.pending and size <= min(of.window, self._window, self._frame_size):
-            of.window -= size  # nearly always
-            self._window -= size
-            self._out.append(frame(DATA, 0, stream, data))
-            return True
-        of.pending.append((memoryview(data), DATA))
-        self._send_pending(stream, of)
-        return not of.pending
-
-    def end(self, stream: int, block: bytes) -> None:
-        """The end of an answer, with trailers, or without headers before with all it says."""
-        of = self._streams.get(stream)
-        if of is None:
-            return
-        of.pending.append((block, HEADERS))
-        self._send_pending(stream, of)
+    def _going(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
+        """GOAWAY: who leaves takes its answers before."""
+        self._asks_nothing(1)
+        if stream:
+            raise ConnectionFailed(PROTOCOL_ERROR, "GOAWAY of a stream")
+        if len(payload) < 8:
+            raise ConnectionFailed(FRAME_SIZE_ERROR, "GOAWAY has 8 bytes and more")
 
     def go_away(self, code: int = NO_ERROR) -> None:
         """Take no new requests; those that are open go on."""
         self._ending = True
         self._out.append(frame(GOAWAY, 0, 0, LONG.pack(self._last) + LONG.pack(code)))
-
-    def _flush(self, events: list[Event]) -> None:
-        for stream in list(self._waiting):
-            self._flush_stream(stream, events)
-
-    def _flush_stream(self, stream: int, events: list[Event]) -> None:
-        self._send_pending(stream, self._waiting[stream])
-        if stream not in self._waiting and stream in self._streams:
-            events.append(Drained(stream))
-
-    def _send_pending(self, stream: int, of: _Stream) -> None:
-        pending = of.pending
-        while pending:
-            payload, kind = pending[0]
-            if kind == HEADERS:
-                pending.popleft()
-                self._finish(stream, of, bytes(payload))
-                return
-            most = min(of.window, self._window, self._frame_size)
-            size = len(payload)
-            if most <= 0 and size:
-                self._waiting[stream] = of
-                return
-            part = payload[:most]
-            of.window -= len(part)
-            self._window -= len(part)
-            self._out.append(HEAD.pack(len(part) >> 8, len(part) & 0xFF, DATA, 0, stream))
-            self._out.append(part)
-            if size > most:
-                pending[0] = (payload[most:], DATA)
-            else:
-                pending.popleft()
-        self._waiting.pop(stream, None)
-
-    def _finish(self, stream: int, of: _Stream, block: bytes) -> None:
-        self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
-        if of.receiving:  # what it still sends is for nobody; section 8.1
-            self._out.append(frame(RST_STREAM, 0, stream, LONG.pack(NO_ERROR)))
-        del self._streams[stream]
-        self._waiting.pop(stream, None)

@@ -27,14 +27,13 @@ LAST_WORDS_S = 1.0
 
 
 def check_packages() -> None:
-    """Raises Unavailable, which names the extra, where a package that gRPC needs is missing."""
-    for name, package in (("google.protobuf", "protobuf"), ("hpack", "hpack")):
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise Unavailable(
-                f'gRPC needs the package {package}: pip install "modelfarm[kserve]"'
-            ) from None
+    """Raises Unavailable, which names the extra, where the package that gRPC needs is missing."""
+    try:
+        importlib.import_module("google.protobuf")
+    except ImportError:
+        raise Unavailable(
+            'gRPC needs the package protobuf: pip install "modelfarm[kserve]"'
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,12 @@ import logging
 from typing import cast
 
 from farm.machine.peer import Peer
-from farm.protocols.grpc import NOT_GRPC, Failed
-from farm.protocols.http2 import (
-    Drained,
-    Event,
-    HalfClosed,
-    Http2Connection,
-    Opened,
-    Received,
-)
+from farm.protocols.grpc import HEADERS_TOO_LARGE, NOT_GRPC, NOT_GRPC_TEXT, Failed
+from farm.protocols.http2 import Event, Http2Connection, Opened
 from farm.protocols.http2_frames import NO_ERROR, ConnectionFailed
-from farm.server.door import Headers, Refused
+from farm.protocols.http2_headers import LARGEST_LIST
+from farm.protocols.http2_sending import Drained, HalfClosed, Received
+from farm.server.door import Refused
 from farm.server.exchange import COPIED_BYTES, Admits
 from farm.server.grpc_call import Call, Caller, Service
 
@@ -86,7 +81,7 @@ class Connection(asyncio.Protocol):
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Opened):
-            self._open(event.stream, event.headers)
+            self._open(event)
             return
         call = self._calls.get(event.stream)
         if call is None:
@@ -103,21 +98,35 @@ class Connection(asyncio.Protocol):
         except Failed as failed:
             call.fail(failed.status, failed.text)
 
-    def _open(self, stream: int, headers: Headers) -> None:
+    def _open(self, opened: Opened) -> None:
+        stream, headers, oversized = opened
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-            self.http2.end(stream, NOT_GRPC)
+            self._refuse(stream, oversized)
             return
         call = self._calls[stream] = Call(self, stream, self._service, self._limit)
         try:
-            headers = {**headers, b"host": headers.get(b":authority", b"")}
+            if oversized:
+                text = f"the metadata is larger than {LARGEST_LIST} bytes, the limit here"
+                raise Failed("RESOURCE_EXHAUSTED", text)
+            if b":authority" in headers:
+                headers = {**headers, b"host": headers[b":authority"]}
             user = self._access.user(self._peer, headers)
-            path = headers.get(b":path", b"").decode("latin-1")
+            path = headers[b":path"].decode("latin-1")
             call.begin(path, Caller(self._peer.host, user, headers, None))
         except Refused as refused:
             status = "PERMISSION_DENIED" if refused.status == 403 else "UNAUTHENTICATED"
             call.fail(status, refused.message)
         except Failed as failed:
             call.fail(failed.status, failed.text)
+
+    def _refuse(self, stream: int, oversized: bool) -> None:
+        """Answer what is no call of gRPC."""
+        if oversized:
+            self.http2.end(stream, HEADERS_TOO_LARGE)
+            return
+        self.http2.send_headers(stream, NOT_GRPC)
+        self.http2.send_data(stream, NOT_GRPC_TEXT)
+        self.http2.end(stream, b"")
 
     def call_ended(self, stream: int) -> None:
         """Nothing follows for a stream."""

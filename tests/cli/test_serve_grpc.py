@@ -100,7 +100,7 @@ def test_a_port_that_is_taken_is_said(folder: Path) -> None:
 
 def test_without_a_package_the_extra_is_named_and_nothing_is_started(folder: Path) -> None:
     program = (
-        "import sys; sys.modules['hpack'] = None; from farm.cli import main;"
+        "import sys; sys.modules['google.protobuf'] = None; from farm.cli import main;"
         "main(['serve', 'beam.py', '--port', '0', '--grpc-port', '0'])"
     )
     done = subprocess.run(
@@ -113,7 +113,7 @@ def test_without_a_package_the_extra_is_named_and_nothing_is_started(folder: Pat
         check=False,
     )
     assert done.returncode == 2
-    expected = 'farm: error: gRPC needs the package hpack: pip install "modelfarm[kserve]"\n'
+    expected = 'farm: error: gRPC needs the package protobuf: pip install "modelfarm[kserve]"\n'
     assert done.stderr == expected
     assert not list(folder.glob("farm-run/logs/*"))
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from farm.protocols.grpc import (
     HEADERS,
+    HEADERS_TOO_LARGE,
     LONGEST_TEXT,
     NOT_GRPC,
     OK,
@@ -41,7 +42,8 @@ def test_the_blocks_are_what_they_should_be() -> None:
         "grpc-accept-encoding": "identity,deflate,gzip",
     }
     assert headers(OK) == {"grpc-status": "0"}
-    assert headers(NOT_GRPC) == {":status": "415"}
+    assert headers(NOT_GRPC) == {":status": "415", "content-type": "text/plain"}
+    assert headers(HEADERS_TOO_LARGE) == {":status": "431"}
 
 
 @pytest.mark.parametrize(

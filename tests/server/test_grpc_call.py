@@ -10,8 +10,7 @@ import pytest
 
 from farm.protocols import http2
 from farm.protocols.grpc import Failed, framed
-from farm.protocols.http2 import Http2Connection
-from farm.protocols.http2_frames import END_HEADERS, HEADERS, PREFACE, WINDOW_UPDATE, frame
+from farm.protocols.http2_frames import WINDOW_UPDATE
 from farm.server.grpc_call import (
     Bidirectional,
     Call,
@@ -22,6 +21,7 @@ from farm.server.grpc_call import (
     Write,
 )
 from tests.loops import on_loop, until
+from tests.protocols.http2_bytes import greeted, request
 
 LIMIT = 1000
 
@@ -30,9 +30,8 @@ class Line:
     """A connection with one open stream, 1."""
 
     def __init__(self) -> None:
-        self.http2 = Http2Connection()
-        self.http2.receive(PREFACE + frame(HEADERS, END_HEADERS, 1))
-        self.http2.take()
+        self.http2 = greeted()
+        self.http2.receive(request(1, end=False))
         self.ended = 0
 
     def flush_soon(self) -> None:

@@ -23,6 +23,7 @@ from farm.server.access import Access
 from farm.server.grpc import GrpcServer
 from farm.server.grpc_call import Bidirectional, Call, Caller, Requests, ServerStream, Unary, Write
 from tests.loops import LIMIT_S, on_loop, until
+from tests.protocols.http2_bytes import request
 
 
 class Methods:
@@ -197,8 +198,25 @@ async def test_what_is_not_grpc_is_told_by_http() -> None:
     async with connected() as (_, _, connect):
         client = await connect()
         stream = client.ask("Echo", b"abc", content_type="application/json")
+        body, headers = await client.answer(stream)
+        assert headers == {":status": "415", "content-type": "text/plain"}
+        assert b"speaks gRPC" in body
+
+
+@on_loop
+async def test_metadata_that_is_too_long_fails_its_call_alone() -> None:
+    async with connected() as (_, _, connect):
+        client = await connect()
+        client.http2.remote_settings.max_header_list_size = 1 << 20
+        many: dict[str, Any] = {f"a{i}": "b" * 1000 for i in range(20)}
+        _, headers = await client.answer(client.ask("Echo", b"abc", **many))
+        assert headers["grpc-status"] == "8"
+        assert headers["grpc-message"] == "the metadata is larger than 16384 bytes, the limit here"
+        stream = client.ask("Echo", b"abc", content_type="text/html", **many)
         _, headers = await client.answer(stream)
-        assert headers == {":status": "415"}
+        assert headers == {":status": "431"}
+        body, _ = await client.answer(client.ask("Echo", b"still here"))
+        assert body == framed(b"still here")
 
 
 @pytest.mark.parametrize(
@@ -327,11 +345,13 @@ async def test_who_does_not_read_is_not_heard_without_end() -> None:
     async with connected() as (_, _, connect):
         client = await connect()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it reads, too
-        pings, sent = frame(PING, 0, 0, bytes(8)) * 10_000, 0
+        sent, stream = 0, 1
         with contextlib.suppress(TimeoutError):
             while sent < 200 << 20:
-                client.writer.write(pings)
-                sent += len(pings)
+                for _ in range(1000):
+                    client.writer.write(request(stream))  # answered by trailers
+                    stream += 2
+                sent += 1000 * len(request(1))
                 await asyncio.wait_for(client.writer.drain(), 1.0)
         assert sent < 100 << 20
         other = await connect()
