@@ -291,6 +291,8 @@ class Dispatcher:
         self, worker: WorkerId, tasks: Iterable[TaskId], reason: str = "lost on the way"
     ) -> None:
         """Tasks or their answers were lost on the way to or from a worker that lives on."""
+        tasks = list(tasks)
+        self.note("missing", worker, f"{len(tasks)} calls or their answers: {reason}")
         self._scheduler.went_missing(worker, tasks, reason, now=time.monotonic())
         self._act_soon()
 

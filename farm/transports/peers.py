@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from farm.call import Call, Result, WorkerInfo
@@ -63,16 +63,32 @@ class Listener(Protocol):
 class _Peer:
     """A worker that has joined."""
 
-    __slots__ = ("ends_at", "given_up", "life", "line", "out", "slots")
+    __slots__ = ("checks", "ends_at", "given_up", "life", "line", "out", "slots")
 
     def __init__(self, line: Line, life: str, info: WorkerInfo) -> None:
         self.line = line
         self.life = life
         self.slots = info.slots
         self.ends_at = info.ends_at
-        self.out: set[TaskId] = set()
+        # What it should hold, and how many CHECKs it had been sent before each of these.
+        self.out: dict[TaskId, int] = {}
+        self.checks = 0
         # While it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
+
+    def settled(self, ids: Iterable[TaskId]) -> None:
+        """The worker has answered these, or does not have them."""
+        for task_id in ids:
+            self.out.pop(task_id, None)
+
+    def missing(self, said: Sequence[int]) -> list[TaskId]:
+        """What the worker should hold and does not, by its answer to a CHECK.
+
+        It says which CHECK it answers by the number of it, below 0, which it cannot hold. What was
+        sent after that CHECK, such as a call that had been handed back, is not meant.
+        """
+        check = -min(said, default=0)
+        return [task_id for i in said if self.out.get(task_id := TaskId(i), check) < check]
 
     def is_reclaimed(self) -> bool:
         """Whether it was draining, and its machine is taken away before its time.
@@ -119,7 +135,7 @@ class Peers:
         peer = self._workers[worker]
         ids = [task_id for task_id, _ in tasks]
         if peer.line.send(frames):
-            peer.out.update(ids)
+            peer.out.update(dict.fromkeys(ids, peer.checks))
         else:
             self._unreachable(worker, peer)
             self._loop.call_soon(self._dispatcher.taken_back, worker, ids)
@@ -190,15 +206,16 @@ class Peers:
         kind = message.kind
         if kind is Kind.ANSWERS:
             answers = _answers(message)
-            peer.out.difference_update([i for i, outcome in answers if not _goes_on(outcome)])
+            peer.settled([i for i, outcome in answers if not _goes_on(outcome)])
             self._dispatcher.finished(worker, answers)
-        elif kind is Kind.TAKEN_BACK or kind is Kind.MISSING:
+        elif kind is Kind.TAKEN_BACK:
             ids = [TaskId(i) for i in wire.decode_ids(message)]
-            peer.out.difference_update(ids)
-            if kind is Kind.TAKEN_BACK:
-                self._dispatcher.taken_back(worker, ids)
-            else:
-                # What was answered meanwhile is not with this worker any more, and passed over.
+            peer.settled(ids)
+            self._dispatcher.taken_back(worker, ids)
+        elif kind is Kind.MISSING:
+            ids = peer.missing(wire.decode_ids(message))
+            if ids:
+                peer.settled(ids)
                 self._dispatcher.went_missing(worker, ids)
         elif kind is Kind.RESIZE:
             if type(message.data) is not int or message.data < 0:
@@ -252,7 +269,8 @@ class Peers:
         """
         for worker, peer in list(self._workers.items()):
             if all_of_them and peer.out:
-                reached = peer.line.send(wire.encode(Kind.CHECK, list(peer.out)))
+                peer.checks += 1
+                reached = peer.line.send(wire.encode(Kind.CHECK, [-peer.checks, *peer.out]))
             elif all_of_them or peer.out:
                 reached = peer.line.send(_PROBE)
             else:

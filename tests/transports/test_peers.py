@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import Call, Operation, Result, WorkerInfo
+from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
 from farm.errors import InvalidInput, TimeLimitExceeded, WorkerLost
 from farm.protocols import wire
 from farm.protocols.wire import Kind, Loss
@@ -334,8 +334,9 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
         worker.close()
         again = farm.peer(W1, identity=worker.identity)
         check = await again.hear(Kind.CHECK)
-        assert check.data == [task_id]
-        again.say(Kind.MISSING, [task_id])
+        number, *named = check.data
+        assert named == [task_id]
+        again.say(Kind.MISSING, [number, task_id])
         if repeatable:
             assert await answer(again) == task_id
             await waiting
@@ -344,13 +345,37 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
                 await waiting
 
 
+@pytest.mark.parametrize("model", [CUBE, ONCE])
+@on_loop
+async def test_call_that_was_handed_back_and_sent_again_is_not_missing(model: ModelInfo) -> None:
+    """The worker was asked while it did not hold the call, and says so when it has it again."""
+    async with Farm.up() as farm:
+        worker = await farm.worker(W1, model)
+        waiting = farm.submit(model=model.name)
+        task_id = await task_of(worker)
+        check = await worker.hear(Kind.CHECK)
+        worker.say(Kind.TAKEN_BACK, [task_id])
+        assert await task_of(worker) == task_id
+        worker.say(Kind.MISSING, check.data)
+        worker.say(Kind.RESIZE, 2)
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 2)
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        await waiting
+        second = farm.submit(model=model.name)
+        assert await answer(worker) == task_id + 1, "the first was not sent a third time"
+        await second
+        assert farm.events("missing") == []
+
+
 @on_loop
 async def test_answer_on_its_way_is_not_missing() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
         waiting = farm.submit()
-        task_id = await answer(worker)
-        worker.say(Kind.MISSING, [task_id, 5])
+        task_id = await task_of(worker)
+        check = await worker.hear(Kind.CHECK)
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        worker.say(Kind.MISSING, [*check.data, 5])
         await waiting
         second = farm.submit()
         assert await answer(worker) == task_id + 1
