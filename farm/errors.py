@@ -17,7 +17,18 @@ FarmError
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
+
+CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
+"""What a terminal may take for a command: all control characters but tabs and line ends."""
+
+
+def printable(text: str) -> str:
+    """The text with control characters as escapes such as `\\x1b`, but for tabs and line ends."""
+    if text.isprintable():
+        return text
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class FarmError(Exception):
@@ -25,6 +36,8 @@ class FarmError(Exception):
 
     message: one line that says expected and actual and what to do; clients see it.
     detail: longer text, such as a traceback; for logs and sweep files, protocols do not send it.
+    Control characters in both are written as escapes, as by `printable`: what a model or another
+    server says may end on somebody's terminal.
     row: which row of a task of several rows it is about, counted from 0; None: not known.
     """
 
@@ -32,6 +45,7 @@ class FarmError(Exception):
     row: int | None = None
 
     def __init__(self, message: str, *, detail: str = "") -> None:
+        message, detail = printable(message), printable(detail)
         super().__init__(message)
         self.message = message
         self.detail = detail

@@ -28,6 +28,19 @@ def test_an_error_is_the_same_after_a_journey(kind: type[FarmError]) -> None:
         assert (other.message, other.detail, str(other)) == ("what happened", "where", str(error))
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;title\x07\x1b[2Jgone", r"\x1b]0;title\x07\x1b[2Jgone"),
+        ("over\rwritten \x08\x7f\x9b1m", r"over\x0dwritten \x08\x7f\x9b1m"),
+        ("one\n\ttwo: ä β 😀", "one\n\ttwo: ä β 😀"),
+    ],
+)
+def test_a_terminal_obeys_no_text_of_an_error(text: str, shown: str) -> None:
+    error = error_named("ModelFailed", text, text)
+    assert (error.message, error.detail, str(error)) == (shown, shown, shown)
+
+
 def test_an_unknown_name_is_the_models_fault_and_said() -> None:
     error = error_named("SpilledCoffee", "on the desk", "trace")
     assert type(error) is ModelFailed

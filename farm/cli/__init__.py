@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from farm.errors import FarmError
+from farm.errors import FarmError, printable
 from farm.settings import SettingsError
 from farm.version import __version__
 
@@ -90,5 +90,5 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _complain(text: str, status: int) -> int:
-    click.echo(f"farm: error: {' '.join(text.split())}", err=True)
+    click.echo(f"farm: error: {' '.join(printable(text).split())}", err=True)
     return status

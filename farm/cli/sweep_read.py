@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from farm.errors import printable
 from farm.sweep.display import Display, facts
 from farm.sweep.errors import SweepError
 from farm.sweep.progress import Progress, duration
@@ -109,7 +110,8 @@ def failures(file: Path, as_csv: bool, all_attempts: bool) -> None:
             f"{name}={value:.6g}" for name, value in row.items() if isinstance(value, float)
         )
         where = f" on {row['worker']}" if row["worker"] else ""
-        click.echo(f"{row['point']}\tattempt {row['attempt']}{where}\t{row['error']}\t({values})")
+        shown = f"attempt {row['attempt']}{where}\t{row['error']}\t({values})"
+        click.echo(printable(f"{row['point']}\t{shown}"))
 
 
 @click.command()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from farm.call import Array
-from farm.errors import ModelFailed, TimeLimitExceeded, error_named
+from farm.errors import InvalidInput, ModelFailed, TimeLimitExceeded, error_named
 from farm.model import Config, Inputs, Model, Tensors
 from farm.worker.lifeline import Lifeline
 from farm.worker.run import named
@@ -25,6 +25,7 @@ from farm.worker.run import named
 Reader = Callable[[Path], Any]
 """Gives the numbers of one output, or of all of them, from the path of the output file."""
 
+CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 PLACEHOLDER = re.compile(r"(\$?)\$\{([^{}]*)\}")
 RESERVED = {"config", "here", "input", "output"}
 LAST_LINES = 20
@@ -41,6 +42,8 @@ class CommandModel(Model):
     template: text of the input file, or the Path of a file that holds it. `${NAME}` becomes all
         numbers of an input with spaces between, `${NAME[0]}` one of them, `${NAME[0]:.6e}` the
         same in Python's format, `${config[KEY]}` a value of the config; `$${` stays `${`.
+        A text of a call's config may hold no control characters: a line break in it would add a
+        line to the input file that its author did not write.
     read: output name -> reader (`regex`, `column`, `json_value`, `npy` or a function of the output
         file's path), or one reader that gives all outputs as `Model.evaluate` may.
     files: files the program expects to find beside it; they are linked into the scratch folder.
@@ -76,6 +79,7 @@ class CommandModel(Model):
         self.outputs = outputs
         self.input_file, self.output_file = input_file, output_file
         self.config = dict(config or {})
+        self._fill = _Filler(self.config)
         self.environment = {**os.environ, **(environment or {})}
         self.timeout_s = timeout_s
         self.keep = keep
@@ -150,9 +154,9 @@ class CommandModel(Model):
         for file in self.files:
             (scratch / file.name).symlink_to(file)
         if self.template is not None:
-            (scratch / self.input_file).write_text(_filled_template(self.template, values))
+            (scratch / self.input_file).write_text(self._fill.template(self.template, values))
         values["input"], values["output"] = scratch / self.input_file, output
-        self._run([_filled(part, values) for part in self.command], scratch)
+        self._run([self._fill.text(part, values) for part in self.command], scratch)
         if not output.exists():
             raise ModelFailed(
                 f"{self.command[0]} ended well but wrote no {output.name!r}",
@@ -279,19 +283,36 @@ def _check_names(text: str, shown: str, known: set[str]) -> None:
             raise ValueError(f"{shown!r} names {name!r}; known are {sorted(known)}")
 
 
-def _filled_template(template: str, values: Mapping[str, Any]) -> str:
-    def fill(match: re.Match[str]) -> str:
-        return match[0][1:] if match[1] else _filled("{" + match[2] + "}", values)
+class _Filler(string.Formatter):
+    """Fills in placeholders. own: values whose texts may hold anything, as the model's author
+    wrote them."""
 
-    return PLACEHOLDER.sub(fill, template)
+    def __init__(self, own: Mapping[str, Any]) -> None:
+        self._own = {value for value in own.values() if isinstance(value, str)}
 
+    def template(self, template: str, values: Mapping[str, Any]) -> str:
+        """A template with its `${...}` filled in. Raises ModelFailed, InvalidInput."""
 
-def _filled(text: str, values: Mapping[str, Any]) -> str:
-    try:
-        return text.format_map(values)
-    except KeyError as error:
-        raise ModelFailed(
-            f"{text!r} asks for {error}, which the config {values['config']} does not have"
-        ) from None
-    except (ValueError, IndexError, TypeError, AttributeError) as error:
-        raise ModelFailed(f"{text!r} cannot be filled in: {error}") from None
+        def fill(match: re.Match[str]) -> str:
+            return match[0][1:] if match[1] else self.text("{" + match[2] + "}", values)
+
+        return PLACEHOLDER.sub(fill, template)
+
+    def text(self, text: str, values: Mapping[str, Any]) -> str:
+        """A text with its `{...}` filled in. Raises ModelFailed, InvalidInput."""
+        try:
+            return self.vformat(text, (), values)
+        except KeyError as error:
+            raise ModelFailed(
+                f"{text!r} asks for {error}, which the config {values['config']} does not have"
+            ) from None
+        except (ValueError, IndexError, TypeError, AttributeError) as error:
+            raise ModelFailed(f"{text!r} cannot be filled in: {error}") from None
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, str) and value not in self._own and (found := CONTROL.search(value)):
+            raise InvalidInput(
+                f"a text of the config holds the control character {found[0]!r}, which may not "
+                "be filled into a simulator's input"
+            )
+        return format(value, format_spec)

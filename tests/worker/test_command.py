@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from farm.call import Call, Operation, Result
-from farm.errors import FarmError, ModelFailed, TimeLimitExceeded
+from farm.errors import FarmError, InvalidInput, ModelFailed, TimeLimitExceeded
 from farm.worker.command import CommandModel
 from farm.worker.readers import column, json_value, regex
 from farm.worker.run import Outcome, Runner
@@ -193,6 +194,29 @@ def test_no_output_file_and_no_match_are_said() -> None:
     found = outcome(model(python("print('all fine')")))
     assert isinstance(found, ModelFailed)
     assert "stdout.txt has no match" in found.message
+
+
+@pytest.mark.parametrize("text", ["a\nsolver = evil", "a\rb", "\0", "\x1b[2J", "a\u2028b", "\x85"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"template": "${config[title]} ${E}"}, {"command": ["./sim", "{config[title]}"]}],
+    ids=["template", "command"],
+)
+def test_a_text_of_a_config_cannot_add_lines_to_what_a_program_reads(
+    text: str, changes: dict[str, Any]
+) -> None:
+    found = outcome(model(**changes), config=json.dumps({"title": text}))
+    assert isinstance(found, InvalidInput)
+    assert f"control character {next(c for c in text if c not in 'ab')!r}" in found.message
+    nested = model(template="${config[a][b]} ${E}")
+    found = outcome(nested, config=json.dumps({"a": {"b": text}}))
+    assert isinstance(found, InvalidInput)
+
+
+def test_what_the_models_author_wrote_may_have_several_lines() -> None:
+    own = model(template="# ${config[title]}\nE = ${E}\n", config={"title": "two\n# lines"})
+    assert outputs(own, [1, 2, 3]) == [6.0]
+    assert outputs(own, [1, 2, 3], config='{"title": "ä β"}') == [6.0]
 
 
 def test_a_config_key_that_is_missing_is_named() -> None:
