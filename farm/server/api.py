@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from farm.call import EMPTY_CONFIG
@@ -20,6 +21,7 @@ from farm.protocols.points import KEYS, decode_points
 from farm.protocols.umbridge import decode_config, encode_error, error_body
 from farm.server.asgi import USER, ClientGone, headers_of, peer_of, read_body
 from farm.server.door import INTERNAL_ERROR, Backend, Refused, hints_of
+from farm.server.reference import reference_page
 from farm.server.stream import PointStream
 from farm.version import __version__
 
@@ -65,9 +67,14 @@ def create_api(
         title="farm",
         version=__version__,
         summary="Any model as a service that a whole cluster works for",
+        docs_url=None,
         redoc_url=None,
     )
     _answer_errors_in_one_form(api)
+
+    @api.get("/docs", include_in_schema=False)
+    async def reference() -> HTMLResponse:
+        return HTMLResponse(reference_page(api.openapi()))
 
     @api.get("/farm/status", summary="Workers, queues, rates and percentiles")
     async def status() -> Response:
