@@ -118,11 +118,14 @@ until "$farm" status --json --to "$dir" 2>/dev/null | grep -q '"slots"'; do
     sleep 0.2
 done
 
+# The job's output is a file that others can often read: there the token is not written, but how to see it.
+shown="the address that is printed by: $farm url $(realpath "$dir")"
+[[ ! -t 1 ]] || shown=$FARM_URL
 cat <<TXT
 front door on $(hostname), port $port; connection file $FARM_CONNECTION
-from a machine that reaches this node:  $FARM_URL
+from a machine that reaches this node:  $shown
 from your own, by ssh:  ssh -N -L 4242:$(hostname):$port ${SLURM_SUBMIT_HOST:-LOGIN-NODE}
-                        and then http://farm:$(field token)@127.0.0.1:4242
+                        and then the same with 127.0.0.1:4242 for the host
 TXT
 
 if ((${#command[@]})); then

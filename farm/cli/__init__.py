@@ -1,4 +1,4 @@
-"""The command line: serve, worker, call, sweep, status."""
+"""The command line: serve, worker, call, sweep, experiment, status, url."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ COMMANDS = {
     "sweep": "farm.cli.sweep:sweep",
     "experiment": "farm.cli.experiment:experiment",
     "status": "farm.cli.status:status",
+    "url": "farm.cli.url:url",
 }
 """Each command and where it is; imported when it is used, so that `farm --help` is quick: what it
 says of each is written below."""
@@ -58,6 +59,7 @@ def cli(verbose: int) -> None:
     sweep       many evaluations into one HDF5 file
     experiment  points chosen one after another: ask, evaluate, tell
     status      what a farm is doing
+    url         its address with the token, for clients elsewhere
     """
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ import click
 import uvloop
 
 from farm.cli.mpi_options import mpi_options
+from farm.cli.url import with_token
 from farm.errors import FarmError
 from farm.provision.kinds import Plan, read_plan
 from farm.provision.local import WorkersFailed
@@ -37,7 +39,7 @@ Examples:
   farm serve --workers 0                      workers come from elsewhere: farm worker
   farm serve model.py --slurm cluster.toml    SLURM jobs of workers, as many as calls need
   farm serve model.py --dask tcp://node1:8786 a Dask cluster runs the model
-  farm serve model.py --host 0.0.0.0          other machines too; needs the token it prints
+  farm serve model.py --host 0.0.0.0          other machines too; needs the token: farm url
   farm serve model.py --grpc-port 8001        KServe v2 clients over gRPC, beside HTTP
   farm serve model.py --mip 127.0.0.1:9000    KubeMo's clients over MIP, beside HTTP
   farm serve model.py --aepsych 127.0.0.1:5555  AEPsych's clients, beside HTTP
@@ -269,7 +271,9 @@ async def _serve(farm: Farm) -> int:
     if farm.has_plan:
         click.echo(f"SLURM jobs come with demand: farm status --to {farm.settings.dir}")
     if not is_loopback(farm.settings.host):
-        click.echo(f"clients elsewhere: http://user:{connection.token}@{connection.url[7:]}")
+        # A token in a file that others may read, such as a job's output, is no secret.
+        how = with_token(connection) if sys.stdout.isatty() else f"farm url {farm.settings.dir}"
+        click.echo(f"clients elsewhere: {how}")
     failed = loop.create_task(farm.wait_failed())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stop.clear()

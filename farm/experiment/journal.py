@@ -187,7 +187,7 @@ def _locked(path: Path) -> int:
     """A descriptor that holds the lock, until it is closed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Unavailable(f"the journal {path} cannot be made: {error.strerror}") from None
     if not _has_taken(descriptor, fcntl.LOCK_EX):
@@ -214,7 +214,13 @@ def _opened(path: Path) -> sqlite3.Connection:
     with contextlib.suppress(FileNotFoundError), path.open("rb") as there:
         if there.read(len(MAGIC)) not in (MAGIC, b""):
             raise Unavailable(f"{path} is no journal of experiments; name another file")
-    file = _connect(path, "rwc")
+    try:  # SQLite gives its own files beside it the same rights
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise Unavailable(f"the journal {path} cannot be made: {error.strerror}") from None
+    file = _connect(path, "rw")
     try:
         with _explained(path):
             if not file.execute("PRAGMA schema_version").fetchone()[0]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from farm.machine.private import private_opener
 from farm.provision.record import Running, RunRecord
 from farm.provision.stops import ChildStops
 from farm.worker.lifeline import Lifeline
@@ -49,7 +50,7 @@ class Child:
         self.log = log
         self._lifeline = Lifeline()
         try:
-            with log.open("ab") as output:
+            with open(log, "ab", opener=private_opener) as output:
                 self._log_began = output.tell()
                 self._process = self._started(arguments, output, environment)
         except BaseException:

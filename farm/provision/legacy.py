@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from farm.call import ModelInfo
+from farm.machine.private import private_opener
 from farm.provision.kinds import WorkerKind
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class Legacy:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = folder / "models.json"
         self.identity = _identity(folder / "identity")
 
@@ -51,7 +52,8 @@ class Legacy:
         known = {**self._read(), kind.name: {"loads": list(kind.models), "serves": rows}}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            temporary.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+            with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
+                file.write(json.dumps(known, indent=1) + "\n")
             temporary.replace(self._path)
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error)
@@ -74,7 +76,7 @@ class Legacy:
 def _identity(path: Path) -> str:
     """The name of this run folder's farm in the names of its jobs; made once, then kept."""
     try:
-        with path.open("x", encoding="ascii") as file:
+        with open(path, "x", encoding="ascii", opener=private_opener) as file:
             file.write(secrets.token_hex(4))
     except FileExistsError:
         pass

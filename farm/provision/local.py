@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from farm.errors import Unavailable
+from farm.machine.private import private_opener
 from farm.provision.child import Child, OutOfMemory
 from farm.provision.devices import cpus_here
 from farm.provision.group import Group, Launch
@@ -186,7 +187,7 @@ class Workers:
         open_files = allow_many_open_files()
         if self.settings.launch is not None:
             self._check_launch(self.settings.launch, open_files)
-        self.settings.logs.mkdir(parents=True, exist_ok=True)
+        self.settings.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._reports: Reports = self._line_to(connection)
         self._thread.start()
 
@@ -376,7 +377,7 @@ class Workers:
         if settings.ends_at is not None:
             arguments += ["--ends-at", str(settings.ends_at)]
         try:
-            with seat.log.open("a") as output:
+            with open(seat.log, "a", opener=private_opener) as output:
                 output.write(f"--- farm starts a worker process, {time.strftime('%F %T %z')} ---\n")
             if settings.launch is None:
                 seat.child = Child(arguments, log=seat.log, environment=environment)

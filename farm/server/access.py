@@ -100,7 +100,7 @@ class Access:
             "Unauthorized",
             f"{'no token was given' if missing else 'that is not the token'}; "
             "write http://user:TOKEN@host:port or send the header Authorization: Bearer TOKEN; "
-            "the token is in the farm.json that `farm serve` wrote",
+            "the token is in the farm.json that `farm serve` wrote, and `farm url DIR` prints it",
             headers=((b"www-authenticate", b'Basic realm="farm", charset="UTF-8"'),),
         )
 

@@ -21,6 +21,7 @@ from farm.errors import Unavailable
 from farm.experiment.evaluators import Around
 from farm.experiment.host import Experiments
 from farm.experiment.runs import Runs
+from farm.machine.private import make_private_folder
 from farm.model import Model
 from farm.provision import local
 from farm.provision.elastic import Elastic
@@ -57,6 +58,9 @@ log = logging.getLogger(__name__)
 
 ANY_HOST = ("0.0.0.0", "::", "*", "")
 """Hosts that mean every address of this machine; others reach it by its name."""
+
+RUN_FOLDER = ("farm.*", ".farm.*", "workers.*", "logs", "jobs", "experiments.db*")
+"""What farms have made in their run folders; one with other things in it is not farm's alone."""
 
 ANSWERS_WITHIN_S = 2.0
 """A machine that is up and can be reached answers within so long."""
@@ -379,7 +383,7 @@ class Farm:
         """Make the run folder ours. Raises Unavailable when a living farm has it."""
         folder = self.settings.dir
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder, known=RUN_FOLDER)
         except OSError as error:
             raise Unavailable(f"run folder {folder} cannot be made: {error}") from None
         try:

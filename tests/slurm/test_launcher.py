@@ -74,6 +74,8 @@ def test_a_command_runs_in_the_job_and_ends_it_with_its_status(
     assert 1 <= len(status["workers"]) <= 4
     assert re.search(r"^url http://farm:[\w-]+@cpu1:\d+$", text, re.M) or not cluster.has_host_names
     assert "ssh -N -L 4242:" in text
+    assert f"farm url {folder / f'farm-{job}'}" in text
+    assert "http://farm:" not in text.replace("url http://farm:", "")
     assert "Killed" not in text
     assert not (folder / f"farm-{job}" / "farm.json").exists()
 

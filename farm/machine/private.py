@@ -1,0 +1,64 @@
+"""Folders and files that only this user can open, whatever the umask says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection
+from fnmatch import fnmatch
+from pathlib import Path
+
+from farm.errors import Unavailable
+
+OTHERS = 0o077
+"""The rights of everybody but the owner."""
+
+
+def private_opener(path: str | os.PathLike[str], flags: int) -> int:
+    """For `open(path, mode, opener=private_opener)`: a file that it creates is the user's alone."""
+    return os.open(path, flags, 0o600)
+
+
+def make_private_folder(folder: Path, *, known: Collection[str]) -> None:
+    """Make a folder that only this user can enter.
+
+    If it is there already and others can enter it, they no longer can, nor can they open what is in
+    it. But this is done only if every name in the folder matches a pattern of `known`: a folder
+    with other things in it may be open to others on purpose.
+
+    Raises Unavailable, which says what to do, and OSError.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    found = folder.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError("it is not a folder")
+    if found.st_uid != os.geteuid():
+        raise Unavailable(
+            f"folder {folder} belongs to user {found.st_uid}, who can read all that is in it; "
+            "give this farm its own --dir"
+        )
+    if not found.st_mode & OTHERS:
+        return
+    foreign = sorted(
+        name for name in os.listdir(folder) if not any(fnmatch(name, pattern) for pattern in known)
+    )
+    if not foreign:
+        _narrow(folder)
+    if folder.stat().st_mode & OTHERS:
+        more = f" and has {foreign[0]!r} in it" if foreign else ""
+        raise Unavailable(
+            f"others can enter the folder {folder}, which is for keys and logs{more} (mode "
+            f"{found.st_mode & 0o777:o}, expected 700); give this farm its own --dir, or run: "
+            f"chmod 700 {folder}"
+        )
+
+
+def _narrow(folder: Path) -> None:
+    """Take the rights of others from a folder and from all in it that is this user's."""
+    folder.chmod(0o700)
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode & 0o777 & ~OTHERS)
