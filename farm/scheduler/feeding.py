@@ -160,12 +160,16 @@ class Parts:
         del self.alive[part]
         if isinstance(outcome, Result):
             self._answered(first, end, outcome)
-        elif isinstance(outcome, WorkerLost) and end - first > 1 and self._queue.max_batch == 1:
+        elif isinstance(outcome, WorkerLost) and end - first > 1 and self._may_run_again():
             self._lost(part.span, outcome)
         else:
             self._failed(first, end, outcome)
         self._feeder.look_at(self)
         self._end_if_over()
+
+    def _may_run_again(self) -> bool:
+        """Whether the rows of a run that was lost are made again, one by one."""
+        return self._queue.max_batch == 1 and self._queue.repeatable
 
     def _answered(self, first: int, end: int, result: Result) -> None:
         """Pass rows on. A worker may answer fewer rows than asked, and how the next one failed."""

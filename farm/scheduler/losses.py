@@ -33,6 +33,6 @@ def error_for_loss(
         )
     elif task.rows > 1 and task.queue.max_batch == 1:
         error = WorkerLost(task.lost_on[-1])
-    if error is not None and task.queue.max_batch == 1:
+    if error is not None and task.queue.max_batch == 1 and task.queue.repeatable:
         error.row = row
     return error

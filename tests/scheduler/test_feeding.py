@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -311,6 +312,26 @@ def test_only_the_row_that_kills_counts_losses(known: bool) -> None:
     (error,) = outcomes
     assert isinstance(error, WorkerLost)
     assert error.message.startswith("row 1234: the call was lost 4 times, with w")
+
+
+def test_rows_of_a_run_that_must_not_run_twice_by_now_are_not_made_again() -> None:
+    """A worker has joined since that has the model with `repeatable = False`."""
+    farm = Farm(workers=2)
+    _, outcomes = farm.ask(2_000)
+    farm.work(lambda farm, call: doubled(call, row_s=1e-4))
+    _, outcomes = farm.ask(2_000)
+    farm.turn()
+    runs = [(worker, task) for worker, task, call in farm.sent if call.rows != 1]
+    assert runs
+    farm.scheduler.worker_joined(WorkerId("new"), [replace(MODEL, repeatable=False)], now=1.0)
+    worker, task = runs[0]
+    farm.made.clear()
+    farm.scheduler.worker_left(worker, "signal 9", running=[task], row=1, now=1.0)
+    farm.turn()
+    (error,) = outcomes
+    assert isinstance(error, WorkerLost)
+    assert "may have run this call" in error.message
+    assert farm.made == []
 
 
 def test_rows_beside_the_one_that_kills_are_made_again_as_runs() -> None:
