@@ -82,7 +82,7 @@ class GraphpipeModel(Model):
         text = canonical_config(config)
         call = Call(self.name, Operation.EVALUATE, tuple(arrays), text, rows=rows)
         body = encode_call(call, self._info)
-        answer = self._server.ask("", body, headers=OCTETS)
+        answer = self._server.ask("", body, headers=OCTETS, once=not self.repeatable)
         outputs = decode_result(self._info, answer[0], answer[2]).outputs
         if alone:
             outputs = tuple(y.reshape(y.shape[1:]) for y in outputs)

@@ -52,13 +52,20 @@ class Server:
         self._kept = self._connections(again=1) if keep else None
 
     def ask(
-        self, path: str, body: bytes = b"", *, method: str = "", headers: Headers = JSON
+        self,
+        path: str,
+        body: bytes = b"",
+        *,
+        method: str = "",
+        headers: Headers = JSON,
+        once: bool = False,
     ) -> tuple[int, Headers, bytes]:
         """Status, headers and body of the answer. Raises Unavailable when there is none.
 
-        method: POST with a body and GET without, unless said.
+        method: POST with a body and GET without, unless said. once: send the request at most once,
+        on a connection of its own.
         """
-        if self._kept is not None:
+        if self._kept is not None and not once:
             return self._ask(self._kept, path, body, method, headers)
         # A pool would keep the connection whenever the server does not say that it closes it.
         with self._connections(again=0) as connections:

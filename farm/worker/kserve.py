@@ -76,7 +76,8 @@ class KserveModel(Model):
         call = Call(self.name, Operation.EVALUATE, tuple(arrays), rows=rows)
         body, headers = encode_call(call, self._info)
         path = model_path(self.name, "infer")
-        outputs = decode_result(self._info, *self._server.ask(path, body, headers=headers)).outputs
+        answer = self._server.ask(path, body, headers=headers, once=not self.repeatable)
+        outputs = decode_result(self._info, *answer).outputs
         if alone:
             outputs = tuple(y.reshape(y.shape[1:]) for y in outputs)
         return dict(zip(self.outputs, outputs, strict=True))

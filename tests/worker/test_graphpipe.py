@@ -143,8 +143,13 @@ def test_a_server_that_goes_is_unavailable_and_is_there_again_later(door: Door) 
 
 
 @contextmanager
-def single_server(name: str, *, port: int = 0) -> Iterator[str]:
-    """One model at every path, as Go's servers have it; it gives back what it gets."""
+def single_server(
+    name: str, *, port: int = 0, unanswered: list[Call] | None = None
+) -> Iterator[str]:
+    """One model at every path, as Go's servers have it; it gives back what it gets.
+
+    unanswered: gets what is asked, and then the server hangs up.
+    """
     info = ModelInfo(name, (TensorInfo("x", (2,)),), (TensorInfo("y", (2,)),))
 
     class Handler(BaseHTTPRequestHandler):
@@ -154,6 +159,9 @@ def single_server(name: str, *, port: int = 0) -> Iterator[str]:
                 body = encode_metadata(info)
             else:
                 call, wish = call_of(asked, info)
+                if unanswered is not None:
+                    unanswered.append(call)
+                    return
                 body = encode_result(wish, info, Result(call.inputs))
             self.send_response(200)
             self.end_headers()
@@ -170,6 +178,17 @@ def single_server(name: str, *, port: int = 0) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize(("repeatable", "times"), [(True, 2), (False, 1)])
+def test_a_call_that_must_not_run_twice_is_asked_for_once(repeatable: bool, times: int) -> None:
+    unanswered: list[Call] = []
+    with single_server("m", unanswered=unanswered) as url:
+        model = GraphpipeModel(url)
+        model.repeatable = repeatable
+        with pytest.raises(Unavailable, match="does not answer"):
+            answered(model, [1.0, 2.0])
+    assert len(unanswered) == times
 
 
 def test_a_server_of_one_model() -> None:

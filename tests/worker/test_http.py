@@ -49,6 +49,16 @@ def test_a_server_that_hangs_up_is_asked_again_only_on_a_kept_connection(
         assert len(server.requests) == times
 
 
+def test_a_request_that_must_not_run_twice_is_sent_once() -> None:
+    with scripted({"/gone": (200, None), **HELLO}) as server:
+        asked = Server(server.url, keep=True)
+        asked.ask("/hello")
+        with pytest.raises(Unavailable, match="does not answer"):
+            asked.ask("/gone", b"x", once=True)
+        assert len(server.requests) == 2
+        assert len(server.connections) == 2, "not on one that the server may just be closing"
+
+
 @pytest.mark.parametrize("url", ["ftp://host", "host:4242", "http://", "http:///Info"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(Unavailable, match="expected http://host:port"):

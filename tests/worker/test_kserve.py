@@ -170,6 +170,19 @@ def test_connections_are_used_again() -> None:
         assert len(server.connections) == 1
 
 
+@pytest.mark.parametrize(("repeatable", "times"), [(True, 2), (False, 1)])
+def test_an_inference_that_must_not_run_twice_is_asked_for_once(
+    repeatable: bool, times: int
+) -> None:
+    with scripted(other_server(**{"/v2/models/m/infer": (200, None)})) as server:
+        model = KserveModel(server.url, "m")
+        model.repeatable = repeatable
+        before = len(server.requests)
+        with pytest.raises(Unavailable, match="does not answer"):
+            answered(model, [1.0, 2.0])
+        assert len(server.requests) - before == times
+
+
 def test_a_server_that_lists_no_models_needs_a_name() -> None:
     with (
         scripted({"/v2/repository/index": (404, {"detail": "Not Found"})}) as server,
