@@ -202,7 +202,7 @@ def main() -> None:
     if options.official:
         umbridge.serve_models([Official()], options.official)
         return
-    print(versions("numpy", "pyzmq", "uvicorn", "umbridge", "aiohttp", "distributed"))
+    print(versions("numpy", "pyzmq", "uvloop", "umbridge", "aiohttp", "distributed"))
     loads: dict[str, dict[int, Load]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, callers, load in http_peers(Path(folder), options.seconds):

@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
     parser.add_argument("--rounds", type=int, default=3, help="turns in which it is spent")
     options = parser.parse_args()
-    print(versions("numpy", "pyzmq", "uvicorn"))
+    print(versions("numpy", "pyzmq", "uvloop"))
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         peers = [stack.enter_context(farm_peer(folder))]

@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     options = parser.parse_args()
-    print(versions("numpy", "pyzmq", "uvicorn", "grpcio", "tritonclient"))
+    print(versions("numpy", "pyzmq", "uvloop", "grpcio", "tritonclient"))
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         peers = [stack.enter_context(farm_peer(folder / "farm"))]

@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="length of each load")
     parser.add_argument("--rounds", type=int, default=10, help="turns in which it is spent")
     options = parser.parse_args()
-    print(versions("numpy", "pyzmq", "uvicorn"))
+    print(versions("numpy", "pyzmq", "uvloop"))
     seconds = options.seconds / options.rounds
     loads: dict[tuple[str, int], Load] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:

@@ -47,6 +47,8 @@ class Settings:
     retries: how often a call goes back to its queue after a worker died with it.
     max_queued, max_queued_per_client: waiting calls above which callers are told to come later.
     max_body_bytes: largest request body. non_finite: how NaN and infinities are written in JSON.
+    max_held_bytes: room for all bodies of more than 64 KiB that are being received or answered;
+    others wait for it. None: a quarter of the memory of this machine.
     heartbeat_s: silence after which a host counts as dead; lost_after_s: a worker that hears
     nothing from its dispatcher for so long ends itself.
     start_timeout_s: how long the first worker may take to load its models.
@@ -78,6 +80,7 @@ class Settings:
     max_queued: int = 100_000
     max_queued_per_client: int = 100_000
     max_body_bytes: int = 1 << 30
+    max_held_bytes: int | None = None
     non_finite: NonFinite = "literal"
     heartbeat_s: float = 5.0
     lost_after_s: float = 60.0
@@ -99,6 +102,8 @@ class Settings:
             expect(name, getattr(self, name) >= 0, "0 or more")
         for name in ("max_queued", "max_queued_per_client", "max_body_bytes", "mip_max_bytes"):
             expect(name, getattr(self, name) >= 1, "1 or more")
+        held = self.max_held_bytes
+        expect("max_held_bytes", held is None or held >= 1, "1 or more")
         for name in ("heartbeat_s", "lost_after_s", "start_timeout_s"):
             expect(name, getattr(self, name) > 0, "a number of seconds above 0")
         expect("grace_s", self.grace_s >= 0, "a number of seconds, 0 or more")

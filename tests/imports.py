@@ -51,7 +51,7 @@ folder in functions only."""
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "signal", "subprocess", "threading", "time"),
     *("http", "requests", "select", "selectors", "socket", "ssl", "urllib", "urllib3"),
-    *("dask", "distributed", "fastapi", "grpc", "h5py", "starlette", "uvicorn", "zmq"),
+    *("dask", "distributed", "fastapi", "grpc", "h5py", "starlette", "uvloop", "zmq"),
     *("random", "secrets"),
 }
 """What a pure part may not import: clocks, processes, sockets, other programs, chance."""

@@ -11,7 +11,7 @@ import pytest
 import farm
 from farm.sweep import api, parameters
 
-HEAVY = {"h5py", "fastapi", "uvicorn", "zmq", "rich", "urllib3", "scipy"}
+HEAVY = {"h5py", "fastapi", "zmq", "rich", "urllib3", "scipy"}
 
 
 @pytest.mark.parametrize("name", farm.__all__)

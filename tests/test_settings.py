@@ -20,6 +20,7 @@ from farm.settings import Settings, SettingsError, read_settings
         ("retries", -1),
         ("max_queued", 0),
         ("max_body_bytes", 0),
+        ("max_held_bytes", 0),
         ("mip_max_bytes", 0),
         ("heartbeat_s", 0.0),
         ("grace_s", -1.0),

@@ -59,9 +59,7 @@ EVALUATE_DOC = {
 }
 
 
-def create_api(
-    backend: Backend, *, max_body_bytes: int, non_finite: NonFinite, in_flight: int
-) -> FastAPI:
+def create_api(backend: Backend, *, non_finite: NonFinite, in_flight: int) -> FastAPI:
     """The FastAPI application. in_flight: points of one request that are in the farm at once."""
     api = FastAPI(
         title="farm",
@@ -99,7 +97,7 @@ def create_api(
     async def evaluate(name: str, request: Request) -> Response:
         headers = headers_of(request.scope)
         hints = hints_of(headers, peer_of(request.scope), request.scope[USER])
-        body = await read_body(headers, request.receive, max_body_bytes)
+        body = await read_body(request.receive)
         points = decode_points(body, non_finite=non_finite)
         info = await backend.describe(name, points.config)
         return PointStream(backend, points, info, hints, in_flight=in_flight)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from farm.protocols.json_numbers import NonFinite
 from farm.server.access import Access
-from farm.server.asgi import PEER, USER, answer_refused, headers_of
-from farm.server.door import INTERNAL_ERROR, Backend, Door, Refused
+from farm.server.asgi import Application
+from farm.server.door import Backend, Door
 from farm.server.graphpipe import GraphPipeDoor
 from farm.server.graphpipe import is_below as is_graphpipe
 from farm.server.kserve import KServeDoor
@@ -30,12 +29,7 @@ from farm.server.stream import IN_FLIGHT
 from farm.server.umbridge import PATHS, UmBridgeDoor
 from farm.settings import Settings
 
-logger = logging.getLogger(__name__)
-
 DEFAULTS = Settings()
-
-Refuse = Callable[[Send, Refused], Awaitable[None]]
-"""Answers with a refusal, in the form of the protocol that was asked."""
 
 
 def create_app(
@@ -60,7 +54,6 @@ def create_app(
         "farm.server.api",
         "create_api",
         backend,
-        max_body_bytes=limit,
         non_finite=non_finite,
         in_flight=in_flight,
     )
@@ -69,7 +62,7 @@ def create_app(
     doors |= {"/": graphpipe, "/metrics": metrics_door(backend)}
     repository = repository or Repository(backend)
     kserve = KServeDoor(backend, repository, non_finite=non_finite, readers=readers)
-    streams = KServeStreams(backend, repository, non_finite=non_finite, max_body_bytes=limit)
+    streams = KServeStreams(backend, repository, non_finite=non_finite)
     return FrontDoor(
         doors,
         api,
@@ -123,9 +116,13 @@ class FrontDoor:
         self.access = access
         self.max_body_bytes = max_body_bytes
         self._doors = doors
-        self._otherwise = otherwise
-        self._kserve = kserve
         self._graphpipe = graphpipe
+        self._otherwise = Application(otherwise)
+        self._kserve: Door | None = None
+        self._streams = self._otherwise
+        if kserve is not None:
+            self._kserve, streams = kserve
+            self._streams = Application(streams, streams.error_body)
 
     def door(self, path: str) -> Door | None:
         """The door of exactly this path, or of what is below /v2, /graphpipe or /control."""
@@ -135,47 +132,13 @@ class FrontDoor:
         if is_graphpipe(path):
             return self._graphpipe
         if is_below(path) and not is_stream(path):
-            return None if self._kserve is None else self._kserve[0]
+            return self._kserve
         return None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that is for no door."""
-        if scope["type"] != "http":
-            await self._otherwise(scope, receive, send)
-            return
-        if scope["path"].startswith("//"):
-            # A server's address written with a slash at its end: clients just append.
-            scope["path"] = "/" + scope["path"].lstrip("/")
-        app, refuse = self._otherwise, answer_refused
-        if self._kserve is not None and is_below(scope["path"]):
-            app, refuse = self._kserve[1], self._kserve[1].refuse
-        try:
-            scope[USER] = self.access.user(scope[PEER], headers_of(scope))
-        except Refused as refused:
-            await refuse(send, refused)
-            return
-        await _answer(app, refuse, scope, receive, send)
+    def application(self, path: str) -> Application:
+        """The application that answers where there is no door."""
+        return self._streams if is_below(path) else self._otherwise
 
-
-async def _answer(app: ASGIApp, refuse: Refuse, scope: Scope, receive: Receive, send: Send) -> None:
-    """Have the application answer; it goes wrong in no way that the server hears of."""
-    started = False
-
-    async def note(message: Message) -> None:
-        nonlocal started
-        started = True
-        await send(message)
-
-    try:
-        await app(scope, receive, note)
-    except asyncio.CancelledError:
-        # The server shuts down; an answer that has begun ends in the middle, which is seen.
-        logger.info("%s %s is cut off", scope["method"], scope["path"][:80])
-        if not started:
-            message = "the farm shut down in the meantime"
-            await refuse(send, Refused(503, "Unavailable", message))
-    except Exception:
-        # FastAPI has answered with a 500; any other answer that has begun ends in the middle.
-        logger.exception("answering %s %s", scope["method"], scope["path"][:80])
-        if not started:
-            await refuse(send, Refused(500, "InternalError", INTERNAL_ERROR))
+    def cancel(self) -> set[asyncio.Task[None]]:
+        """Have the applications' answers end soon; gives the tasks that do it."""
+        return self._streams.cancel() | self._otherwise.cancel()

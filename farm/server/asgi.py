@@ -1,24 +1,27 @@
-"""What the ASGI side shares: reading a request, answering, and noticing that the client hung up.
+"""ASGI applications on farm's own HTTP connection, and what these applications share.
 
-Only what streams or is not in a hurry is ASGI; the protocols' calls go through an `Exchange`.
+Only what streams or is not in a hurry is ASGI; the protocols' calls go to doors.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import Any, TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from farm.machine.peer import Peer
 from farm.protocols.umbridge import error_body
-from farm.server.door import JSON, Headers, Refused, too_large, unpacked
+from farm.server.body import Body
+from farm.server.door import INTERNAL_ERROR, JSON, Headers, Request, TakeBack
+
+if TYPE_CHECKING:
+    from farm.server.exchange import Exchange
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-PEER = "farm.peer"
-"""Key of the scope: the connection's other end, a `farm.machine.peer.Peer`."""
 
 USER = "farm.user"
 """Key of the scope: the name that a client gave with its Basic credentials, or ""."""
@@ -38,30 +41,16 @@ def headers_of(scope: Scope) -> Headers:
 
 def peer_of(scope: Scope) -> str:
     """The host that the request comes from, or ""."""
-    peer: Peer = scope[PEER]
-    return peer.host
+    return str(scope["client"][0])
 
 
-async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
-    """The whole body, unpacked when it came compressed.
-
-    Raises Refused above `limit` bytes, before reading where the length is announced, and
-    ClientGone when the connection ends first.
-    """
-    if int(headers.get(b"content-length", 0)) > limit:
-        raise too_large(limit)
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            raise too_large(limit)
-        more = message.get("more_body", False)
-    return unpacked(b"".join(parts), headers, limit)
+async def read_body(receive: Receive) -> bytes:
+    """The whole body. Raises ClientGone when the connection has ended, and Refused."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    body: Body = message["body"]
+    return body if isinstance(body, bytes) else await asyncio.to_thread(body.read)
 
 
 class _Watch:
@@ -117,7 +106,112 @@ async def answer_json(
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_refused(send: Send, refused: Refused) -> None:
-    """Send the answer to a refused request."""
-    body = error_body(refused.kind, refused.message)
-    await answer_json(send, refused.status, body, headers=refused.headers)
+class Application:
+    """An ASGI application as an exchange asks it: with the whole request, in a task of its own."""
+
+    def __init__(self, app: ASGIApp, error_body: Callable[[str, str], bytes] = error_body) -> None:
+        """error_body: writes the bodies of errors from outside the application."""
+        self.error_body = error_body
+        self._app = app
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, exchange: Exchange, request: Request) -> TakeBack:
+        """Begin to answer; gives what is called when the client has left."""
+        cycle = _Cycle(exchange, request)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._run(cycle, exchange, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return cycle.client_left
+
+    def cancel(self) -> set[asyncio.Task[None]]:
+        """Have every answer end soon; gives the tasks that do it."""
+        for task in self._tasks:
+            task.cancel()
+        return set(self._tasks)
+
+    async def _run(self, cycle: _Cycle, exchange: Exchange, request: Request) -> None:
+        """Have the application answer; whatever goes wrong with it, the request has an end."""
+        what = f"{request.method} {request.path[:80]}"
+        kind, message = "InternalError", INTERNAL_ERROR
+        status = 500
+        try:
+            await self._app(cycle.scope(), cycle.receive, cycle.send)
+            if not exchange.answered:
+                logger.error("%s: the application gave no whole answer", what)
+        except asyncio.CancelledError:
+            # The server shuts down; an answer that has begun ends in the middle, which is seen.
+            logger.info("%s is cut off", what)
+            status, kind, message = 503, "Unavailable", "the farm shut down in the meantime"
+        except Exception:
+            # FastAPI has answered with a 500 already.
+            if not cycle.gone:
+                logger.exception("answering %s", what)
+        if cycle.begun:
+            exchange.cut_off()
+        else:
+            exchange.answer(status, self.error_body(kind, message))
+
+
+class _Cycle:
+    """One request to an application and its answer, in ASGI's messages.
+
+    Source: ASGI specification 3.0, HTTP 2.3.
+    """
+
+    def __init__(self, exchange: Exchange, request: Request) -> None:
+        self.begun = False
+        self.gone = False
+        self._exchange = exchange
+        self._request = request
+        self._read = False
+        self._over = asyncio.Event()
+
+    def client_left(self) -> None:
+        """The client is not there any more."""
+        self.gone = True
+        self._over.set()
+
+    def scope(self) -> Scope:
+        """What the application is told of the request."""
+        exchange, request = self._exchange, self._request
+        head = exchange.head
+        raw_path, _, query = head.target.partition(b"?")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": head.version,
+            "server": None,
+            "client": (request.peer, 0),
+            "scheme": "http",
+            "root_path": "",
+            "headers": head.fields,
+            "method": head.method,
+            "path": request.path,
+            "raw_path": raw_path,
+            "query_string": query,
+            USER: request.user,
+        }
+
+    async def receive(self) -> Message:
+        """The whole body, and then the end of the connection or of the answer."""
+        if not self._read:
+            self._read = True
+            body, self._request = self._request.body, self._request._replace(body=b"")
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Send the start of the answer or a part of its body, once the client takes it."""
+        exchange = self._exchange
+        if message["type"] == "http.response.start":
+            self.begun = True
+            exchange.begin_answer(message["status"], list(message.get("headers", ())))
+            return
+        exchange.write(message.get("body", b""))
+        if not message.get("more_body", False):
+            exchange.end_answer()
+            self._over.set()
+        else:
+            await exchange.drained()

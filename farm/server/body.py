@@ -31,7 +31,7 @@ class HeldBody:
         self.limit = limit
         self.descriptor = new_file()
 
-    def add(self, part: bytes) -> None:
+    def add(self, part: bytes | bytearray) -> None:
         """Append a part. Raises OSError."""
         append(self.descriptor, part)
         self.size += len(part)
@@ -39,6 +39,15 @@ class HeldBody:
     def view(self) -> memoryview:
         """The bytes, without a copy; they stay as long as the view."""
         return mapped(self.descriptor)
+
+    def read(self) -> bytes:
+        """A copy, unpacked; other threads go on meanwhile. Raises Refused."""
+        with open(self.descriptor, "rb", buffering=0, closefd=False) as file:
+            file.seek(0)
+            body = file.readall()
+        if not self.encoding:
+            return body
+        return unpacked(body, {b"content-encoding": self.encoding}, self.limit)
 
     def __del__(self) -> None:
         os.close(self.descriptor)
@@ -50,31 +59,36 @@ Body = bytes | HeldBody
 class Gathering:
     """Collects the parts of a body. size: bytes so far."""
 
-    __slots__ = ("_held", "_limit", "_parts", "size")
+    __slots__ = ("_held", "_limit", "_short", "size")
 
     def __init__(self, limit: int) -> None:
         """limit: bytes that the body may have, also once it is unpacked."""
         self.size = 0
         self._limit = limit
-        self._parts: list[bytes] = []
+        self._short: bytes | bytearray = b""
         self._held: HeldBody | None = None
 
     def add(self, part: bytes) -> None:
         """Another part."""
         self.size += len(part)
         if self.size <= HEAVY_BYTES:
-            self._parts.append(part)
+            if not self._short:
+                self._short = part
+                return
+            # Not a list of parts: a part of one byte would take fifty.
+            if isinstance(self._short, bytes):
+                self._short = bytearray(self._short)
+            self._short += part
             return
         if self._held is None:
             self._held = HeldBody(self._limit)
-            for early in self._parts:
-                self._held.add(early)
-            self._parts = []
+            self._held.add(self._short)
+            self._short = b""
         self._held.add(part)
 
     def clear(self) -> None:
         """Let go of what has come."""
-        self._parts = []
+        self._short = b""
         self._held = None
 
     def whole(self, headers: Headers) -> Body:
@@ -82,7 +96,7 @@ class Gathering:
         encoding = headers.get(b"content-encoding", b"").lower()
         held = self._held
         if held is None:
-            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            body = bytes(self._short)
             if not encoding or not _becomes_heavy(body, encoding):
                 return unpacked(body, headers, self._limit)
             held = HeldBody(self._limit)

@@ -30,6 +30,13 @@ JSON = b"application/json"
 
 INTERNAL_ERROR = "the farm made a mistake; its log says which"
 
+MOST_SWELLING = 128
+"""How many times its size a compressed body may have once it is unpacked. Numbers as text shrink to
+a third, as bytes hardly at all; only long runs of one number pass this, and bombs: 1,000 times."""
+
+SWELLS_FREELY = 1 << 20
+"""Bytes up to which that does not matter."""
+
 MAX_PRIORITY = 1000
 LONGEST_CLIENT_NAME = 100
 
@@ -134,13 +141,18 @@ def _unpacked(body: bytes, encoding: bytes, limit: int) -> bytes:
         shown = encoding.decode("ascii", "replace")
         message = f"Content-Encoding {shown!r} is not understood here; gzip and deflate are"
         raise Refused(415, "UnsupportedEncoding", message)
+    swells_to = max(SWELLS_FREELY, MOST_SWELLING * len(body))
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: look whether gzip or zlib
     try:
-        unpacked = unpacker.decompress(body, limit + 1)
+        unpacked = unpacker.decompress(body, min(limit, swells_to) + 1)
     except zlib.error as error:
         raise Refused(400, "InvalidInput", f"the body is not {encoding!r}: {error}") from None
     if len(unpacked) > limit:
         raise too_large(limit)
+    if len(unpacked) > swells_to:
+        raise Refused(
+            413, "TooLarge", f"the body unpacks to more than {MOST_SWELLING} times its size"
+        )
     if not unpacker.eof or unpacker.unused_data:
         raise Refused(400, "InvalidInput", "the compressed body is cut short or has a tail")
     return unpacked

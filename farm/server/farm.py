@@ -21,6 +21,7 @@ from farm.errors import Unavailable
 from farm.experiment.evaluators import Around
 from farm.experiment.host import Experiments
 from farm.experiment.runs import Runs
+from farm.machine.memory import usable_memory
 from farm.machine.private import make_private_folder
 from farm.model import Model
 from farm.provision import local
@@ -32,6 +33,7 @@ from farm.server.access import Access
 from farm.server.aepsych import AepsychServer
 from farm.server.app import create_app
 from farm.server.grpc import GrpcServer, Tls, check_packages
+from farm.server.held import HeldBytes
 from farm.server.http import HttpServer
 from farm.server.kserve_grpc import KServeGrpc
 from farm.server.kserve_repository import Repository
@@ -64,6 +66,10 @@ RUN_FOLDER = ("farm.*", ".farm.*", "workers.*", "logs", "jobs", "experiments.db*
 
 ANSWERS_WITHIN_S = 2.0
 """A machine that is up and can be reached answers within so long."""
+
+SHARE_OF_MEMORY = 4
+"""Bodies may take one of so many parts of the memory: as arrays, in queues and in answers they take
+as much again."""
 
 STOP_WORKERS_S = 5.0
 """Workers that were asked to end and have nothing to run are killed after so long."""
@@ -262,7 +268,10 @@ class Farm:
             repository=repository,
             readers=readers,
         )
-        self._http = HttpServer(app, host=settings.host, port=settings.port, unix=settings.unix)
+        held = HeldBytes(settings.max_held_bytes or usable_memory() // SHARE_OF_MEMORY)
+        self._http = HttpServer(
+            app, host=settings.host, port=settings.port, unix=settings.unix, held=held
+        )
         _, port = await self._http.start()
         reach = settings.host
         if reach in ANY_HOST:

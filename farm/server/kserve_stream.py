@@ -52,12 +52,10 @@ class KServeStreams:
         repository: Repository,
         *,
         non_finite: NonFinite,
-        max_body_bytes: int,
     ) -> None:
         self._backend = backend
         self._repository = repository
         self._non_finite = non_finite
-        self._limit = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -68,16 +66,16 @@ class KServeStreams:
         except ClientGone:
             pass
         except Refused as refused:
-            await self.refuse(send, refused)
+            body = self.error_body(refused.kind, refused.message)
+            await answer_json(send, refused.status, body, headers=refused.headers)
         except FarmError as error:
             status, body = encode_error(error)
             headers = RETRY_SOON if status == 503 else ()
             await answer_json(send, status, body, headers=headers)
 
-    async def refuse(self, send: Send, refused: Refused) -> None:
-        """Send the answer to a refused request, in the protocol's form."""
-        body = error_body(refused.message)
-        await answer_json(send, refused.status, body, headers=refused.headers)
+    def error_body(self, kind: str, message: str) -> bytes:
+        """The body of an answer to a request that is refused, in the protocol's form."""
+        return error_body(message)
 
     async def _asked(self, scope: Scope, receive: Receive) -> tuple[Call, Hints, Encode]:
         target = scope["raw_path"].decode("latin-1")
@@ -86,7 +84,7 @@ class KServeStreams:
         headers = headers_of(scope)
         peer, user = peer_of(scope), scope[USER]
         check_method(route, Request(scope["method"], target, headers, b"", peer, user))
-        body = await read_body(headers, receive, self._limit)
+        body = await read_body(receive)
         info = self._repository.model(route.model, route.version)
         if route.endpoint is Endpoint.GENERATE_STREAM:
             asked = decode_generate(route.model, route.version, body, info)

@@ -27,7 +27,7 @@ from farm.protocols import values
 from farm.protocols.wire_arrays import Buffer
 from farm.provision.child import in_words, python
 from farm.server.body import HeldBody
-from farm.server.door import Refused, TakeBack, unpacked
+from farm.server.door import Refused, TakeBack
 from farm.server.memory_file import file_of, frames_in
 from farm.worker.lifeline import Lifeline
 
@@ -106,12 +106,7 @@ READS_HERE = ReadsHere()
 
 
 def _unheld(argument: Any) -> Any:
-    if not isinstance(argument, HeldBody):
-        return argument
-    body = bytes(argument.view())
-    if not argument.encoding:
-        return body
-    return unpacked(body, {b"content-encoding": argument.encoding}, argument.limit)
+    return argument.read() if isinstance(argument, HeldBody) else argument
 
 
 class _Job:

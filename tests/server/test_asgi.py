@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import tracemalloc
-import zlib
+import json
+import threading
 from collections.abc import Awaitable, Callable
+from http.client import HTTPResponse, IncompleteRead
 from typing import Any
 
 import pytest
+from starlette.types import Receive as Receives
+from starlette.types import Scope, Send
 
 from farm.errors import InvalidInput
 from farm.server.asgi import (
     PATIENCE_S,
     ClientGone,
-    answer_refused,
     read_body,
     while_client_waits,
 )
-from farm.server.door import Refused
+from farm.server.http_connection import Stage
+from tests.bare_server import serving
+from tests.front_door import WAIT_S, until
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
-GZIPPED = gzip.compress(b"abc", mtime=0)  # without the time, so that test ids stay the same
 GONE = {"type": "http.disconnect"}
 
 
@@ -42,82 +44,10 @@ def messages(*sent: dict[str, Any]) -> Receive:
     return receive
 
 
-def read(
-    *sent: dict[str, Any], limit: int = 100, headers: dict[bytes, bytes] | None = None
-) -> bytes:
-    return asyncio.run(read_body(headers or {}, messages(*sent), limit))
-
-
-def test_a_body_is_read_in_one_piece_or_many() -> None:
-    assert read(part(b"abc", more=False)) == b"abc"
-    assert read(part(b"ab", more=True), part(b"", more=True), part(b"c", more=False)) == b"abc"
-    assert read(part(b"", more=False)) == b""
-
-
-def test_a_body_that_announces_too_much_is_refused_unread() -> None:
-    with pytest.raises(Refused, match="longer than 100 bytes") as caught:
-        read(headers={b"content-length": b"101"})
-    assert caught.value.status == 413
-
-
-def test_a_body_that_grows_too_long_is_refused_on_the_way() -> None:
-    endless = [part(b"x" * 30, more=True)] * 4
-    with pytest.raises(Refused, match="longer than 100 bytes"):
-        read(*endless)
-    assert read(part(b"x" * 100, more=False)) == b"x" * 100
-    with pytest.raises(Refused, match="longer than 100 bytes"):
-        read(part(b"x" * 101, more=False))
-
-
-def test_a_client_that_leaves_within_its_body_is_gone() -> None:
+def test_a_body_is_read_or_its_client_is_gone() -> None:
+    assert asyncio.run(read_body(messages(part(b"abc", more=False)))) == b"abc"
     with pytest.raises(ClientGone):
-        read(part(b"ab", more=True), GONE)
-    with pytest.raises(ClientGone):
-        read(GONE)
-
-
-@pytest.mark.parametrize(
-    ("encoding", "packed"),
-    [
-        (b"gzip", GZIPPED),
-        (b"x-gzip", GZIPPED),
-        (b"GZIP", GZIPPED),
-        (b"deflate", zlib.compress(b"abc")),
-        (b"identity", b"abc"),
-    ],
-)
-def test_compressed_bodies_are_unpacked(encoding: bytes, packed: bytes) -> None:
-    assert read(part(packed, more=False), headers={b"content-encoding": encoding}) == b"abc"
-
-
-@pytest.mark.parametrize(
-    ("encoding", "packed", "status"),
-    [
-        (b"br", b"abc", 415),
-        (b"gzip", b"abc", 400),
-        (b"gzip", GZIPPED[:-4], 400),
-        (b"gzip", GZIPPED + b"tail", 400),
-        (b"gzip", gzip.compress(bytes(10**6), mtime=0), 413),
-        (b"gzip", b"", 400),
-    ],
-)
-def test_compressed_bodies_that_cannot_be_are_refused(
-    encoding: bytes, packed: bytes, status: int
-) -> None:
-    with pytest.raises(Refused) as caught:
-        read(part(packed, more=False), limit=10**4, headers={b"content-encoding": encoding})
-    assert caught.value.status == status
-
-
-def test_a_body_that_swells_is_not_swallowed_whole() -> None:
-    packed = gzip.compress(bytes(50 * 10**6))
-    tracemalloc.start()
-    try:
-        with pytest.raises(Refused):
-            read(part(packed, more=False), limit=10**5, headers={b"content-encoding": b"gzip"})
-        assert tracemalloc.get_traced_memory()[1] < 10**6
-    finally:
-        tracemalloc.stop()
+        asyncio.run(read_body(messages(GONE)))
 
 
 def test_work_that_ends_gives_its_value_or_its_error() -> None:
@@ -187,16 +117,111 @@ def test_short_work_makes_no_second_task_and_long_work_leaves_none() -> None:
     assert counts == [1, 2]
 
 
-def test_a_refused_request_is_told_why() -> None:
-    sent: list[Any] = []
+async def echo(scope: Scope, receive: Receives, send: Send) -> None:
+    """Answers with the scope and the body, in two parts of unknown length."""
+    body = await read_body(receive)
+    shown = {k: v for k, v in scope.items() if isinstance(v, str)}
+    start: dict[str, Any] = {"type": "http.response.start", "status": 200}
+    await send({**start, "headers": [(b"x-shown", json.dumps(shown).encode())]})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": b"!", "more_body": False})
 
-    async def send(message: Any) -> None:
-        sent.append(message)
 
-    refused = Refused(405, "MethodNotAllowed", "not so", headers=((b"allow", b"POST"),))
-    asyncio.run(answer_refused(send, refused))
-    start, body = sent
-    assert start["status"] == 405
-    assert (b"allow", b"POST") in start["headers"]
-    assert (b"content-length", b"%d" % len(body["body"])) in start["headers"]
-    assert body["body"] == b'{"error":{"type":"MethodNotAllowed","message":"not so"}}'
+def test_an_application_is_told_of_the_request_and_streams_its_answer() -> None:
+    with serving({}, echo) as server:
+        ask = b"PUT //a%20b/c?d=%20e HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+        with server.connect() as connection:
+            for _ in range(2):  # the connection goes on
+                connection.sendall(ask)
+                response = HTTPResponse(connection)
+                response.begin()
+                assert response.headers["transfer-encoding"] == "chunked"
+                shown = json.loads(response.headers["x-shown"])
+                assert response.read() == b"abc!"
+        assert shown == {
+            "type": "http",
+            "http_version": "1.1",
+            "scheme": "http",
+            "root_path": "",
+            "method": "PUT",
+            "path": "/a b/c",
+            "farm.user": "",
+        }
+
+
+def test_a_stream_to_an_old_client_ends_with_the_connection() -> None:
+    with serving({}, echo) as server:
+        received = server.ask(b"POST /x HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc")
+        assert b"transfer-encoding" not in received
+        assert received.endswith(b"connection: close\r\n\r\nabc!")
+
+
+def test_a_head_is_answered_without_a_body() -> None:
+    with serving({}, echo) as server:
+        received = server.ask(b"HEAD /x HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert received.endswith(b"connection: close\r\n\r\n")
+        assert b"transfer-encoding" not in received
+
+
+async def fails(scope: Scope, receive: Receives, send: Send) -> None:
+    if scope["path"] == "/late":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+    if scope["path"] == "/silent":
+        return
+    raise ZeroDivisionError("secret")
+
+
+@pytest.mark.parametrize("path", ["/early", "/silent"])
+def test_an_application_that_fails_is_answered_for(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving({}, fails) as server:
+        received = server.ask(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+    assert received.startswith(b"HTTP/1.1 500 ")
+    assert b'"type":"InternalError"' in received
+    assert b"secret" not in received
+    assert path in caplog.text
+
+
+def test_an_answer_that_fails_on_the_way_is_cut_off() -> None:
+    with serving({}, fails) as server, server.connect() as connection:
+        connection.sendall(b"GET /late HTTP/1.1\r\n\r\n")
+        response = HTTPResponse(connection)
+        response.begin()
+        with pytest.raises((IncompleteRead, ConnectionResetError)):
+            response.read()
+
+
+def test_a_slow_reader_slows_the_stream_down() -> None:
+    sent = 0
+
+    async def endless(scope: Scope, receive: Receives, send: Send) -> None:
+        nonlocal sent
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while sent < 1 << 30:
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+            sent += 1 << 16
+
+    with serving({}, endless) as server:
+        with server.connect() as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            (one,) = server.call(list, server.connections)
+            until(lambda: one.standing()[0] is Stage.STUCK, "the client takes no more")
+            stuck = server.call(lambda: sent)
+            assert stuck < 64 << 20  # what the buffers of both ends take
+        until(lambda: len(server.connections) == 0, "who hangs up ends the stream")
+
+
+def test_an_application_hears_when_the_client_hangs_up() -> None:
+    heard = threading.Event()
+
+    async def waits(scope: Scope, receive: Receives, send: Send) -> None:
+        await read_body(receive)
+        if (await receive())["type"] == "http.disconnect":
+            heard.set()
+
+    with serving({}, waits) as server:
+        with server.connect() as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert heard.wait(WAIT_S)

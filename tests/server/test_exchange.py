@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager
 
 import pytest
-import uvloop
 
-from farm.server.access import Access
-from farm.server.app import FrontDoor
 from farm.server.door import Answer, Door, Refused, Request, TakeBack
-from farm.server.http import HttpServer
+from tests import bare_server
+from tests.bare_server import LIMIT, Server, post, rest_of
 from tests.front_door import WAIT_S, until
-
-LIMIT = 1000
-
-
-async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers what is for no door with the path that it got."""
-    body = scope["path"].encode()
-    head = [(b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": head})
-    await send({"type": "http.response.body", "body": body})
 
 
 def body_of(request: Request) -> bytes:
@@ -63,61 +46,8 @@ def refuse(request: Request, answer: Answer) -> None:
     raise Refused(405, "MethodNotAllowed", "not so", headers=((b"allow", b"POST"),))
 
 
-class Server:
-    def __init__(self, loop: asyncio.AbstractEventLoop, http: HttpServer) -> None:
-        self.loop = loop
-        self.http = http
-        self.address = self.wait(http.start())
-
-    def wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(WAIT_S)
-
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the server's loop, and wait for it."""
-
-        async def there() -> None:
-            function(*arguments)
-
-        self.wait(there())
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=WAIT_S)
-
-    def ask(self, *requests: bytes) -> bytes:
-        """All that comes back, the last request closing the connection."""
-        with self.connect() as connection:
-            for request in requests:
-                connection.sendall(request)
-            return rest_of(connection)
-
-
-def rest_of(connection: socket.socket) -> bytes:
-    received = b""
-    while part := connection.recv(10**5):
-        received += part
-    return received
-
-
-@contextmanager
-def serving(**doors: Door) -> Iterator[Server]:
-    paths = {f"/{name}": door for name, door in doors.items()}
-    front = FrontDoor(paths, application, Access(None), max_body_bytes=LIMIT)
-    loop = uvloop.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = Server(loop, HttpServer(front, port=0))
-    try:
-        yield server
-    finally:
-        server.wait(server.http.stop(0.1))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def post(path: str, body: bytes = b"", *headers: str) -> bytes:
-    head = "".join(f"{line}\r\n" for line in (f"Content-Length: {len(body)}", *headers))
-    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+def serving(**doors: Door) -> AbstractContextManager[Server]:
+    return bare_server.serving({f"/{name}": door for name, door in doors.items()})
 
 
 LAST = "Connection: close"

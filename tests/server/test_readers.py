@@ -134,8 +134,13 @@ def test_a_mistake_of_farms_keeps_its_traceback() -> None:
     assert type(asyncio.run(asked_once(reader_jobs.unknown, held(b"")))) is Mistake
 
 
+def swelling(packed: int, size: int) -> bytes:
+    """A compressed body of about `packed` bytes that has `size` bytes unpacked."""
+    return zlib.compress(os.urandom(packed) + bytes(size - packed))
+
+
 def test_a_compressed_body_is_unpacked_there() -> None:
-    packed = held(zlib.compress(bytes(20 << 20)), b"deflate")
+    packed = held(swelling(1 << 20, 20 << 20), b"deflate")
     assert asyncio.run(asked_once(reader_jobs.length_of, packed)) == 20 << 20
 
 
@@ -150,7 +155,7 @@ def test_what_cannot_be_unpacked_is_refused_as_it_is_here(data: bytes) -> None:
 
 
 def test_a_bomb_meets_the_limit_of_its_reader() -> None:
-    bomb = held(zlib.compress(bytes(512 << 20)), b"deflate", 4 << 30)
+    bomb = held(swelling(5 << 20, 512 << 20), b"deflate", 4 << 30)
     error = asyncio.run(asked_once(reader_jobs.length_of, bomb, memory_bytes=512 << 20))
     assert type(error) is InvalidInput
     assert error.message == "the message takes more than 512 MiB to read or to write"

@@ -1,0 +1,539 @@
+"""A connection of HTTP/1.1 under clients that are slow, greedy, deaf or gone."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import threading
+from contextlib import ExitStack
+from http.client import HTTPResponse
+from itertools import pairwise
+
+import pytest
+
+from farm.protocols.http1 import LONGEST_HEAD, MOST_HEADERS
+from farm.server.door import Answer, Request, TakeBack
+from farm.server.held import FREE_BYTES, HeldBytes
+from farm.server.http_connection import (
+    AHEAD_BYTES,
+    PASSED_OVER_BYTES,
+    REQUEST_STEPS,
+    STEPS,
+    Connection,
+    Patience,
+    Stage,
+)
+from tests.bare_server import Server, post, rest_of, serving
+from tests.front_door import WAIT_S, read_answer, until
+
+LAST = "Connection: close"
+
+
+def body_of(request: Request) -> bytes:
+    return request.body if isinstance(request.body, bytes) else request.body.read()
+
+
+def echo(request: Request, answer: Answer) -> None:
+    answer(200, body_of(request))
+
+
+def length(request: Request, answer: Answer) -> None:
+    answer(200, b"%d" % len(body_of(request)))
+
+
+class Later:
+    """A door that keeps its answers until it is told."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Request, Answer]] = []
+        self.taken_back: list[bytes] = []
+
+    def __call__(self, request: Request, answer: Answer) -> TakeBack:
+        self.open.append((request, answer))
+        return lambda: self.taken_back.append(body_of(request))
+
+
+def the_connection(server: Server) -> Connection:
+    (one,) = server.call(list, server.connections)
+    assert isinstance(one, Connection)
+    return one
+
+
+def stage(server: Server) -> Stage:
+    standing: tuple[Stage, int, float] = server.call(the_connection(server).standing)
+    return standing[0]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has ended it; anything else that comes is lost."""
+    return rest_of(connection) == b""
+
+
+# Bounds before anything is asked
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "kind"),
+    [
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MOST_HEADERS + 1) + b"\r\n", 431, "TooLarge"),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * LONGEST_HEAD, 431, "TooLarge"),
+        (b"GET /" + b"x" * LONGEST_HEAD, 414, "TooLarge"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "InvalidInput"),
+        (b"BREW / HTTP/1.1\r\n\r\n", 501, "MethodNotAllowed"),
+        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 405, "MethodNotAllowed"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "InvalidInput"),
+    ],
+)
+def test_what_is_no_acceptable_request_is_answered_and_ends_the_connection(
+    data: bytes, status: int, kind: str
+) -> None:
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(post("/echo", b"before"))
+        assert read_answer(connection) == (200, b"before")
+        connection.sendall(data)
+        found, body = read_answer(connection)
+        assert (found, json.loads(body)["error"]["type"]) == (status, kind)
+        assert is_closed(connection)
+
+
+def test_twenty_megabytes_of_headers_get_their_answer() -> None:
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(b"GET /echo HTTP/1.1\r\n")
+        for _ in range(20 << 10):
+            connection.sendall(b"A: " + b"b" * 1019 + b"\r\n")
+        connection.sendall(b"\r\n")
+        assert read_answer(connection)[0] == 431
+        connection.shutdown(socket.SHUT_WR)
+        until(lambda: len(server.connections) == 0, "it is closed")
+
+
+def test_a_broken_body_is_answered_in_the_request_s_place() -> None:
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n")
+        assert read_answer(connection)[0] == 400
+        assert is_closed(connection)
+
+
+@pytest.mark.parametrize("upgrade", ["h2c", "websocket", "TLS/1.0"])
+def test_an_upgrade_is_passed_over(upgrade: str) -> None:
+    headers = (f"Upgrade: {upgrade}", "Connection: Upgrade")
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        for _ in range(2):
+            connection.sendall(post("/echo", b"abc", *headers))
+            assert read_answer(connection) == (200, b"abc")
+
+
+def test_a_client_that_asks_first_is_asked_for_its_body() -> None:
+    head, _, body = post("/echo", b"abc", "Expect: 100-Continue", LAST).partition(b"abc")
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(head)
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"abc" + body)
+        assert read_answer(connection) == (200, b"abc")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [(("Content-Length: 5000", "Expect: 100-continue"), 413), (("Expect: tea",), 417)],
+)
+def test_a_body_that_is_asked_for_in_vain_ends_the_connection(
+    headers: tuple[str, ...], status: int
+) -> None:
+    """Whether it follows is for the client to decide: what comes next could be either."""
+    head = "\r\n".join(["POST /echo HTTP/1.1", *headers, "", ""]).encode()
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(head)
+        assert read_answer(connection)[0] == status
+        assert is_closed(connection)
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("sent", "awaited", "answered"),
+    [
+        (b"", Stage.IDLE, b""),
+        (post("/echo", b"x"), Stage.IDLE, b""),
+        (b"GET /echo HTTP/1.1\r\nA:", Stage.HEAD, b"HTTP/1.1 408 "),
+        (post("/echo", b"x" * 100)[:-1], Stage.BODY, b"HTTP/1.1 408 "),
+        (post("/absent" * 200, b"x" * 2000)[:-1], Stage.BODY, b""),
+    ],
+)
+def test_each_step_has_its_time(sent: bytes, awaited: Stage, answered: bytes) -> None:
+    patience = Patience(idle=1000, head=1000, body=1000, linger=1000)
+    with serving({"/echo": echo}, patience=patience) as server, server.connect() as connection:
+        connection.sendall(sent)
+        if not answered and sent:
+            until(lambda: select.select([connection], [], [], 0)[0], "it is answered")
+            connection.recv(10_000)
+        until(lambda: len(server.connections) == 1, "it is there")
+        until(lambda: stage(server) is awaited, f"the farm waits for {awaited.value}")
+        one = the_connection(server)
+        now = server.call(lambda: server.loop.time())
+        server.call(one.look, now)
+        server.call(one.look, now + 900)
+        assert server.call(lambda: one.standing()[0]) is awaited
+        server.call(one.look, now + 1100)
+        assert rest_of(connection).startswith(answered)
+
+
+def test_a_trickle_does_not_buy_a_head_more_time() -> None:
+    patience = Patience(head=1000)
+    with serving({"/echo": echo}, patience=patience) as server, server.connect() as connection:
+        connection.sendall(b"GET /echo HTTP/1.1\r\n")
+        until(lambda: len(server.connections) == 1, "it is there")
+        until(lambda: stage(server) is Stage.HEAD, "the head has begun")
+        now = server.call(lambda: server.loop.time())
+        one = the_connection(server)
+        server.call(one.look, now)
+        for later in (300, 600, 900):
+            connection.sendall(b"A: b\r\n")
+            server.call(one.look, now + later)
+        server.call(one.look, now + 1100)
+        assert rest_of(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_body_that_gets_on_is_waited_for() -> None:
+    patience, size = Patience(body=1000, progress=1000), 3000
+    with (
+        serving({"/n": length}, limit=size, patience=patience) as server,
+        server.connect() as connection,
+    ):
+        connection.sendall(post("/n", b"x" * size)[:-size])
+        until(lambda: len(server.connections) == 1, "it is there")
+        one = the_connection(server)
+        now = server.call(lambda: server.loop.time())
+        for step in range(3):
+            arrived = (Stage.BODY, step)
+            until(lambda: server.call(one.standing)[:2] == arrived, "what was sent is there")  # noqa: B023  # asked now
+            server.call(one.look, now + 900 * step)
+            connection.sendall(b"x" * 1000)
+        assert read_answer(connection) == (200, b"3000")
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    held = HeldBytes(1 << 40)
+
+    def large(request: Request, answer: Answer) -> None:
+        answer(200, bytes(20 << 20))
+
+    patience = Patience(stuck=1000)
+    with (
+        serving({"/large": large}, patience=patience, held=held) as server,
+        server.connect() as connection,
+    ):
+        connection.sendall(post("/large") * 5)
+        until(lambda: len(server.connections) == 1, "it is there")
+        until(lambda: stage(server) is Stage.STUCK, "it does not read")
+        assert 0 < held.used < 20 << 20  # one answer and no more
+        one = the_connection(server)
+        now = server.call(lambda: server.loop.time())
+        server.call(one.look, now)
+        server.call(one.look, now + 900)
+        assert len(server.connections) == 1
+        server.call(one.look, now + 1100)
+        until(lambda: len(server.connections) == 0, "it is cut off")
+        assert held.used == 0
+
+
+# What a turn of the loop and a connection may take
+
+
+class Counting:
+    """A door that notes in which turn of the loop each request reached it."""
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+        self.turn = 0
+
+    def __call__(self, request: Request, answer: Answer) -> None:
+        self.turns.append(self.turn)
+        answer(200, b"")
+
+
+def count_turns(server: Server, door: Counting) -> None:
+    def tick() -> None:
+        door.turn += 1
+        server.loop.call_soon(tick)
+
+    server.loop.call_soon_threadsafe(tick)
+
+
+def test_a_flood_of_requests_gets_its_share_of_a_turn() -> None:
+    door = Counting()
+    with serving({"/count": door}) as server, server.connect() as connection:
+        count_turns(server, door)
+        connection.sendall(b"GET /count HTTP/1.1\r\n\r\n" * 1000)
+        until(lambda: len(door.turns) == 1000, "all are answered")
+        most = max(map(door.turns.count, set(door.turns)))
+        assert most <= 2 * STEPS // REQUEST_STEPS  # as the bytes come, and once more
+        received = 0
+        while received < 1000:
+            received += connection.recv(10**6).count(b"HTTP/1.1 200 ")
+
+
+def test_tiny_chunks_get_their_share_of_a_turn() -> None:
+    turns = list[int]()
+    door = Counting()
+    chunk = b"1\r\nx\r\n"
+    with serving({"/n": length}, limit=10**6) as server, server.connect() as connection:
+        count_turns(server, door)
+        connection.sendall(b"POST /n HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        until(lambda: len(server.connections) == 1, "it is there")
+        one = the_connection(server)
+        until(lambda: server.call(lambda: one.open_exchange is not None), "the head is read")
+        exchange = one.open_exchange
+        assert exchange is not None
+
+        def look() -> None:
+            turns.append(exchange.size)
+            server.loop.call_soon(look)
+
+        server.loop.call_soon_threadsafe(look)
+        connection.sendall(chunk * 20_000 + b"0\r\n\r\n")
+        assert read_answer(connection) == (200, b"20000")
+        grown = [b - a for a, b in pairwise(turns)]
+        assert max(grown) <= 2 * STEPS
+
+
+def test_a_client_that_sends_ahead_fills_its_own_buffers() -> None:
+    later = Later()
+    with serving({"/later": later}) as server, server.connect() as connection:
+        connection.sendall(post("/later", b"1"))
+        until(lambda: later.open, "the door is asked")
+        connection.setblocking(False)
+        one = the_connection(server)
+        sent, flood = 0, post("/later", b"2") * 1000
+        while server.call(lambda: not one.paused) or select.select([], [connection], [], 0)[1]:
+            try:
+                sent += connection.send(flood)
+            except BlockingIOError:
+                select.select([], [connection], [], 0.05)
+            assert sent < 64 << 20
+        assert AHEAD_BYTES < server.call(lambda: one.unread) < AHEAD_BYTES + (512 << 10)
+        assert len(later.open) == 1
+
+
+def test_a_body_that_is_not_wanted_ends_the_connection_if_it_is_long() -> None:
+    size = PASSED_OVER_BYTES + 10**6
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(post("/echo", bytes(size)))
+        status, _ = read_answer(connection)
+        assert status == 413
+        assert is_closed(connection)
+    chunk = b"%x\r\n%b\r\n" % (10**5, bytes(10**5))
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(chunk * (size // 10**5) + b"0\r\n\r\n")
+        assert read_answer(connection)[0] == 413
+        assert is_closed(connection)
+
+
+# Room for large bodies
+
+
+def test_large_bodies_wait_for_room_and_small_ones_do_not() -> None:
+    size = 2 * FREE_BYTES
+    held, later = HeldBytes(3 * FREE_BYTES), Later()
+    with (
+        serving({"/later": later, "/n": length}, limit=10**7, held=held) as server,
+        server.connect() as first,
+        server.connect() as second,
+        server.connect() as small,
+    ):
+        first.sendall(post("/later", bytes(size)))
+        until(lambda: later.open, "the first is asked")
+        second.sendall(post("/n", bytes(size), "Expect: 100-continue"))
+        until(lambda: held.contended, "the second waits")
+        small.sendall(post("/n", bytes(FREE_BYTES)))
+        assert read_answer(small) == (200, b"%d" % FREE_BYTES)
+        assert not select.select([second], [], [], 0)[0]
+        server.call(later.open[0][1], 200, b"done")  # room until it is answered
+        assert read_answer(second) == (200, b"%d" % size)
+        assert held.used == 0
+
+
+def test_two_bodies_that_are_too_large_together_do_not_wait_for_each_other() -> None:
+    size = 3 * FREE_BYTES
+    held = HeldBytes(4 * FREE_BYTES)
+    data = post("/n", bytes(size))
+    with serving({"/n": length}, limit=10**7, held=held) as server, ExitStack() as stack:
+        callers = [stack.enter_context(server.connect()) for _ in range(8)]
+        half = len(data) // 2
+        for part in (data[:half], data[half:]):
+            for caller in callers:
+                caller.sendall(part)
+        for caller in callers:
+            assert read_answer(caller) == (200, b"%d" % size)
+        assert held.used == 0
+
+
+CHUNKED = b"POST /later HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_bodies_of_unknown_length_reserve_what_they_may_have_and_give_the_rest_back() -> None:
+    held, later = HeldBytes(10**6), Later()
+    with (
+        serving({"/later": later}, limit=10**7, held=held) as server,
+        server.connect() as one,
+        server.connect() as two,
+        server.connect() as other,
+    ):
+        one.sendall(CHUNKED)
+        two.sendall(CHUNKED)
+        until(lambda: held.used == 10**6, "each may be half as long as all")
+        other.sendall(CHUNKED + b"1\r\nx\r\n0\r\n\r\n")
+        until(lambda: held.contended, "the third waits")
+        one.sendall(b"1\r\nx\r\n0\r\n\r\n")
+        until(lambda: len(later.open) == 1, "the first is there")
+        assert held.contended
+        two.sendall(b"1\r\nx\r\n0\r\n\r\n")
+        until(lambda: len(later.open) == 3, "all are there")
+        assert held.used == 3
+
+
+def test_a_body_of_unknown_length_that_takes_more_is_refused() -> None:
+    held, later = HeldBytes(10**5), Later()
+    with serving({"/later": later}, limit=10**7, held=held) as server:
+        with server.connect() as connection:
+            connection.sendall(CHUNKED + b"c351\r\n" + bytes(50_001) + b"\r\n0\r\n\r\n")
+            status, body = read_answer(connection)
+        assert status == 413
+        assert b"longer than 50000 bytes" in body
+        assert b"Content-Length" in body
+        assert held.used == 0
+
+
+def test_a_slow_body_for_whose_room_others_wait_is_given_up() -> None:
+    held, size = HeldBytes(10**7), 10**7
+    patience = Patience(body=10**6, contended=1000)
+    with (
+        serving({"/n": length}, limit=size, held=held, patience=patience) as server,
+        server.connect() as slow,
+        server.connect() as quick,
+    ):
+        slow.sendall(post("/n", bytes(size))[: 10**6])
+        until(lambda: held.used == size, "it has all the room")
+        until(lambda: len(server.connections) == 2, "both are there")
+        connections = server.call(list, server.connections)
+        one = next(one for one in connections if one.open_exchange is not None)
+        now = server.call(lambda: server.loop.time())
+        server.call(one.look, now)
+        server.call(one.look, now + 2000)  # nobody else waits
+        body = bytes(size)
+        quick.sendall(post("/n", body)[:-size])
+        until(lambda: held.contended, "another waits")
+        server.call(one.look, now + 3000)
+        server.call(one.look, now + 5000)
+        quick.sendall(body)
+        assert read_answer(quick) == (200, b"%d" % size)
+        assert rest_of(slow).startswith(b"HTTP/1.1 408 ")
+
+
+# Clients that are gone, and those that only seem so
+
+
+def test_a_client_that_has_closed_its_sending_half_gets_its_answers() -> None:
+    later = Later()
+    with serving({"/later": later}) as server, server.connect() as connection:
+        connection.sendall(post("/later", b"1") + post("/later", b"2"))
+        connection.shutdown(socket.SHUT_WR)
+        for body in (b"1", b"2"):
+            until(lambda: later.open, "the door is asked")
+            one = the_connection(server)
+            server.call(one.look, 1e9)  # it is still there
+            server.call(later.open.pop()[1], 200, b"answer " + body)
+            assert read_answer(connection) == (200, b"answer " + body)
+        assert is_closed(connection)
+        assert later.taken_back == []
+
+
+@pytest.mark.parametrize("gone", ["closed", "reset", "both halves"])
+def test_a_client_that_is_gone_takes_its_call_back(gone: str) -> None:
+    later = Later()
+    with serving({"/later": later}) as server, server.connect() as connection:
+        connection.sendall(post("/later", b"1"))
+        until(lambda: later.open, "the door is asked")
+        if gone == "reset":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if gone == "both halves":
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        until(lambda: later.taken_back, "the call is taken back")
+        assert len(server.connections) == 0
+
+
+@pytest.mark.parametrize("cut", [1, 30, -1])
+def test_half_a_request_and_no_more_is_nothing(cut: int) -> None:
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(post("/echo", b"abc")[:cut])
+        connection.shutdown(socket.SHUT_WR)
+        assert is_closed(connection)
+
+
+def test_half_sent_heads_make_room_for_others() -> None:
+    with serving({"/echo": echo}, most_connections=20) as server, ExitStack() as stack:
+        slow = [stack.enter_context(server.connect()) for _ in range(20)]
+        for connection in slow:
+            connection.sendall(b"GET /echo HT")
+        until(lambda: len(server.connections) == 20, "all are there")
+        assert server.ask(post("/echo", b"abc", LAST)).endswith(b"abc")
+        assert is_closed(slow[0])
+
+
+def test_where_all_are_busy_a_new_client_is_told_so() -> None:
+    later = Later()
+    with serving({"/later": later}, most_connections=3) as server, ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(server.connect()).sendall(post("/later", b"x"))
+        until(lambda: len(later.open) == 3, "all are busy")
+        with server.connect() as refused:
+            status, body = read_answer(refused)
+            assert (status, json.loads(body)["error"]["type"]) == (503, "Overloaded")
+            assert is_closed(refused)
+
+
+def test_an_answer_is_not_lost_on_a_client_that_sends_on() -> None:
+    """A close on unread bytes is a reset, which throws away what the client has not read."""
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(b"BREW / HTTP/1.1\r\n\r\n" + bytes(1 << 20))
+        until(lambda: select.select([connection], [], [], 0)[0], "the answer is there")
+        connection.sendall(bytes(1 << 20))
+        assert read_answer(connection)[0] == 501
+
+
+def test_the_name_of_another_host_in_the_target_counts() -> None:
+    heard: list[Request] = []
+
+    def hear(request: Request, answer: Answer) -> None:
+        heard.append(request)
+        answer(200, b"")
+
+    with serving({"/hear": hear}) as server:
+        server.ask(f"GET http://other/hear HTTP/1.1\r\nHost: here\r\n{LAST}\r\n\r\n".encode())
+        assert heard[0].headers[b"host"] == b"other"
+
+
+def test_a_response_can_be_read_by_the_standard_library() -> None:
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.sendall(post("/echo", b"abc"))
+        response = HTTPResponse(connection)
+        response.begin()
+        assert response.read() == b"abc"
+
+
+def test_threads_of_clients_at_once() -> None:
+    def call(results: list[bytes], number: int) -> None:
+        results[number] = server.ask(post("/echo", b"%d" % number, LAST))
+
+    with serving({"/echo": echo}) as server:
+        results = [b""] * 50
+        threads = [threading.Thread(target=call, args=(results, i)) for i in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert [r.rpartition(b"\r\n\r\n")[2] for r in results] == [b"%d" % i for i in range(50)]
