@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.call import (
-    BFLOAT16,
     BYTES,
     Array,
     Call,
@@ -21,6 +20,7 @@ from farm.call import (
     TensorInfo,
     numpy_dtype,
 )
+from farm.dtypes import bytes_array, casts, unfit
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 
 Config = dict[str, Any]
@@ -263,6 +263,11 @@ def check_call(call: Call, info: ModelInfo) -> None:
                 f"input {i} ({tensor.name!r}) is {array.dtype}, "
                 f"model {name!r} expects {tensor.dtype}"
             )
+        if array.dtype != tensor.dtype and (entry := unfit(array, numpy_dtype(tensor.dtype))):
+            raise InvalidInput(
+                f"input {i} ({tensor.name!r}) holds {entry}, which the type {tensor.dtype} that "
+                f"model {name!r} expects cannot hold"
+            )
     if call.operation in DERIVATIVES:
         if call.derivative is None or call.rows is not None:
             raise InvalidInput(f"{call.operation} needs its indices and takes no batch of rows")
@@ -329,20 +334,6 @@ def _is_as_declared(array: Array, shape: tuple[int, ...], dtype: str) -> bool:
 
 def _fits_exactly(array: Array, tensor: TensorInfo) -> bool:
     return _is_as_declared(array, tensor.shape, tensor.dtype)
-
-
-def casts(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether entries of one type are taken where a tensor has another.
-
-    Whole numbers are numbers: JSON has no float64, so int64 input to a float64 model is right.
-    """
-    if dtype == wanted:
-        return True
-    if wanted.name == BFLOAT16:
-        return dtype.kind in "iuf"
-    if wanted.hasobject or dtype.kind not in "biuf":
-        return False
-    return np.can_cast(dtype, wanted, "same_kind")
 
 
 def as_declared(call: Call, info: ModelInfo) -> Call:
@@ -469,20 +460,6 @@ def _numbers(value: Any, dtype: str, what: str) -> Array:
         return array
     if not casts(array.dtype, numpy_dtype(dtype)):
         raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
+    if entry := unfit(array, numpy_dtype(dtype)):
+        raise InvalidOutput(f"{what} holds {entry}, which its type {dtype} cannot hold")
     return array.astype(numpy_dtype(dtype), copy=False)
-
-
-def bytes_array(value: Any) -> Array:
-    """An array of `bytes`, as tensors of dtype "bytes" are, from bytes and texts in any nesting.
-
-    Raises TypeError that says what is none.
-    """
-    array = np.array(value, dtype=object)
-    flat = np.empty(array.size, dtype=object)
-    for i, item in enumerate(array.reshape(-1)):
-        if isinstance(item, str):
-            item = item.encode()
-        if not isinstance(item, bytes):
-            raise TypeError(f"a {type(item).__name__}")
-        flat[i] = bytes(item)
-    return flat.reshape(array.shape)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 LEVELS = {
     "call": 0,
+    "dtypes": 0,
     "errors": 0,
     "model": 0,
     "settings": 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,17 @@ from ml_dtypes import bfloat16
 
 import farm
 from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo, numpy_dtype
+from farm.dtypes import casts
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 from farm.model import (
     as_declared,
-    casts,
     check_call,
     check_outputs,
     info_of,
     inputs_for,
     operations_of,
 )
+from tests.test_dtypes import FIT, UNFIT
 
 EVALUATE = Operation.EVALUATE
 EVERYTHING = frozenset(set(Operation) - {Operation.DESCRIBE})
@@ -400,6 +402,40 @@ def test_types_that_are_taken_for_others(given: Any, declared: str, fits: bool) 
         call = Call("m", Operation.EVALUATE, (np.ones(2, given),))
         check_call(call, info)
         assert inputs_for(call, info)["x"].dtype == numpy_dtype(declared)
+
+
+@pytest.mark.parametrize(("given", "declared", "entry"), UNFIT)
+def test_no_number_is_changed_in_silence(given: Any, declared: str, entry: str) -> None:
+    given = np.asarray(given)
+    tensor = TensorInfo("t", given.shape, declared)
+    info = ModelInfo("m", (tensor,), (tensor,))
+    with pytest.raises(InvalidOutput, match=re.escape(f"holds {entry}, which its type {declared}")):
+        check_outputs(given, info)
+    with pytest.raises(InvalidOutput, match="cannot hold"):
+        check_outputs({"t": np.stack([given, given])}, info, rows=2)
+    call = Call("m", Operation.EVALUATE, (given,))
+    with pytest.raises(InvalidInput, match=re.escape(f"holds {entry}, which the type {declared}")):
+        check_call(call, info)
+
+
+@pytest.mark.parametrize(("given", "declared"), FIT)
+def test_numbers_that_fit_pass(given: Any, declared: str) -> None:
+    plain = given if isinstance(given, list) and given else np.asarray(given, declared)
+    tensor = TensorInfo("t", (len(given),), declared)
+    info = ModelInfo("m", (tensor,), (tensor,))
+    (output,) = check_outputs(plain, info)
+    assert output.dtype == numpy_dtype(declared)
+    with np.errstate(over="ignore"):
+        expected = np.asarray(given).astype(declared)
+    assert np.array_equal(output, expected, equal_nan=output.dtype.kind == "f")
+
+
+@pytest.mark.parametrize("given", [[np.nan], [1.0, np.nan], [1.5], [None], ["1"], [2**70], [1j]])
+@pytest.mark.parametrize("declared", ["int32", "uint8"])
+def test_what_is_no_whole_number_is_no_whole_output(given: list[Any], declared: str) -> None:
+    tensor = TensorInfo("t", (len(given),), declared)
+    with pytest.raises(InvalidOutput, match=f"expected numbers of type {declared}"):
+        check_outputs(given, ModelInfo("m", (), (tensor,)))
 
 
 def test_a_model_with_a_stream_offers_it() -> None:

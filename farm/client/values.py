@@ -23,8 +23,9 @@ from farm.call import (
     TensorInfo,
     numpy_dtype,
 )
+from farm.dtypes import bytes_array, casts, unfit
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
-from farm.model import bytes_array, casts, check_call, varying_shape
+from farm.model import check_call, varying_shape
 
 Point = Any
 Output = Any
@@ -217,6 +218,8 @@ def _numbers(value: Any, dtype: np.dtype[Any], what: str) -> Array:
         raise InvalidInput(f"{what} is not an array of numbers: {error}") from None
     if not casts(array.dtype, dtype):
         raise InvalidInput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
+    if entry := unfit(array, dtype):
+        raise InvalidInput(f"{what} holds {entry}, which the type {dtype} cannot hold")
     return np.array(array, dtype, order="C")
 
 

@@ -22,8 +22,9 @@ import numpy as np
 import orjson
 
 from farm.call import BYTES, Array, Call, Derivative, ModelInfo, Operation, Result, TensorInfo
+from farm.dtypes import bytes_array
 from farm.errors import FarmError, InvalidInput, InvalidOutput
-from farm.model import DERIVATIVES, bytes_array
+from farm.model import DERIVATIVES
 from farm.protocols.json_numbers import NonFinite, array_text, as_declared, kind_of, parse, tensor
 from farm.protocols.umbridge import (
     ERRORS,

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import BYTES, Call, ModelInfo, Operation, Result, TensorInfo
+from farm.dtypes import bytes_array
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -19,7 +20,7 @@ from farm.errors import (
     InvalidRequest,
     UnsupportedFeature,
 )
-from farm.model import bytes_array, check_call
+from farm.model import check_call
 from farm.protocols.mip import HEAD
 from farm.protocols.mip_calls import (
     COUNTS,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from farm.call import BYTES, Array, Call, Operation, TensorInfo
+from farm.dtypes import bytes_array
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -21,7 +22,6 @@ from farm.errors import (
     Unavailable,
     UnsupportedFeature,
 )
-from farm.model import bytes_array
 from farm.worker import mip as module
 from farm.worker.mip import MipModel, Server, models_at
 from farm.worker.run import Runner
