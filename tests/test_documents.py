@@ -1,7 +1,8 @@
-"""The models that documents show are models that work."""
+"""The models that documents show are models that work, and the tests that they name are there."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -141,6 +142,19 @@ def test_the_model_of_the_mpi_page(tmp_path: Path) -> None:
     (tmp_path / "norm.py").write_text(shown)
     command = [launcher_path("mpiexec"), "-n", "2", sys.executable, "-c", RANK]
     subprocess.run([*command, str(tmp_path / "norm.py")], check=True, timeout=30)
+
+
+def test_the_tests_that_the_threat_model_names_exist() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    named = re.findall(r"`(tests/[^`]*)::([^`]*)`", page)
+    assert len(named) > 20
+    missing = []
+    for file, name in named:
+        path = ROOT / file
+        tree = ast.parse(path.read_text() if path.exists() else "")
+        if not any(getattr(node, "name", None) == name for node in tree.body):
+            missing.append(f"{file}::{name}")
+    assert missing == []
 
 
 def test_every_block_is_tried() -> None:
