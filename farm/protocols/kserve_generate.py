@@ -15,7 +15,7 @@ from farm.errors import FarmError, InvalidInput
 from farm.protocols.json_numbers import NonFinite
 from farm.protocols.kserve import VERSION, InferInput, InferRequest, Wish
 from farm.protocols.kserve_data import array_of_data, data_of_array
-from farm.protocols.kserve_json import decode_object, error_body
+from farm.protocols.kserve_json import decode_object, encode_infer, error_body
 from farm.protocols.kserve_tensors import datatype_of
 
 
@@ -78,6 +78,18 @@ def encode_generate(wish: Wish, result: Result, non_finite: NonFinite = NonFinit
         name = orjson.dumps(output.name)
         members.append(b"%b:%b" % (name, data[1:-1] if array.size == 1 else data))
     return b"{%b}" % b",".join(members)
+
+
+def generate_event(wish: Wish, result: Result, non_finite: NonFinite) -> bytes:
+    """The event of an answer on generate_stream. Raises as `encode_infer`."""
+    return event(encode_generate(wish, result, non_finite))
+
+
+def infer_event(wish: Wish, result: Result, non_finite: NonFinite) -> bytes:
+    """The event of an answer on infer_stream. Raises as `encode_infer`."""
+    # Events are text: raw tensors have no place in them.
+    in_json = wish._replace(outputs=[o._replace(binary=False) for o in wish.outputs])
+    return event(encode_infer(in_json, result, non_finite)[0])
 
 
 def event(data: bytes) -> bytes:

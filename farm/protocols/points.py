@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -51,6 +51,14 @@ KEYS = MappingProxyType(
 """Every key of the request and what it means."""
 
 
+class Form(NamedTuple):
+    """What the lines of the answer depend on; by_name: whether the points name their inputs."""
+
+    operation: Operation
+    by_name: bool
+    non_finite: NonFinite
+
+
 @dataclass(frozen=True, slots=True)
 class Points:
     """A decoded request: `len` points of one model, operation and config."""
@@ -64,6 +72,11 @@ class Points:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    @property
+    def form(self) -> Form:
+        """The form of the answer's lines."""
+        return Form(self.operation, self.by_name, self.non_finite)
 
     def call(self, index: int, info: ModelInfo) -> Call:
         """The call for one point. info: the model's description for the config.
@@ -121,7 +134,7 @@ def _array(value: Any, declared: TensorInfo, where: str) -> Array:
         raise InvalidInput(f"{where} is {kind_of(value)}; expected texts") from None
 
 
-def decode_points(body: bytes, *, non_finite: NonFinite = NonFinite.LITERAL) -> Points:
+def decode_points(body: bytes, non_finite: NonFinite = NonFinite.LITERAL) -> Points:
     """What is asked. Raises InvalidRequest or InvalidInput when that cannot be told."""
     message = parse(body)
     if type(message) is not dict:
@@ -161,20 +174,20 @@ def _list(names: Any) -> str:
     return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
 
 
-def encode_result_line(points: Points, index: int, info: ModelInfo, result: Result) -> bytes:
+def encode_result_line(form: Form, index: int, info: ModelInfo, result: Result) -> bytes:
     """The line of a point that has finished, or of one of the answers to it.
 
     Raises InvalidOutput for a non-finite number where that is an error, and texts that are none.
     """
     outputs: dict[str, orjson.Fragment] | list[orjson.Fragment]
-    if points.operation in DERIVATIVES:
-        outputs = [_fragment(result.outputs[0], points, "output")]
+    if form.operation in DERIVATIVES:
+        outputs = [_fragment(result.outputs[0], form, "output")]
     else:
         named = {
-            t.name: _fragment(y, points, f"output {t.name!r}")
+            t.name: _fragment(y, form, f"output {t.name!r}")
             for t, y in zip(info.outputs, result.outputs, strict=bool(result.outputs))
         }
-        outputs = named if points.by_name else list(named.values())
+        outputs = named if form.by_name else list(named.values())
     line = {
         "index": index,
         "status": "answer" if result.more else "done",
@@ -186,9 +199,9 @@ def encode_result_line(points: Points, index: int, info: ModelInfo, result: Resu
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _fragment(values: Array, points: Points, where: str) -> orjson.Fragment:
+def _fragment(values: Array, form: Form, where: str) -> orjson.Fragment:
     if not values.dtype.hasobject:
-        return orjson.Fragment(array_text(values, points.non_finite, where=where))
+        return orjson.Fragment(array_text(values, form.non_finite, where=where))
     try:
         texts = np.array([item.decode() for item in values.reshape(-1)], object)
     except UnicodeDecodeError as error:

@@ -20,7 +20,7 @@ import numpy as np
 
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError, InvalidInput, error_named
-from farm.protocols import graphpipe_tensors, kserve, umbridge
+from farm.protocols import graphpipe_tensors, kserve, points, points_batches, umbridge
 from farm.protocols.json_numbers import NonFinite
 from farm.protocols.wire_arrays import INLINE_BYTES, ArrayWriter, Buffer, array_at
 
@@ -40,6 +40,7 @@ KINDS: Mapping[str, type[Any]] = {
         *(umbridge.Question, umbridge.Endpoint),
         *(kserve.InferInput, kserve.RequestedOutput, kserve.InferRequest),
         *(kserve.Wish, kserve.WishedOutput),
+        *(points.Form, points_batches.Batches),
     )
 }
 """The classes that travel: frozen dataclasses, named tuples and enums, each by its fields."""

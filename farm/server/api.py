@@ -14,15 +14,19 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
-from farm.call import EMPTY_CONFIG
+from farm.call import EMPTY_CONFIG, ModelInfo
 from farm.errors import FarmError, ModelNotFound
 from farm.protocols.json_numbers import NonFinite, parse
 from farm.protocols.points import KEYS, decode_points
+from farm.protocols.points_batches import ReadPoints, decode_batches
 from farm.protocols.umbridge import decode_config, encode_error, error_body
 from farm.server.asgi import USER, ClientGone, headers_of, peer_of, read_body
+from farm.server.body import HeldBody
 from farm.server.door import INTERNAL_ERROR, Backend, Refused, hints_of
+from farm.server.readers import READS_HERE, Reads
+from farm.server.reading import carried_out
 from farm.server.reference import reference_page
-from farm.server.stream import PointStream
+from farm.server.stream import AnyPoints, PointStream
 from farm.version import __version__
 
 KINDS = {404: "NotFound", 405: "MethodNotAllowed"}
@@ -59,7 +63,9 @@ EVALUATE_DOC = {
 }
 
 
-def create_api(backend: Backend, *, non_finite: NonFinite, in_flight: int) -> FastAPI:
+def create_api(
+    backend: Backend, *, non_finite: NonFinite, in_flight: int, readers: Reads = READS_HERE
+) -> FastAPI:
     """The FastAPI application. in_flight: points of one request that are in the farm at once."""
     api = FastAPI(
         title="farm",
@@ -98,9 +104,28 @@ def create_api(backend: Backend, *, non_finite: NonFinite, in_flight: int) -> Fa
         headers = headers_of(request.scope)
         hints = hints_of(headers, peer_of(request.scope), request.scope[USER])
         body = await read_body(request.receive)
-        points = decode_points(body, non_finite=non_finite)
-        info = await backend.describe(name, points.config)
-        return PointStream(backend, points, info, hints, in_flight=in_flight)
+        points: AnyPoints
+        if isinstance(body, HeldBody):
+            client = hints.client
+            points, info = await _read_elsewhere(name, body, client)
+        else:
+            points = decode_points(body, non_finite)
+            info = await backend.describe(name, points.config)
+        return PointStream(backend, points, info, hints, in_flight=in_flight, readers=readers)
+
+    async def _read_elsewhere(
+        name: str, body: HeldBody, client: str
+    ) -> tuple[ReadPoints, ModelInfo]:
+        """The points of a long request, and the model's description for their config."""
+        served = backend.models().get(name)
+        infos = {} if served is None else {EMPTY_CONFIG: served}
+        while True:
+            about = (body, non_finite, infos)
+            config, batches = await carried_out(readers, decode_batches, *about, client=client)
+            info = await backend.describe(name, config)
+            if batches is not None:
+                return ReadPoints(batches), info
+            infos = {config: info}
 
     return api
 

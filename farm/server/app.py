@@ -56,13 +56,14 @@ def create_app(
         backend,
         non_finite=non_finite,
         in_flight=in_flight,
+        readers=readers,
     )
     doors: dict[str, Door] = {str(path): umbridge for path in PATHS}
     graphpipe = GraphPipeDoor(backend, default=settings.graphpipe_default, readers=readers)
     doors |= {"/": graphpipe, "/metrics": metrics_door(backend)}
     repository = repository or Repository(backend)
     kserve = KServeDoor(backend, repository, non_finite=non_finite, readers=readers)
-    streams = KServeStreams(backend, repository, non_finite=non_finite)
+    streams = KServeStreams(backend, repository, non_finite=non_finite, readers=readers)
     return FrontDoor(
         doors,
         api,

@@ -30,6 +30,10 @@ PATIENCE_S = 0.05
 """How long a call may take before anybody looks whether its client is still there."""
 
 
+SLICE_BYTES = 256 * 1024
+"""How much of an answer is sent in one turn of the loop."""
+
+
 class ClientGone(Exception):
     """The client closed its connection; nobody waits for an answer."""
 
@@ -44,13 +48,24 @@ def peer_of(scope: Scope) -> str:
     return str(scope["client"][0])
 
 
-async def read_body(receive: Receive) -> bytes:
-    """The whole body. Raises ClientGone when the connection has ended, and Refused."""
+async def read_body(receive: Receive) -> Body:
+    """The whole body; a long one is held. Raises ClientGone when the connection has ended."""
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
     body: Body = message["body"]
-    return body if isinstance(body, bytes) else await asyncio.to_thread(body.read)
+    return body
+
+
+async def send_more(send: Send, body: bytes | memoryview) -> None:
+    """Send a part of an answer; a long one in slices, as each is copied on the way."""
+    left = memoryview(body)
+    while left:
+        part = bytes(left[:SLICE_BYTES])
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        left = left[SLICE_BYTES:]
+        if left:
+            await asyncio.sleep(0)
 
 
 class _Watch:

@@ -97,7 +97,7 @@ class Gathering:
         held = self._held
         if held is None:
             body = bytes(self._short)
-            if not encoding or not _becomes_heavy(body, encoding):
+            if not encoding or self._limit <= HEAVY_BYTES or not _becomes_heavy(body, encoding):
                 return unpacked(body, headers, self._limit)
             held = HeldBody(self._limit)
             held.add(body)

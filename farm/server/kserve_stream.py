@@ -6,21 +6,26 @@ first answer has a status of its own; after it, an event with `error` is the las
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from farm.call import Call, Hints, Result
 from farm.errors import FarmError
 from farm.protocols.json_numbers import NonFinite
-from farm.protocols.kserve import Wish, call_of, config_of, hints_of_parameters
-from farm.protocols.kserve_generate import decode_generate, encode_generate, error_event, event
+from farm.protocols.kserve import InferRequest, Wish, call_of, config_of, hints_of_parameters
+from farm.protocols.kserve_generate import (
+    decode_generate,
+    error_event,
+    generate_event,
+    infer_event,
+)
 from farm.protocols.kserve_json import (
     HEADER_LENGTH,
     decode_infer,
     encode_error,
-    encode_infer,
     error_body,
 )
 from farm.server.answers import Answers
@@ -31,16 +36,20 @@ from farm.server.asgi import (
     headers_of,
     peer_of,
     read_body,
+    send_more,
     while_client_waits,
 )
+from farm.server.body import HeldBody
 from farm.server.door import Backend, Refused, Request, hints_of
 from farm.server.kserve_paths import Endpoint, Route, check_method, route_of
 from farm.server.kserve_repository import Repository
+from farm.server.readers import READS_HERE, Reads
+from farm.server.reading import carried_out, is_long
 from farm.server.umbridge import RETRY_SOON
 
 EVENTS = b"text/event-stream; charset=utf-8"
 
-Encode = Callable[[Result], bytes]
+Encode = Callable[[Result], Awaitable[bytes | memoryview]]
 
 
 class KServeStreams:
@@ -52,8 +61,10 @@ class KServeStreams:
         repository: Repository,
         *,
         non_finite: NonFinite,
+        readers: Reads = READS_HERE,
     ) -> None:
         self._backend = backend
+        self._readers = readers
         self._repository = repository
         self._non_finite = non_finite
 
@@ -86,21 +97,35 @@ class KServeStreams:
         check_method(route, Request(scope["method"], target, headers, b"", peer, user))
         body = await read_body(receive)
         info = self._repository.model(route.model, route.version)
+        hints = hints_of(headers, peer, user)
+        decode: Callable[..., InferRequest] = decode_infer
+        about: tuple[Any, ...] = (body, headers.get(HEADER_LENGTH))
         if route.endpoint is Endpoint.GENERATE_STREAM:
-            asked = decode_generate(route.model, route.version, body, info)
+            decode, about = decode_generate, (body, info)
+        about = (route.model, route.version, *about)
+        if isinstance(body, HeldBody):
+            asked = await carried_out(self._readers, decode, *about, client=hints.client)
         else:
-            asked = decode_infer(route.model, route.version, body, headers.get(HEADER_LENGTH))
-        hints = hints_of_parameters(asked.parameters, hints_of(headers, peer, user))
+            asked = decode(*about)
+        hints = hints_of_parameters(asked.parameters, hints)
         info = await self._backend.describe(info.name, config_of(asked.parameters))
         call, wish = call_of(asked, info, streaming=True)
-        return call, hints, self._encoder(route, wish)
+        return call, hints, self._encoder(route, wish, hints.client)
 
-    def _encoder(self, route: Route, wish: Wish) -> Encode:
+    def _encoder(self, route: Route, wish: Wish, client: str) -> Encode:
+        write = infer_event
         if route.endpoint is Endpoint.GENERATE_STREAM:
-            return lambda result: event(encode_generate(wish, result, self._non_finite))
-        # Events are text: raw tensors have no place in them.
-        in_json = wish._replace(outputs=[o._replace(binary=False) for o in wish.outputs])
-        return lambda result: event(encode_infer(in_json, result, self._non_finite)[0])
+            write = generate_event
+
+        async def encode(result: Result) -> bytes | memoryview:
+            about = (wish, result, self._non_finite)
+            if not is_long(result):
+                return write(*about)
+            data: bytes | memoryview
+            data = await carried_out(self._readers, write, *about, client=client)
+            return data
+
+        return encode
 
 
 async def _send_events(answers: Answers, encode: Encode, send: Send) -> None:
@@ -108,11 +133,11 @@ async def _send_events(answers: Answers, encode: Encode, send: Send) -> None:
     begun = False
     try:
         async for result in answers:
-            data = encode(result)
+            data = await encode(result)
             if not begun:
                 await _begin(send)
                 begun = True
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send_more(send, data)
     except FarmError as error:
         if not begun:
             raise

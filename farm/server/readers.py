@@ -96,17 +96,13 @@ class ReadsHere:
     ) -> TakeBack:
         """Call the function, and `done` in the next turn of the loop."""
         try:
-            outcome = function(*[_unheld(argument) for argument in arguments])
+            outcome = function(*[a.read() if isinstance(a, HeldBody) else a for a in arguments])
         except Exception as error:
             outcome = error
         return asyncio.get_running_loop().call_soon(done, outcome).cancel
 
 
 READS_HERE = ReadsHere()
-
-
-def _unheld(argument: Any) -> Any:
-    return argument.read() if isinstance(argument, HeldBody) else argument
 
 
 class _Job:

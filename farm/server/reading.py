@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,30 @@ class Reading:
     def _take_back(self) -> None:
         if self._undo is not None:
             self._undo()
+
+
+async def carried_out(
+    readers: Reads, function: Callable[..., Any], *arguments: Any, client: str
+) -> Any:
+    """What `function` gives elsewhere, for coroutines. Raises what it raises.
+
+    Cancelling takes it back.
+    """
+    came: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: Outcome) -> None:
+        if not came.done():
+            came.set_result(outcome)
+
+    take_back = readers.perform(function, *arguments, client=client, done=done)
+    try:
+        outcome = await came
+    except asyncio.CancelledError:
+        take_back()
+        raise
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def is_long(result: Result) -> bool:

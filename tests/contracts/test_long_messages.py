@@ -148,6 +148,52 @@ def test_kserve(doors: tuple[Door, Door, Readers], path: str) -> None:
         assert short == answer(there, path, body + PADDING), body
 
 
+FARM = [
+    b"{]",
+    b"{}",
+    b'{"inputs":5}',
+    b'{"inputs":[],"other":1}',
+    b'{"inputs":[]}',
+    b'{"inputs":[[[1,2]],[[3]],7,[["a"]]]}',
+    b'{"inputs":[{"x":[1,2]},{"z":[1]}]}',
+    b'{"inputs":[[[1]]],"config":{"length":3}}',
+    b'{"inputs":[[[1]]],"config":{"length":50000},"non_finite":"null"}',
+    b'{"inputs":[[[1]]],"operation":"gradient","outWrt":0,"inWrt":0,"sens":[1]}',
+    b'{"inputs":[[[1]]],"operation":"nothing"}',
+]
+
+
+def lines(door: Door, name: str, body: bytes) -> tuple[int, list[Any]]:
+    """Status and lines of an answer, in order and without times and places."""
+    status, data = answer(door, f"/farm/models/{name}/evaluate", body)
+    read = [json.loads(line) for line in data.splitlines()]
+    for line in read:
+        for key in ("run_time_s", "queue_time_s", "worker"):
+            line.pop(key, None)
+    return status, sorted(read, key=lambda line: line.get("index", 0))
+
+
+@pytest.mark.parametrize("name", ["echo", "nobody"])
+def test_points(doors: tuple[Door, Door, Readers], name: str) -> None:
+    here, there, _ = doors
+    for body in FARM:
+        short = lines(here, name, body)
+        assert short == lines(there, name, body)
+        assert short == lines(here, name, body + PADDING), body
+        assert short == lines(there, name, body + PADDING), body
+
+
+@pytest.mark.parametrize("end", ["infer_stream", "generate_stream"])
+def test_events(doors: tuple[Door, Door, Readers], end: str) -> None:
+    here, there, _ = doors
+    path = f"/v2/models/echo/{end}"
+    for body in [*KSERVE, b'{"x":[1,2]}', b'{"x":1,"farm_config":"{\\"length\\":50000}"}']:
+        short = answer(here, path, body)
+        assert short == answer(there, path, body)
+        assert short == answer(here, path, body + PADDING), body
+        assert short == answer(there, path, body + PADDING), body
+
+
 def test_kserve_raw_tensors(doors: tuple[Door, Door, Readers]) -> None:
     here, there, pool = doors
     numbers = np.random.default_rng(0).normal(size=HEAVY_BYTES // 8 + 1)

@@ -123,27 +123,30 @@ def test_derivatives_take_one_vector_for_all_or_one_for_each() -> None:
 def test_lines_are_nested_like_the_outputs_in_the_form_of_the_inputs() -> None:
     outputs = (np.array([1.0, math.nan]), np.array([[1.0, 2.0], [3.0, 4.0]]))
     result = Result(outputs, run_time_s=0.25, worker="node3/1-ab", queue_time_s=0.5)
-    in_order = encode_result_line(decode({"inputs": [IN_ORDER]}), 0, MODEL, result)
+    in_order = encode_result_line(decode({"inputs": [IN_ORDER]}).form, 0, MODEL, result)
     assert in_order == (
         b'{"index":0,"status":"done","outputs":[[1.0,NaN],[[1.0,2.0],[3.0,4.0]]],'
         b'"run_time_s":0.25,"queue_time_s":0.5,"worker":"node3/1-ab"}\n'
     )
-    by_name = encode_result_line(decode({"inputs": [BY_NAME]}), 7, MODEL, result)
+    by_name = encode_result_line(decode({"inputs": [BY_NAME]}).form, 7, MODEL, result)
     assert by_name.startswith(b'{"index":7,"status":"done","outputs":{"w":[1.0,NaN],"field":[[1.0')
 
 
 def test_the_line_of_a_derivative_holds_one_flat_vector() -> None:
-    line = encode_result_line(decode(gradient(sens=[1, 2])), 1, MODEL, Result((np.ones(4),)))
+    line = encode_result_line(decode(gradient(sens=[1, 2])).form, 1, MODEL, Result((np.ones(4),)))
     assert json.loads(line)["outputs"] == [[1.0, 1.0, 1.0, 1.0]]
 
 
 def test_the_request_chooses_how_non_finite_numbers_are_written() -> None:
     result = Result((np.array([1.0, math.inf]), np.zeros((2, 2))))
     as_null = decode({"inputs": [IN_ORDER], "non_finite": "null"})
-    assert json.loads(encode_result_line(as_null, 0, MODEL, result))["outputs"][0] == [1.0, None]
+    assert json.loads(encode_result_line(as_null.form, 0, MODEL, result))["outputs"][0] == [
+        1.0,
+        None,
+    ]
     as_error = decode({"inputs": [BY_NAME], "non_finite": "error"})
     with pytest.raises(InvalidOutput, match=r"output 'w'\[1\] is inf"):
-        encode_result_line(as_error, 0, MODEL, result)
+        encode_result_line(as_error.form, 0, MODEL, result)
     assert decode_points(b'{"inputs":[]}', non_finite=NonFinite.NULL).non_finite == "null"
 
 

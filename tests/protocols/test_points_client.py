@@ -47,7 +47,7 @@ def test_results_arrive_as_they_were(numbers: list[float], index: int) -> None:
     y, z, t = np.array(numbers[:2]), np.array(numbers[2]), np.array([numbers[3:]])
     points = decode_points(encode_points([call([1, 2, 3, 4], 1)] * 4))
     result = Result((y, z, t), 0.25, worker="w/1", queue_time_s=0.5)
-    got_index, got = decode_line(encode_result_line(points, index, MODEL, result))
+    got_index, got = decode_line(encode_result_line(points.form, index, MODEL, result))
     assert got_index == index
     assert isinstance(got, Result)
     assert (got.run_time_s, got.queue_time_s, got.worker) == (0.25, 0.5, "w/1")
