@@ -138,6 +138,17 @@ def test_a_connection_that_the_server_closed_is_noticed(server: Server) -> None:
     exchange.close()
 
 
+def test_a_request_without_an_answer_is_not_sent_again(server: Server) -> None:
+    """The model may have run, whatever became of the connection."""
+    exchange = Exchange(Address(server.url), keep=True)
+    ask(exchange, "/x")
+    for path in ("/drop", "/half"):
+        with pytest.raises(Unavailable, match="does not answer"):
+            ask(exchange, path, b"{}")
+    assert [path for _, path, *_ in server.asked] == ["/x", "/drop", "/half"]
+    exchange.close()
+
+
 def test_an_answer_that_breaks_off_is_none(server: Server) -> None:
     exchange = Exchange(Address(server.url), keep=True)
     with pytest.raises(Unavailable, match="does not answer"):
