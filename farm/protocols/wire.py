@@ -14,9 +14,10 @@ cannot be read though its message can becomes an error in its place: it is answe
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -39,7 +40,7 @@ from farm.protocols.wire_arrays import (
     column_at,
 )
 from farm.protocols.wire_arrays import Buffer as Buffer
-from farm.protocols.wire_runs import is_plain, runs_of_answers, runs_of_calls
+from farm.protocols.wire_runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
 
 VERSION = 1
 
@@ -52,6 +53,8 @@ LONGEST_S = 1e9
 _HEAD = struct.Struct("<BBHI")
 
 Outcome = Result | FarmError
+Tasks = list[tuple[int, Call | InvalidRequest]]
+T = TypeVar("T")
 
 
 class Kind(IntEnum):
@@ -150,6 +153,13 @@ def _malformed(what: str, error: Exception) -> InvalidRequest:
     return InvalidRequest(f"malformed {what}: {text[:200]}")
 
 
+def _read(message: Message, pieces: Iterator[T]) -> Iterator[T]:
+    try:
+        yield from pieces
+    except _MALFORMED as error:
+        raise _malformed(f"{message.kind.name} message", error) from None
+
+
 # Calls
 
 
@@ -195,27 +205,41 @@ def _call_group(writer: ArrayWriter, run: Sequence[tuple[int, Call]]) -> list[An
     return [ids, calls[0].model, calls[0].operation, columns, calls[0].config]
 
 
-def decode_calls(message: Message) -> tuple[Hints | None, list[tuple[int, Call | InvalidRequest]]]:
+def decode_calls(message: Message) -> tuple[Hints | None, Tasks]:
     """What `encode_calls` wrote; an error in place of a call that cannot be read.
 
     The arrays are for reading only, as a Call is never changed. Raises InvalidRequest.
     """
+    hints, some = decode_some_calls(message)
+    return hints, list(chain.from_iterable(some))
+
+
+def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[Tasks]]:
+    """The same, but a few hundred calls at a time; iterating raises InvalidRequest, too."""
     try:
         said, rows = message.data
         hints = None if said is None else _hints(*said)
-        tasks: list[tuple[int, Call | InvalidRequest]] = []
-        for row in rows:
-            if type(row[0]) is list:
-                tasks.extend(_calls(message, row))
-                continue
-            task_id = _id(row[0])
-            try:
-                tasks.append((task_id, _call(message, row)))
-            except _MALFORMED as error:
-                tasks.append((task_id, _malformed("call", error)))
-        return hints, tasks
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None
+    return hints, _read(message, _some_calls(message, rows))
+
+
+def _some_calls(message: Message, rows: Iterable[Any]) -> Iterator[Tasks]:
+    tasks: Tasks = []
+    for row in rows:
+        if type(row[0]) is list:
+            for piece in pieces_of(row, 3, (0,)):
+                yield list(_calls(message, piece))
+            continue
+        task_id = _id(row[0])
+        try:
+            tasks.append((task_id, _call(message, row)))
+        except _MALFORMED as error:
+            tasks.append((task_id, _malformed("call", error)))
+        if len(tasks) >= A_PIECE:
+            yield tasks
+            tasks = []
+    yield tasks
 
 
 def _calls(message: Message, group: list[Any]) -> Iterable[tuple[int, Call | InvalidRequest]]:
@@ -341,27 +365,40 @@ def decode_answers(message: Message) -> list[tuple[int, Outcome]]:
 
     The arrays may be written to: nobody else has them. Raises InvalidRequest.
     """
-    try:
-        results, errors = message.data
-        answers: list[tuple[int, Outcome]] = []
-        if results:
-            frames = [bytearray(message.frames[0]), *message.frames[1:]]
-            message = Message(message.kind, message.data, frames, message.inline_at)
-        for row in results:
-            if type(row[0]) is list:
-                answers.extend(_results(message, row))
-                continue
-            task_id = _id(row[0])
-            try:
-                answers.append((task_id, _result(message, row)))
-            except _MALFORMED as error:
-                unread = _malformed("answer", error).message
-                answers.append((task_id, InvalidOutput(unread)))
-        for task_id, name, text, detail in errors:
-            answers.append((_id(task_id), error_named(_text(name), _text(text), _text(detail))))
-        return answers
-    except _MALFORMED as error:
-        raise _malformed("ANSWERS message", error) from None
+    return list(chain.from_iterable(decode_some_answers(message)))
+
+
+def decode_some_answers(message: Message) -> Iterator[list[tuple[int, Outcome]]]:
+    """The same, but a few hundred answers at a time."""
+    return _read(message, _some_answers(message, message.data))
+
+
+def _some_answers(message: Message, data: Any) -> Iterator[list[tuple[int, Outcome]]]:
+    results, errors = data
+    answers: list[tuple[int, Outcome]] = []
+    if results:
+        frames = [bytearray(message.frames[0]), *message.frames[1:]]
+        message = Message(message.kind, message.data, frames, message.inline_at)
+    for row in results:
+        if type(row[0]) is list:
+            for piece in pieces_of(row, 1, (0, 2, 3, 5)):
+                yield list(_results(message, piece))
+            continue
+        task_id = _id(row[0])
+        try:
+            answers.append((task_id, _result(message, row)))
+        except _MALFORMED as error:
+            answers.append((task_id, InvalidOutput(_malformed("answer", error).message)))
+        if len(answers) >= A_PIECE:
+            yield answers
+            answers = []
+    for first in range(0, len(errors), A_PIECE):
+        yield answers
+        answers = [
+            (_id(task_id), error_named(_text(name), _text(text), _text(detail)))
+            for task_id, name, text, detail in errors[first : first + A_PIECE]
+        ]
+    yield answers
 
 
 def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]]:
@@ -447,7 +484,17 @@ def decode_loss(message: Message) -> Loss | None:
 
 def decode_ids(message: Message) -> list[int]:
     """The ids of calls that the message is about. Raises InvalidRequest."""
+    return list(chain.from_iterable(decode_some_ids(message)))
+
+
+def decode_some_ids(message: Message) -> Iterator[list[int]]:
+    """The same, but a few hundred ids at a time."""
     ids = message.data
-    if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-        raise InvalidRequest(f"malformed {message.kind.name} message: expected a list of numbers")
-    return ids
+    wrong = f"malformed {message.kind.name} message: expected a list of numbers"
+    if not isinstance(ids, list):
+        raise InvalidRequest(wrong)
+    for first in range(0, len(ids), A_PIECE):
+        some = ids[first : first + A_PIECE]
+        if not all(type(i) is int for i in some):
+            raise InvalidRequest(wrong)
+        yield some

@@ -135,6 +135,15 @@ def column_at(frames: Sequence[Buffer], inline_at: int, where: Any, count: int) 
     return list(array_at(frames, inline_at, [text, [count, *shape], at]))
 
 
+def column_from(where: Any, first: int) -> Any:
+    """Where the arrays of a column lie from the one with number `first` on; malformed as it is."""
+    try:
+        text, shape, at = where
+        return [text, shape, at + first * _DTYPES[text].itemsize * math.prod(shape)]
+    except (TypeError, ValueError, LookupError):
+        return where
+
+
 Form = list[tuple[tuple[int, ...], np.dtype[Any]]]
 """Shape and type of each of several arrays."""
 

@@ -1,14 +1,21 @@
-"""Which calls, and which answers, of a message differ in their numbers only: `wire` groups them."""
+"""Which calls, and which answers, of a message differ in their numbers only: `wire` groups them.
+
+And the way back: a group of very many in groups of a few hundred.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from farm.call import Call, Result
 from farm.errors import FarmError
-from farm.protocols.wire_arrays import Form, form_of, have_form
+from farm.protocols.wire_arrays import Form, column_from, form_of, have_form
 
 Outcome = Result | FarmError
+
+A_PIECE = 256
+"""Calls or answers that are read at once: they take less than a millisecond."""
 
 
 def runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int, Call]]]:
@@ -70,3 +77,21 @@ def runs_of_answers(
 def is_plain(result: Result) -> bool:
     """Whether nothing but its numbers makes an answer unlike others."""
     return result.info is None and not result.more and result.failed is None
+
+
+def pieces_of(group: list[Any], columns_at: int, lists_at: Sequence[int]) -> Iterator[list[Any]]:
+    """The group as groups of at most `A_PIECE` calls or answers.
+
+    columns_at, lists_at: where in it the columns, and the lists with an entry for each of them are.
+    One that is malformed may come as it is.
+    """
+    count = len(group[0])
+    if count <= A_PIECE or not all(isinstance(group[i], list) for i in (*lists_at, columns_at)):
+        yield group
+        return
+    for first in range(0, count, A_PIECE):
+        piece = list(group)
+        for i in lists_at:
+            piece[i] = group[i][first : first + A_PIECE]
+        piece[columns_at] = [column_from(where, first) for where in group[columns_at]]
+        yield piece

@@ -11,13 +11,21 @@ from farm.call import Call, Hints, Operation
 from farm.errors import FarmError, InvalidRequest, UnsupportedFeature, WorkerLost
 from farm.protocols import wire
 from farm.protocols.wire import Kind, Message, Outcome
+from farm.protocols.wire_runs import A_PIECE
 from farm.scheduler.state import TaskId
+from farm.transports.agenda import Agenda, Steps
 
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
     from farm.transports.peers import Line
 
 log = logging.getLogger(__name__)
+
+ANSWERS_A_MESSAGE = 512
+"""More to a message are no cheaper each, and others wait longer while it is written."""
+
+CANCEL_STEPS = 64
+"""How many calls are taken in while `A_PIECE` are taken back."""
 
 PATIENCE_PROBES = 3
 """A client is given up when so many probes in a row did not reach it; they come each second."""
@@ -44,60 +52,80 @@ _PROBE = wire.encode(Kind.PROBE)
 class ClientDoor:
     """Takes the messages of native clients to the dispatcher, and answers back."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, agenda: Agenda) -> None:
         self._dispatcher = dispatcher
+        self._agenda = agenda
         self._clients: dict[bytes, _Client] = {}
         self._answered: list[_Client] = []
         dispatcher.after_acting(self.flush)
         # The numbers of two lives of a farm never meet: a client sends again what it asked before.
         self._acquaintances = secrets.randbits(48)
 
-    def received(self, line: Line, message: Message) -> None:
-        """Act on a client's message. Raises InvalidRequest."""
+    def received(self, line: Line, message: Message) -> Steps:
+        """Act on a client's message, step by step. Raises InvalidRequest."""
         client = self._clients.get(line.name)
         if client is None:
             self._acquaintances += 1
             client = self._clients[line.name] = _Client(line, self._acquaintances)
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
-        if message.kind is Kind.CALLS:
-            self._calls(client, message)
-        elif message.kind is Kind.CALLS_AGAIN:
-            self._calls(client, message)
-            self._send_answers(client)
-        elif message.kind is Kind.CANCEL:
-            for call_id in wire.decode_ids(message):
-                task_id = client.calls.pop(call_id, None)
-                if task_id is not None:
-                    self._dispatcher.cancel(task_id)
-        elif message.kind is Kind.ASK:
+        if message.kind is Kind.CALLS or message.kind is Kind.CALLS_AGAIN:
+            return self._calls(client, message)
+        if message.kind is Kind.CANCEL:
+            return self._cancel(client, message)
+        if message.kind is Kind.ASK:
             line.send(wire.encode(Kind.TELL, self._told(message.data)))
         elif message.kind is Kind.LEAVE:
-            self._gone(client)
+            return self._gone(client)
         elif message.kind is Kind.PROBE:
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         else:
             raise InvalidRequest(f"a client does not send {message.kind.name}")
+        return iter(())
 
-    def _calls(self, client: _Client, message: Message) -> None:
-        said, calls = wire.decode_calls(message)
+    def _calls(self, client: _Client, message: Message) -> Steps:
+        said, calls = wire.decode_some_calls(message)
         hints = said or Hints()
         if not hints.client:
             hints = Hints(client.name, hints.priority, hints.deadline_s)
-        answered = {call_id for call_id, _ in client.answers}
-        for call_id, call in calls:
-            if call_id in client.calls or call_id in answered:
-                continue  # said again after a lost connection, with which it was not lost
-            done = partial(self._done, client, call_id)
-            try:
-                if not isinstance(call, Call):
-                    raise call
-                if call.operation is Operation.STREAM:
-                    raise UnsupportedFeature("streams are for HTTP and gRPC clients")
-                if message.kind is Kind.CALLS_AGAIN:
-                    self._check_repeatable(call)
-                client.calls[call_id] = self._dispatcher.start_call(call, hints, done)
-            except FarmError as error:
-                done(error)
+        again = message.kind is Kind.CALLS_AGAIN
+        # What is said again after a lost connection may be here, or answered.
+        answered = {call_id for call_id, _ in client.answers} if again else frozenset[int]()
+        for some in calls:
+            for call_id, call in some:
+                if call_id not in client.calls and call_id not in answered:
+                    self._start(client, call_id, call, hints, again=again)
+                yield 1
+        if again:
+            self._send_answers(client)
+
+    def _start(
+        self,
+        client: _Client,
+        call_id: int,
+        call: Call | InvalidRequest,
+        hints: Hints,
+        *,
+        again: bool,
+    ) -> None:
+        done = partial(self._done, client, call_id)
+        try:
+            if not isinstance(call, Call):
+                raise call
+            if call.operation is Operation.STREAM:
+                raise UnsupportedFeature("streams are for HTTP and gRPC clients")
+            if again:
+                self._check_repeatable(call)
+            client.calls[call_id] = self._dispatcher.start_call(call, hints, done)
+        except FarmError as error:
+            done(error)
+
+    def _cancel(self, client: _Client, message: Message) -> Steps:
+        for some in wire.decode_some_ids(message):
+            for call_id in some:
+                task_id = client.calls.pop(call_id, None)
+                if task_id is not None:
+                    self._dispatcher.cancel(task_id)
+            yield CANCEL_STEPS
 
     def _check_repeatable(self, call: Call) -> None:
         """Raise WorkerLost for a call that may have run, with an answer that was lost, and must
@@ -122,9 +150,22 @@ class ClientDoor:
             self._send_answers(client)
 
     def _send_answers(self, client: _Client) -> None:
-        # They are kept for a client that is away for a moment.
-        if client.answers and client.line.send(wire.encode_answers(client.answers)):
-            client.answers = []
+        if len(client.answers) <= ANSWERS_A_MESSAGE:
+            self._send_some(client)
+        else:
+            self._agenda.add((b"answers", client.line.name), self._all_sent(client))
+
+    def _all_sent(self, client: _Client) -> Steps:
+        while client.answers and self._send_some(client):
+            yield ANSWERS_A_MESSAGE // 4
+
+    def _send_some(self, client: _Client) -> bool:
+        """Send a message of answers; they are kept for a client that is away for a moment."""
+        some = client.answers[:ANSWERS_A_MESSAGE]
+        if some and client.line.send(wire.encode_answers(some)):
+            del client.answers[: len(some)]
+            return True
+        return False
 
     def _told(self, asked: Any) -> Any:
         what = asked.get("what") if isinstance(asked, dict) else None
@@ -145,15 +186,19 @@ class ClientDoor:
                 continue
             client.missed += 1
             if client.missed >= PATIENCE_PROBES:
-                self._gone(client)
+                self._agenda.drop(client.line.name)
+                self._agenda.add(client.line.name, self._gone(client))
 
-    def _gone(self, client: _Client) -> None:
+    def _gone(self, client: _Client) -> Steps:
         self._clients.pop(client.line.name, None)
         calls, client.calls = client.calls, {}
-        for task_id in calls.values():
+        for number, task_id in enumerate(calls.values()):
             self._dispatcher.cancel(task_id)
+            if number % A_PIECE == 0:
+                yield CANCEL_STEPS
 
     def close(self) -> None:
         """Send what is about to leave."""
         for client in self._clients.values():
-            self._send_answers(client)
+            while self._send_some(client):
+                pass

@@ -18,6 +18,7 @@ from farm.errors import FarmError, InvalidInput, InvalidRequest
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message
 from farm.scheduler.state import TaskId, WorkerId
+from farm.transports.agenda import Agenda, Steps
 from farm.transports.identity import name_in
 from farm.transports.native_clients import ClientDoor
 
@@ -116,7 +117,8 @@ class Peers:
         """Begin, on the running loop."""
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
-        self._clients = ClientDoor(dispatcher)
+        self._agenda = Agenda(dispatcher.act_on)
+        self._clients = ClientDoor(dispatcher, self._agenda)
         for listener in self._listeners:
             listener.start(dispatcher, self)
 
@@ -171,8 +173,11 @@ class Peers:
 
         Call within `Dispatcher.act_on`.
         """
+        self._agenda.add(line.name, self._steps(line, frames))
+
+    def _steps(self, line: Line, frames: Sequence[Buffer]) -> Steps:
         try:
-            self._received(line, wire.decode(frames))
+            yield from self._received(line, wire.decode(frames))
         except InvalidRequest as error:
             log.warning("peer %s: %s", name_in(line.name), error)
             line.send(wire.encode(Kind.REFUSED, error.message))
@@ -180,35 +185,41 @@ class Peers:
             # One message that we cannot cope with must not stop all others.
             log.exception("peer %s: a message that cannot be acted on", name_in(line.name))
 
-    def _received(self, line: Line, message: Message) -> None:
+    def _received(self, line: Line, message: Message) -> Steps:
         if line.is_client:
-            self._clients.received(line, message)
-            return
+            return self._clients.received(line, message)
         kind = message.kind
         joined = self._by_line.get(line.name)
         if kind is Kind.JOIN:
             self._joined(line, message)
         elif kind is Kind.LOST:
             self._lost(line, message)
+        elif joined is not None and kind is Kind.ANSWERS:
+            return self._answered(*joined, message)
         elif joined is not None:
             self._said(*joined, message)
         elif kind is Kind.ANSWERS:
+            line.send(wire.encode(Kind.JOIN_AGAIN))
             # Late ones, of a worker that was given up: used if nobody else has answered by now.
             worker = WorkerId(name_in(line.name))
             if worker not in self._workers:
-                self._dispatcher.finished(worker, _answers(message))
-            line.send(wire.encode(Kind.JOIN_AGAIN))
+                return self._answered(worker, None, message)
         elif kind is not Kind.LEAVE:
             line.send(wire.encode(Kind.JOIN_AGAIN))
+        return iter(())
+
+    def _answered(self, worker: WorkerId, peer: _Peer | None, message: Message) -> Steps:
+        for some in wire.decode_some_answers(message):
+            answers = [(TaskId(i), outcome) for i, outcome in some]
+            if peer is not None:
+                peer.settled([i for i, outcome in answers if not _goes_on(outcome)])
+            self._dispatcher.finished(worker, answers)
+            yield len(answers)
 
     def _said(self, worker: WorkerId, peer: _Peer, message: Message) -> None:
         """Act on what a worker says that has joined."""
         kind = message.kind
-        if kind is Kind.ANSWERS:
-            answers = _answers(message)
-            peer.settled([i for i, outcome in answers if not _goes_on(outcome)])
-            self._dispatcher.finished(worker, answers)
-        elif kind is Kind.TAKEN_BACK:
+        if kind is Kind.TAKEN_BACK:
             ids = [TaskId(i) for i in wire.decode_ids(message)]
             peer.settled(ids)
             self._dispatcher.taken_back(worker, ids)
@@ -249,6 +260,10 @@ class Peers:
         if loss is None or loss.worker not in self._workers:
             return
         worker = WorkerId(loss.worker)
+        # What it answered before it died counts, also where nobody had the time to act on it.
+        self._agenda.finish(self._workers[worker].line.name)
+        if worker not in self._workers:
+            return  # it has left
         reclaimed = self._workers[worker].is_reclaimed() and not loss.time_limit
         self._forget(worker)
         self._dispatcher.worker_left(
@@ -296,6 +311,7 @@ class Peers:
         self._dispatcher.worker_resized(worker, peer.slots)
 
     def _give_up(self, worker: WorkerId, peer: _Peer) -> None:
+        self._agenda.finish(peer.line.name)
         if self._workers.get(worker) is peer:
             self._forget(worker)
             reason = "its connection was lost"
@@ -311,10 +327,6 @@ class Peers:
 
 
 _PROBE = wire.encode(Kind.PROBE)
-
-
-def _answers(message: Message) -> list[tuple[TaskId, wire.Outcome]]:
-    return [(TaskId(i), outcome) for i, outcome in wire.decode_answers(message)]
 
 
 def _goes_on(outcome: wire.Outcome) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import Call, Hints, Operation, Result
+from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -21,13 +22,16 @@ from farm.errors import (
 )
 from farm.protocols import wire
 from farm.protocols.wire import Kind
+from farm.protocols.wire_runs import A_PIECE
 from farm.transports import native_clients as module
 from farm.transports import zmq as transport_module
+from farm.transports.agenda import STEPS_A_TURN
 from farm.transports.identity import CLIENT_PREFIX
 from tests.loops import on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
 ME = CLIENT_PREFIX.decode() + "me"
+BATCHES = ModelInfo("batches", CUBE.inputs, CUBE.outputs, max_batch=10_000, repeatable=False)
 
 
 @asynccontextmanager
@@ -330,3 +334,67 @@ async def test_clients_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(2):
             await client.hear(Kind.WELCOME)
         await client.hear(Kind.PROBE)
+
+
+@on_loop
+async def test_a_message_of_very_many_calls_is_taken_in_over_many_turns() -> None:
+    async with up(max_queued=100_000) as (farm, _, client):
+        count = 20 * STEPS_A_TURN
+        ask(client, *[(number, cube()) for number in range(count)])
+        ask(client, (count, cube()))
+        await client.hear(Kind.WELCOME)
+        taken = [farm.dispatcher.calls_taken]
+        while taken[-1] < count + 1:
+            await asyncio.sleep(0)
+            taken.append(farm.dispatcher.calls_taken)
+        assert max(b - a for a, b in itertools.pairwise(taken)) <= 2 * STEPS_A_TURN
+        client.say(Kind.CANCEL, list(range(count)))
+        client.say(Kind.ASK, {"id": 1, "what": "status"})
+        left = [count]
+        while left[-1] > 1:
+            await asyncio.sleep(0)
+            left.append(len(farm.dispatcher._waiting))
+        most = STEPS_A_TURN // module.CANCEL_STEPS * A_PIECE
+        assert max(a - b for a, b in itertools.pairwise(left)) <= 2 * most
+        told = await client.hear(Kind.TELL)
+        assert told.data["status"]["queues"][0]["queued"] <= 1
+
+
+@on_loop
+async def test_very_many_answers_leave_in_many_messages() -> None:
+    async with up(max_queued=1) as (_, _, client):
+        count = 4 * module.ANSWERS_A_MESSAGE
+        ask(client, *[(number, cube(model="beam")) for number in range(count)])
+        await client.hear(Kind.WELCOME)
+        got: dict[int, Any] = {}
+        while len(got) < count:
+            some = await answers(client)
+            assert len(some) <= module.ANSWERS_A_MESSAGE
+            got |= some
+        assert all(isinstance(outcome, ModelNotFound) for outcome in got.values())
+
+
+@on_loop
+async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> None:
+    async with up(max_queued=100_000) as (farm, _, client):
+        once = await farm.worker("node2/2-b", BATCHES)
+        supervisor = farm.peer("supervisor:node2/1")
+        supervisor.send(wire.encode(Kind.LOST))
+        ask(client, (0, cube(0.0, "batches")))
+        await client.hear(Kind.WELCOME)
+        ((first, _),) = await once.hear_calls()
+        count = 3 * STEPS_A_TURN
+        ask(client, *[(number, cube(number, "batches")) for number in range(1, count)])
+        await until(lambda: len(farm.dispatcher._waiting) == count)
+        once.answer((first, Result((np.zeros(1),), 0.001)))
+        calls = await once.hear_calls()
+        assert len(calls) == count - 1
+        once.answer(*[(i, Result((call.inputs[0] ** 3,), 0.001)) for i, call in calls])
+        loss = wire.Loss("node2/2-b", "signal SIGKILL", [calls[0][0]], False)
+        supervisor.send(wire.encode_loss(loss))
+        got: dict[int, Any] = {}
+        while len(got) < count:
+            got |= await answers(client)
+        assert [value(got[number]) for number in range(count)] == [
+            float(number) ** 3 for number in range(count)
+        ]

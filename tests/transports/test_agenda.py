@@ -1,0 +1,139 @@
+"""Work of many peers, in slices per turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from farm.transports.agenda import STEPS_A_TURN, STEPS_IN_A_ROW, Agenda, Steps
+from tests.loops import on_loop
+
+
+class Done:
+    """What was done, in its order; `most` is the most in one turn of the loop."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int]] = []
+        self.most = 0
+        self.inside = 0
+        self._seen = 0
+
+    def work(self, name: str, count: int, cost: int = 1) -> Steps:
+        for number in range(count):
+            self.steps.append((name, number))
+            yield cost
+
+    def within(self, tell: Callable[[], None]) -> None:
+        self.inside += 1
+        tell()
+
+    async def turns(self, agenda: Agenda, most: int = 1000) -> None:
+        """Let the loop turn until nothing waits."""
+        for _ in range(most):
+            self.most = max(self.most, len(self.steps) - self._seen)
+            self._seen = len(self.steps)
+            if not agenda:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it never ends")
+
+
+@on_loop
+async def test_what_is_short_is_done_at_once() -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+    for name in "abc":
+        agenda.add(name, done.work(name, 3))
+    assert len(done.steps) == 9
+    assert not agenda
+
+
+@on_loop
+async def test_a_turn_of_the_loop_does_so_much_and_the_rest_follows() -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+    agenda.add("a", done.work("a", 10 * STEPS_A_TURN))
+    assert len(done.steps) == STEPS_A_TURN
+    await done.turns(agenda)
+    assert done.most == STEPS_A_TURN
+    assert done.steps == [("a", number) for number in range(10 * STEPS_A_TURN)]
+    assert done.inside >= 9
+
+
+@on_loop
+async def test_many_short_messages_of_one_turn_count_together() -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+    for number in range(2 * STEPS_A_TURN):
+        agenda.add(f"peer {number}", done.work("x", 3))
+    assert len(done.steps) <= STEPS_A_TURN + 3
+    await done.turns(agenda)
+    assert done.most <= STEPS_A_TURN + 3
+    assert len(done.steps) == 6 * STEPS_A_TURN
+
+
+@on_loop
+async def test_a_new_turn_has_its_own_time() -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+    for _ in range(5):
+        agenda.add("a", done.work("a", STEPS_A_TURN - 1))
+        assert not agenda
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+@on_loop
+async def test_peers_take_turns_and_each_keeps_its_order() -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+    agenda.add("long", done.work("long", 10 * STEPS_A_TURN))
+    agenda.add("long", done.work("long, later", 1))
+    agenda.add("short", done.work("short", 1))
+    await asyncio.sleep(0)
+    assert ("short", 0) in done.steps[: STEPS_A_TURN + 2 * STEPS_IN_A_ROW]
+    assert ("long, later", 0) not in done.steps
+    await done.turns(agenda)
+    assert done.steps[-1] == ("long, later", 0)
+
+
+@on_loop
+async def test_dear_steps_are_fewer() -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+    agenda.add("a", done.work("a", 100, cost=STEPS_A_TURN // 4))
+    await done.turns(agenda)
+    assert done.most == 4
+
+
+@on_loop
+async def test_what_waits_for_a_peer_can_be_finished_or_dropped() -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+    for name in "ab":
+        agenda.add(name, done.work(name, 2 * STEPS_A_TURN))
+        agenda.add(name, done.work(f"{name}, later", 1))
+    agenda.finish("a")
+    assert done.steps[-1] == ("a, later", 0)
+    agenda.drop("b")
+    assert not agenda
+    await done.turns(agenda)
+    assert ("b, later", 0) not in done.steps
+    agenda.finish("nobody")
+    agenda.drop("nobody")
+
+
+@on_loop
+async def test_work_may_drop_what_waits_behind_it() -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+
+    def leave() -> Steps:
+        yield STEPS_A_TURN
+        agenda.drop("a")
+        yield 1
+
+    agenda.add("a", leave())
+    agenda.add("a", done.work("a", 1))
+    await done.turns(agenda)
+    assert done.steps == []
