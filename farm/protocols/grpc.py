@@ -30,6 +30,17 @@ STATUSES: Mapping[str, int] = MappingProxyType(
 PREFIX = 5
 """Bytes before a message: whether it is packed, and its length."""
 
+SMALL_PART = 4096
+"""Parts of a message below this are put together as they come: kept apart, each byte of a client
+that sends them one by one would take fifty."""
+
+SHORT = 64 << 10
+"""A message that unpacks to less is unpacked at once: a quarter of a millisecond at most."""
+
+UNPACKED_FREE, UNPACKED_RATIO = 16 << 20, 128
+"""What a packed message may unpack to: these bytes, or so many times its own if that is more.
+Arrays of real numbers hardly shrink at all; a message of zeros shrinks a thousand times."""
+
 LONGEST_TEXT = 1000
 """Characters of an error's text: it travels in a header, and clients take 8 KiB of those."""
 
@@ -92,58 +103,123 @@ class Messages:
     encoding: the value of `grpc-encoding`; limit: bytes of a message, packed and unpacked.
     """
 
+    __slots__ = ("_body", "_encoding", "_have", "_limit", "_parts", "_position", "_size")
+
     def __init__(self, encoding: bytes, limit: int) -> None:
         if encoding not in (b"identity", b"gzip", b"deflate"):
             shown = encoding[:20].decode("latin-1")
             raise Failed("UNIMPLEMENTED", f"grpc-encoding {shown!r}; gzip and deflate are known")
         self._encoding = encoding
         self._limit = limit
-        self._parts: list[bytes] = []
+        self._body = b""
+        self._position = 0  # in it
+        self._parts: list[bytes | bytearray] = []  # after it
         self._have = 0
-        self._want = PREFIX
+        self._size = -1  # of the next message, or not known yet
 
-    def add(self, part: bytes) -> list[bytes]:
-        """The messages that are whole with this part. Raises Failed."""
-        self._parts.append(part)
+    @property
+    def is_partial(self) -> bool:
+        """Whether a message has begun that is not whole."""
+        return self._have > 0 and not self.is_whole()
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether something follows the next message."""
+        return 0 <= self._size < self._have - PREFIX
+
+    def add(self, part: bytes) -> bool:
+        """More of the body; whether a message is whole. Raises Failed."""
+        if not self._have:
+            self._body, self._position = part, 0
+        elif len(part) >= SMALL_PART:
+            self._parts.append(part)
+        elif self._parts and isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += part
+        else:
+            self._parts.append(bytearray(part))
         self._have += len(part)
-        if self._have < self._want:
-            return []
-        body = part if len(self._parts) == 1 else b"".join(self._parts)
-        found, position, end = [], 0, len(body)
-        self._want = PREFIX
-        while end - position >= PREFIX:
-            size = int.from_bytes(body[position + 1 : position + PREFIX], "big")
-            if size > self._limit:
+        return self.is_whole()
+
+    def is_whole(self) -> bool:
+        """Whether `next` has a message. Raises Failed."""
+        if self._size < 0 and self._have >= PREFIX:
+            if self._parts:
+                self._join()
+            at = self._position
+            self._size = int.from_bytes(self._body[at + 1 : at + PREFIX], "big")
+            if self._body[at] > 1:
+                raise Failed("INTERNAL", f"a message begins with {self._body[at]}; expected 0 or 1")
+            if self._size > self._limit:
                 raise too_large(self._limit)
-            after = position + PREFIX + size
-            if after > end:
-                self._want = PREFIX + size
-                break
-            message = body[position + PREFIX : after]
-            found.append(self._unpacked(message) if body[position] else message)
-            position = after
-        self._parts = [body[position:]] if position < end else []
-        self._have = end - position
-        return found
+        return 0 <= self._size <= self._have - PREFIX
+
+    def next(self) -> bytes | Packed | None:
+        """The next message, or None until it is whole. Raises Failed."""
+        if not self.is_whole():
+            return None
+        if self._parts:
+            self._join()
+        start = self._position + PREFIX
+        end = start + self._size
+        message, is_packed = self._body[start:end], self._body[self._position]
+        self._position = end
+        self._have -= PREFIX + self._size
+        self._size = -1
+        if not self._have:
+            self._body = b""
+        if not is_packed:
+            return message
+        if self._encoding == b"identity":
+            raise Failed("INTERNAL", "a packed message without grpc-encoding")
+        packed = Packed(message, self._limit)
+        return packed.unpack() if packed.is_short else packed
 
     def end(self) -> None:
         """The body is over. Raises Failed when that is in the middle of a message."""
-        if self._have:
+        if self.is_partial:
             raise Failed("INVALID_ARGUMENT", "the request ends in the middle of a message")
 
-    def _unpacked(self, message: bytes) -> bytes:
-        if self._encoding == b"identity":
-            raise Failed("INTERNAL", "a packed message without grpc-encoding")
-        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: look whether gzip or zlib
-        try:
-            unpacked = unpacker.decompress(message, self._limit + 1)
-        except zlib.error as error:
-            raise Failed("INVALID_ARGUMENT", f"the message is not packed right: {error}") from None
-        if len(unpacked) > self._limit:
-            raise too_large(self._limit)
+    def _join(self) -> None:
+        self._body = b"".join((memoryview(self._body)[self._position :], *self._parts))
+        self._position = 0
+        self._parts.clear()
+
+
+class Packed:
+    """A message that was packed with gzip or zlib. Raises Failed."""
+
+    def __init__(self, message: bytes, limit: int) -> None:
+        self._limit = min(limit, max(UNPACKED_FREE, UNPACKED_RATIO * len(message)))
+        self._most = limit
+        self._unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: either of the two
+        self._first = self._unpacked(message, SHORT)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether `unpack` takes no longer than a loop should be held up."""
+        return len(self._first) < SHORT
+
+    def unpack(self) -> bytes:
+        """The message itself."""
+        unpacker, message = self._unpacker, self._first
+        if not self.is_short:
+            message += self._unpacked(unpacker.unconsumed_tail, self._limit + 1 - SHORT)
+        if len(message) > self._limit:
+            if self._limit == self._most:
+                raise too_large(self._limit)
+            text = f"a message that unpacks to more than {UNPACKED_RATIO} times its bytes"
+            raise Failed("RESOURCE_EXHAUSTED", text)
         if not unpacker.eof or unpacker.unused_data:
             raise Failed("INVALID_ARGUMENT", "the packed message is cut short or has a tail")
-        return unpacked
+        return message
+
+    def _unpacked(self, message: bytes, most: int) -> bytes:
+        if most <= 0:
+            return b""
+        try:
+            return self._unpacker.decompress(message, most)
+        except zlib.error as error:
+            raise Failed("INVALID_ARGUMENT", f"the message is not packed right: {error}") from None
 
 
 def too_large(limit: int) -> Failed:

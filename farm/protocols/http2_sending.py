@@ -34,6 +34,9 @@ AT_ONCE = 64
 LARGEST_SENT = 64 << 10
 """Bytes of one frame of ours, also where the client would take more."""
 
+PER_STREAM = 8
+"""Units of work of an answer that may go on, beside its frames: who writes it is woken."""
+
 PATIENCE = 10_000
 """Frames that carry nothing, and resets at 2 each, before a client that sends only them has to go.
 
@@ -162,13 +165,13 @@ class Sending:
             self._finish(stream, of, block)
 
     def flush(self, limit: int) -> tuple[int, list[Drained]]:
-        """Send what waits, in about `limit` frames; how many it took, and what is sent whole."""
+        """Send what waits, in about `limit` units of work; those it took, and what has all gone."""
         used, drained = 0, []
         while self.can_send and used < limit:
             stream, of = self._ready.popitem(last=False)
             frames = self._send_pending(stream, of)
             self._patience -= not frames
-            used += 1 + frames
+            used += PER_STREAM + frames
             if not of.pending and stream in self._streams:
                 drained.append(Drained(stream))
         return used, drained

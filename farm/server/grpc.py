@@ -16,11 +16,18 @@ from pathlib import Path
 from farm.errors import Unavailable
 from farm.server.exchange import Admits
 from farm.server.grpc_call import Service
-from farm.server.grpc_connection import Connection
+from farm.server.grpc_connection import Connection, Patience, Served
 from farm.server.listener import BACKLOG, listen
+from farm.server.turns import Turns
 
 LARGEST_MESSAGE = 2**32 - 1
 """Its length travels in four bytes."""
+
+LOOK_EVERY_S = 1.0
+"""How often connections are looked after; how long their clients may take is as exact as that."""
+
+HANDSHAKE_S = 10.0
+"""How long a client may take for the handshake of TLS."""
 
 LAST_WORDS_S = 1.0
 """How long answers on their way may take once everything else has ended."""
@@ -69,6 +76,7 @@ class GrpcServer:
         port: int = 0,
         max_body_bytes: int = LARGEST_MESSAGE,
         tls: Tls | None = None,
+        patience: Patience = Patience(),  # noqa: B008  # it cannot be changed
     ) -> None:
         """port: 0 picks a free one; tls: None to speak in the clear."""
         self._service = service
@@ -77,6 +85,9 @@ class GrpcServer:
         self._port = port
         self._limit = min(max_body_bytes, LARGEST_MESSAGE)
         self._tls = tls
+        self._patience = patience
+        self._served: Served
+        self._timer: asyncio.TimerHandle
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
 
@@ -84,14 +95,27 @@ class GrpcServer:
         """Listen; gives the address. Raises Unavailable when it cannot be had."""
         context = None if self._tls is None else self._tls.context()
         listener = listen(self._host, self._port, port_option="--grpc-port")
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connection, sock=listener, ssl=context, backlog=BACKLOG
+        loop = asyncio.get_running_loop()
+        self._served = Served(
+            self._service, self._access, self._limit, Turns(loop), self._connections, self._patience
         )
+        self._server = await loop.create_server(
+            lambda: Connection(self._served),
+            sock=listener,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+            backlog=BACKLOG,
+        )
+        self._timer = loop.call_later(LOOK_EVERY_S, self._look)
         host, port = listener.getsockname()[:2]
         return str(host), int(port)
 
-    def _connection(self) -> Connection:
-        return Connection(self._service, self._access, self._limit, self._connections)
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LOOK_EVERY_S, self._look)
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.look(now)
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """Take nothing new, let what runs end within `grace_s` seconds, cut off the rest."""
@@ -106,6 +130,7 @@ class GrpcServer:
         for connection in list(self._connections):
             connection.give_up()
         await self._all_gone(LAST_WORDS_S)
+        self._timer.cancel()
         for connection in list(self._connections):
             connection.abort()
 

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from farm.errors import FarmError
-from farm.protocols.grpc import HEADERS, OK, Failed, Messages, framed, timeout_s, trailers
+from farm.protocols.grpc import (
+    HEADERS,
+    OK,
+    Failed,
+    Messages,
+    Packed,
+    framed,
+    timeout_s,
+    trailers,
+)
 from farm.protocols.http2 import Http2Connection
 from farm.protocols.kserve import ERRORS
 from farm.server.door import INTERNAL_ERROR, Headers
 
 logger = logging.getLogger(__name__)
+
+STRAIGHT = 4
+"""Messages of a stream that are taken at once; with more that came together it waits its turn."""
+
+WRITTEN_AT_ONCE = 64 << 10
+"""Bytes that a method writes before others have a turn, and a sixteenth for each message."""
 
 
 class Caller(NamedTuple):
@@ -52,13 +67,21 @@ class Service(Protocol):
 class Line(Protocol):
     """What a call needs of its connection."""
 
-    http2: Http2Connection
+    @property
+    def http2(self) -> Http2Connection:
+        """Its bytes."""
 
     def flush_soon(self) -> None:
         """Send what the HTTP/2 side has to say, in the next turn of the loop."""
 
     def call_ended(self, stream: int) -> None:
         """Nothing follows for a stream."""
+
+    def overdue(self, call: Call) -> None:
+        """Call its `expire` soon: its deadline has passed."""
+
+    async def turn(self) -> None:
+        """Wait for a turn to do more of what the client sent at once."""
 
 
 class Call:
@@ -74,13 +97,16 @@ class Call:
         self._timer: asyncio.TimerHandle | None = None
         self._messages: Messages
         self._caller: Caller
+        self._size = 0  # bytes received
+        self._size_seen = -1  # by the last look, or nothing was missing then
+        self._ended = False
         # What takes the messages.
         self._unary: Unary | None = None
         self._server_stream: ServerStream | None = None
-        self._single: list[bytes] = []
         self._requests: _Requests | None = None
         # Writing
         self._clear = asyncio.Event()
+        self._written = 0  # since it was waited for
 
     def begin(self, path: str, caller: Caller) -> None:
         """The headers are there. Raises Failed."""
@@ -91,7 +117,7 @@ class Call:
         if timeout is not None:
             remaining_s = timeout_s(timeout)
             caller = caller._replace(remaining_s=remaining_s)
-            self._timer = loop.call_later(remaining_s, self._expire)
+            self._timer = loop.call_later(remaining_s, self._line.overdue, self)
         self._caller = caller
         service = self._service
         self._unary = service.unary.get(path)
@@ -99,35 +125,45 @@ class Call:
         if self._unary is not None or self._server_stream is not None:
             return
         if (both_ways := service.bidirectional.get(path)) is not None:
-            self._requests = requests = _Requests(self._line, self._stream)
+            self._requests = requests = _Requests(self._line, self._stream, self._messages)
             self._start(lambda: both_ways(requests, self._write, caller))
         else:
             raise Failed("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
 
     def received(self, part: bytes) -> None:
         """A part of the request's body. Raises Failed."""
-        messages = self._messages.add(part)
+        whole = self._messages.add(part)
+        self._size += len(part)
         if self._requests is not None:
-            self._requests.add(messages, len(part))
+            self._requests.received(len(part), whole)
             return
-        self._single += messages
-        if len(self._single) > 1:
+        if self._messages.has_rest:
             raise Failed("INTERNAL", "more than one message for a method that takes one")
         self._line.http2.acknowledge(self._stream, len(part))
 
     def half_closed(self) -> None:
         """The request is whole. Raises Failed."""
-        self._messages.end()
         if self._requests is not None:
             self._requests.end()
             return
-        if not self._single:
+        body = self._messages.next()
+        if body is None:
+            self._messages.end()
             raise Failed("INTERNAL", "no message for a method that takes one")
-        body, caller = self._single.pop(), self._caller
         if (unary := self._unary) is not None:
             self._start(lambda: self._answer(unary, body))
         elif (server_stream := self._server_stream) is not None:
-            self._start(lambda: server_stream(body, self._write, caller))
+            self._start(lambda: self._stream_answers(server_stream, body))
+
+    def look(self, progress: int) -> None:
+        """Raises Failed if some bytes are missing, and few have come since the last look."""
+        waits = self._task is None if self._requests is None else self._messages.is_partial
+        if not waits:
+            self._size_seen = -1
+        elif self._size_seen < 0 or self._size - self._size_seen >= progress:
+            self._size_seen = self._size
+        else:
+            raise Failed("DEADLINE_EXCEEDED", "the request came too slowly")
 
     def drained(self) -> None:
         """What was written has gone out."""
@@ -171,12 +207,19 @@ class Call:
             logger.exception("answering a gRPC call")
             self.fail("INTERNAL", INTERNAL_ERROR)
 
-    async def _answer(self, method: Unary, body: bytes) -> None:
+    async def _answer(self, method: Unary, body: bytes | Packed) -> None:
+        if isinstance(body, Packed):
+            body = await _unpacked(body)
         answer = await method(body, self._caller)
         http2 = self._line.http2
         http2.send_headers(self._stream, HEADERS)
         self._headers_sent = True
         http2.send_data(self._stream, framed(answer))
+
+    async def _stream_answers(self, method: ServerStream, body: bytes | Packed) -> None:
+        if isinstance(body, Packed):
+            body = await _unpacked(body)
+        await method(body, self._write, self._caller)
 
     async def _write(self, message: bytes) -> None:
         http2 = self._line.http2
@@ -186,17 +229,24 @@ class Call:
         self._clear.clear()
         gone = http2.send_data(self._stream, framed(message))
         self._line.flush_soon()
+        self._written += len(message) + WRITTEN_AT_ONCE // 16
         if not gone:
             await self._clear.wait()
+        elif self._written >= WRITTEN_AT_ONCE:
+            self._written = 0
+            await asyncio.sleep(0)  # it goes out, or turns out to have to wait
 
-    def _expire(self) -> None:
-        self.fail("DEADLINE_EXCEEDED", "the deadline passed before the answer came")
+    def expire(self) -> None:
+        """End, as the deadline has passed."""
+        if not self._ended:
+            self.fail("DEADLINE_EXCEEDED", "the deadline passed before the answer came")
 
     def _end(self, block: bytes) -> None:
         self._line.http2.end(self._stream, block)
         self._over()
 
     def _over(self) -> None:
+        self._ended = True
         self._task = None  # who is done refers to nobody: nothing is left for the garbage collector
         if self._timer is not None:
             self._timer.cancel()
@@ -206,25 +256,26 @@ class Call:
 class _Requests:
     """The messages of a call that sends several, as they come."""
 
-    def __init__(self, line: Line, stream: int) -> None:
+    def __init__(self, line: Line, stream: int, messages: Messages) -> None:
         self._line = line
         self._stream = stream
-        self._messages: deque[bytes] = deque()
+        self._messages = messages
         self._more = asyncio.Event()
         self._ended = False
         self._partly = 0  # bytes that were received and not acknowledged
+        self._straight = 0  # messages taken since the client was waited for
 
-    def add(self, messages: list[bytes], size: int) -> None:
-        """Messages that have come, in `size` bytes."""
+    def received(self, size: int, whole: bool) -> None:
+        """Bytes have come; whole: and a message with them."""
         self._partly += size
-        self._messages += messages
-        if messages:
+        if whole:
             self._more.set()
-        elif not self._messages:
+        else:
             self._acknowledge()  # a message may be longer than what is sent ahead
 
     def end(self) -> None:
-        """No more will come."""
+        """No more will come. Raises Failed."""
+        self._messages.end()
         self._ended = True
         self._more.set()
 
@@ -232,16 +283,31 @@ class _Requests:
         return self
 
     async def __anext__(self) -> bytes:
-        while not self._messages:
+        if self._straight >= STRAIGHT:
+            self._straight = 0
+            await self._line.turn()
+        while (message := self._messages.next()) is None:
             self._acknowledge()
             if self._ended:
+                self._messages.end()
                 raise StopAsyncIteration
+            self._straight = 0
             self._more.clear()
             await self._more.wait()
-        return self._messages.popleft()
+        self._straight += 1
+        return message if isinstance(message, bytes) else await _unpacked(message)
 
     def _acknowledge(self) -> None:
         # Only who takes messages is sent more.
         self._line.http2.acknowledge(self._stream, self._partly)
         self._partly = 0
         self._line.flush_soon()
+
+
+async def _unpacked(message: Packed) -> bytes:
+    """The message, unpacked on a thread of its own: zlib does not hold the interpreter's lock."""
+    return await asyncio.get_running_loop().run_in_executor(_unpacking, message.unpack)
+
+
+_unpacking = ThreadPoolExecutor(1, "unpacking")
+"""One thread, so that clients who send much to unpack wait for each other."""

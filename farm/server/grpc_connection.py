@@ -4,78 +4,180 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from dataclasses import dataclass
 from typing import cast
 
 from farm.machine.peer import Peer
 from farm.protocols.grpc import HEADERS_TOO_LARGE, NOT_GRPC, NOT_GRPC_TEXT, Failed
 from farm.protocols.http2 import Event, Http2Connection, Opened
-from farm.protocols.http2_frames import NO_ERROR, ConnectionFailed
+from farm.protocols.http2_frames import ENHANCE_YOUR_CALM, NO_ERROR, ConnectionFailed
 from farm.protocols.http2_headers import LARGEST_LIST
 from farm.protocols.http2_sending import Drained, HalfClosed, Received
 from farm.server.door import Refused
 from farm.server.exchange import COPIED_BYTES, Admits
 from farm.server.grpc_call import Call, Caller, Service
+from farm.server.turns import Turns
 
 logger = logging.getLogger(__name__)
+
+STEP, LONGEST_STEP, ALL_STEPS = 160, 640, 2560
+"""Units of work that a connection does at a time, of those that `Http2Connection.receive` counts:
+some eight calls, or a quarter of a millisecond of frames that ask for nothing. While there are few
+connections each does more, as answers that go together cost less; so many in all of them."""
+
+PER_CALL = 16
+"""Units of work of a call that ends early, or of one more message of a call that sends many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may take, in seconds.
+
+    frame: for its greeting, and for each frame and block of headers, from its first byte on. body:
+    for each `progress` bytes of a message. stuck: to read some of what was sent to it. idle: until
+    it calls again, or lets an answer through. closing: until it has read why the connection ends.
+    """
+
+    frame: float = 10.0
+    body: float = 30.0
+    stuck: float = 60.0
+    idle: float = 1800.0
+    closing: float = 5.0
+    progress: int = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What all connections of a server share. limit: bytes of a message."""
+
+    service: Service
+    access: Admits
+    limit: int
+    turns: Turns
+    connections: set[Connection]
+    patience: Patience
+
+    @property
+    def step(self) -> int:
+        """Units of work that a connection does now at a time."""
+        return max(STEP, min(ALL_STEPS // max(1, len(self.connections)), LONGEST_STEP))
 
 
 class Connection(asyncio.Protocol):
     """Reads HTTP/2, keeps the calls that are open, writes what they answer."""
 
-    def __init__(
-        self, service: Service, access: Admits, limit: int, connections: set[Connection]
-    ) -> None:
-        """limit: bytes of a message; connections: where it is entered while it is there."""
+    def __init__(self, served: Served) -> None:
+        """It is in `served.connections` while it is there."""
         self.http2 = Http2Connection()
-        self._service = service
-        self._access = access
-        self._limit = limit
-        self._connections = connections
+        self._served = served
         self._calls: dict[int, Call] = {}
-        self._ending = False
-        self._flushes_soon = False
+        self._overdue: deque[Call] = deque()
+        self._backlog: deque[asyncio.Future[None]] = deque()  # messages that wait for their turn
+        self._lost = self._ending = False
+        self._flushes_soon = self._has_turn = False
+        self._stuck = False  # the client does not read what was written
+        self._reads = True
+        self._units = served.step
         # Set when it is made.
         self._loop = asyncio.get_running_loop()
         self.gone = self._loop.create_future()
         self._transport: asyncio.Transport
         self._peer = Peer("")
+        # For `look`: since when the client has been as it is, and how that was.
+        self._since = self._loop.time()
+        self._seen: tuple[object, ...] = ()
+        self._bodies_since = self._since
 
     # For asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast(asyncio.Transport, transport)
-        self._peer = self._access.peer(transport)
-        self._connections.add(self)
+        self._peer = self._served.access.peer(transport)
+        self._served.connections.add(self)
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone, and nobody waits for what it asked."""
-        self._connections.discard(self)
-        for call in list(self._calls.values()):
-            call.cancel()
-        self.gone.set_result(None)
+        self._served.connections.discard(self)
+        self._lost = True
+        self._overdue.clear()
+        self._step()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client's."""
-        try:
-            for event in self.http2.receive(data):
-                self._take(event)
-        except ConnectionFailed as failed:
-            logger.debug("connection of %s: %s", self._peer, failed)
-            self.http2.go_away(failed.code)
-            self._flush()
-            self._transport.close()
-            return
-        self._flush()
+        """Bytes of the client's: a part is handled now, the rest in turns of its own."""
+        self._receive(data, 0 if self._has_turn or self._stuck else self._units)
 
     def pause_writing(self) -> None:
-        """The client takes less than is written: it is not heard until it does."""
-        self._transport.pause_reading()
+        """The client takes less than is written: it is neither heard nor answered until it does."""
+        self._stuck = True
+        self.http2.hold(True)
+        self._read(False)
 
     def resume_writing(self) -> None:
         """It does."""
-        self._transport.resume_reading()
+        self._stuck = False
+        self.http2.hold(False)
+        self._next_turn()
+
+    def _read(self, reads: bool) -> None:
+        if reads != self._reads and not self._transport.is_closing():
+            self._reads = reads
+            if reads:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # Work, a step at a time
+
+    def _next_turn(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            self._read(False)
+            self._served.turns.later(self._step)
+
+    def _step(self) -> None:
+        """Do a part of what waits, and ask for another turn if that was not all."""
+        self._has_turn = False
+        for _ in range(STEP // PER_CALL):
+            if self._lost and self._calls:
+                self._calls.popitem()[1].cancel()
+            elif self._overdue:
+                self._overdue.popleft().expire()
+            elif self._backlog:
+                message = self._backlog.popleft()
+                if not message.done():
+                    message.set_result(None)
+        if not self._lost:
+            if not self._transport.is_closing():
+                self._receive(b"", 0 if self._stuck else self._units, alone=True)
+        elif self._calls:
+            self._next_turn()
+        elif not self.gone.done():
+            self.gone.set_result(None)
+
+    def _receive(self, data: bytes, limit: int, *, alone: bool = False) -> None:
+        """alone: a single frame may take longer, as this is a turn of its own."""
+        try:
+            for event in self.http2.receive(data, limit, alone=alone):
+                self._take(event)
+        except ConnectionFailed as failed:
+            self._fail(failed.code, str(failed))
+            return
+        self._flush()
+        if self._overdue or self._backlog or (self.http2.busy and not self._stuck):
+            self._next_turn()
+        elif not self._reads and not self._stuck and not self._has_turn:
+            self._read(True)
+
+    def _fail(self, code: int, reason: str) -> None:
+        """End the connection for what the client did."""
+        if not self._transport.is_closing():
+            logger.debug("connection of %s: %s", self._peer.host, reason)
+            self.http2.go_away(code)
+            self._flush()
+            self._transport.close()
 
     # Calls
 
@@ -103,14 +205,14 @@ class Connection(asyncio.Protocol):
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._refuse(stream, oversized)
             return
-        call = self._calls[stream] = Call(self, stream, self._service, self._limit)
+        call = self._calls[stream] = Call(self, stream, self._served.service, self._served.limit)
         try:
             if oversized:
                 text = f"the metadata is larger than {LARGEST_LIST} bytes, the limit here"
                 raise Failed("RESOURCE_EXHAUSTED", text)
             if b":authority" in headers:
                 headers = {**headers, b"host": headers[b":authority"]}
-            user = self._access.user(self._peer, headers)
+            user = self._served.access.user(self._peer, headers)
             path = headers[b":path"].decode("latin-1")
             call.begin(path, Caller(self._peer.host, user, headers, None))
         except Refused as refused:
@@ -136,6 +238,18 @@ class Connection(asyncio.Protocol):
         else:
             self._flush()  # who is alone need not wait for a turn of the loop
 
+    def overdue(self, call: Call) -> None:
+        """The deadline of a call has passed: thousands may have the same."""
+        self._overdue.append(call)
+        self._next_turn()
+
+    async def turn(self) -> None:
+        """Wait for a turn of this connection, to do some more of what its client sent at once."""
+        waiting = self._loop.create_future()
+        self._backlog.append(waiting)
+        self._next_turn()
+        await waiting
+
     # Sending
 
     def flush_soon(self) -> None:
@@ -146,15 +260,59 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flushes_soon = False
-        parts = self.http2.take()
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._stuck:
             return
-        if sum(map(len, parts)) <= COPIED_BYTES:
-            self._transport.write(b"".join(parts))
-        else:
-            self._transport.writelines(parts)
-        if self._ending and not self.http2.open_streams:
+        if parts := self.http2.take():
+            if sum(map(len, parts)) <= COPIED_BYTES:
+                self._transport.write(b"".join(parts))
+            else:
+                self._transport.writelines(parts)
+        if self.http2.can_send:
+            self._next_turn()
+        elif self._ending and not self.http2.open_streams:
             self._transport.close()
+
+    # Time
+
+    def look(self, now: float) -> None:
+        """Part with a client that takes too long; called about every second."""
+        patience = self._served.patience
+        if self._transport.is_closing():
+            doing, most = "closing", patience.closing
+        elif self._stuck:
+            size = self._transport.get_write_buffer_size()
+            doing, most = f"stuck with {size} bytes", patience.stuck
+        elif self._has_turn:
+            doing, most = "waiting for us", float("inf")
+        elif self.http2.is_partial:
+            doing, most = f"in the middle of frame {self.http2.whole}", patience.frame
+        else:
+            doing = f"idle after frame {self.http2.whole}"
+            works = self.http2.open_streams and not self.http2.has_waiting
+            most = float("inf") if works else patience.idle
+        if self._seen != (doing,):
+            self._seen, self._since = (doing,), now
+        elif now - self._since > most:
+            self._part(doing)
+            return
+        if now - self._bodies_since > patience.body:
+            if not (self._stuck or self._has_turn):
+                for call in list(self._calls.values()):
+                    try:
+                        call.look(patience.progress)
+                    except Failed as failed:
+                        call.fail(failed.status, failed.text)
+            self._bodies_since = now
+        self.http2.grow_patient(1.0)
+        self._units = self._served.step
+
+    def _part(self, doing: str) -> None:
+        if doing.startswith("idle"):
+            self._fail(NO_ERROR, doing)
+        elif doing.startswith("in the middle"):
+            self._fail(ENHANCE_YOUR_CALM, doing)
+        else:
+            self.abort()
 
     # The end
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import zlib
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -12,15 +13,18 @@ from hpack import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.protocols import grpc as grpc_words
 from farm.protocols.grpc import (
     HEADERS,
     HEADERS_TOO_LARGE,
     LONGEST_TEXT,
     NOT_GRPC,
     OK,
+    SHORT,
     STATUSES,
     Failed,
     Messages,
+    Packed,
     framed,
     timeout_s,
     trailers,
@@ -85,27 +89,94 @@ def test_what_is_no_deadline(value: bytes) -> None:
         timeout_s(value)
 
 
-@given(st.lists(st.binary(max_size=20), max_size=5), st.lists(st.integers(0, 130), max_size=8))
+def read(reader: Messages, part: bytes) -> list[bytes | Packed]:
+    """The messages that are whole with this part."""
+    found = []
+    whole = reader.add(part)
+    while (message := reader.next()) is not None:
+        found.append(message)
+    assert bool(found) == whole
+    return found
+
+
+@given(
+    st.lists(st.binary(max_size=20) | st.just(bytes(9000)), max_size=5),
+    st.lists(st.integers(0, 130) | st.integers(0, 30_000), max_size=8),
+)
 def test_messages_come_out_of_any_parts(messages: list[bytes], cuts: list[int]) -> None:
     body = b"".join(map(framed, messages))
     bounds = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    reader = Messages(b"identity", 100)
-    found = [message for a, b in itertools.pairwise(bounds) for message in reader.add(body[a:b])]
+    reader, later = Messages(b"identity", 10_000), Messages(b"identity", 10_000)
+    found = []
+    for a, b in itertools.pairwise(bounds):
+        found += read(reader, body[a:b])
+        later.add(body[a:b])
+        assert reader.is_partial == bool(reader._have)
     reader.end()
     assert found == messages
+    assert [later.next() for _ in messages] == messages
+    assert later.next() is None
+
+
+def test_single_bytes_are_not_kept_one_by_one() -> None:
+    reader = Messages(b"identity", 1 << 20)
+    for byte in framed(bytes(10_000))[:-1]:
+        reader.add(bytes((byte,)))
+    assert len(reader._parts) == 1
+    reader.add(b"\0")
+    assert reader.next() == bytes(10_000)
+
+
+def test_what_follows_a_message() -> None:
+    reader = Messages(b"identity", 100)
+    reader.add(framed(b"abc"))
+    before = reader.has_rest
+    reader.add(b"\0")
+    assert (before, reader.has_rest) == (False, True)
+    with pytest.raises(Failed, match="expected 0 or 1"):
+        Messages(b"identity", 100).add(b"\x02\0\0\0\0")
+
+
+def packed_as(pack: Callable[[bytes], bytes], message: bytes) -> bytes:
+    return b"\x01" + framed(pack(message))[1:]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "deflate"])
-def test_packed_messages_are_unpacked_up_to_the_limit(pack: type) -> None:
-    def sent(size: int) -> bytes:
-        packed: bytes = pack(bytes(size))
-        return b"\x01" + framed(packed)[1:]
+@pytest.mark.parametrize("limit", [1000, SHORT - 1, SHORT, SHORT + 1, 1_000_000])
+def test_packed_messages_and_the_limit(pack: Callable[[bytes], bytes], limit: int) -> None:
+    def unpacked(size: int) -> bytes:
+        reader = Messages(b"gzip", limit)
+        reader.add(packed_as(pack, bytes(size)))
+        message = reader.next()
+        if isinstance(message, Packed):
+            assert size >= SHORT
+            message = message.unpack()
+        assert message is not None
+        return message
 
-    assert Messages(b"gzip", 1000).add(sent(1000)) == [bytes(1000)]
-    with pytest.raises(Failed, match="larger than 1000 bytes"):
-        Messages(b"gzip", 1000).add(sent(1001))
-    with pytest.raises(Failed, match="larger than 1000 bytes"):
-        Messages(b"deflate", 1000).add(sent(500_000))
+    for size in (limit - 1, limit):
+        assert unpacked(size) == bytes(size)
+    for size in (limit + 1, 500_000 + limit):
+        with pytest.raises(Failed, match=f"larger than {limit} bytes") as caught:
+            unpacked(size)
+        assert caught.value.status == "RESOURCE_EXHAUSTED"
+
+
+def test_a_message_unpacks_to_so_much_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_words, "UNPACKED_FREE", 1 << 20)
+    reader = Messages(b"gzip", 1 << 30)
+    reader.add(packed_as(gzip.compress, bytes(1 << 20)))
+    free = reader.next()
+    assert isinstance(free, Packed)
+    assert free.unpack() == bytes(1 << 20)
+    bomb = packed_as(gzip.compress, bytes(100 << 20))
+    reader.add(bomb)
+    message = reader.next()
+    assert isinstance(message, Packed)
+    assert len(message._first) == SHORT  # nothing more is done for it in the loop
+    with pytest.raises(Failed, match="more than 128 times its bytes") as caught:
+        message.unpack()
+    assert caught.value.status == "RESOURCE_EXHAUSTED"
 
 
 @pytest.mark.parametrize(
@@ -114,12 +185,21 @@ def test_packed_messages_are_unpacked_up_to_the_limit(pack: type) -> None:
         (b"gzip", b"no gzip", "not packed right"),
         (b"gzip", gzip.compress(b"abc", mtime=0)[:-1], "cut short"),
         (b"gzip", gzip.compress(b"abc", mtime=0) + b"x", "a tail"),
+        (b"gzip", gzip.compress(bytes(100_000), mtime=0)[:-1], "cut short"),
+        (b"gzip", gzip.compress(bytes(100_000), mtime=0) + b"x", "a tail"),
         (b"identity", gzip.compress(b"abc", mtime=0), "without grpc-encoding"),
     ],
 )
 def test_what_is_packed_wrong(encoding: bytes, message: bytes, text: str) -> None:
+    reader = Messages(encoding, 1 << 20)
+    reader.add(b"\x01" + framed(message)[1:])
     with pytest.raises(Failed, match=text):
-        Messages(encoding, 1000).add(b"\x01" + framed(message)[1:])
+        read_whole(reader)
+
+
+def read_whole(reader: Messages) -> bytes | None:
+    message = reader.next()
+    return message.unpack() if isinstance(message, Packed) else message
 
 
 def test_an_unknown_packing() -> None:
@@ -130,7 +210,7 @@ def test_an_unknown_packing() -> None:
 
 def test_a_message_too_large_is_refused_by_its_length_alone() -> None:
     reader = Messages(b"identity", 1000)
-    assert reader.add(b"\x00\x00\x00") == []
+    assert not reader.add(b"\x00\x00\x00")
     with pytest.raises(Failed, match="larger than 1000 bytes") as caught:
         reader.add(b"\x03\xe9")
     assert caught.value.status == "RESOURCE_EXHAUSTED"
@@ -139,5 +219,6 @@ def test_a_message_too_large_is_refused_by_its_length_alone() -> None:
 def test_a_body_that_ends_in_the_middle() -> None:
     reader = Messages(b"identity", 1000)
     reader.add(framed(b"abc") + b"\x00\x00")
+    assert reader.next() == b"abc"
     with pytest.raises(Failed, match="in the middle"):
         reader.end()

@@ -13,7 +13,6 @@ from farm.protocols.http2 import Http2Connection, Opened
 from farm.protocols.http2_frames import (
     CONTINUATION,
     DATA,
-    END_HEADERS,
     ENHANCE_YOUR_CALM,
     HEADERS,
     PING,
@@ -104,8 +103,8 @@ def test_settings_of_many_windows_cost_what_their_frame_does() -> None:
     server.receive(up_and_down)
     assert server.visits <= 1000  # once each, at the end
     server.visits = 0
-    server.receive(up_and_down, limit=100)
-    assert server.visits <= 100
+    server.receive(up_and_down, limit=80)
+    assert server.visits <= 80 // 8
 
 
 def test_a_wider_first_window_lets_all_go_on() -> None:
@@ -245,26 +244,41 @@ def test_no_more_is_done_at_once_than_the_limit(flood: str) -> None:
         server.visits = 0
         server.receive(limit=64)
         assert 0 < server.spent <= 64 + 64 + 16
-        assert server.visits <= 64
+        assert server.visits <= 64 // 8
         turns += 1
     assert turns >= 10_000 // 64
 
 
-def test_requests_and_long_headers_count_for_more() -> None:
+def test_requests_count_for_more() -> None:
     server = greeted()
-    server.receive(b"".join(request(2 * i + 1) for i in range(100)), limit=64)
-    assert server.open_streams <= 4
+    server.receive(b"".join(request(2 * i + 1) for i in range(100)), limit=160)
+    assert 4 < server.open_streams < 16
     server = greeted()
-    long = ("a", "b" * 10_000)
-    events = server.receive(request(1) + request(3, long) + request(5), limit=64)
-    assert [e.stream for e in events if isinstance(e, Opened)] == [1]
-    assert server.next_cost > 100
-    events = server.receive(limit=1)  # something is done whatever the limit is
-    assert [e.stream for e in events if isinstance(e, Opened)] == [3]
-    block = frame(HEADERS, 0, 7, bytes(10_000)) + frame(CONTINUATION, END_HEADERS, 7, b"a")
-    server.receive(block, limit=64)
-    server.receive(limit=64)
-    assert server.next_cost > 100
+    wholes = b"".join(frame(DATA, 1, 2 * i + 1, b"abc") for i in range(100))
+    server.receive(b"".join(request(2 * i + 1, end=False) for i in range(100)))
+    assert len(server.receive(wholes, limit=160)) == 2 * 20
+
+
+def test_what_takes_longer_than_the_limit_is_read_alone() -> None:
+    server, long = greeted(), ("a", "b" * 10_000)
+    sent = request(1) + request(3, long) + request(5)
+    for stream, alone in ((1, False), (None, False), (3, True), (5, False)):
+        opened = [e.stream for e in server.receive(sent, 160, alone=alone) if isinstance(e, Opened)]
+        assert opened == ([] if stream is None else [stream])
+        sent = b""
+    parts = frame(HEADERS, 0, 7, bytes(10_000)) + frame(CONTINUATION, 0, 7, b"a")
+    server = greeted()
+    assert server.receive(parts, 160, alone=False) == []
+    assert server.spent == 0
+    assert server.busy
+
+
+def test_with_no_work_to_do_bytes_are_kept() -> None:
+    server = greeted()
+    assert server.receive(request(1)[:20], 0) == server.receive(request(1)[20:], 0) == []
+    assert server.busy
+    assert [e.stream for e in server.receive() if isinstance(e, Opened)] == [1]
+    assert not server.busy
 
 
 # Patience
@@ -367,12 +381,12 @@ def test_settings_have_few_parameters() -> None:
 def test_headers_are_bounded_and_joined_once() -> None:
     start, more = frame(HEADERS, 0, 1), frame(CONTINUATION, 0, 1, b"a" * 1000)
     server = greeted()
-    server.receive(start + more * 65)
+    server.receive(start + more * 32)
     with pytest.raises(ConnectionFailed, match="headers without end") as caught:
         server.receive(more)
     assert caught.value.code == ENHANCE_YOUR_CALM
     parts: Any = server._block
-    assert len(parts.parts) == 66  # as they came
+    assert len(parts.parts) == 33  # as they came
     with pytest.raises(ConnectionFailed, match="ask for nothing"):
         greeted().receive(start + frame(CONTINUATION, 0, 1) * 20_000)
 

@@ -33,6 +33,7 @@ class Line:
         self.http2 = greeted()
         self.http2.receive(request(1, end=False))
         self.ended = 0
+        self.turns = 0
 
     def flush_soon(self) -> None:
         pass
@@ -40,6 +41,12 @@ class Line:
     def call_ended(self, stream: int) -> None:
         assert stream == 1
         self.ended += 1
+
+    def overdue(self, call: Call) -> None:
+        call.expire()
+
+    async def turn(self) -> None:
+        self.turns += 1
 
     def said(self) -> bytes:
         return b"".join(self.http2.take())
@@ -109,7 +116,7 @@ async def test_many_for_many() -> None:
 
 @on_loop
 async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http2, "STREAM_WINDOW", 2)  # so that every byte is told
+    monkeypatch.setattr(http2, "HALF_STREAM_WINDOW", 1)  # so that every byte is told
     call, line, _ = begun("/x/Sum")
 
     def told() -> int:
