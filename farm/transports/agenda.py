@@ -36,6 +36,10 @@ class Agenda:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def waits(self, peer: Hashable) -> bool:
+        """Whether something of the peer is not done yet."""
+        return peer in self._waiting
+
     def add(self, peer: Hashable, steps: Steps) -> None:
         """Do this now if there is time in this turn and nothing of the peer waits; else later."""
         waiting = self._waiting.get(peer)
