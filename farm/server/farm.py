@@ -39,7 +39,7 @@ from farm.server.kserve_grpc import KServeGrpc
 from farm.server.kserve_repository import Repository
 from farm.server.mip import MipServer
 from farm.server.mip_address import model_of, read_address
-from farm.server.readers import Readers
+from farm.server.readers import READS_HERE, Readers
 from farm.server.wires import Wires, listen
 from farm.settings import ANY_HOST, Settings
 from farm.transports.connection import (
@@ -248,7 +248,7 @@ class Farm:
         if settings.grpc_tls_cert is not None and settings.grpc_tls_key is not None:
             tls = Tls(settings.grpc_tls_cert, settings.grpc_tls_key)
         server = GrpcServer(
-            KServeGrpc(self.dispatcher, repository),
+            KServeGrpc(self.dispatcher, repository, self._readers or READS_HERE),
             access,
             host=settings.host,
             port=port,
@@ -268,7 +268,11 @@ class Farm:
         for address in self._mip_addresses:
             address = replace(address, model=model_of(address, models, may_come=may_come))
             server = MipServer(
-                self.dispatcher, address, access=access, max_bytes=settings.mip_max_bytes
+                self.dispatcher,
+                address,
+                access=access,
+                max_bytes=settings.mip_max_bytes,
+                readers=self._readers or READS_HERE,
             )
             served[str(await server.start())] = address.model
             self._mip.append(server)
@@ -280,7 +284,9 @@ class Farm:
             self._runs.start()
             self.dispatcher.add_part("experiments", self.experiments.status)
             host, port = self._aepsych_address
-            self._aepsych = AepsychServer(self.experiments, access=access, host=host, port=port)
+            self._aepsych = AepsychServer(
+                self.experiments, access=access, host=host, port=port, readers=self._readers
+            )
             self.connection = replace(self.connection, aepsych=await self._aepsych.start())
 
     async def _close_doors(self, grace_s: float) -> None:
