@@ -23,8 +23,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
 from farm.errors import InvalidInput, Unavailable
 from farm.experiment.events import Event, from_json, to_json
 
@@ -157,12 +155,7 @@ def read_journal(path: Path) -> Iterator[Event]:
 
 
 def _text(event: Event) -> str:
-    data = to_json(event)
-    try:
-        # Twenty times as quick, which counts: no other thread runs meanwhile.
-        return orjson.dumps(data).decode()
-    except TypeError:  # whole numbers of more than 64 bits, or texts that are no Unicode
-        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return json.dumps(to_json(event), separators=(",", ":"), allow_nan=False)
 
 
 def _entries(file: sqlite3.Connection, path: Path) -> Iterator[Event]:

@@ -93,7 +93,7 @@ class Asked(NamedTuple):
     """A whole request: a ping, without its payload, or an inference."""
 
     kind: Kind
-    payload: bytes | bytearray
+    payload: bytes
 
 
 class Fault(NamedTuple):
@@ -160,9 +160,9 @@ class Framer:
         self._size = None
         if len(buffer) == size:
             self._buffer = bytearray()
-            return Asked(Kind.INFERENCE, buffer)  # long ones are not copied
+            return Asked(Kind.INFERENCE, bytes(buffer))
         with memoryview(buffer) as view:
-            payload = bytearray(view[:size])
+            payload = view[:size].tobytes()
         del buffer[:size]
         return Asked(Kind.INFERENCE, payload)
 

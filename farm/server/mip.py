@@ -11,7 +11,6 @@ from farm.server.door import Backend
 from farm.server.listener import BACKLOG
 from farm.server.mip_address import MipAddress, bound
 from farm.server.mip_connection import PATIENCE, Connection, Patience
-from farm.server.readers import READS_HERE, Reads
 from farm.settings import Settings
 from farm.worker.open_files import allow_many_open_files
 
@@ -32,13 +31,8 @@ class MipServer:
         access: Access,
         max_bytes: int = DEFAULTS.mip_max_bytes,
         patience: Patience = PATIENCE,
-        readers: Reads = READS_HERE,
     ) -> None:
-        """address: with the model's name; max_bytes: payload of the largest packet.
-
-        readers: read and write long packets.
-        """
-        self._readers = readers
+        """address: with the model's name; max_bytes: payload of the largest packet."""
         self._access = access
         self.address = address
         self._backend = backend
@@ -69,7 +63,6 @@ class MipServer:
             self._limit,
             self._patience,
             self._connections,
-            self._readers,
         )
 
     def _look(self) -> None:

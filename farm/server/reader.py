@@ -80,17 +80,12 @@ def _carried_out(descriptors: Sequence[int]) -> Any:
     job = frames_in(descriptors[0])
     module, name, encoding, limit, arguments = values.decode(job, BODY)
     function = getattr(importlib.import_module(module), name)
-
-    def whole(argument: Any) -> Any:
-        """Codecs take bytes, not views of a file."""
-        if argument is not BODY:
-            return bytes(argument) if isinstance(argument, memoryview) else argument
+    if BODY in arguments:
         body = bytes(mapped(descriptors[1]))
-        if not encoding:
-            return body
-        return unpacked(body, {b"content-encoding": encoding.encode()}, limit)
-
-    return function(*map(whole, arguments))
+        if encoding:
+            body = unpacked(body, {b"content-encoding": encoding.encode()}, limit)
+        arguments = tuple([body if argument is BODY else argument for argument in arguments])
+    return function(*arguments)
 
 
 if __name__ == "__main__":

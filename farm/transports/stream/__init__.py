@@ -1,1 +1,0 @@
-"""Transport for one machine: messages over a unix-domain socket in the run folder."""
