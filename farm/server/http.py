@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,10 @@ LAST_WORDS_S = 1.0
 SHARE_OF_FILES = 2
 """A connection is an open file, and HTTP may have one of so many: workers, other protocols and
 results need files too."""
+
+ACCEPTED_IN_A_TURN = 4
+"""Connections that are accepted in one turn of the loop. uvloop accepts one from each socket that
+it listens to; at that rate a burst of connections would take as many turns."""
 
 PATIENCE = Patience()
 
@@ -73,9 +78,10 @@ class HttpServer:
         self.connections = connections
         served = Served(self._front, self._held, Turns(loop), connections, self._patience)
         made = partial(Connection, served)
-        self._servers = [await loop.create_server(made, sock=listener, backlog=BACKLOG)]
-        if local is not None:
-            self._servers.append(await loop.create_unix_server(made, sock=local, backlog=BACKLOG))
+        for sock in _several(listener):
+            self._servers.append(await loop.create_server(made, sock=sock, backlog=BACKLOG))
+        for sock in () if local is None else _several(local):
+            self._servers.append(await loop.create_unix_server(made, sock=sock, backlog=BACKLOG))
         host, port = listener.getsockname()[:2]
         return str(host), int(port)
 
@@ -89,6 +95,7 @@ class HttpServer:
             return
         for server in self._servers:
             server.close()
+        self._servers = []
         connections.end()
         await connections.wait_gone(grace_s)
         answering = self._front.cancel()
@@ -99,3 +106,8 @@ class HttpServer:
         connections.close()
         if self._unix is not None:
             self._unix.unlink(missing_ok=True)
+
+
+def _several(listener: socket.socket) -> list[socket.socket]:
+    """Sockets that share the queue of a listening one, which is the first of them."""
+    return [listener, *(listener.dup() for _ in range(ACCEPTED_IN_A_TURN - 1))]

@@ -39,6 +39,10 @@ as short as a byte, and takes some microseconds."""
 REQUEST_STEPS = 32
 """Steps that a whole request counts for."""
 
+LIGHT_BYTES = 16 * 1024
+"""A body up to this long is read through as soon as it is there, in a quarter millisecond. Longer
+ones take their turn one after another, or else many that arrive at once would hold up the rest."""
+
 PASSED_OVER_BYTES = 1 << 20
 """A body that is not wanted is read and thrown away up to this, for the sake of the next request;
 above, the connection ends."""
@@ -111,6 +115,7 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._requests = 0
         self._advancing = False
+        self._queued = False  # for another turn of the loop
         self._heard_all = False  # the client has closed its sending half
         self._sent_ahead = False
         self._wants_input = True  # nothing can be done until the client sends more
@@ -146,7 +151,10 @@ class Connection(asyncio.Protocol):
                 self.transport.abort()
             return
         self._reader.feed(data)
-        self.advance()
+        if self._queued:
+            self._settle()
+        else:
+            self.advance()
 
     def eof_received(self) -> bool:
         """The client sends no more; True: there are answers for it still.
@@ -192,7 +200,13 @@ class Connection(asyncio.Protocol):
 
     def advance_later(self) -> None:
         """Go on in another turn of the loop."""
-        self.served.turns.later(self.advance)
+        if not self._queued:
+            self._queued = True
+            self.served.turns.later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._queued = False
+        self.advance()
 
     def advance(self) -> None:
         """Do what can be done now: read requests, as far as their turn has come."""
@@ -266,8 +280,10 @@ class Connection(asyncio.Protocol):
             exchange.add(part)
             if exchange.answered and exchange.size > PASSED_OVER_BYTES and not self._over:
                 self._linger()
-        if whole:
+        if whole and exchange.size <= LIGHT_BYTES:
             exchange.complete()
+        elif whole:
+            self.served.turns.later(exchange.complete)
         return whole or part is not None
 
     def _open(self, head: Head) -> None:
@@ -366,7 +382,7 @@ class Connection(asyncio.Protocol):
             self.since = now
         elif now - self.since > allowed:
             self._too_late(stage)
-        if self._heard_all and not self._over:
+        if self._heard_all or self.paused:
             self._look_for_reset()
 
     def standing(self) -> tuple[Stage, int, float]:
@@ -402,7 +418,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def _look_for_reset(self) -> None:
-        """Part with a client that has closed, and not only its sending half."""
+        """Part with a client that is gone. Where nothing is read, only this shows it."""
         descriptor = self.transport.get_extra_info("socket").fileno()
         if self._over or descriptor < 0:
             return

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-A_TURN = 4
+A_TURN = 2
 """Steps in one turn of the loop, over all connections. A step is some requests of one connection,
 a quarter millisecond at most; calls of everybody else come between two turns."""
 

@@ -10,11 +10,13 @@ import signal
 import socket
 import struct
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import urllib3
+import uvloop
 
 import farm
 from farm.errors import Unavailable
@@ -22,7 +24,7 @@ from farm.model import Config, Inputs
 from farm.server.access import Access
 from farm.server.app import FrontDoor
 from farm.server.asgi import answer_json
-from farm.server.http import HttpServer
+from farm.server.http import ACCEPTED_IN_A_TURN, HttpServer
 from farm.server.listener import listen_unix
 from farm.server.umbridge import PATHS
 from farm.settings import Settings
@@ -299,3 +301,22 @@ def test_requests_that_are_sent_ahead_are_answered_in_turn() -> None:
         while received.count(b"HTTP/1.1 200 ") < 3 or not received.endswith(b"}"):
             received += connection.recv(10**5)
         assert received.count(b'"models":["slow"]') == 3
+
+
+def test_a_burst_of_connections_is_accepted_in_parts() -> None:
+    async def burst() -> list[int]:
+        server, seen = HttpServer(nothing, port=0), [0]
+        address = await server.start()
+        with contextlib.ExitStack() as stack:
+            for _ in range(40):  # the loop stands still meanwhile
+                stack.enter_context(socket.create_connection(address))
+            assert server.connections is not None
+            while len(server.connections) < 40:
+                await asyncio.sleep(0)
+                seen.append(len(server.connections))
+            await server.stop(0.1)
+        return [after - before for before, after in pairwise(seen)]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        accepted = runner.run(burst())
+    assert max(accepted) == ACCEPTED_IN_A_TURN
