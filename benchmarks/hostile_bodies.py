@@ -125,6 +125,31 @@ def aepsych_tells(target: Target) -> None:
         connection.recv(65536)
 
 
+@cache
+def typed_numbers(count: int) -> bytes:
+    """A ModelInferRequest of numbers that are no raw tensor, as a gRPC message."""
+    from farm.protocols.kserve_grpc import messages
+
+    message = messages()["inference.ModelInferRequest"](model_name="echo")
+    message.inputs.add(name="x", datatype="FP64", shape=[count])
+    message.inputs[0].contents.fp64_contents.extend([0.5] * count)
+    return bytes(message.SerializeToString())
+
+
+def grpc_typed(target: Target) -> None:
+    """48 MiB of typed contents, answered in the same form."""
+    import grpc
+
+    limits = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+    with grpc.insecure_channel(f"{target.host}:{target.grpc_port}", options=limits) as channel:
+        method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        method(
+            typed_numbers(6_000_000),
+            metadata=[("authorization", f"Bearer {target.token}")],
+            timeout=120,
+        )
+
+
 EVALUATE, INFER = "/Evaluate", "/v2/models/echo/infer"
 FARM = "/farm/models/echo/evaluate"
 ECHO_BINARY = (
@@ -166,6 +191,7 @@ CASES: dict[str, Callable[[Target], None]] = {
     "AEPsych, 60 MiB": aepsych,
     "AEPsych, 4 million trials": aepsych_tells,
     "MIP, 720 KB of entries": mip,
+    "gRPC, 48 MiB of typed numbers": grpc_typed,
     "64 MiB answered as JSON": binary_to_json,
     "eight clients, 61 MiB each": at_once(http(EVALUATE, partial(umbridge, 61)), 8),
 }

@@ -220,10 +220,13 @@ class Dispatcher:
         """What the model says of itself for a config, if that is known."""
         if config == EMPTY_CONFIG:
             return self._models.get(model)
-        info = self._descriptions.get((model, config))
-        if info is not None:
+        if info := self._descriptions.get((model, config)):
             self._descriptions.move_to_end((model, config))
         return info
+
+    def calls_open(self) -> int:
+        """How many calls wait for their outcome."""
+        return len(self._waiting)
 
     # For transports: facts
 
@@ -256,7 +259,7 @@ class Dispatcher:
         """A worker is gone, for a reason in words; a second report of the same loss is ignored."""
         if self._workers.pop(worker, None) is None:
             return
-        self._carrier.pop(worker, None)
+        del self._carrier[worker]
         self._scheduler.worker_left(
             worker,
             reason,
@@ -404,15 +407,13 @@ class Dispatcher:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = at
-        self._timer = None
+        self._timer_at, self._timer = at, None
         if at is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer = None
-        self._timer_at = None
+        self._timer = self._timer_at = None
         self._act()
 
     # Life
@@ -451,7 +452,7 @@ class Dispatcher:
         self._carrier.clear()
         for transport in self._transports:
             await transport.close()
-        if self._timer is not None:
+        if self._timer:
             self._timer.cancel()
 
     def give_up(self) -> None:

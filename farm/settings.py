@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 NonFinite = Literal["literal", "null", "error"]
+Transport = Literal["auto", "zmq"]
 
 Auth = Literal["always", "other-users", "remote"]
 
 
 _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
+
+
+ANY_HOST = ("0.0.0.0", "::", "*", "")
+"""Hosts that mean every address of this machine; others reach it by its name."""
 
 
 class SettingsError(ValueError):
@@ -37,6 +42,8 @@ class Settings:
     whoever is not on this machine. allow_origin: origins of web pages that are served although they
     are not farm's own, as behind a proxy: https://hub.example.
     insecure: others may reach MIP's and AEPsych's addresses, although these have no token.
+    transport: how workers and native clients talk to the farm. auto: over a socket in the run
+    folder on its own machine, over ZeroMQ between machines; zmq: always over ZeroMQ.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 when all come from elsewhere.
     mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: what starts them, `{ranks}`
@@ -69,6 +76,7 @@ class Settings:
     auth: Auth = "other-users"
     allow_origin: tuple[str, ...] = ()
     insecure: bool = False
+    transport: Transport = "auto"
     dir: Path = Path("farm-run")
     workers: int = 1
     mpi: int | None = None
@@ -112,7 +120,7 @@ class Settings:
         expect("mpi_launch", not lone, "it to come with mpi, the number of ranks")
         limit = self.time_limit_s
         expect("time_limit_s", limit is None or limit > 0, "a number of seconds above 0")
-        for name, choice in (("non_finite", NonFinite), ("auth", Auth)):
+        for name, choice in (("non_finite", NonFinite), ("auth", Auth), ("transport", Transport)):
             allowed = get_args(choice)
             expect(name, getattr(self, name) in allowed, " or ".join(allowed))
         origins = all(_ORIGIN.fullmatch(origin) for origin in self.allow_origin)
@@ -154,6 +162,7 @@ _EXPECTED: dict[Any, tuple[type, ...]] = {
     "str | None": (str,),
     "Path": (str,),
     "NonFinite": (str,),
+    "Transport": (str,),
     "Auth": (str,),
     "Path | None": (str,),
     "int": (int,),

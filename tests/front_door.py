@@ -81,6 +81,7 @@ def front_door(
     workers: int = 1,
     token: str | None = None,
     settings: Settings | None = None,
+    most_connections: int | None = None,
     **app: Any,
 ) -> Iterator[Door]:
     """A farm with its HTTP door, up for the length of the block."""
@@ -100,6 +101,7 @@ def front_door(
             host=settings.host,
             port=settings.port,
             unix=settings.unix,
+            most_connections=most_connections,
         )
         address = await server.start()
         return Door(address, dispatcher, server, loop, urllib3.PoolManager(maxsize=8))

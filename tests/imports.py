@@ -44,10 +44,12 @@ PURE = (
 )
 
 OF_AN_EXTRA = {
-    "farm/experiment/models": frozenset({"botorch", "gpytorch", "threadpoolctl", "torch"})
+    "farm/experiment/models": frozenset({"botorch", "gpytorch", "threadpoolctl", "torch"}),
+    "farm/transports/zmq": frozenset({"zmq"}),
+    "farm/transports/keys": frozenset({"zmq"}),
 }
-"""Folders that are made with an extra alone, and may import it at their top; others import such a
-folder in functions only."""
+"""Modules whose paths begin so are made with an extra alone, or with what most processes need not
+load, and may import it at their top; others import such a module in functions only."""
 
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "signal", "subprocess", "threading", "time"),

@@ -18,12 +18,14 @@ socket.getaddrinfo("127.0.0.1", 1)  # what it imports, this user may not be able
 os.setgroups([])
 os.setgid({uid})
 os.setuid({uid})
+sock, kept = None, []
 for step in map(eval, sys.stdin):
     answer = b""
     if step[0] == "connect":
         family = socket.AF_UNIX if isinstance(step[1], str) else socket.AF_INET
         if family == socket.AF_INET and ":" in step[1][0]:
             family = socket.AF_INET6
+        kept.append(sock)
         sock = socket.socket(family)
         sock.settimeout(30)
         sock.connect(step[1])
@@ -57,7 +59,7 @@ class Stranger:
         return read
 
     def connect(self, address: tuple[str, int] | str) -> None:
-        """To host and port, or the path of a Unix socket."""
+        """To host and port, or the path of a Unix socket; what was connected before stays so."""
         self._do("connect", address)
 
     def send(self, data: bytes) -> None:

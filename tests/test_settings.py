@@ -78,6 +78,7 @@ def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
             "Path": '"x"',
             "NonFinite": '"null"',
             "Auth": '"remote"',
+            "Transport": '"zmq"',
             "int": "1",
             "float": "1.0",
             "bool": "true",

@@ -19,7 +19,7 @@ from farm.provision.kinds import Plan, read_plan
 from farm.provision.local import WorkersFailed
 from farm.provision.script import job_script
 from farm.server.farm import Farm
-from farm.settings import Auth, Settings, read_settings
+from farm.settings import Auth, Settings, Transport, read_settings
 from farm.transports.connection import is_loopback
 from farm.worker.freed_memory import keep_freed_memory
 
@@ -143,6 +143,14 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     metavar="ORIGIN",
     help="Serve web pages of this origin, such as https://hub.example; repeatable. "
     "[default: farm's own only]",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(get_args(Transport)),
+    default="auto",
+    show_default=True,
+    help="Workers and native clients of this machine talk over a socket in the run folder and "
+    "those of others over ZeroMQ (auto), or all over ZeroMQ.",
 )
 @click.option(
     "--insecure",

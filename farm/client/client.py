@@ -17,7 +17,7 @@ from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.transports.connection import read_connection
 from farm.transports.http_client import HttpLine
 from farm.transports.line import Line, as_it_is, submit
-from farm.transports.zmq_client import ZmqLine
+from farm.transports.native_client import NativeLine
 
 RUN_FOLDER = Path("farm-run")
 """Where `farm serve` keeps its connection file unless told otherwise."""
@@ -79,11 +79,11 @@ def _default_target() -> str | Path:
     )
 
 
-def _native_line(path: Path) -> ZmqLine:
+def _native_line(path: Path) -> NativeLine:
     connection = read_connection(path)
     if connection.host != socket.gethostname() or _lives(connection.pid):
-        return ZmqLine(connection, lost_after_s=LOST_AFTER_S)
-    line = ZmqLine(connection, answer_s=GONE_S)
+        return NativeLine(connection, lost_after_s=LOST_AFTER_S)
+    line = NativeLine(connection, answer_s=GONE_S)
     try:
         line.names()
     except Unavailable:
@@ -93,7 +93,7 @@ def _native_line(path: Path) -> ZmqLine:
         ) from None
     line.close()
     # The process has another number where we are, as in a container.
-    return ZmqLine(connection, lost_after_s=LOST_AFTER_S)
+    return NativeLine(connection, lost_after_s=LOST_AFTER_S)
 
 
 def _lives(pid: int) -> bool:

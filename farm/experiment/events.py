@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -101,6 +101,28 @@ class Told(Event):
         """Which trials are modelled, shape (n,)."""
         finite: Array = np.asarray(np.isfinite(self.outcomes).all(axis=1))
         return finite if self.model_data else np.zeros_like(finite)
+
+    def in_pieces(self, most: int) -> tuple[Told, ...]:
+        """The same trials as events of at most `most` of them; of no trials there is no event."""
+        count = len(self.points)
+        if count <= most:
+            return (self,) if count else ()
+        return tuple([self._piece(first, first + most) for first in range(0, count, most)])
+
+    def _piece(self, first: int, end: int) -> Told:
+        extra = {
+            key: value[first:end]
+            if isinstance(value, list) and len(value) == len(self.ids)
+            else value
+            for key, value in self.extra.items()
+        }
+        return replace(
+            self,
+            points=self.points[first:end],
+            outcomes=self.outcomes[first:end],
+            ids=self.ids[first:end],
+            extra=extra,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -33,6 +33,9 @@ OnRun = Callable[[RunCommand, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Carries out a command for the closed loop, given also what the experiment knows of it, and gives
 the answer. Raises FarmError."""
 
+A_FEW_EVENTS = 3
+"""Events of one step that are applied in one turn of the event loop."""
+
 SHOWN = 20
 """Experiments that the status of a server shows."""
 
@@ -106,7 +109,7 @@ class Experiments:
                 await held.enter_async_context(self.turn(turn))
             number = turn if turn is not None else session.current
             step = await self._take(session, number, lambda: session.receive(request, time.time()))
-            while step.work is not None:
+            while step.work is not None or step.slow is not None:
                 assert number is not None, "who has work has an experiment"
                 step = await self._work(session, number, step)
             if step.run is not None:
@@ -161,9 +164,13 @@ class Experiments:
 
     async def _work(self, session: Session, number: int, step: Step) -> Step:
         work, then = step.work, step.then
-        assert work is not None
         assert then is not None
-        result = await self.perform(number, work)
+        result: Any
+        if step.slow is not None:
+            result = await asyncio.to_thread(step.slow)
+        else:
+            assert work is not None
+            result = await self.perform(number, work)
         return await self._take(session, number, lambda: then(result, time.time()))
 
     async def _run(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -221,6 +228,8 @@ class Experiments:
                 self._changed[number] += 1
                 for event in step.events:
                     applied(self.experiments, event)
+                    if len(step.events) > A_FEW_EVENTS:  # of a long tell: others have their turn
+                        await asyncio.sleep(0)
                 for event in step.events:
                     if isinstance(event, SetUp):
                         self._make_ready(event.experiment)

@@ -23,6 +23,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
+
 from farm.errors import InvalidInput, Unavailable
 from farm.experiment.events import Event, from_json, to_json
 
@@ -155,7 +157,12 @@ def read_journal(path: Path) -> Iterator[Event]:
 
 
 def _text(event: Event) -> str:
-    return json.dumps(to_json(event), separators=(",", ":"), allow_nan=False)
+    data = to_json(event)
+    try:
+        # Twenty times as quick, which counts: no other thread runs meanwhile.
+        return orjson.dumps(data).decode()
+    except TypeError:  # whole numbers of more than 64 bits, or texts that are no Unicode
+        return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def _entries(file: sqlite3.Connection, path: Path) -> Iterator[Event]:

@@ -140,6 +140,13 @@ def read_tell(experiment: Experiment, message: Mapping[str, Any]) -> Trials:
     return Trials(points, outcomes, flag(message, "model_data", True), extra)
 
 
+def most_trials(message: Mapping[str, Any]) -> int:
+    """How many trials a tell has at most, told by the longest list in it."""
+    values = [message.get("config"), message.get("outcome")]
+    lists = [*values, *[v for of in values if isinstance(of, Mapping) for v in of.values()]]
+    return max([len(value) for value in lists if isinstance(value, list)], default=0)
+
+
 def _all_are(value: float | str | None, column: Any) -> bool:
     """Whether the column, of one trial or stimulus each, says nothing but this value."""
     if isinstance(column, list):

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 from uuid import NAMESPACE_OID, uuid5
 
@@ -32,6 +33,11 @@ MAX_POINTS = 10_000
 """Of one ask. An answer of more than about 100 is already too long for the Python client."""
 MAX_NUMBERS = 1_000_000
 """Of the points of one ask: the answer has 20 MB, and others wait a second while it is written."""
+
+LONG_TELL = 2_000
+"""Trials of a tell from which on it is read in a thread."""
+TRIALS_AN_EVENT = 10_000
+"""More of one tell are several events, so that none of them takes long to write and to apply."""
 
 LONGEST_NOTES = 2000
 """Bytes of the notes in `info`: of the whole answer the Python client reads 4096."""
@@ -78,6 +84,7 @@ class Step:
     answer: the answer, if there is nothing more to do. A status command's answer is what the
     experiment knows; whoever runs the loop may add to it.
     work, then: work to be done, and what to do with its result (and the time when it is there).
+    slow: a function for a thread, in the place of work.
     run: a command for the loop. close: the connection ends after the answer.
     current: the session's experiment from now on; `Session.took` sees to that.
     """
@@ -85,7 +92,8 @@ class Step:
     events: tuple[Event, ...] = ()
     answer: Mapping[str, Any] | None = None
     work: Work | None = None
-    then: Callable[[Generated | Answered, float], Step] | None = None
+    then: Callable[[Any, float], Step] | None = None
+    slow: Callable[[], Any] | None = None
     run: RunCommand | None = None
     close: bool = False
     current: int | None = None
@@ -274,19 +282,23 @@ def _points_answer(experiment: Experiment, points: Array, finished: bool) -> dic
 def _tell(
     experiment: Experiment, message: Mapping[str, Any], beside: Mapping[str, Any], now: float
 ) -> Step:
-    trials = messages.read_tell(experiment, message)
-    event = Told(
-        experiment=experiment.number,
-        time=now,
-        points=trials.points,
-        outcomes=trials.outcomes,
-        ids=experiment.match(trials.points),
-        model_data=trials.model_data,
-        extra={**beside, **trials.extra},
-    )
-    added = int(event.modelled.sum())
-    answer = {"trials_recorded": len(event.points), "model_data_added": added}
-    return Step(events=(event,) if len(event.points) else (), answer=answer)
+    def told(trials: messages.Trials, now: float) -> Step:
+        event = Told(
+            experiment=experiment.number,
+            time=now,
+            points=trials.points,
+            outcomes=trials.outcomes,
+            ids=experiment.match(trials.points),
+            model_data=trials.model_data,
+            extra={**beside, **trials.extra},
+        )
+        added = int(event.modelled.sum())
+        answer = {"trials_recorded": len(event.points), "model_data_added": added}
+        return Step(events=event.in_pieces(TRIALS_AN_EVENT), answer=answer)
+
+    if messages.most_trials(message) > LONG_TELL:
+        return Step(slow=partial(messages.read_tell, experiment, message), then=told)
+    return told(messages.read_tell(experiment, message), now)
 
 
 def _query(experiment: Experiment, message: Mapping[str, Any]) -> Step:

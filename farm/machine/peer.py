@@ -96,10 +96,10 @@ class Owners:
 
     def peer(self, transport: Any) -> Peer:
         """The other end of an accepted connection; transport: asyncio's, or one like it."""
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family == getattr(socket, "AF_UNIX", None):
-            return Peer(UNIX, self._known(_unix_owner(sock)))
-        theirs, ours = (transport.get_extra_info(name) for name in ("peername", "sockname"))
+        ours = transport.get_extra_info("sockname")
+        if isinstance(ours, str | bytes):  # a path
+            return Peer(UNIX, self._known(_unix_owner(transport.get_extra_info("socket"))))
+        theirs = transport.get_extra_info("peername")
         if not theirs or not ours:
             return Peer("")  # it has left already
         return Peer(str(theirs[0]), self._known(self._tcp_owner(theirs, ours)))

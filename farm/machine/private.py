@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Collection
 from fnmatch import fnmatch
 from pathlib import Path
@@ -62,3 +63,9 @@ def _narrow(folder: Path) -> None:
         with contextlib.suppress(OSError):  # somebody else's, or gone by now
             if not path.is_symlink():
                 path.chmod(path.stat().st_mode & 0o777 & ~OTHERS)
+
+
+def short_folder() -> str:
+    """Where a socket file may lie: its whole path has to be shorter than 108 bytes."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) < 80 else "/tmp"

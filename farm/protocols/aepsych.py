@@ -14,7 +14,7 @@ from typing import Any
 
 from farm.errors import InvalidInput, InvalidRequest
 from farm.protocols.json_numbers import kind_of
-from farm.protocols.json_stream import Garbage, JsonObjects
+from farm.protocols.json_stream import Garbage, JsonObjects, Long
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Longer requests are refused."""
@@ -56,15 +56,16 @@ class Fault:
 
 
 class Framer:
-    """Requests out of a stream of bytes, however it is cut. limit: bytes of one request.
+    """Requests out of a stream of bytes, however it is cut.
 
+    limit: bytes of one request; long_bytes: those of a request that is not read here.
     What is no request is answered, and the next one is read. But nothing is read of a stream that
     begins with a capital letter, as HTTP's requests do: a web page can make its reader's browser
     send one here, with an object for a body.
     """
 
-    def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
-        self._objects = JsonObjects(limit)
+    def __init__(self, limit: int = MAX_MESSAGE_BYTES, long_bytes: int | None = None) -> None:
+        self._objects = JsonObjects(limit, long_bytes)
         self._is_first = True
         self._ended = False
 
@@ -79,16 +80,31 @@ class Framer:
 
     def next(self) -> Request | Fault | None:
         """The next request, or what stood there instead; None: more bytes are needed."""
-        if self._ended or (value := self._objects.next()) is None:
+        found = self.next_or_long()
+        assert not isinstance(found, Long), "none is, unless asked for"
+        return found
+
+    def next_or_long(self) -> Request | Long | Fault | None:
+        """The same; a long request is given as it is, for `read_object` and `read_value`."""
+        if self._ended or (value := self._objects.next_or_long()) is None:
             return None
         is_first, self._is_first = self._is_first, False
+        if isinstance(value, Long):
+            return value
         if isinstance(value, Garbage):
             self._ended = value.close or (is_first and value.text[:1].isupper())
             return Fault(value.error.message, value.text, self._ended)
-        try:
-            return request_of(value)
-        except InvalidRequest as error:
-            return Fault(error.message, value)
+        return read_value(value)
+
+
+def read_value(value: dict[str, Any] | Garbage) -> Request | Fault:
+    """What an object of the stream, or what stood in its place, says."""
+    if isinstance(value, Garbage):
+        return Fault(value.error.message, value.text, value.close)
+    try:
+        return request_of(value)
+    except InvalidRequest as error:
+        return Fault(error.message, value)
 
 
 def request_of(whole: Mapping[str, Any]) -> Request:

@@ -102,19 +102,39 @@ class Garbage:
     close: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Long:
+    """A long object that is all there and not read yet: `read_object` does that."""
+
+    text: bytes | bytearray
+
+
+def read_object(whole: bytes) -> dict[str, Any] | Garbage:
+    """The object that a complete text is, or garbage: its end is known."""
+    try:
+        value = json_numbers.parse(whole)
+    except InvalidRequest as error:  # such as text that is not UTF-8, or a number too large
+        reason = error.message.removeprefix("the body is not JSON: ")
+        return Garbage(InvalidRequest(f"the message is not JSON: {reason}"), _shown(whole))
+    return dict(value)
+
+
 class _Broken(Exception):
     """The text can become no object."""
 
 
 class JsonObjects:
-    """The objects in a stream, in order. limit: bytes of one object.
+    """The objects in a stream, in order.
+
+    limit: bytes of one object; long_bytes: those of an object that is not read here.
 
     Between objects stand whitespace, byte order marks or nothing. After garbage the rest of its
     line is dropped, and what is there of further lines that begin no object.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, long_bytes: int | None = None) -> None:
         self._limit = limit
+        self._long = limit if long_bytes is None else long_bytes
         self._entries, self._members = _runs()
         self._buffer = bytearray()
         self._begin()
@@ -132,6 +152,12 @@ class JsonObjects:
 
     def next(self) -> dict[str, Any] | Garbage | None:
         """The next object, or what stood there instead; None: more bytes are needed."""
+        found = self.next_or_long()
+        assert not isinstance(found, Long), "none is, unless asked for"
+        return found
+
+    def next_or_long(self) -> dict[str, Any] | Long | Garbage | None:
+        """The same; a long object is given as it is."""
         if not self._open and not self._start():
             return None
         try:
@@ -143,20 +169,12 @@ class JsonObjects:
                 return Garbage(InvalidRequest(too_long), "", close=True)
             if not complete:
                 return None
-            whole = bytes(self._buffer[: self._at])
         except _Broken as broken:
             return self._garbage(InvalidRequest(f"the message is not JSON: {broken}"))
-        try:
-            value = json_numbers.parse(whole)
-        except InvalidRequest as error:
-            # Such as text that is not UTF-8, or a number too large. Its end is known.
-            del self._buffer[: self._at]
-            self._begin()
-            reason = error.message.removeprefix("the body is not JSON: ")
-            return Garbage(InvalidRequest(f"the message is not JSON: {reason}"), _shown(whole))
-        del self._buffer[: self._at]
+        whole, self._buffer = self._buffer, self._buffer[self._at :]
+        del whole[self._at :]  # a long one is not copied
         self._begin()
-        return dict(value)
+        return Long(whole) if len(whole) > self._long else read_object(bytes(whole))
 
     @property
     def begun(self) -> bool:

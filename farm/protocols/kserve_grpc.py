@@ -57,6 +57,12 @@ FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Where typed values of a datatype are; those without a field travel raw only."""
 
+LENGTH_DELIMITED, RAW_INPUT_CONTENTS = 2, 7
+"""A type of protobuf's wire, and the number of a field of ModelInferRequest."""
+
+QUICK_BYTES, QUICK_FIELDS, QUICK_RAW_BYTES = 32 * 1024, 1000, 16 << 20
+"""What a request may hold beside raw numbers, and of these, to be read in some milliseconds."""
+
 FINAL_RESPONSE = "triton_final_response"
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 
@@ -123,6 +129,53 @@ def encode(name: str, values: Mapping[str, Any]) -> bytes:
 
 
 # Requests
+
+
+def is_quick(body: bytes) -> bool:
+    """Whether a long ModelInferRequest is little beside raw numbers, which nobody looks at."""
+    at, rest, fields, end = 0, 0, 0, len(body)
+    texts = False
+    while at < end:
+        tag, at = _varint(body, at)
+        if tag & 7 != LENGTH_DELIMITED:
+            return False  # there is no such field
+        size, at = _varint(body, at)
+        fields += 1
+        if tag >> 3 != RAW_INPUT_CONTENTS:
+            rest += size
+            if rest > QUICK_BYTES:
+                return False
+            texts = texts or b"BYTES" in body[at : at + size]  # which are cut one by one
+        if fields > QUICK_FIELDS:
+            return False
+        at += size
+    return end <= QUICK_RAW_BYTES and not texts
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """A number at a position, and where it ends; a large one where there is none."""
+    value = shift = 0
+    while at < len(body) and shift < 64:
+        byte = body[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    return len(body), len(body)
+
+
+def decode_streamed(body: bytes) -> tuple[str, str, InferRequest | FarmError, bool]:
+    """Model, id and request of a message of ModelStreamInfer, and whether its tensors are raw.
+
+    An error stands in the place of the request. Raises InvalidRequest for no message at all.
+    """
+    message = decode("inference.ModelInferRequest", body)
+    try:
+        request, raw = infer_request(message)
+    except FarmError as error:
+        return message.model_name, message.id, error, False
+    return message.model_name, message.id, request, raw
 
 
 def decode_infer(body: bytes) -> tuple[InferRequest, bool]:
@@ -216,7 +269,7 @@ def parameters_of(given: Any) -> Parameters:
 
 
 def encode_infer(
-    wish: Wish, outputs: Sequence[Array], *, raw: bool, lead: tuple[int, ...] = ()
+    wish: Wish, outputs: Sequence[Array], raw: bool, lead: tuple[int, ...] = ()
 ) -> bytes:
     """The ModelInferResponse for a model's outputs. Raises InvalidInput for what BYTES cannot hold.
 
@@ -230,7 +283,6 @@ def encode_infer(
 def encode_streamed(
     wish: Wish,
     outputs: Sequence[Array] | None,
-    *,
     raw: bool,
     final: bool,
     lead: tuple[int, ...] = (),

@@ -93,7 +93,7 @@ class Asked(NamedTuple):
     """A whole request: a ping, without its payload, or an inference."""
 
     kind: Kind
-    payload: bytes
+    payload: bytes | bytearray
 
 
 class Fault(NamedTuple):
@@ -160,9 +160,9 @@ class Framer:
         self._size = None
         if len(buffer) == size:
             self._buffer = bytearray()
-            return Asked(Kind.INFERENCE, bytes(buffer))
+            return Asked(Kind.INFERENCE, buffer)  # long ones are not copied
         with memoryview(buffer) as view:
-            payload = view[:size].tobytes()
+            payload = bytearray(view[:size])
         del buffer[:size]
         return Asked(Kind.INFERENCE, payload)
 

@@ -58,6 +58,14 @@ class Value(NamedTuple):
 # The server's half
 
 
+def values_in(payload: bytes | bytearray) -> int:
+    """How many values a payload announces, 0 if it does not say."""
+    if len(payload) < COUNTS.size:
+        return 0
+    n_inputs, _, rows = COUNTS.unpack_from(payload)
+    return int(n_inputs * rows)
+
+
 def decode_call(payload: bytes, info: ModelInfo) -> Call:
     """The call that an inference asks of this model; entries are its rows, one has no batch axis.
 

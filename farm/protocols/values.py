@@ -18,9 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
+from farm.call import Array, Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError, InvalidInput, error_named
-from farm.protocols import graphpipe_tensors, kserve, points, points_batches, umbridge
+from farm.protocols import (
+    graphpipe_tensors,
+    json_stream,
+    kserve,
+    points,
+    points_batches,
+    umbridge,
+)
 from farm.protocols.json_numbers import NonFinite
 from farm.protocols.wire_arrays import INLINE_BYTES, ArrayWriter, Buffer, array_at
 
@@ -33,6 +40,11 @@ MOST_DEPTH = 150
 LONG_TEXT = 16 * 1024
 """Characters from which a text travels as an array."""
 
+LONG_LIST = 32
+"""Numbers in a list from which they travel as an array."""
+
+LIST_STEP = 16 * 1024
+
 KINDS: Mapping[str, type[Any]] = {
     f"{kind.__module__.removeprefix('farm.')}.{kind.__name__}": kind
     for kind in (
@@ -40,7 +52,7 @@ KINDS: Mapping[str, type[Any]] = {
         *(umbridge.Question, umbridge.Endpoint),
         *(kserve.InferInput, kserve.RequestedOutput, kserve.InferRequest),
         *(kserve.Wish, kserve.WishedOutput),
-        *(points.Form, points_batches.Batches),
+        *(points.Form, points_batches.Batches, json_stream.Garbage),
     )
 }
 """The classes that travel: frozen dataclasses, named tuples and enums, each by its fields."""
@@ -105,8 +117,33 @@ class _Writer(ArrayWriter):
             if not all(type(key) is str for key in value):
                 raise TypeError("a mapping whose keys are no texts does not travel")
             return {key: self.plain(part, depth + 1) for key, part in value.items()}
+        if type(value) is list and len(value) > LONG_LIST:
+            numbers = _numbers(value)
+            if numbers is not None:
+                return ["n", self.put(numbers)]
         tag, parts = _parts_of(value)
         return [tag, *[self.plain(part, depth + 1) for part in parts]]
+
+
+def _numbers(value: list[Any]) -> Array | None:
+    """A list that is all floats, or all whole numbers of 64 bits, as an array; else None."""
+    kinds = set(map(type, value))
+    if kinds == {float}:
+        return np.array(value, np.float64)
+    if kinds == {int}:
+        try:
+            return np.array(value, np.int64)
+        except OverflowError:
+            return None
+    return None
+
+
+def _listed(numbers: Array) -> list[Any]:
+    """The list again, in steps between which other threads may run."""
+    found: list[Any] = []
+    for at in range(0, len(numbers), LIST_STEP):
+        found.extend(numbers[at : at + LIST_STEP].tolist())
+    return found
 
 
 def _parts_of(value: Any) -> tuple[str, Iterable[Any]]:
@@ -145,6 +182,8 @@ def _value(data: Any, frames: Sequence[Buffer], body: object) -> Any:
         return body
     if tag == "a":
         return array_at(frames, 0, parts[0])
+    if tag == "n":
+        return _listed(array_at(frames, 0, parts[0]))
     if tag in ("b", "s"):
         raw = array_at(frames, 0, parts[0])
         if tag == "s":

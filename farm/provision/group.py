@@ -15,8 +15,7 @@ from farm.provision.child import Child, in_words, python
 from farm.provision.rank_lines import VARIABLE, RankLines
 from farm.provision.record import Running
 from farm.provision.stops import ProcessStops
-from farm.worker.group import EXIT_STUCK
-from farm.worker.mpi import WorldError, launcher_path
+from farm.worker.mpi import EXIT_STUCK, WorldError, launcher_path
 
 NOTICE_WITHIN_S = 3.0
 """A launcher whose ranks were killed has this long to end by itself."""

@@ -23,7 +23,8 @@ from farm.provision.child import Child, OutOfMemory
 from farm.provision.devices import cpus_here
 from farm.provision.group import Group, Launch
 from farm.transports.connection import Connection, read_worker_connection
-from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter
+from farm.transports.reporter import Reporter
+from farm.transports.worker_host import EXIT_ORPHANED
 from farm.worker.load import most_servers
 from farm.worker.mpi import WorldError, check_installed
 from farm.worker.open_files import allow_many_open_files

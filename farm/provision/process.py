@@ -27,7 +27,7 @@ from farm.model import Model
 from farm.provision import allocation
 from farm.provision.record import RunRecord
 from farm.transports.connection import read_worker_connection
-from farm.transports.zmq_worker import EXIT_ORPHANED, WorkerHost
+from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
 from farm.worker.freed_memory import keep_freed_memory
 from farm.worker.load import LoadError, load_models
 from farm.worker.run import OnStart, Runner

@@ -30,7 +30,6 @@ from farm.provision.process import (
 from farm.provision.rank_lines import VARIABLE, Lifeline, Talk
 from farm.worker.group import (
     EXIT_RANK_LOST,
-    EXIT_STUCK,
     LOOK_EVERY_S,
     GroupModel,
     Hub,
@@ -38,7 +37,7 @@ from farm.worker.group import (
     Member,
 )
 from farm.worker.load import LoadError, load_models
-from farm.worker.mpi import WorldError, join_world, told_size
+from farm.worker.mpi import EXIT_STUCK, WorldError, join_world, told_size
 
 DRAIN_AFTER_S = 1.5 * LOOK_EVERY_S
 """When a rank dies `srun -K` sends SIGTERM to the others, and the hub sees within LOOK_EVERY_S that

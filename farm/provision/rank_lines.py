@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from farm.worker.group import short_folder
+from farm.machine.private import short_folder
 
 VARIABLE = "FARM_SUPERVISOR"
 """The environment variable with the supervisor's address: SECRET@HOST:PORT or SECRET@PATH."""

@@ -71,7 +71,7 @@ class Access:
 
         A Unix socket's file is the user's alone, so it is open to them whatever `auth` says.
         """
-        if self._token is None or self._trusts(peer):
+        if self._token is None or self.trusts(peer):
             return None
         if peer.host == UNIX and (peer.uid is None or self._owners.is_own(peer)):
             return None
@@ -88,7 +88,7 @@ class Access:
         if b"origin" in headers or b"sec-fetch-site" in headers:
             self._check_page(headers)
         user, password = _credentials(headers.get(b"authorization", b""))
-        if self._token is None or (self._trusts(peer) and _is_direct(peer, headers)):
+        if self._token is None or (self.trusts(peer) and _is_direct(peer, headers)):
             return user
         if hmac.compare_digest(password, self._token):
             return user
@@ -104,7 +104,8 @@ class Access:
             headers=((b"www-authenticate", b'Basic realm="farm", charset="UTF-8"'),),
         )
 
-    def _trusts(self, peer: Peer) -> bool:
+    def trusts(self, peer: Peer) -> bool:
+        """Whether the peer needs no token, unless it asks for somebody else."""
         if self.auth == "other-users":
             return self._owners.is_own(peer)
         return self.auth == "remote" and (peer.host == UNIX or _is_loopback(peer.host))

@@ -19,11 +19,16 @@ from farm.protocols.aepsych import (
     Request,
     encode_answer,
     encode_error,
+    read_value,
 )
+from farm.protocols.json_stream import Long, read_object
 from farm.server.access import Access
 from farm.server.address import read_host_port, shown
+from farm.server.body import HEAVY_BYTES
 from farm.server.door import INTERNAL_ERROR
 from farm.server.listener import BACKLOG, listen
+from farm.server.readers import READS_HERE, Mistake, Readers, Reads
+from farm.server.reading import carried_out
 from farm.settings import Auth
 from farm.worker.open_files import allow_many_open_files
 
@@ -81,9 +86,15 @@ class AepsychServer:
         host: str = "127.0.0.1",
         port: int = 5555,
         max_bytes: int = MAX_MESSAGE_BYTES,
+        readers: Reads | None = None,
         patience: Patience = PATIENCE,
     ) -> None:
-        """port: 0 picks a free one; max_bytes: of the largest message."""
+        """port: 0 picks a free one; max_bytes: of the largest message.
+
+        readers: read long messages; None: processes of this server's own.
+        """
+        self._own_readers = Readers() if readers is None else None
+        self._readers = readers or self._own_readers or READS_HERE
         self._experiments = experiments
         self._access = access
         self._host = host
@@ -112,7 +123,8 @@ class AepsychServer:
         if self._server is None:  # it came as the server stopped
             writer.transport.abort()
             return
-        client = _Client(self._experiments, reader, writer, Framer(self._limit), self._patience)
+        framer = Framer(self._limit, HEAVY_BYTES)
+        client = _Client(self._experiments, reader, writer, framer, self._patience, self._readers)
         refused = self._access.refusal(self._access.peer(writer))
         task = asyncio.current_task()
         assert task is not None
@@ -140,6 +152,8 @@ class AepsychServer:
             client.abort()
             task.cancel()
         await self._all_gone(LAST_WORDS_S)
+        if self._own_readers is not None:
+            self._own_readers.stop()
 
     async def _all_gone(self, limit_s: float) -> None:
         if self._clients:
@@ -156,7 +170,9 @@ class _Client:
         writer: asyncio.StreamWriter,
         framer: Framer,
         patience: Patience,
+        readers: Reads,
     ) -> None:
+        self._readers = readers
         self.busy = False
         self.last = False
         self._experiments = experiments
@@ -191,9 +207,9 @@ class _Client:
         """Cut off."""
         self._writer.transport.abort()
 
-    async def _next(self) -> Request | Fault | None:
+    async def _next(self) -> Request | Long | Fault | None:
         """The next request, or what stood there instead; None: the client sends no more."""
-        while (request := self._framer.next()) is None:
+        while (request := self._framer.next_or_long()) is None:
             limit_s = self._patience.message_s if self._framer.begun else None
             async with asyncio.timeout(limit_s):
                 data = await self._reader.read(AT_ONCE)
@@ -202,7 +218,24 @@ class _Client:
             self._framer.feed(data)
         return request
 
-    async def _answer(self, request: Request | Fault) -> bytes:
+    async def _read(self, long: Long) -> Request | Fault:
+        """A long request, which is read elsewhere."""
+        peer = self._writer.get_extra_info("peername")
+        client = str(peer[0]) if isinstance(peer, tuple) else "unix"
+        try:
+            value = await carried_out(self._readers, read_object, long.text, client=client)
+        except FarmError as error:
+            return Fault(error.message, None)
+        except asyncio.CancelledError:
+            return Fault(STOPPED, None, close=True)
+        except Mistake as error:
+            logger.error("reading a long request", exc_info=error)
+            return Fault(INTERNAL_ERROR, None)
+        return read_value(value)
+
+    async def _answer(self, request: Request | Long | Fault) -> bytes:
+        if isinstance(request, Long):
+            request = await self._read(request)
         if isinstance(request, Fault):
             self.last = self.last or request.close
             return encode_error(request.error, request.received)

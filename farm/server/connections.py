@@ -14,14 +14,18 @@ LOOK_EVERY_S = 1.0
 """How often connections are looked after; times are kept as exactly as that."""
 
 CLOSED_AT_ONCE = 16
-"""The part of the idle connections that is closed when there are too many: finding them takes a
+"""The part of the spare connections that is closed when there are too many: finding them takes a
 look at each, which nobody should pay for every single connection."""
 
 
 class Watched(Protocol):
-    """A connection. since: the time from which it has been in its present state."""
+    """A connection. since: the time from which it has been in its present state.
+
+    let_in: its client needs no token, or has shown it.
+    """
 
     since: float
+    let_in: bool
 
     @property
     def owes_nothing(self) -> bool:
@@ -46,8 +50,9 @@ class Watched(Protocol):
 class Connections:
     """The connections that are there. most: how many there may be.
 
-    Where a new one is too many, those that have been idle for longest are closed; where none is
-    idle, the new one is turned away.
+    Where a new one is too many, those whose clients have not been let in are closed, whatever they
+    do, and otherwise those that are idle: of either kind the oldest. Where there are none, the new
+    one is turned away. So whoever has no token does not keep out those who have it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
@@ -81,12 +86,14 @@ class Connections:
     def _has_room(self, new: Watched) -> bool:
         if self._all_busy:
             return False
-        idle = [one for one in self._all if one.owes_nothing and one is not new]
-        idle.sort(key=lambda one: one.since)
-        for one in idle[: 1 + len(idle) // CLOSED_AT_ONCE]:
+        others = [one for one in self._all if one is not new]
+        spare = [one for one in others if not one.let_in]
+        spare = spare or [one for one in others if one.owes_nothing]
+        spare.sort(key=lambda one: one.since)
+        for one in spare[: 1 + len(spare) // CLOSED_AT_ONCE]:
             one.abort()
-        self._all_busy = not idle
-        return bool(idle)
+        self._all_busy = not spare
+        return bool(spare)
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)

@@ -107,6 +107,7 @@ class Exchange:
         head, connection = self.head, self._connection
         try:
             self._user = access.user(connection.peer, head.headers)
+            connection.let_in = True
             expectation = head.headers.get(b"expect")
             if expectation is not None and expectation.lower() != b"100-continue":
                 raise Refused(417, "InvalidInput", "an expectation other than 100-continue")

@@ -39,27 +39,21 @@ from farm.server.kserve_grpc import KServeGrpc
 from farm.server.kserve_repository import Repository
 from farm.server.mip import MipServer
 from farm.server.mip_address import model_of, read_address
-from farm.server.readers import Readers
-from farm.settings import Settings
+from farm.server.readers import READS_HERE, Readers
+from farm.server.wires import Wires, listen
+from farm.settings import ANY_HOST, Settings
 from farm.transports.connection import (
     CLIENTS_FILE,
     WORKERS_FILE,
     Connection,
-    is_loopback,
-    new_token,
     read_connection,
     write_connection,
 )
 from farm.transports.dask import DaskTransport
-from farm.transports.keys import forget_secret, keep_secret, predecessor
 from farm.transports.local import LocalTransport
 from farm.transports.peers import Peers
-from farm.transports.zmq import ZmqListener
 
 log = logging.getLogger(__name__)
-
-ANY_HOST = ("0.0.0.0", "::", "*", "")
-"""Hosts that mean every address of this machine; others reach it by its name."""
 
 RUN_FOLDER = ("farm.*", ".farm.*", "workers.*", "logs", "jobs", "experiments.db*")
 """What farms have made in their run folders; one with other things in it is not farm's alone."""
@@ -116,6 +110,7 @@ class Farm:
         # Set while it runs.
         self.connection = Connection("")
         self.dispatcher: Dispatcher
+        self._wires: Wires
         self._workers: local.Workers | None = None
         self._dask: DaskTransport | None = None
         self._readers: Readers | None = None
@@ -157,8 +152,10 @@ class Farm:
         if settings.dask is not None:  # first, as it may be refused and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
             transports.append(self._dask)
-        zmq = self._listen()
-        transports.append(Peers(zmq))
+        reach = self._plan.host if self._plan else ""
+        self._wires = wires = listen(settings, elastic=self._plan is not None, reach=reach)
+        self.connection = wires.for_clients
+        transports.append(Peers(*wires.listeners))
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(
@@ -168,10 +165,10 @@ class Farm:
             retries=settings.retries,
         )
         self.dispatcher.start()
-        write_connection(self._workers_file, self._workers_connection)
+        write_connection(self._workers_file, wires.for_workers)
         write_connection(self.connection_file, self.connection)
         if self._elastic is not None:
-            keep_secret(settings.dir, zmq.keys)
+            wires.keep()
             self._elastic.start(self.dispatcher)
         if self._models and settings.workers:
             self._start_workers()
@@ -179,47 +176,6 @@ class Farm:
             await self._first_worker()
         if self._with_doors:
             await self._open_doors()
-
-    def _listen(self) -> ZmqListener:
-        """The native wire, beyond this machine if anybody there is to reach it.
-
-        Jobs of a farm that was here before and had no time to stop may live: with its keys, at its
-        ports, their workers join this one as soon as it is there.
-        """
-        settings = self.settings
-        before = predecessor(settings.dir) if self._plan else None
-        local = self._plan is None and is_loopback(settings.host)
-        if local:
-            interface = "tcp://127.0.0.1"
-        elif settings.host in ANY_HOST or is_loopback(settings.host):
-            interface = "tcp://*"
-        else:
-            interface = f"tcp://{settings.host}"
-
-        def listen(**ports: str) -> ZmqListener:
-            keys = before.keys if before else None
-            return ZmqListener(interface, keys=keys, heartbeat_s=settings.heartbeat_s, **ports)
-
-        if before is None:
-            zmq = listen()
-        else:
-            try:
-                zmq = listen(clients_port=before.clients_port, workers_port=before.workers_port)
-            except Unavailable:
-                zmq = listen()
-        host = socket.gethostname()
-        reach = self._plan.host if self._plan and self._plan.host else host
-
-        def reached(connection: Connection) -> Connection:
-            port = connection.endpoint.rpartition(":")[2]
-            endpoint = connection.endpoint if local else f"tcp://{reach}:{port}"
-            return replace(connection, endpoint=endpoint, host=host, pid=os.getpid())
-
-        # Local users need no token, but a web page that calls itself 127.0.0.1 is none of them.
-        token = before.token if before else new_token()
-        self.connection = replace(reached(zmq.for_clients), token=token)
-        self._workers_connection = reached(zmq.for_workers)
-        return zmq
 
     def _start_workers(self) -> None:
         settings = self.settings
@@ -292,7 +248,7 @@ class Farm:
         if settings.grpc_tls_cert is not None and settings.grpc_tls_key is not None:
             tls = Tls(settings.grpc_tls_cert, settings.grpc_tls_key)
         server = GrpcServer(
-            KServeGrpc(self.dispatcher, repository),
+            KServeGrpc(self.dispatcher, repository, self._readers or READS_HERE),
             access,
             host=settings.host,
             port=port,
@@ -312,7 +268,11 @@ class Farm:
         for address in self._mip_addresses:
             address = replace(address, model=model_of(address, models, may_come=may_come))
             server = MipServer(
-                self.dispatcher, address, access=access, max_bytes=settings.mip_max_bytes
+                self.dispatcher,
+                address,
+                access=access,
+                max_bytes=settings.mip_max_bytes,
+                readers=self._readers or READS_HERE,
             )
             served[str(await server.start())] = address.model
             self._mip.append(server)
@@ -324,7 +284,9 @@ class Farm:
             self._runs.start()
             self.dispatcher.add_part("experiments", self.experiments.status)
             host, port = self._aepsych_address
-            self._aepsych = AepsychServer(self.experiments, access=access, host=host, port=port)
+            self._aepsych = AepsychServer(
+                self.experiments, access=access, host=host, port=port, readers=self._readers
+            )
             self.connection = replace(self.connection, aepsych=await self._aepsych.start())
 
     async def _close_doors(self, grace_s: float) -> None:
@@ -370,7 +332,7 @@ class Farm:
             if read_connection(self.connection_file).pid == os.getpid():
                 self.connection_file.unlink()
                 self._workers_file.unlink()
-                forget_secret(self.settings.dir)
+                self._wires.forget()
 
     def hurry(self) -> None:
         """Let a `stop` under way or to come wait for nothing: open calls fail, workers are killed.

@@ -108,6 +108,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, served: Served) -> None:
         self.served = served
         self.peer = Peer("")
+        self.let_in = False
         self.paused = False  # reading
         self.since = asyncio.get_running_loop().time()  # of the stage in which it was last seen
         self.transport: Any  # uvloop's and asyncio's share no useful type
@@ -131,7 +132,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self.transport = transport
-        self.peer = self.served.front.access.peer(transport)
+        access = self.served.front.access
+        self.peer = access.peer(transport)
+        self.let_in = access.trusts(self.peer)
         self.served.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

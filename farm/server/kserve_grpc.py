@@ -23,16 +23,20 @@ from farm.protocols.kserve_grpc import (
     decode_infer,
     encode,
     encode_infer,
+    is_quick,
     messages,
     parameters_of,
 )
 from farm.protocols.kserve_metadata import model_config, model_metadata, server_metadata
 from farm.protocols.kserve_tensors import shown
+from farm.server.body import HEAVY_BYTES
 from farm.server.door import Backend, hints_of
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
-from farm.server.kserve_grpc_stream import Asked, InferStream
+from farm.server.kserve_grpc_stream import Asked, InferStream, takes_long
 from farm.server.kserve_repository import Repository
 from farm.server.kserve_statistics import statistics_of
+from farm.server.readers import READS_HERE, Reads
+from farm.server.reading import carried_out
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -55,9 +59,12 @@ WATCH_S = 1.0
 class KServeGrpc:
     """The methods by their paths; a `farm.server.grpc_call.Service`. Raises as `messages`."""
 
-    def __init__(self, backend: Backend, repository: Repository) -> None:
+    def __init__(
+        self, backend: Backend, repository: Repository, readers: Reads = READS_HERE
+    ) -> None:
         messages()
         self._backend = backend
+        self._readers = readers
         self._repository = repository
         self._ending = asyncio.Event()
         known: dict[str, Callable[[Any], Mapping[str, Any]]] = {
@@ -92,10 +99,18 @@ class KServeGrpc:
     # Inference
 
     async def _infer(self, body: bytes, caller: Caller) -> bytes:
-        request, raw = decode_infer(body)
-        call, hints, wish, lead = await self.asked(request, hints_for(caller))
+        hints = hints_for(caller)
+        if len(body) <= HEAVY_BYTES or is_quick(body):
+            request, raw = decode_infer(body)
+        else:
+            client = hints.client
+            request, raw = await carried_out(self._readers, decode_infer, body, client=client)
+        call, hints, wish, lead = await self.asked(request, hints)
         result = await self._backend.submit(call, hints)
-        return encode_infer(wish, result.outputs, raw=raw, lead=lead)
+        about = (wish, result.outputs, raw, lead)
+        if not takes_long(result, raw):
+            return encode_infer(*about)
+        return bytes(await carried_out(self._readers, encode_infer, *about, client=hints.client))
 
     async def asked(self, request: InferRequest, hints: Hints, *, streaming: bool = False) -> Asked:
         """The call that a request is, for the model as it describes itself for its config."""
@@ -114,7 +129,7 @@ class KServeGrpc:
     async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
         # The RPC's deadline ends the stream as a whole, and with it whatever runs.
         hints = hints_for(caller._replace(remaining_s=None))
-        stream = InferStream(self._backend, self.asked, write, hints)
+        stream = InferStream(self._backend, self.asked, write, hints, self._readers)
         await stream.serve(requests, self._ending)
 
     # What is known without running a model

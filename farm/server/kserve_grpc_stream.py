@@ -6,21 +6,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import closing
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from farm.call import Call, Hints, Operation
+from farm.call import Call, Hints, Operation, Result
 from farm.errors import FarmError, Unavailable
 from farm.protocols.kserve import InferRequest, Wish
 from farm.protocols.kserve_grpc import (
     EMPTY_FINAL_RESPONSE,
-    decode,
+    QUICK_RAW_BYTES,
+    decode_streamed,
     encode_stream_error,
     encode_streamed,
-    infer_request,
+    is_quick,
 )
 from farm.server.answers import Answers
+from farm.server.body import HEAVY_BYTES
 from farm.server.door import INTERNAL_ERROR, Backend
 from farm.server.grpc_call import Requests, Write
+from farm.server.readers import READS_HERE, Reads
+from farm.server.reading import carried_out, is_long
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +51,15 @@ class MakesCalls(Protocol):
 class InferStream:
     """Answers the requests of one stream; an error of one is a message, and the stream goes on."""
 
-    def __init__(self, backend: Backend, call_of: MakesCalls, write: Write, hints: Hints) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        call_of: MakesCalls,
+        write: Write,
+        hints: Hints,
+        readers: Reads = READS_HERE,
+    ) -> None:
+        self._readers = readers
         self._backend = backend
         self._call_of = call_of
         self._write = write
@@ -80,9 +92,16 @@ class InferStream:
     async def _answer(self, body: bytes) -> None:
         model = request_id = ""
         try:
-            message = decode("inference.ModelInferRequest", body)
-            model, request_id = message.model_name, message.id
-            await self._run(message)
+            if len(body) <= HEAVY_BYTES or is_quick(body):
+                model, request_id, request, raw = decode_streamed(body)
+            else:
+                client = self._hints.client
+                model, request_id, request, raw = await carried_out(
+                    self._readers, decode_streamed, body, client=client
+                )
+            if isinstance(request, FarmError):
+                raise request
+            await self._run(request, raw)
         except FarmError as error:
             await self._write(encode_stream_error(model, request_id, error))
         except Exception:
@@ -92,16 +111,34 @@ class InferStream:
         finally:
             self._room.release()
 
-    async def _run(self, message: Any) -> None:
-        request, raw = infer_request(message)
+    async def _run(self, request: InferRequest, raw: bool) -> None:
         call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
         if call.operation is not Operation.STREAM:
             result = await self._backend.submit(call, hints)
-            await self._write(encode_streamed(wish, result.outputs, raw=raw, final=True, lead=lead))
+            await self._send(wish, result, raw, True, lead)
             return
         with closing(Answers(self._backend, call, hints)) as answers:
             async for answer in answers:
-                outputs = answer.outputs
-                await self._write(encode_streamed(wish, outputs, raw=raw, final=False, lead=lead))
+                await self._send(wish, answer, raw, False, lead)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):
             await self._write(encode_streamed(wish, None, raw=raw, final=True))
+
+    async def _send(
+        self, wish: Wish, result: Result, raw: bool, final: bool, lead: tuple[int, ...]
+    ) -> None:
+        """Send an answer; a long one is written elsewhere."""
+        about = (wish, result.outputs, raw, final, lead)
+        if takes_long(result, raw):
+            client = self._hints.client
+            message = await carried_out(self._readers, encode_streamed, *about, client=client)
+        else:
+            message = encode_streamed(*about)
+        await self._write(bytes(message))
+
+
+def takes_long(result: Result, raw: bool) -> bool:
+    """Whether to write an answer as a message takes long; raw numbers are only copied."""
+    numbers = raw and not any(array.dtype.hasobject for array in result.outputs)
+    if numbers and sum(array.nbytes for array in result.outputs) <= QUICK_RAW_BYTES:
+        return False
+    return is_long(result)

@@ -11,6 +11,7 @@ from farm.server.door import Backend
 from farm.server.listener import BACKLOG
 from farm.server.mip_address import MipAddress, bound
 from farm.server.mip_connection import PATIENCE, Connection, Patience
+from farm.server.readers import READS_HERE, Reads
 from farm.settings import Settings
 from farm.worker.open_files import allow_many_open_files
 
@@ -31,8 +32,13 @@ class MipServer:
         access: Access,
         max_bytes: int = DEFAULTS.mip_max_bytes,
         patience: Patience = PATIENCE,
+        readers: Reads = READS_HERE,
     ) -> None:
-        """address: with the model's name; max_bytes: payload of the largest packet."""
+        """address: with the model's name; max_bytes: payload of the largest packet.
+
+        readers: read and write long packets.
+        """
+        self._readers = readers
         self._access = access
         self.address = address
         self._backend = backend
@@ -63,6 +69,7 @@ class MipServer:
             self._limit,
             self._patience,
             self._connections,
+            self._readers,
         )
 
     def _look(self) -> None:

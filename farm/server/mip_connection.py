@@ -8,10 +8,13 @@ import math
 import select
 from collections import deque
 from collections.abc import MutableSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from farm.call import Call, Operation, Result
+import numpy as np
+
+from farm.call import Call, ModelInfo, Operation, Result
 from farm.errors import FarmError
 from farm.protocols.mip import (
     PONG,
@@ -24,10 +27,12 @@ from farm.protocols.mip import (
     encode_error,
     encode_farm_error,
 )
-from farm.protocols.mip_calls import decode_call, encode_result
-from farm.scheduler.state import TaskId
+from farm.protocols.mip_calls import decode_call, encode_result, values_in
 from farm.server.access import Access
-from farm.server.door import INTERNAL_ERROR, Backend, named
+from farm.server.body import HEAVY_BYTES
+from farm.server.door import INTERNAL_ERROR, Backend, TakeBack, named
+from farm.server.readers import READS_HERE, Reads
+from farm.server.reading import Reading, is_long
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,11 @@ SENT_AHEAD = 16
 
 BYTES_AHEAD = 8 << 20
 """The same in bytes, whatever their number; a single request may be larger."""
+
+
+MANY_VALUES = 256
+"""Values of a request, or rows of an answer, from which another process reads or writes it: in
+this one they would take a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +71,12 @@ PATIENCE = Patience()
 class _Open:
     """A request and its answer, once it is there."""
 
-    __slots__ = ("packet", "size", "task")
+    __slots__ = ("packet", "size", "undo")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.packet: bytes | None = None
-        self.task: TaskId | None = None
+        self.undo: TakeBack | None = None
 
 
 class Connection(asyncio.Protocol):
@@ -80,7 +90,9 @@ class Connection(asyncio.Protocol):
         limit: int,
         patience: Patience,
         connections: MutableSet[Connection],
+        readers: Reads = READS_HERE,
     ) -> None:
+        self._readers = readers
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._backend = backend
         self._model = model
@@ -190,35 +202,71 @@ class Connection(asyncio.Protocol):
         self._open.append(request)
         self._bytes_open += request.size
 
-    def _start(self, payload: bytes, request: _Open) -> None:
-        call: Call | None = None
+    def _start(self, payload: bytes | bytearray, request: _Open) -> None:
         info = self._backend.description(self._model)
+        if info is None:  # the farm says itself why there is no such model
+            self._call(Call(self._model, Operation.EVALUATE), info, request)
+        elif len(payload) > HEAVY_BYTES or values_in(payload) > MANY_VALUES:
+
+            def go(call: Call) -> None:
+                self._call(call, info, request)
+                if request.packet is not None:
+                    self._answered()
+
+            reading = Reading(go, lambda error: self._finish(self._error(error), request))
+            client = self._hints.client
+            request.undo = reading.begin(self._readers, decode_call, payload, info, client=client)
+        else:
+            try:
+                self._call(decode_call(bytes(payload), info), info, request)
+            except Exception as error:
+                request.packet = self._error(error)
+
+    def _call(self, call: Call, info: ModelInfo | None, request: _Open) -> None:
+        """Start a call; what goes wrong at once is the request's packet."""
 
         def done(outcome: Result | FarmError) -> None:
-            request.task = None
+            request.undo = None
             try:
                 if isinstance(outcome, FarmError):
-                    request.packet = encode_farm_error(outcome)
-                else:
-                    assert call is not None, "else there is no result"
-                    assert info is not None, "else there is no call"
-                    request.packet = encode_result(call, outcome, info)
-            except FarmError as error:
-                request.packet = encode_farm_error(error)
-            except Exception:
-                logger.exception("answering a client of model %r", self._model)
-                request.packet = encode_error(Code.INTERNAL, INTERNAL_ERROR)
+                    raise outcome
+                assert info is not None, "else there is no result"
+                if is_long(outcome) or (call.rows or 1) > MANY_VALUES:
+                    self._write(call, outcome, info, request)
+                    return
+                request.packet = encode_result(call, outcome, info)
+            except Exception as error:
+                request.packet = self._error(error)
             self._answered()
 
         try:
-            # Without a description the farm says itself why there is no such model.
-            call = decode_call(payload, info) if info else Call(self._model, Operation.EVALUATE)
-            request.task = self._backend.start_call(call, self._hints, done)
-        except FarmError as error:
-            request.packet = encode_farm_error(error)
-        except Exception:
-            logger.exception("reading a request for model %r", self._model)
-            request.packet = encode_error(Code.INTERNAL, INTERNAL_ERROR)
+            task_id = self._backend.start_call(call, self._hints, done)
+            request.undo = partial(self._backend.cancel, task_id)
+        except Exception as error:
+            request.packet = self._error(error)
+
+    def _write(self, call: Call, result: Result, info: ModelInfo, request: _Open) -> None:
+        """Have a long answer written elsewhere."""
+        writing = Reading(
+            lambda packet: self._finish(bytes(packet), request),
+            lambda error: self._finish(self._error(error), request),
+        )
+        asked = replace(call, inputs=(np.empty(0),) * len(call.inputs))  # their number is needed
+        about = (asked, result, info)
+        client = self._hints.client
+        request.undo = writing.begin(self._readers, encode_result, *about, client=client)
+
+    def _finish(self, packet: bytes, request: _Open) -> None:
+        request.undo = None
+        request.packet = packet
+        self._answered()
+
+    def _error(self, error: Exception) -> bytes:
+        """The packet for what was raised here or in a reader."""
+        if isinstance(error, FarmError):
+            return encode_farm_error(error)
+        logger.error("answering a client of model %r", self._model, exc_info=error)
+        return encode_error(Code.INTERNAL, INTERNAL_ERROR)
 
     # Answers
 
@@ -329,6 +377,6 @@ class Connection(asyncio.Protocol):
 
     def _take_back(self) -> None:
         for request in self._open:
-            if request.task is not None:
-                self._backend.cancel(request.task)
-                request.task = None
+            if request.undo is not None:
+                request.undo()
+                request.undo = None

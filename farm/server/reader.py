@@ -80,12 +80,17 @@ def _carried_out(descriptors: Sequence[int]) -> Any:
     job = frames_in(descriptors[0])
     module, name, encoding, limit, arguments = values.decode(job, BODY)
     function = getattr(importlib.import_module(module), name)
-    if BODY in arguments:
+
+    def whole(argument: Any) -> Any:
+        """Codecs take bytes, not views of a file."""
+        if argument is not BODY:
+            return bytes(argument) if isinstance(argument, memoryview) else argument
         body = bytes(mapped(descriptors[1]))
-        if encoding:
-            body = unpacked(body, {b"content-encoding": encoding.encode()}, limit)
-        arguments = tuple([body if argument is BODY else argument for argument in arguments])
-    return function(*arguments)
+        if not encoding:
+            return body
+        return unpacked(body, {b"content-encoding": encoding.encode()}, limit)
+
+    return function(*map(whole, arguments))
 
 
 if __name__ == "__main__":

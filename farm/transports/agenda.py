@@ -11,10 +11,10 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 
-STEPS_A_TURN = 1024
-"""Calls taken in, or as much other work, before the event loop gets its turn again: about 15 ms."""
+STEPS_A_TURN = 256
+"""Calls taken in, or as much other work, before the event loop gets its turn again."""
 
-STEPS_IN_A_ROW = 128
+STEPS_IN_A_ROW = 64
 """The same of one peer, before the next one has its turn."""
 
 Steps = Iterator[int]
@@ -35,6 +35,10 @@ class Agenda:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def waits(self, peer: Hashable) -> bool:
+        """Whether something of the peer is not done yet."""
+        return peer in self._waiting
 
     def add(self, peer: Hashable, steps: Steps) -> None:
         """Do this now if there is time in this turn and nothing of the peer waits; else later."""

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ CLIENTS_FILE, WORKERS_FILE = "farm.json", "workers.json"
 class Connection:
     """What one needs to reach a farm.
 
-    endpoint: the dispatcher's ZeroMQ address, `tcp://host:port`.
+    endpoint: the dispatcher's ZeroMQ address, `tcp://host:port`; empty when there is none.
+    local: its unix socket, for peers on the farm's own machine; empty when there is none.
     server_key, client_public, client_secret: CurveZMQ keys in Z85, the last two those of clients in
     farm.json and those of workers in workers.json; empty without ZeroMQ.
     url, token: the HTTP door and its token, which clients of other machines have to show.
@@ -49,13 +50,20 @@ class Connection:
     host: str = ""
     pid: int = 0
     version: int = VERSION
+    local: str = ""
+
+    def address(self) -> str:
+        """Where the dispatcher is, for messages."""
+        return self.endpoint or self.local
 
     def on_loopback(self) -> bool:
         """Whether only this machine can reach the dispatcher."""
+        if not self.endpoint:
+            return True
         return is_loopback(self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]"))
 
     def __repr__(self) -> str:
-        return f"Connection(endpoint={self.endpoint!r}, url={self.url!r})"  # keys stay out of logs
+        return f"Connection({self.address()!r}, url={self.url!r})"  # keys stay out of logs
 
 
 def new_token() -> str:
@@ -99,7 +107,11 @@ def read_connection(path: str | Path) -> Connection:
             raise ValueError(f"expected a JSON object, got {type(data).__name__}")
         if data.get("version") != VERSION:
             raise ValueError(f"it has version {data.get('version')}, this farm reads {VERSION}")
-        return _checked(data)
+        connection = _checked(data)
+        if connection.local:  # in the same folder unless said otherwise, wherever that is mounted
+            local = Path(os.path.abspath(path)).parent / connection.local
+            connection = replace(connection, local=str(local))
+        return connection
     except FileNotFoundError:
         raise Unavailable(f"no connection file {path}; is the farm running?") from None
     except (OSError, ValueError) as error:
@@ -125,7 +137,7 @@ def _checked(data: dict[str, Any]) -> Connection:
         kind = dict if f.name == "mip" else int if isinstance(f.default, int) else str
         if not isinstance(values.get(f.name, kind()), kind):
             raise ValueError(f"{f.name} is {values[f.name]!r}, expected {kind.__name__}")
-    if "://" not in values.get("endpoint", ""):
+    if "://" not in values.get("endpoint", "") and not values.get("local"):
         raise ValueError(f"endpoint is {values.get('endpoint')!r}, expected tcp://HOST:PORT")
     return Connection(**values)
 

@@ -68,6 +68,7 @@ class ClientDoor:
             self._acquaintances += 1
             client = self._clients[line.name] = _Client(line, self._acquaintances)
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
+        client.line = line  # it may have dialed again
         if message.kind is Kind.CALLS or message.kind is Kind.CALLS_AGAIN:
             return self._calls(client, message)
         if message.kind is Kind.CANCEL:
@@ -178,8 +179,10 @@ class ClientDoor:
         return {"id": asked.get("id"), what: value}
 
     def probe(self) -> None:
-        """Look after every client; the calls of those that are gone are cancelled."""
+        """Look after clients whose lines may come back; the calls of those gone are cancelled."""
         for client in list(self._clients.values()):
+            if not client.line.may_come_back:
+                continue
             if client.line.send(_PROBE):
                 client.missed = 0
                 self._send_answers(client)
@@ -188,6 +191,13 @@ class ClientDoor:
             if client.missed >= PATIENCE_PROBES:
                 self._agenda.drop(client.line.name)
                 self._agenda.add(client.line.name, self._gone(client))
+
+    def ended(self, line: Line) -> None:
+        """The line of a client is gone; its calls are cancelled."""
+        client = self._clients.get(line.name)
+        if client is not None and client.line is line:
+            self._agenda.drop(line.name)
+            self._agenda.add(line.name, self._gone(client))
 
     def _gone(self, client: _Client) -> Steps:
         self._clients.pop(client.line.name, None)

@@ -39,6 +39,8 @@ class Line(Protocol):
 
     name: the peer's identity (`identity.py`), which no other peer can have.
     is_client: whether it may call models; else it is a worker's or a supervisor's.
+    may_come_back: it may break, lose messages and be there again, and nobody says so. So it is
+    probed, and what the peer holds is checked.
     """
 
     @property
@@ -47,12 +49,21 @@ class Line(Protocol):
     @property
     def is_client(self) -> bool: ...
 
+    @property
+    def may_come_back(self) -> bool: ...
+
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; False when the peer is not there."""
 
+    def rest(self) -> Iterable[Sequence[Buffer]]:
+        """The messages that have arrived and were not read yet."""
+
+    def close(self) -> None:
+        """End the line: the peer is dead. Not for one that may come back."""
+
 
 class Listener(Protocol):
-    """Accepts connections of peers and passes their messages on to `Peers.received`."""
+    """Accepts connections of peers; tells `Peers` what is received, and that a line has ended."""
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
         """Begin, on the running loop."""
@@ -64,7 +75,7 @@ class Listener(Protocol):
 class _Peer:
     """A worker that has joined."""
 
-    __slots__ = ("checks", "ends_at", "given_up", "life", "line", "out", "slots")
+    __slots__ = ("checks", "ends_at", "full", "given_up", "life", "line", "out", "slots")
 
     def __init__(self, line: Line, life: str, info: WorkerInfo) -> None:
         self.line = line
@@ -76,6 +87,11 @@ class _Peer:
         self.checks = 0
         # While it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
+        self.full = False  # it does not read what is sent to it
+
+    def offered(self) -> int:
+        """The slots that it may be given now."""
+        return 0 if self.full or self.given_up is not None else self.slots
 
     def settled(self, ids: Iterable[TaskId]) -> None:
         """The worker has answered these, or does not have them."""
@@ -232,8 +248,7 @@ class Peers:
             if type(message.data) is not int or message.data < 0:
                 raise InvalidRequest(f"RESIZE wants a number of slots, got {message.data!r}")
             peer.slots = message.data
-            if peer.given_up is None:
-                self._dispatcher.worker_resized(worker, peer.slots)
+            self._dispatcher.worker_resized(worker, peer.offered())
         elif kind is Kind.LEAVE:
             self._forget(worker)
             self._dispatcher.worker_left(worker, str(message.data), drained=True)
@@ -257,15 +272,20 @@ class Peers:
         """A supervisor's word: it is there, or one of its workers died."""
         loss = wire.decode_loss(message)
         self._supervisors[supervisor.name] = supervisor
-        if loss is None or loss.worker not in self._workers:
+        peer = None if loss is None else self._workers.get(WorkerId(loss.worker))
+        if loss is None or peer is None:
             return
         worker = WorkerId(loss.worker)
-        # What it answered before it died counts, also where nobody had the time to act on it.
-        self._agenda.finish(self._workers[worker].line.name)
-        if worker not in self._workers:
+        # What it wrote before it died counts: an answer on its way is not overtaken by the loss.
+        for frames in peer.line.rest():
+            self.received(peer.line, frames)
+        self._agenda.finish(peer.line.name)
+        if self._workers.get(worker) is not peer:
             return  # it has left
-        reclaimed = self._workers[worker].is_reclaimed() and not loss.time_limit
+        reclaimed = peer.is_reclaimed() and not loss.time_limit
         self._forget(worker)
+        # Not left to its end of file: a child of the model may hold the other end open.
+        peer.line.close()
         self._dispatcher.worker_left(
             worker,
             loss.reason,
@@ -275,14 +295,40 @@ class Peers:
             reclaimed=reclaimed,
         )
 
-    # Liveness
+    # Lines
+
+    def is_behind(self, line: Line) -> bool:
+        """Whether messages that came by this line are still to be acted on: read no more yet."""
+        return self._agenda.waits(line.name)
+
+    def ended(self, line: Line) -> None:
+        """The line is gone, and everything that it brought was received."""
+        if line.is_client:
+            self._clients.ended(line)
+        elif self._supervisors.get(line.name) is line:
+            del self._supervisors[line.name]
+        elif (known := self._worker_of(line)) is not None:
+            self._unreachable(*known)
+
+    def is_full(self, line: Line, full: bool) -> None:
+        """So much is queued for the peer that it is given nothing to do until it has read it."""
+        if (known := self._worker_of(line)) is not None:
+            worker, peer = known
+            peer.full = full
+            self._dispatcher.worker_resized(worker, peer.offered())
+
+    def _worker_of(self, line: Line) -> tuple[WorkerId, _Peer] | None:
+        known = self._by_line.get(line.name)
+        return known if known is not None and known[1].line is line else None
 
     def probe(self, *, all_of_them: bool) -> None:
-        """Probe busy workers, so that a send to one that is gone fails.
+        """Probe busy workers whose lines may come back, so that a send to one that is gone fails.
 
         all_of_them: probe every peer, and check what the busy workers hold.
         """
         for worker, peer in list(self._workers.items()):
+            if not peer.line.may_come_back:
+                continue
             if all_of_them and peer.out:
                 peer.checks += 1
                 reached = peer.line.send(wire.encode(Kind.CHECK, [-peer.checks, *peer.out]))
@@ -297,7 +343,9 @@ class Peers:
         if all_of_them:
             self._clients.probe()
             there = self._supervisors.items()
-            self._supervisors = {name: line for name, line in there if line.send(_PROBE)}
+            self._supervisors = {
+                name: line for name, line in there if not line.may_come_back or line.send(_PROBE)
+            }
 
     def _unreachable(self, worker: WorkerId, peer: _Peer) -> None:
         if peer.given_up is None:
@@ -308,7 +356,7 @@ class Peers:
         assert peer.given_up is not None
         peer.given_up.cancel()
         peer.given_up = None
-        self._dispatcher.worker_resized(worker, peer.slots)
+        self._dispatcher.worker_resized(worker, peer.offered())
 
     def _give_up(self, worker: WorkerId, peer: _Peer) -> None:
         self._agenda.finish(peer.line.name)

@@ -12,7 +12,7 @@ with it: CHECK asks each busy worker now and then whether it holds what it shoul
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import zmq
@@ -51,6 +51,8 @@ class _RoutedLine:
 
     __slots__ = ("_put", "is_client", "name")
 
+    may_come_back = True
+
     def __init__(
         self, name: bytes, put: Callable[[bytes, list[Buffer]], bool], *, is_client: bool
     ) -> None:
@@ -61,6 +63,13 @@ class _RoutedLine:
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; False when the peer is not there."""
         return self._put(self.name, frames)
+
+    def rest(self) -> Sequence[Sequence[Buffer]]:
+        """Nothing: ZeroMQ keeps what comes from all peers in one queue, which is read in turn."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing: libzmq finds out by itself that a peer is gone."""
 
 
 class _Router:

@@ -29,6 +29,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from farm.call import Array, Operation
 from farm.errors import FarmError, ModelFailed, TimeLimitExceeded, error_named
+from farm.machine.private import short_folder
 from farm.model import Config, Inputs, Model, Tensors, operations_of
 from farm.protocols.wire_arrays import ArrayWriter, array_at
 from farm.worker.open_files import allow_many_open_files
@@ -61,9 +62,6 @@ GOODBYE_S = 5.0
 
 FOLLOW_AFTER_S = 0.3
 """A rank ends so long after the one it follows: the supervisor is to see who was first."""
-
-EXIT_STUCK = 70
-"""Exit status of rank 0 when ranks hang in MPI (EX_SOFTWARE)."""
 
 EXIT_RANK_LOST = 76
 """Exit status of a rank that ends itself because another one of its group is gone."""
@@ -379,12 +377,6 @@ def end_group(why: str) -> None:
     print(f"farm: {why}", file=sys.stderr, flush=True)
     time.sleep(FOLLOW_AFTER_S)
     os._exit(EXIT_RANK_LOST)
-
-
-def short_folder() -> str:
-    """Where a socket file may lie: its whole path has to be shorter than 108 bytes."""
-    folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder)) < 80 else "/tmp"
 
 
 def _set_heartbeat(sock: zmq.Socket[bytes]) -> None:

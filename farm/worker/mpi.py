@@ -16,6 +16,9 @@ SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Where launchers say how many they start. SLURM's comes last: inside a job mpiexec may start its
 own helpers by srun, one a node, and the ranks inherit that number."""
 
+EXIT_STUCK = 70
+"""Exit status of rank 0 when ranks hang in MPI (EX_SOFTWARE)."""
+
 
 class WorldError(Exception):
     """The MPI world is not the one that was asked for; one line that says what to do."""

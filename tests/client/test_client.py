@@ -19,7 +19,7 @@ from farm.errors import Cancelled, InvalidRequest, ModelNotFound, Unavailable
 from farm.transports.connection import Connection, write_connection
 from farm.transports.http_client import HttpLine
 from farm.transports.keys import new_keys
-from farm.transports.zmq_client import ZmqLine
+from farm.transports.native_client import NativeLine
 from tests.loops import LIMIT_S
 from tests.running_farm import Farm
 from tests.serving import Served
@@ -39,7 +39,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_folder_or_its_file_is_the_native_wire(served: Served, of: type) -> None:
     for target in (served.folder, served.folder / "farm.json"):
         with connect(of(target)) as client:
-            assert isinstance(client.line, ZmqLine)
+            assert isinstance(client.line, NativeLine)
             assert client.models() == MODELS
 
 
@@ -57,7 +57,7 @@ def test_the_environment_names_a_farm(served: Served, monkeypatch: pytest.Monkey
         assert isinstance(client.line, HttpLine)
     monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
     with connect() as client:
-        assert isinstance(client.line, ZmqLine)
+        assert isinstance(client.line, NativeLine)
 
 
 def test_without_a_name_the_folder_here_is_taken(

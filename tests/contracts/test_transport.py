@@ -25,8 +25,8 @@ from farm.transports import dask_worker
 from farm.transports.dask import DaskTransport
 from farm.transports.local import LocalTransport
 from farm.transports.peers import Peers
+from farm.transports.worker_host import WorkerHost
 from farm.transports.zmq import ZmqListener
-from farm.transports.zmq_worker import WorkerHost
 from farm.worker.run import Runner
 from tests.loops import LIMIT_S, on_loop, until
 

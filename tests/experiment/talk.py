@@ -172,6 +172,10 @@ class Talk:
         while True:
             for event in step.events:
                 self.server.apply(event)
+            if step.slow is not None:
+                assert step.then is not None
+                step = step.then(step.slow(), self.now)
+                continue
             if step.work is None:
                 self.session.took(step)
                 self.closed = self.closed or step.close

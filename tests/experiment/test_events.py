@@ -127,3 +127,23 @@ def test_fields_that_are_younger_than_an_event_have_their_defaults() -> None:
 def test_what_is_no_event_is_refused(value: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         from_json(value)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(0, []), (1, [1]), (4, [4]), (9, [4, 4, 1])])
+def test_trials_in_pieces(count: int, sizes: list[int]) -> None:
+    told = Told(
+        experiment=1,
+        time=2.0,
+        points=np.arange(2.0 * count).reshape(count, 1, 2),
+        outcomes=np.arange(1.0 * count).reshape(count, 1),
+        ids=tuple(range(count)),
+        extra={"seconds": list(range(count)), "who": "me", "pair": [1, 2]},
+    )
+    pieces = told.in_pieces(4)
+    assert [len(piece.points) for piece in pieces] == sizes
+    assert [i for piece in pieces for i in piece.ids] == list(range(count))
+    assert [s for piece in pieces for s in piece.extra["seconds"]] == list(range(count))
+    assert all((p.extra["who"], p.extra["pair"]) == ("me", [1, 2]) for p in pieces)
+    if pieces:
+        assert np.array_equal(np.concatenate([p.points for p in pieces]), told.points)
+        assert np.array_equal(np.concatenate([p.outcomes for p in pieces]), told.outcomes)

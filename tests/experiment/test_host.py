@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -17,12 +18,12 @@ import numpy as np
 import pytest
 
 from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
-from farm.experiment.events import Asked, Event, Failed, Finished
+from farm.experiment.events import Asked, Event, Failed, Finished, Told
 from farm.experiment.experiment import Experiment
 from farm.experiment.fitters import Fitters
 from farm.experiment.host import Experiments
 from farm.experiment.journal import Journal, read_journal
-from farm.experiment.session import RunAction, RunCommand, Session
+from farm.experiment.session import TRIALS_AN_EVENT, RunAction, RunCommand, Session
 from farm.experiment.work import Generated
 from farm.protocols.aepsych import Request
 from tests.asking import CONFIG, SETUP
@@ -454,3 +455,47 @@ def test_what_is_understood_as_something_else_is_in_the_log(
     (record,) = caplog.records
     assert record.getMessage().startswith("experiment 0: ")
     assert "single_continuous" in record.getMessage()
+
+
+MANY = 50_000
+
+
+def trials(count: int) -> dict[str, Any]:
+    xs = [number / count for number in range(count)]
+    return {"config": {"x": xs, "y": [0.5] * count}, "outcome": xs, "seconds": xs}
+
+
+@on_loop
+async def test_a_tell_of_very_many_trials_is_applied_in_slices(path: Path) -> None:
+    experiments = await started(path)
+    session = experiments.session()
+    await said(experiments, session, "setup", SETUP)
+    telling = asyncio.create_task(said(experiments, session, "tell", trials(MANY)))
+    told = [0]
+    while not telling.done():
+        await asyncio.sleep(0)
+        told.append(experiments.experiments[0].told)
+    assert await telling == {"trials_recorded": MANY, "model_data_added": MANY}
+    assert told[-1] == MANY
+    assert max(b - a for a, b in itertools.pairwise(told)) == TRIALS_AN_EVENT
+    await experiments.stop()
+    again = await started(path)
+    assert state(again) == state(experiments), "the journal has all of it"
+    assert [len(event.points) for event in read_journal(path) if isinstance(event, Told)] == [
+        TRIALS_AN_EVENT
+    ] * (MANY // TRIALS_AN_EVENT)
+    await again.stop()
+
+
+@on_loop
+async def test_a_long_tell_that_is_refused_leaves_nothing(path: Path) -> None:
+    experiments = await started(path)
+    session = experiments.session()
+    await said(experiments, session, "setup", SETUP)
+    wrong = trials(MANY)
+    wrong["outcome"] = [*wrong["outcome"][:-1], "x"]
+    with pytest.raises(InvalidInput, match="expected a number"):
+        await said(experiments, session, "tell", wrong)
+    assert experiments.experiments[0].told == 0
+    assert not any(isinstance(event, Told) for event in read_journal(path))
+    await experiments.stop()

@@ -400,3 +400,16 @@ def test_of_a_pair_one_stimulus_is_predicted_or_both() -> None:
     both = fake.say("query", {"query_type": "prediction", "x": {"x1": [[1, 2]], "x2": [[3, 4]]}})
     assert both["x"] == {"x1": [[1.0, 2.0]], "x2": [[3.0, 4.0]]}
     assert fake.say("query", {"probability_space": True})["x"] == {"x1": [1.5], "x2": [1.5]}
+
+
+@pytest.mark.parametrize(
+    ("message", "count"),
+    [
+        ({}, 0),
+        ({"config": {"x": 1.0}, "outcome": 2.0}, 0),
+        ({"config": {"x": [1.0] * 7, "y": 0.0}, "outcome": 2.0}, 7),
+        ({"config": [1.0] * 5, "outcome": {"a": [1.0] * 9}}, 9),
+    ],
+)
+def test_how_many_trials_a_tell_has_at_most(message: dict[str, Any], count: int) -> None:
+    assert messages.most_trials(message) == count

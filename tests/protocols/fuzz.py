@@ -51,12 +51,12 @@ def fuzz_mip(data: bytes) -> None:
             continue
         for info in MODELS:
             try:
-                call = mip_calls.decode_call(asked.payload, info)
+                call = mip_calls.decode_call(bytes(asked.payload), info)
             except FarmError as error:
                 mip.encode_farm_error(error)
                 continue
             assert sum(x.nbytes for x in call.inputs) <= 8 * len(asked.payload)
-            _mip_answer(asked.payload, info)
+            _mip_answer(bytes(asked.payload), info)
 
 
 def _framed(*parts: bytes) -> list[mip.Asked | mip.Fault]:

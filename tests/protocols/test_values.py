@@ -47,6 +47,7 @@ def same(one: Any, other: Any) -> bool:
     "value",
     [
         *(None, True, 7, -(2**80), 1.5, math.nan, -math.inf, "", "é\ud800", "x" * 20_000),
+        *([0.5, math.inf] * 50_000, [1, -(2**63)] * 50, [2**64] * 50, [1, 2.0] * 50, [True] * 50),
         *([], (), {}, {"a": [1, (2.0, None)], "": {"b": False}}, frozenset({"one"})),
         *(
             np.arange(3.0),

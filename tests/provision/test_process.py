@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from farm.provision.process import EXIT_NOT_LOADED, Watch, parsed
-from farm.transports.zmq_worker import EXIT_ORPHANED
+from farm.transports.worker_host import EXIT_ORPHANED
 from tests.running_farm import LIMIT_S, Farm, wait_until
 
 Started = subprocess.Popen[str]

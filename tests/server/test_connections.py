@@ -12,8 +12,16 @@ from farm.server.connections import CLOSED_AT_ONCE, LOOK_EVERY_S, Connections
 class Fake:
     """A connection that notes what is done with it."""
 
-    def __init__(self, connections: Connections, since: float = 0.0, *, idle: bool = True) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        since: float = 0.0,
+        *,
+        idle: bool = True,
+        let_in: bool = True,
+    ) -> None:
         self.since = since
+        self.let_in = let_in
         self.owes_nothing = idle
         self.done: list[str] = []
         self._connections = connections
@@ -57,6 +65,23 @@ def test_the_one_that_is_idle_for_longest_makes_room() -> None:
         new = Fake(connections, 4.0)
         assert [c.done for c in (busy, young, old, new)] == [[], [], ["abort"], []]
         assert len(connections) == 3
+        connections.close()
+
+    with_loop(check)
+
+
+def test_who_has_not_been_let_in_makes_room_first_whatever_it_does() -> None:
+    def check(loop: asyncio.AbstractEventLoop) -> None:
+        connections = Connections(loop, 4)
+        idle = Fake(connections, 1.0)
+        strangers = [Fake(connections, 2.0 + i, idle=False, let_in=False) for i in range(3)]
+        later = [Fake(connections, 5.0 + i, let_in=False) for i in range(3)]
+        assert [one.done for one in strangers] == [["abort"]] * 3
+        assert [one.done for one in (idle, *later)] == [[]] * 4
+        friends = [Fake(connections, 10.0) for _ in range(4)]
+        assert [one.done for one in later] == [["abort"]] * 3
+        assert idle.done == ["abort"]
+        assert [one.done for one in friends] == [[]] * 4
         connections.close()
 
     with_loop(check)

@@ -175,7 +175,7 @@ async def test_an_error_is_a_message_and_the_stream_goes_on(
         assert client.answers[0].infer_response.id == "a"
         assert "no inference.ModelInferRequest" in client.answers[1].error_message
         with monkeypatch.context() as patched:
-            patched.setattr(kserve_grpc_stream, "infer_request", lambda message: 1 / 0)
+            patched.setattr(kserve_grpc_stream, "decode_streamed", lambda message: 1 / 0)
             client.ask("held", 1, "b")
             await until(lambda: len(client.answers) == 3)
         assert "its log says" in client.answers[2].error_message

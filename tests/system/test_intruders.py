@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
+import grpc
 import pytest
 
 import farm
@@ -24,7 +25,7 @@ from farm.server.farm import Farm, running
 from farm.server.mip_address import MipAddress
 from farm.settings import Settings, SettingsError
 from tests.asking import asked, request
-from tests.front_door import Door, front_door
+from tests.front_door import Door, front_door, read_answer
 from tests.loops import on_uvloop
 from tests.mip_farm import PING, PONG, Double, doubled, mip_served
 from tests.mip_farm import request as mip_request
@@ -55,6 +56,8 @@ def evaluate(*headers: str) -> bytes:
     lines += [f"Content-Length: {len(body)}", "Connection: close", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
+
+HALF = b"POST /Evaluate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
 
 UNLOAD = b"POST /v2/repository/models/recorded/unload HTTP/1.1\r\nHost: localhost\r\n"
 UNLOAD += b"Content-Length: 0\r\n\r\n"
@@ -136,6 +139,23 @@ def test_another_user_who_sends_and_closes_runs_nothing(door: Door) -> None:
     closed.set()
     assert door.ask("POST", "/Evaluate", {"name": "recorded", "input": [[1]]}).status == 200
     assert door.ask("GET", "/v2/models/recorded/ready").status == 200
+
+
+@pytest.mark.root
+def test_another_users_connections_keep_nobody_out() -> None:
+    """Each has asked, was refused, and owes the rest of its request."""
+    with front_door({"recorded": recorded}, token="t0ken", most_connections=8) as made:
+        kept = made.connect()
+        with stranger() as other, kept:
+            kept.sendall(evaluate().replace(b"Connection: close\r\n", b""))
+            assert read_answer(kept)[0] == 200
+            for _ in range(20):
+                other.connect(made.address)
+                other.send(HALF)
+                other.read(b"}")
+            assert made.ask("POST", "/Evaluate", {"name": "recorded", "input": [[1]]}).status == 200
+            kept.sendall(evaluate())
+            assert read_answer(kept)[0] == 200
 
 
 HTTP = b"POST / HTTP/1.1\r\nHost: localhost:5555\r\nContent-Type: text/plain\r\n\r\n"
@@ -257,6 +277,22 @@ for token in ("", "wrong", sys.argv[2]):
     except grpc.RpcError as error:
         print(error.code().name)
 """
+
+
+def test_a_web_page_calls_nothing_over_grpc(tmp_path: Path) -> None:
+    """No browser of today can; one that could would say which page it is."""
+    settings = Settings(dir=tmp_path / "run", port=0, grpc_port=0)
+    with running(Farm([], settings, objects={"double": Double()})) as connection:
+        own = f"http://{connection.grpc}"
+        with grpc.insecure_channel(connection.grpc) as channel:
+            live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            for page in ({}, {"origin": own}, {"sec-fetch-site": "same-origin"}):
+                assert live(b"", metadata=list(page.items()), timeout=20) == b"\x08\x01"
+            for page in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+                for token in ({}, {"authorization": f"Bearer {connection.token}"}):
+                    with pytest.raises(grpc.RpcError) as refused:
+                        live(b"", metadata=[*page.items(), *token.items()], timeout=20)
+                    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 @pytest.mark.root

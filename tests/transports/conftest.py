@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.dask_cluster import MODELS, Cluster, dask_cluster
+from tests.transports.peers import Desk, Farm
 
 
 @pytest.fixture
@@ -16,3 +17,23 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     (tmp_path / "square.py").write_text(MODELS)
     with dask_cluster(tmp_path) as cluster:
         yield cluster
+
+
+@pytest.fixture(params=["stream", "zmq"])
+def road(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """The folder where the local stream listens; None: the test runs over ZeroMQ."""
+    return tmp_path if request.param == "stream" else None
+
+
+@pytest.fixture
+def both_roads(road: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Farm` of tests.transports.peers listens for the local stream, and then over ZeroMQ."""
+    monkeypatch.setattr(Farm, "folder", road)
+
+
+@pytest.fixture
+def desk(road: Path | None) -> Iterator[Desk]:
+    """A dispatcher's end that the test plays by hand."""
+    desk = Desk(road)
+    yield desk
+    desk.close()

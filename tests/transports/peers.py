@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from subprocess import Popen
 from types import TracebackType
 from typing import Any, Self
@@ -18,11 +21,15 @@ from farm.dispatcher import Dispatcher
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message, Outcome
 from farm.transports.connection import Connection
+from farm.transports.dial import dial
 from farm.transports.identity import worker_identity
 from farm.transports.keys import new_keys
-from farm.transports.peers import Peers
+from farm.transports.peers import Listener, Peers
+from farm.transports.stream.address import Place
+from farm.transports.stream.line import StreamLine
+from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq import ZmqListener
-from farm.transports.zmq_socket import dial
+from farm.transports.zmq_line import DealerLine
 from tests.loops import LIMIT_S, until
 from tests.transports import host_process
 
@@ -36,21 +43,26 @@ def identity_of(name: str) -> str:
 
 
 class Peer:
-    """A worker, supervisor or client at the dispatcher's ROUTER that says what the test wants."""
+    """A worker, supervisor or client at the dispatcher that says what the test wants."""
 
     def __init__(self, connection: Connection, name: str, *, identity: str = "") -> None:
         self.name = name
         self.identity = identity or identity_of(name)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = dial(self._context, connection, self.identity)
-        self.socket.set(zmq.LINGER, 0)
+        self.line = dial(connection, self.identity)
         self.heard: list[Message] = []
 
     def say(self, kind: Kind, data: object = None) -> None:
         self.send(wire.encode(kind, data))
 
     def send(self, frames: list[Buffer]) -> None:
-        self.socket.send_multipart(frames)
+        self.line.send(frames)
+        if not self.line.flush(0.0) and not self.line.ended():
+            asyncio.get_running_loop().add_writer(self.line.fileno(), self._flush)
+
+    def _flush(self) -> None:
+        descriptor = self.line.fileno()
+        if self.line.flush(0.0) or self.line.ended():
+            asyncio.get_running_loop().remove_writer(descriptor)
 
     def join(self, *models: ModelInfo, life: str = "a", slots: int = 1) -> None:
         self.send(wire.encode_join(life, WorkerInfo(self.name, models or (CUBE,), slots)))
@@ -62,9 +74,9 @@ class Peer:
         """The next message of these kinds; probes between are passed over, others fail."""
         async with asyncio.timeout(LIMIT_S):
             while True:
-                try:
-                    frames = self.socket.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
+                frames = self.line.receive()
+                if frames is None:
+                    assert not self.line.ended()
                     await asyncio.sleep(0.001)
                     continue
                 message = wire.decode(frames)
@@ -86,7 +98,9 @@ class Peer:
         return self
 
     def close(self) -> None:
-        self._context.destroy(linger=0)
+        if isinstance(self.line, DealerLine) and not self.line._socket.closed:
+            self.line._socket.set(zmq.LINGER, 0)
+        self.line.close()
 
     def __enter__(self) -> Self:
         return self
@@ -101,10 +115,24 @@ class Peer:
 
 
 class Farm:
-    """A dispatcher with this transport, and peers and processes that are gone at the end."""
+    """A dispatcher with one listener, and peers and processes that are gone at the end.
+
+    folder: where the local stream listens; None: ZeroMQ.
+    """
+
+    folder: Path | None = None
 
     def __init__(self, *, retries: int = 3, max_queued: int = 1000, **options: Any) -> None:
-        self.listener = ZmqListener(**options)
+        self.listener: Listener
+        if self.folder is None:
+            self.listener = ZmqListener(**options)
+            self.for_clients = self.listener.for_clients
+            self.for_workers = self.listener.for_workers
+        else:
+            self.listener = UnixListener(self.folder)
+            path = str(self.listener.path)
+            self.for_clients = Connection("", local=path, host=socket.gethostname())
+            self.for_workers = self.for_clients
         self.transport = Peers(self.listener)
         self.dispatcher = Dispatcher([self.transport], retries=retries, max_queued=max_queued)
         self.peers: list[Peer] = []
@@ -112,13 +140,15 @@ class Farm:
 
     def peer(self, name: str, *, identity: str = "") -> Peer:
         is_client = name.startswith("client:")
-        connection = self.listener.for_clients if is_client else self.listener.for_workers
+        connection = self.for_clients if is_client else self.for_workers
         self.peers.append(Peer(connection, name, identity=identity))
         return self.peers[-1]
 
     def put(self, peer: Peer, kind: Kind) -> bool:
         """Send to a peer past the transport; False when it is not there."""
-        clients, workers = self.listener._routers
+        if isinstance(self.listener, UnixListener):
+            return peer.identity.encode() in {line.name for line in self.listener._lines}
+        clients, workers = self.router._routers
         router = clients if peer.name.startswith("client:") else workers
         return router.put(peer.identity.encode(), wire.encode(kind))
 
@@ -129,7 +159,7 @@ class Farm:
         return peer
 
     async def process(self, name: str = "node1/1-a", **options: Any) -> Popen[bytes]:
-        process = host_process.start(self.listener.for_workers, name, **options)
+        process = host_process.start(self.for_workers, name, **options)
         self.processes.append(process)
         await until(lambda: name in self.workers())
         return process
@@ -147,6 +177,11 @@ class Farm:
         """What was said when workers came or went."""
         events = self.dispatcher.snapshot()["events"]
         return [e["text"] for e in events if e["event"] in (kinds or ("lost",))]
+
+    @property
+    def router(self) -> ZmqListener:
+        assert isinstance(self.listener, ZmqListener)
+        return self.listener
 
     def queued(self) -> int:
         return sum(row["queued"] for row in self.dispatcher.snapshot()["queues"])
@@ -188,20 +223,24 @@ def a_router(
 
 
 class Desk:
-    """A dispatcher's ROUTER, for one worker or supervisor at a time; blocking."""
+    """A dispatcher's end, for one worker or supervisor at a time; blocking.
 
-    def __init__(self) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.router, self.connection = a_router(self._context)
+    folder: where the local stream listens; None: a ROUTER.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._at: _Router | _Reception = _Router() if folder is None else _Reception(folder)
+        self.connection = self._at.connection
         self.peer = b""
 
     def hear(self, *kinds: Kind, limit_s: float = LIMIT_S, skip: bool = False) -> Message:
         """The next message, which has to be of one of these kinds unless others are skipped."""
         end = time.monotonic() + limit_s
         while True:
-            if not self.router.poll(max(0, int(1000 * (end - time.monotonic())))):
+            heard = self._at.hear(max(0.0, end - time.monotonic()))
+            if heard is None:
                 raise TimeoutError(f"nothing of {kinds} within {limit_s} s")
-            self.peer, *frames = self.router.recv_multipart()
+            self.peer, frames = heard
             message = wire.decode(frames)
             if message.kind in kinds:
                 return message
@@ -209,13 +248,13 @@ class Desk:
 
     def silent(self, for_s: float = 0.05) -> bool:
         """Whether nothing is said for so long."""
-        return not self.router.poll(int(1000 * for_s))
+        return self._at.silent(for_s)
 
     def say(self, kind: Kind, data: object = None) -> None:
         self.send(wire.encode(kind, data))
 
     def send(self, frames: list[Buffer]) -> None:
-        self.router.send_multipart([self.peer, *frames])
+        self._at.say(self.peer, frames)
 
     def welcome(self) -> str:
         """Let a worker join; its life."""
@@ -231,7 +270,76 @@ class Desk:
         return dict(wire.decode_answers(self.hear(Kind.ANSWERS, skip=skip)))
 
     def close(self) -> None:
+        self._at.close()
+
+
+class _Router:
+    """What a Desk hears and says over ZeroMQ."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router, self.connection = a_router(self._context)
+
+    def hear(self, timeout_s: float) -> tuple[bytes, Sequence[Buffer]] | None:
+        if not self._router.poll(int(1000 * timeout_s)):
+            return None
+        peer, *frames = self._router.recv_multipart()
+        return peer, frames
+
+    def silent(self, for_s: float) -> bool:
+        return not self._router.poll(int(1000 * for_s))
+
+    def say(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        self._router.send_multipart([peer, *frames])
+
+    def close(self) -> None:
         self._context.destroy(linger=0)
+
+
+class _Reception:
+    """What a Desk hears and says over the local stream."""
+
+    def __init__(self, folder: Path) -> None:
+        self._place = Place(folder)
+        self.connection = Connection("", local=str(self._place.path), host=socket.gethostname())
+        self._lines: dict[bytes, StreamLine] = {}
+        self._heard: list[tuple[bytes, Sequence[Buffer]]] = []
+
+    def hear(self, timeout_s: float) -> tuple[bytes, Sequence[Buffer]] | None:
+        end = time.monotonic() + timeout_s
+        while not self._listen():
+            if time.monotonic() > end:
+                return None
+            time.sleep(0.001)
+        return self._heard.pop(0)
+
+    def _listen(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            line = StreamLine(self._place.socket.accept()[0])
+            while (frames := line.receive()) is None:
+                time.sleep(0.001)
+            self._lines[bytes(frames[0])] = line
+        for name, line in list(self._lines.items()):
+            while (frames := line.receive()) is not None:
+                self._heard.append((name, frames))
+            if line.ended():
+                del self._lines[name]
+                line.close()
+        return bool(self._heard)
+
+    def silent(self, for_s: float) -> bool:
+        time.sleep(for_s)
+        return not self._listen()
+
+    def say(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        line = self._lines[peer]
+        line.send(frames)
+        line.flush(LIMIT_S)
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+        self._place.close()
 
 
 def value(outcome: Outcome | None) -> float:

@@ -30,6 +30,8 @@ from farm.transports.identity import CLIENT_PREFIX
 from tests.loops import on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
+pytestmark = pytest.mark.usefixtures("both_roads")
+
 ME = CLIENT_PREFIX.decode() + "me"
 BATCHES = ModelInfo("batches", CUBE.inputs, CUBE.outputs, max_batch=10_000, repeatable=False)
 
@@ -233,6 +235,7 @@ async def test_call_said_again_that_must_not_run_twice_is_given_up() -> None:
         assert list(await answers(client, worker)) == [1]
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @on_loop
 async def test_client_whose_connection_broke_unnoticed_gets_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch,
@@ -247,6 +250,7 @@ async def test_client_whose_connection_broke_unnoticed_gets_what_it_waits_for(
         assert value((await answers(again, worker))[1]) == 8.0
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @on_loop
 async def test_answers_are_kept_for_a_client_that_is_away_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
@@ -326,6 +330,7 @@ async def test_answers_of_the_last_moment_still_leave() -> None:
         await closing
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @on_loop
 async def test_clients_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "PROBE_EVERY_S", 0.01)
@@ -374,6 +379,7 @@ async def test_very_many_answers_leave_in_many_messages() -> None:
         assert all(isinstance(outcome, ModelNotFound) for outcome in got.values())
 
 
+@pytest.mark.parametrize("road", ["stream"], indirect=True)  # ZeroMQ may deliver the loss first
 @on_loop
 async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> None:
     async with up(max_queued=100_000) as (farm, _, client):

@@ -19,6 +19,8 @@ from farm.transports import zmq as zmq_module
 from tests.loops import on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
+pytestmark = pytest.mark.usefixtures("both_roads")
+
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 
 
@@ -75,6 +77,7 @@ async def test_join_of_another_life_makes_what_was_sent_void() -> None:
         await waiting
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @on_loop
 async def test_late_answer_is_used_once_and_its_worker_asked_to_join_again() -> None:
     async with Farm.up() as farm:
@@ -299,6 +302,7 @@ async def test_call_that_was_killed_for_its_time_is_not_tried_again() -> None:
             await waiting
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @on_loop
 async def test_worker_that_is_back_before_it_is_given_up_goes_on(
     monkeypatch: pytest.MonkeyPatch,
@@ -320,6 +324,7 @@ async def test_worker_that_is_back_before_it_is_given_up_goes_on(
         assert farm.events("joined", "lost") == ["cube"]
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @pytest.mark.parametrize("repeatable", [True, False])
 @on_loop
 async def test_call_that_was_lost_with_a_connection_that_came_back(
@@ -345,6 +350,7 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
                 await waiting
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @pytest.mark.parametrize("model", [CUBE, ONCE])
 @on_loop
 async def test_call_that_was_handed_back_and_sent_again_is_not_missing(model: ModelInfo) -> None:
@@ -367,6 +373,7 @@ async def test_call_that_was_handed_back_and_sent_again_is_not_missing(model: Mo
         assert farm.events("missing") == []
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @on_loop
 async def test_answer_on_its_way_is_not_missing() -> None:
     async with Farm.up() as farm:

@@ -24,11 +24,11 @@ from farm.protocols.wire import Kind, Loss
 from farm.transports import zmq as module
 from farm.transports.identity import worker_identity
 from farm.transports.keys import new_keys
+from farm.transports.worker_host import WorkerHost
 from farm.transports.zmq import ZmqListener
-from farm.transports.zmq_worker import WorkerHost
 from farm.worker.run import Runner
 from tests.loops import LIMIT_S, on_loop, until
-from tests.transports.peers import Farm, Peer, value
+from tests.transports.peers import CUBE, Farm, Peer, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 
@@ -63,7 +63,7 @@ async def test_message_that_came_while_another_was_sent_is_read(
             client.say(Kind.PROBE)
             # Without giving the loop a turn: until it has arrived, and the edge is swallowed.
             end = time.monotonic() + LIMIT_S
-            clients, _ = farm.listener._routers
+            clients, _ = farm.router._routers
             while not int(clients.socket.get(zmq.EVENTS)) & zmq.POLLIN:
                 assert time.monotonic() < end
             name = client.identity.encode() if reachable else b"x"
@@ -101,7 +101,7 @@ async def test_frame_above_the_limit_ends_in_an_error_and_not_in_silence(
     async with Farm.up(retries=0) as farm:
         runner = Runner({"large": large})
         info = WorkerInfo(W1, runner.models())
-        host = WorkerHost(runner, farm.listener.for_workers, info)
+        host = WorkerHost(runner, farm.for_workers, info)
         thread = threading.Thread(target=host.run)
         thread.start()
         await until(farm.workers)
@@ -130,35 +130,40 @@ FAILED = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
 FAILED |= zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 
 
-def without_keys(endpoint: str) -> Peer:
+class WithoutKeys:
     """A peer that does not encrypt, as whoever knows no more than the port."""
-    peer = Peer.__new__(Peer)
-    peer.name, peer.heard = W2, []
-    peer._context = zmq.Context()
-    peer.socket = peer._context.socket(zmq.DEALER)
-    peer.socket.set(zmq.ROUTING_ID, worker_identity(W2).encode())
-    peer.socket.connect(endpoint)
-    return peer
+
+    def __init__(self, endpoint: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.set(zmq.ROUTING_ID, worker_identity(W2).encode())
+        self._socket.connect(endpoint)
+
+    def join(self) -> None:
+        self._socket.send_multipart(wire.encode_join("a", WorkerInfo(W2, (CUBE,))))
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
 
 
 @pytest.mark.parametrize("door", ["clients", "workers"])
 @on_loop
 async def test_wrong_keys_never_get_in(door: str) -> None:
     async with Farm.up() as farm:
-        clients, workers = farm.listener.for_clients, farm.listener.for_workers
+        clients, workers = farm.for_clients, farm.for_workers
         right, wrong = (clients, workers) if door == "clients" else (workers, clients)
         other = new_keys()
         strangers = replace(
             right, client_public=other.clients.public, client_secret=other.clients.secret
         )
-        intruders: list[Callable[[], Peer]] = [
-            lambda: without_keys(right.endpoint),
+        intruders: list[Callable[[], Peer | WithoutKeys]] = [
+            lambda: WithoutKeys(right.endpoint),
             lambda: Peer(replace(wrong, endpoint=right.endpoint), W2),
             lambda: Peer(replace(right, client_secret=wrong.client_secret), W2),
             lambda: Peer(strangers, W2),
             lambda: Peer(replace(right, server_key=other.server.public), W2),
         ]
-        router = farm.listener._routers[door == "workers"]
+        router = farm.router._routers[door == "workers"]
         monitor = router.socket.get_monitor_socket(FAILED)
         try:
             for intruder in intruders:

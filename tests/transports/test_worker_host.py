@@ -8,7 +8,7 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,10 @@ from farm.errors import InvalidRequest, ModelFailed, Unavailable
 from farm.model import Config, Inputs, Tensors
 from farm.protocols import wire
 from farm.protocols.wire import Kind
-from farm.transports import zmq_worker
+from farm.transports import worker_host
 from farm.transports.connection import Connection
 from farm.transports.identity import name_in
-from farm.transports.zmq_worker import EXIT_ORPHANED, Reporter, WorkerHost
+from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
 from farm.worker.run import Runner
 from tests.loops import LIMIT_S, wait_until
 from tests.transports import host_process
@@ -100,13 +100,6 @@ def question(config: str = "{}") -> Call:
     return Call("gate", Operation.DESCRIBE, config=config)
 
 
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
-    yield desk
-    desk.close()
-
-
 Start = Callable[..., Running]
 
 
@@ -149,8 +142,8 @@ def test_joins_with_what_it_has_and_answers(desk: Desk, start: Start) -> None:
 def test_join_is_said_again_until_it_is_welcome_and_of_the_same_life(
     desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zmq_worker, "ASK_AFTER_SILENCE_S", 0.1)
-    monkeypatch.setattr(zmq_worker, "LONGEST_LOOK_S", 0.05)
+    monkeypatch.setattr(worker_host, "ASK_AFTER_SILENCE_S", 0.1)
+    monkeypatch.setattr(worker_host, "LONGEST_LOOK_S", 0.05)
     start(welcome=False)
     lives = {wire.decode_join(desk.hear(Kind.JOIN))[0] for _ in range(2)}
     assert len(lives) == 1
@@ -201,11 +194,12 @@ def test_busy_worker_that_is_not_known_joins_when_it_is_done(desk: Desk, start: 
     assert running.gate.ran == [0.0]
 
 
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)  # the end of a stream would be heard
 def test_asks_whether_it_is_known_when_it_hears_nothing(
     desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zmq_worker, "ASK_AFTER_SILENCE_S", 0.1)
-    monkeypatch.setattr(zmq_worker, "LONGEST_LOOK_S", 0.05)
+    monkeypatch.setattr(worker_host, "ASK_AFTER_SILENCE_S", 0.1)
+    monkeypatch.setattr(worker_host, "LONGEST_LOOK_S", 0.05)
     start()
     desk.hear(Kind.PROBE)
     desk.hear(Kind.PROBE)
@@ -416,12 +410,12 @@ def test_model_that_raises_costs_its_call_only(desk: Desk, start: Start) -> None
 def test_idle_worker_whose_dispatcher_is_gone_gives_up(
     desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zmq_worker, "LONGEST_LOOK_S", 0.05)
+    monkeypatch.setattr(worker_host, "LONGEST_LOOK_S", 0.05)
     running = start(lost_after_s=0.3)
     desk.close()
     assert running.ended()
     assert isinstance(running.error, Unavailable)
-    assert desk.connection.endpoint in running.error.message
+    assert desk.connection.address() in running.error.message
 
 
 def begin(desk: Desk, model: str, seconds: float, task_id: int = 1) -> None:
@@ -463,56 +457,3 @@ def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, runnin
     finally:
         process.kill()
         process.wait()
-
-
-# Supervisors
-
-
-def lose(reporter: Reporter, running: Sequence[int] | None) -> None:
-    reporter.lost(NAME, "signal SIGKILL", running=running, row=7, time_limit=True)
-
-
-def test_reporter_introduces_itself_and_reports(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reporter = Reporter(desk.connection, "node1/1")
-    assert wire.decode_loss(desk.hear(Kind.LOST)) is None
-    assert desk.peer == b"supervisor:node1/1"
-    lose(reporter, (1, 2))
-    assert wire.decode_loss(desk.hear(Kind.LOST)) == (
-        NAME,
-        "signal SIGKILL",
-        [1, 2],
-        True,
-        7,
-    )
-    lose(reporter, None)
-    loss = wire.decode_loss(desk.hear(Kind.LOST))
-    assert loss is not None
-    assert loss.running is None
-    monkeypatch.setattr(zmq_worker, "INTRODUCE_EVERY_S", 0.0)
-    assert not reporter.stop_asked()
-    assert wire.decode_loss(desk.hear(Kind.LOST)) is None  # a new dispatcher has to know it
-    reporter.close()
-
-
-def test_reporter_hears_when_to_stop(desk: Desk) -> None:
-    reporter = Reporter(desk.connection, "node1/1")
-    desk.hear(Kind.LOST)
-    desk.send([b"nonsense"])
-    desk.say(Kind.PROBE)
-    assert not reporter.stop_asked()
-    desk.say(Kind.STOP)
-    wait_until(reporter.stop_asked)
-    assert reporter.stop_asked()
-    reporter.close()
-
-
-def test_last_word_of_a_reporter_still_leaves(desk: Desk) -> None:
-    reporter = Reporter(desk.connection, "node1/1")
-    lose(reporter, [])
-    reporter.close()
-    desk.hear(Kind.LOST)
-    loss = wire.decode_loss(desk.hear(Kind.LOST))
-    assert loss is not None
-    assert loss.running == []

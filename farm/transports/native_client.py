@@ -1,9 +1,9 @@
-"""The native client's end of the ZeroMQ wire: many calls to a message, many answers to one.
+"""The native client's end of the wire: many calls to a message, many answers to one.
 
-One background thread owns the socket. Callers leave calls in an outbox and wake the thread only
-when it sleeps; it sends all that it finds there in few messages and puts every outcome to whoever
-asked. A call is kept until its outcome is there, so that it can be sent again when the connection
-or the dispatcher was lost in between.
+One background thread owns the line to the dispatcher. Callers leave calls in an outbox and wake the
+thread only when it sleeps; it sends all that it finds there in few messages and puts every outcome
+to whoever asked. A call is kept until its outcome is there, so that it can be sent again when the
+connection or the dispatcher was lost in between.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 import secrets
+import select
 import socket
 import threading
 import time
@@ -23,17 +24,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation
 from farm.errors import Cancelled, FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind, Message
 from farm.transports.connection import Connection
+from farm.transports.dial import DIAL_EVERY_S, dial, dial_local
 from farm.transports.identity import CLIENT_PREFIX
 from farm.transports.line import Outcome, Receiver, as_it_is, submit
-from farm.transports.zmq_socket import dial, receive
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +62,12 @@ class _Waiting(NamedTuple):
     key: Any
 
 
-class ZmqLine:
+class NativeLine:
     """A line to a farm's dispatcher; threads may share it, processes may not.
 
     lost_after_s: silence of the dispatcher after which calls fail with Unavailable; answer_s: how
     long a question about the farm itself may take. When nobody holds the line any more it closes.
+    Raises Unavailable when there is no way to the farm from here.
     """
 
     def __init__(
@@ -129,21 +128,16 @@ class ZmqLine:
 
 
 class _End:
-    """What the callers and the thread share. It does not know its ZmqLine, which may be let go."""
+    """What the callers and the thread share. Its NativeLine may be let go."""
 
     def __init__(self, connection: Connection, *, lost_after_s: float, heartbeat_s: float) -> None:
-        self._endpoint = connection.endpoint
+        self._connection = connection
         self._lost_after_s = lost_after_s
         name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(4)}"
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = dial(
-            self._context,
-            connection,
-            CLIENT_PREFIX.decode() + name,
-            heartbeat_s=heartbeat_s,
-            watch=zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED,
+        self._name = CLIENT_PREFIX.decode() + name
+        self._line = dial(
+            connection, self._name, heartbeat_s=heartbeat_s, on_return=self._send_again
         )
-        self._monitor = self._socket.get_monitor_socket()
         # Shared. Each single step on these is atomic, so that no call needs a lock; whoever takes
         # an entry out of `_waiting` is the one who settles it.
         self._ids = itertools.count(1)
@@ -158,9 +152,8 @@ class _End:
         self._closed = False
         # The thread's own.
         self._number: int | None = None
-        self._connected = False
-        self._broken = False
         self._heard_at = self._idle_at = self._probed_at = time.monotonic()
+        self._dialed_at = 0.0
         self._somebody_waited = False
         self._thread = threading.Thread(target=self._run, name="farm client", daemon=True)
         self._thread.start()
@@ -199,7 +192,7 @@ class _End:
             return future.result(timeout_s)
         except TimeoutError:
             raise Unavailable(
-                f"no answer from the farm at {self._endpoint} within {timeout_s:g} s; "
+                f"no answer from the farm at {self._connection.address()} within {timeout_s:g} s; "
                 "is it running, and is the connection file its own?"
             ) from None
         finally:
@@ -232,35 +225,57 @@ class _End:
             failure = Unavailable(f"the client's thread failed: {error!r}")
         self._closed = True  # from here on nothing is taken in
         self._fail_all(failure)
-        self._socket.disable_monitor()
-        self._monitor.close()
-        self._socket.close(None if self._connected else 0)  # else it would wait to say goodbye
-        self._context.term()
+        self._line.close()
         self._wake_read.close()
         self._wake_write.close()
 
     def _serve(self) -> None:
-        poller = zmq.Poller()
+        poll = select.poll()
         wake_fd = self._wake_read.fileno()
-        for source in (self._socket, self._monitor, wake_fd):
-            poller.register(source, zmq.POLLIN)
+        poll.register(wake_fd, select.POLLIN)
+        polled = -1
         while not self._closing:
             self._write()
             self._watch()
+            if self._line.ended():
+                self._dial_again()
+            line_fd = self._line.fileno()
+            if line_fd != polled:
+                if polled >= 0:
+                    poll.unregister(polled)
+                if line_fd >= 0:
+                    poll.register(line_fd)
+                polled = line_fd
+            if line_fd >= 0:
+                flushed = self._line.flush(0.0)
+                poll.modify(line_fd, select.POLLIN if flushed else select.POLLIN | select.POLLOUT)
             self._asleep = True
             timeout_ms = 0 if self._outbox or self._closing else self._patience_ms()
-            events = dict(poller.poll(timeout_ms))
+            ready = {descriptor for descriptor, _ in poll.poll(timeout_ms)}
             self._asleep = False
-            if wake_fd in events:
+            if wake_fd in ready:
                 self._wake_read.recv(4096)
-            if self._monitor in events:
-                self._look_at_connection()
-            if self._socket in events:
+            if line_fd in ready:
                 self._read()
         self._write()
         self._send(wire.encode(Kind.LEAVE))
+        self._line.flush(LAST_WORDS_S / 2)
+
+    def _dial_again(self) -> None:
+        """The dispatcher is gone; another may take its place. What is sent until then is kept."""
+        now = time.monotonic()
+        self._line.close()
+        if now - self._dialed_at < DIAL_EVERY_S:
+            return
+        self._dialed_at = now
+        line = dial_local(self._connection, self._name)
+        if line is not None:
+            self._line = line
+            self._send_again()
 
     def _patience_ms(self) -> int | None:
+        if self._line.ended():
+            return int(1000 * DIAL_EVERY_S)
         return TICK_MS if self._waiting or self._asked else None
 
     def _write(self) -> None:
@@ -299,12 +314,11 @@ class _End:
         self._send(frames)
 
     def _send(self, frames: list[Buffer]) -> None:
-        self._socket.send_multipart(frames, copy=len(frames) == 1)
+        self._line.send(frames)  # in vain once it has ended: then it is all sent again
 
     def _read(self) -> None:
-        while (frames := receive(self._socket)) is not None:
+        while (frames := self._line.receive()) is not None:
             self._heard_at = time.monotonic()
-            self._connected = True
             try:
                 self._received(wire.decode(frames))
             except InvalidRequest as error:
@@ -349,15 +363,6 @@ class _End:
 
     # Loss
 
-    def _look_at_connection(self) -> None:
-        event = recv_monitor_message(self._monitor)["event"]
-        self._connected = event == zmq.Event.HANDSHAKE_SUCCEEDED
-        if not self._connected:
-            self._broken = True
-        elif self._broken:
-            self._broken = False
-            self._send_again()
-
     def _send_again(self) -> None:
         """Calls or answers may have been lost with the connection; the dispatcher sorts it out."""
         now = time.monotonic()
@@ -382,7 +387,7 @@ class _End:
             self._send(wire.encode(Kind.CANCEL, list(self._waiting)))
             self._fail_all(
                 Unavailable(
-                    f"no word from the farm at {self._endpoint} for {silent_s:.0f} s; "
+                    f"no word from the farm at {self._connection.address()} for {silent_s:.0f} s; "
                     "is it running?"
                 )
             )

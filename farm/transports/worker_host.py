@@ -1,8 +1,8 @@
-"""The worker's end of the ZeroMQ transport: a DEALER that dials in, and the loop around a Runner.
+"""The worker's end of the wire: dials in, and is the loop around a Runner.
 
 The main thread runs the models and does nearly all the talking. While a model runs for long, a
-second thread, the listener, looks after the socket: it hands back what has not begun, describes
-models, and sends answers that wait. The socket belongs to whoever holds the lock.
+second thread, the listener, looks after the line: it hands back what has not begun, describes
+models, and sends answers that wait. The line belongs to whoever holds the lock.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import contextlib
 import logging
 import os
 import secrets
+import select
 import threading
 import time
 from collections.abc import Sequence
-
-import zmq
 
 from farm.call import Call, Result, WorkerInfo
 from farm.errors import InvalidRequest, Unavailable
@@ -23,8 +22,8 @@ from farm.protocols import wire
 from farm.protocols.wire import Buffer, Kind
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
+from farm.transports.dial import DIAL_EVERY_S, DialedLine, dial, dial_local
 from farm.transports.identity import worker_identity
-from farm.transports.zmq_socket import dial, has_message, receive, send
 from farm.worker.run import OnStart, Runner, timed
 
 log = logging.getLogger(__name__)
@@ -33,16 +32,19 @@ HOLD_ANSWERS_S = 0.0005
 """While more calls wait here, answers of shorter runs wait this long to share a message."""
 
 LISTEN_AFTER_S = 0.02
-"""How long a model runs before the listener takes over the socket."""
+"""How long a model runs before the listener takes over the line."""
+
+LISTENER_TURN_S = 0.2
+"""How often the listener looks at answers that wait, and at the clock."""
 
 LONGEST_LOOK_S = 1.0
-"""Time between two looks at the socket; if it was more, the process did not run in between."""
+"""Time between two looks at the line; if it was more, the process did not run in between."""
 
 ASK_AFTER_SILENCE_S = 3.0
 """The dispatcher probes each second; after this much silence the worker asks if it is known."""
 
-INTRODUCE_EVERY_S = 5.0
-"""How often a supervisor says that it is there."""
+LAST_WORDS_S = 2.0
+"""How long a worker that ends waits until its last words are out."""
 
 EXIT_ORPHANED = 75
 """Exit status of a worker that ends itself because its dispatcher is gone (EX_TEMPFAIL)."""
@@ -68,24 +70,24 @@ class WorkerHost:
     ) -> None:
         self._runner = runner
         self._info = info
-        self._endpoint = connection.endpoint
+        self._connection = connection
         self._on_start = on_start
         self._lost_after_s = lost_after_s
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        identity = worker_identity(info.name)
-        self._socket = dial(self._context, connection, identity, heartbeat_s=heartbeat_s)
+        self._identity = worker_identity(info.name)
+        self._line = dial(connection, self._identity, heartbeat_s=heartbeat_s)
         # Any thread or signal handler.
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._drain_asked = False
-        # Under the lock, like the socket. A call is in one of the first three until it is answered.
+        # Under the lock, like the line. A call is in one of the first three until it is answered.
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Call, float]] = {}  # and when it came
         self._running: set[int] = set()
         self._unwanted: set[int] = set()  # streams that run, but nobody waits for
         self._answers: list[tuple[int, wire.Outcome]] = []
         self._answers_since = 0.0
+        self._unflushed: list[int] = []  # answered, but the answer would die with this process
         self._busy = False
         self._draining = False
         self._refused = ""
@@ -96,6 +98,7 @@ class WorkerHost:
         self._looked_at = time.monotonic()
         self._silent_s = 0.0
         self._asked_at = 0.0
+        self._dialed_at = 0.0
         # Written by the main thread, read by the listener.
         self._began_at = 0.0
         self._look = threading.Event()
@@ -121,17 +124,15 @@ class WorkerHost:
             self._look.set()
             self._wake()
             listener.join(1.0)
-            self._socket.close()
-            self._context.term()
+            self._line.flush(LAST_WORDS_S)
+            self._line.close()
             read_end, write_end = self._wake_read, self._wake_write
             self._wake_read = self._wake_write = -1
             os.close(write_end)
             os.close(read_end)
 
     def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake_read, zmq.POLLIN)
+        wait = _Wait(self._wake_read)
         ended_at: float | None = None  # before the first run it did not idle, it was new
         while True:
             with self._lock:
@@ -141,11 +142,13 @@ class WorkerHost:
                     return
                 batch = list(self._waiting.items())
                 self._busy = bool(batch)
+                settled = self._unflushed and self._flush()
             if not batch:
+                if settled and self._on_start is not None:
+                    self._on_start(())
                 self._check_dispatcher()
-                for source, _ in poller.poll(int(1000 * LONGEST_LOOK_S)):
-                    if source == self._wake_read:
-                        self._clear_wake_ups()
+                wait(self._line, self._turn_s(LONGEST_LOOK_S), writes=bool(self._unflushed))
+                self._clear_wake_ups()
                 continue
             self._began_at = time.perf_counter()
             if not self._look.is_set():
@@ -170,7 +173,8 @@ class WorkerHost:
             if not row:
                 self._began_at = time.perf_counter()
             if self._on_start is not None:
-                self._on_start([ids[i] for i in positions], row)
+                # What is not out of this process yet would be lost with it, like what it runs.
+                self._on_start([*self._unflushed, *(ids[i] for i in positions)], row)
 
         def ends_early(position: int) -> bool:
             return self._drain_asked
@@ -201,16 +205,17 @@ class WorkerHost:
         with self._lock:
             self._send_answers()
             self._busy = False
-        # Not before the answers are sent: what runs is what counts as lost when this process dies.
+            unflushed = list(self._unflushed)
+        # Not before the answers are out: what runs is what counts as lost when this process dies.
         if self._on_start is not None:
-            self._on_start(())
+            self._on_start(unflushed)
 
-    # The socket; all of these hold the lock
+    # The line; all of these hold the lock
 
     def _attend(self) -> None:
         """Read all messages and act on them; join and drain if that is due."""
         heard = False
-        while has_message(self._socket) and (frames := receive(self._socket)) is not None:
+        while (frames := self._line.receive()) is not None:
             heard = True
             try:
                 self._received(wire.decode(frames))
@@ -218,6 +223,10 @@ class WorkerHost:
                 log.error("message from the dispatcher: %s", error)
                 self._refused = error.message
         now = time.monotonic()
+        if self._line.ended():
+            self._dial_again(now)
+        elif not self._line.may_come_back:
+            heard = True  # its end would be heard
         self._silent_s = (
             0.0 if heard else self._silent_s + min(now - self._looked_at, LONGEST_LOOK_S)
         )
@@ -233,6 +242,26 @@ class WorkerHost:
         if self._silent_s > ASK_AFTER_SILENCE_S and now - self._asked_at > ASK_AFTER_SILENCE_S:
             self._asked_at = now
             self._put(Kind.PROBE)
+
+    def _dial_again(self, now: float) -> None:
+        """The dispatcher is gone, or has given this worker up; another may take its place."""
+        self._line.close()
+        if now - self._dialed_at < DIAL_EVERY_S:
+            return
+        self._dialed_at = now
+        line = dial_local(self._connection, self._identity)
+        if line is not None:
+            self._line = line
+            self._unflushed.clear()
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Join again: the dispatcher has given to others what it had sent here."""
+        self._joined = False
+        self._life = secrets.token_hex(8)
+        self._join_sent_at = None
+        self._waiting.clear()
+        self._unwanted.update(self._running)
 
     def _join(self, now: float) -> None:
         # Said again when nobody welcomes us: it may have been lost with a connection.
@@ -260,11 +289,7 @@ class WorkerHost:
             self._joined |= message.data == self._life
         elif kind is Kind.JOIN_AGAIN:
             if self._joined:  # else the JOIN is under way
-                self._joined = False
-                self._life = secrets.token_hex(8)
-                self._join_sent_at = None
-                self._waiting.clear()  # the dispatcher has given these to others
-                self._unwanted.update(self._running)
+                self._begin_anew()
         elif kind is Kind.REFUSED:
             raise InvalidRequest(f"refused: {message.data}")
         elif kind is Kind.STOP:
@@ -287,30 +312,39 @@ class WorkerHost:
         self._put(Kind.TAKEN_BACK, back)
 
     def _send_answers(self) -> None:
-        if self._answers:
-            self._send(wire.encode_answers(self._answers))
-            self._answers = []
+        if not self._answers or not self._send(wire.encode_answers(self._answers)):
+            return  # kept for the next line, if this one has ended
+        ids = [task_id for task_id, _ in self._answers]
+        self._answers = []
+        if not self._line.flush(0.0):
+            self._unflushed += ids
+            if self._busy:
+                self._wake()  # the listener writes the rest while the next call runs
+
+    def _flush(self) -> bool:
+        """Write what is left of answers; whether all are out of this process now."""
+        if self._line.flush(0.0):
+            self._unflushed.clear()
+        return not self._unflushed
 
     def _put(self, kind: Kind, data: object = None) -> None:
         self._send(wire.encode(kind, data))
 
-    def _send(self, frames: list[Buffer]) -> None:
-        send(self._socket, frames)
+    def _send(self, frames: list[Buffer]) -> bool:
+        return self._line.send(frames)
 
     # While a model runs
 
     def _listen(self) -> None:
-        poller = zmq.Poller()
-        poller.register(int(self._socket.get(zmq.FD)), zmq.POLLIN)
-        poller.register(self._wake_read, zmq.POLLIN)
+        wait = _Wait(self._wake_read)
         while True:
             self._look.wait()
-            if time.perf_counter() - self._began_at < LISTEN_AFTER_S:
+            writes = bool(self._unflushed)
+            if time.perf_counter() - self._began_at < LISTEN_AFTER_S and not writes:
                 # Short runs are over by then, and their answers sent by the main thread.
-                self._closing.wait(LISTEN_AFTER_S)
+                wait(None, LISTEN_AFTER_S)
             else:
-                # The descriptor is edge-triggered: it tells of messages soon, but not for sure.
-                poller.poll(200)
+                wait(self._line, self._turn_s(LISTENER_TURN_S), writes=writes)
             with self._lock:
                 if self._closing.is_set():
                     return
@@ -320,12 +354,18 @@ class WorkerHost:
                 self._clear_wake_ups()
                 self._attend()
                 self._send_answers()
+                if self._unflushed:
+                    self._flush()
                 questions = self._take_questions()
             self._answer(questions)
             if self._silent_s > self._lost_after_s:
                 log.error("%s", self._silence())
                 # The model may run for hours yet and nobody waits for what it finds.
                 os._exit(EXIT_ORPHANED)
+
+    def _turn_s(self, longest_s: float) -> float:
+        """How long to sleep: an ended line is dialed again soon."""
+        return DIAL_EVERY_S if self._line.ended() else longest_s
 
     def _take_questions(self) -> list[tuple[int, Call]]:
         ids = [i for i, (call, _) in self._waiting.items() if needs_no_slot(call.operation)]
@@ -348,63 +388,33 @@ class WorkerHost:
 
     def _check_dispatcher(self) -> None:
         if self._refused and not self._joined:
-            raise Unavailable(f"the dispatcher at {self._endpoint}: {self._refused}")
+            raise Unavailable(f"the dispatcher at {self._connection.address()}: {self._refused}")
         if self._silent_s > self._lost_after_s:
             raise Unavailable(self._silence())
 
     def _silence(self) -> str:
         return (
-            f"no word from the dispatcher at {self._endpoint} for {self._silent_s:.0f} s; "
-            "is it running, and is the connection file current?"
+            f"no word from the dispatcher at {self._connection.address()} "
+            f"for {self._silent_s:.0f} s; is it running, and is the connection file current?"
         )
 
 
-class Reporter:
-    """A supervisor's own line to the dispatcher: says why a worker died, hears when to stop.
+class _Wait:
+    """Sleeps until the line or the wake-up pipe has something to do; for one thread."""
 
-    For one thread at a time.
-    """
+    def __init__(self, wake_fd: int) -> None:
+        self._poll = select.poll()
+        self._poll.register(wake_fd, select.POLLIN)
+        self._watched = (-1, 0)
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        """`name` is unique for this supervisor, like `node3/4411`."""
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = dial(self._context, connection, f"supervisor:{name}")
-        self._stop_asked = False
-        self._introduce()
-
-    def _introduce(self) -> None:
-        self._introduced_at = time.monotonic()
-        self._socket.send_multipart(wire.encode(Kind.LOST))
-
-    def lost(
-        self,
-        worker: str,
-        reason: str,
-        *,
-        running: Sequence[int] | None,
-        row: int | None = None,
-        time_limit: bool = False,
-    ) -> None:
-        """Worker `worker` died, or is about to be killed, while it ran the tasks `running`.
-
-        row: of a run of rows the one that it was running.
-        """
-        ids = None if running is None else list(running)
-        loss = wire.Loss(worker, reason, ids, time_limit, row)
-        self._socket.send_multipart(wire.encode_loss(loss))
-
-    def stop_asked(self) -> bool:
-        """Whether the dispatcher has asked for everything to end; to be asked now and then."""
-        while (frames := receive(self._socket)) is not None:
-            try:
-                self._stop_asked |= wire.decode(frames).kind is Kind.STOP
-            except InvalidRequest as error:
-                log.error("message from the dispatcher: %s", error)
-        if time.monotonic() - self._introduced_at > INTRODUCE_EVERY_S:
-            self._introduce()  # for a dispatcher that was started anew
-        return self._stop_asked
-
-    def close(self) -> None:
-        """Close; what was said in the last two seconds still leaves."""
-        self._socket.close()
-        self._context.term()
+    def __call__(self, line: DialedLine | None, timeout_s: float, *, writes: bool = False) -> None:
+        """`line` may be None: then only the pipe counts. writes: wait for room to write, too."""
+        events = select.POLLIN | select.POLLOUT if writes else select.POLLIN
+        watched = (-1 if line is None else line.fileno(), events)
+        if watched != self._watched:
+            if self._watched[0] >= 0:
+                self._poll.unregister(self._watched[0])
+            if watched[0] >= 0:
+                self._poll.register(*watched)
+            self._watched = watched
+        self._poll.poll(int(1000 * timeout_s))

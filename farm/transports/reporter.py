@@ -1,0 +1,82 @@
+"""A supervisor's own line to the dispatcher."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from farm.errors import InvalidRequest
+from farm.protocols import wire
+from farm.protocols.wire import Kind
+from farm.transports.connection import Connection
+from farm.transports.dial import dial, dial_local
+
+log = logging.getLogger(__name__)
+
+INTRODUCE_EVERY_S = 5.0
+"""How often a supervisor says that it is there."""
+
+LAST_WORDS_S = 2.0
+"""How long `close` waits until what was said is out of this process."""
+
+
+class Reporter:
+    """A supervisor's own line to the dispatcher: says why a worker died, hears when to stop.
+
+    For one thread at a time.
+    """
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        """`name` is unique for this supervisor, like `node3/4411`."""
+        self._connection = connection
+        self._name = f"supervisor:{name}"
+        self._line = dial(connection, self._name)
+        self._stop_asked = False
+        self._introduce()
+
+    def _introduce(self) -> None:
+        self._introduced_at = time.monotonic()
+        self._line.send(wire.encode(Kind.LOST))
+
+    def lost(
+        self,
+        worker: str,
+        reason: str,
+        *,
+        running: Sequence[int] | None,
+        row: int | None = None,
+        time_limit: bool = False,
+    ) -> None:
+        """Worker `worker` died, or is about to be killed, while it ran the tasks `running`.
+
+        row: of a run of rows the one that it was running.
+        """
+        ids = None if running is None else list(running)
+        loss = wire.Loss(worker, reason, ids, time_limit, row)
+        self._line.send(wire.encode_loss(loss))
+
+    def stop_asked(self) -> bool:
+        """Whether the dispatcher has asked for everything to end; to be asked now and then."""
+        while (frames := self._line.receive()) is not None:
+            try:
+                self._stop_asked |= wire.decode(frames).kind is Kind.STOP
+            except InvalidRequest as error:
+                log.error("message from the dispatcher: %s", error)
+        if self._line.ended():
+            self._dial_again()
+        if time.monotonic() - self._introduced_at > INTRODUCE_EVERY_S:
+            self._introduce()  # for a dispatcher that was started anew
+        return self._stop_asked
+
+    def _dial_again(self) -> None:
+        line = dial_local(self._connection, self._name)
+        if line is not None:
+            self._line.close()
+            self._line = line
+            self._introduce()
+
+    def close(self) -> None:
+        """Close; what was said in the last two seconds still leaves."""
+        self._line.flush(LAST_WORDS_S)
+        self._line.close()

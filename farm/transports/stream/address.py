@@ -1,0 +1,115 @@
+"""Socket files: where a farm listens for its own user on this machine, and how to dial it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import struct
+import tempfile
+from pathlib import Path
+
+from farm.errors import Unavailable
+from farm.machine.private import short_folder
+from farm.transports.stream.line import StreamLine
+
+FILE = "farm.sock"
+
+LONGEST_PATH = 100
+"""A socket's path has room for 108 bytes, on some systems for 104 (unix(7))."""
+
+DIAL_WITHIN_S = 10.0
+"""A listener that does not even accept for so long is taken for none."""
+
+BACKLOG = 1024
+
+
+class Place:
+    """A listening socket and its file, which is for this user alone.
+
+    path: in `folder` if that can be, else in a new private temporary folder: a path may be too
+    long for a socket, and some file systems have none. A file that is there already is replaced,
+    so be sure that no living farm owns it. Raises Unavailable.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._own_folder: Path | None = None
+        try:
+            self.path = Path(os.path.abspath(folder)) / FILE
+            self.socket = _listening(self.path)
+        except OSError:
+            try:
+                self._own_folder = Path(tempfile.mkdtemp(prefix="farm-", dir=short_folder()))
+                self.path = self._own_folder / FILE
+                self.socket = _listening(self.path)
+            except OSError as error:
+                self._remove()
+                raise Unavailable(f"cannot listen at a unix socket: {error}") from None
+        self._inode = self.path.stat().st_ino
+
+    def close(self) -> None:
+        """Close the socket and remove its file, unless another farm has put its own there."""
+        self.socket.close()
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_ino == self._inode:
+                self.path.unlink()
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._own_folder is not None:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
+
+
+def _listening(path: Path) -> socket.socket:
+    """A socket that listens at `path`. Raises OSError."""
+    temporary = path.with_name(f".farm.{os.getpid()}")
+    if len(os.fsencode(temporary)) > LONGEST_PATH or len(os.fsencode(path)) > LONGEST_PATH:
+        raise OSError(f"{path} is too long for a socket")
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        listening.bind(os.fspath(temporary))
+        # Nobody can connect before it listens, so nobody comes between these two.
+        temporary.chmod(0o600)
+        listening.setblocking(False)
+        listening.listen(BACKLOG)
+        temporary.replace(path)
+    except BaseException:
+        listening.close()
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    return listening
+
+
+def dial_path(path: str, name: str) -> StreamLine | None:
+    """A line to the farm that listens at `path`, under `name`; None when none does.
+
+    A socket of another user is none: neither end talks to anybody else.
+    """
+    dialed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        dialed.settimeout(DIAL_WITHIN_S)
+        dialed.connect(path)
+        if peer_uid(dialed) == os.getuid():
+            line = StreamLine(dialed)
+            line.send([name.encode()])
+            return line
+    except OSError:
+        pass
+    dialed.close()
+    return None
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """The user who owns the other end, as the kernel saw when it was connected. Raises OSError."""
+    if hasattr(socket, "SO_PEERCRED"):
+        size = struct.calcsize("3i")
+        credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        uid: int = struct.unpack("3i", credentials)[1]
+        return uid
+    # macOS: LOCAL_PEERCRED at level SOL_LOCAL gives a struct xucred: version, uid, groups.
+    credentials = connected.getsockopt(0, 1, 76)
+    return int(struct.unpack_from("2I", credentials)[1])

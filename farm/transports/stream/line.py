@@ -1,0 +1,250 @@
+"""One ordered line of messages over a connected stream socket; both ends use it.
+
+A message is its frames one after the other. Before each frame stand 8 bytes, little-endian: its
+length, and in the highest bit whether another frame of the same message follows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from farm.protocols.wire import Buffer
+
+READ_AHEAD = 64 * 1024
+"""Bytes read at once; small messages come many to a read."""
+
+LARGE = 32 * 1024
+"""A larger frame is received into memory of its own, and not copied again."""
+
+WRITE_AT_ONCE = 1024**2
+"""Bytes written before others get their turn."""
+
+LONGEST_FRAME = 1 << 40
+"""Whoever announces a larger frame sends something else than messages."""
+
+_HEAD = struct.Struct("<Q")
+_MORE = 1 << 63
+_PARTS_AT_ONCE = 512  # sendmsg takes 1024 (IOV_MAX)
+_NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+_UNLIMITED = 1 << 62
+
+
+class StreamLine:
+    """A line to one peer. For one thread at a time; it never waits, except in `flush`.
+
+    Bytes written survive the death of this process. `queued` are those that the peer's socket had
+    no room for: `flush` or `write_some` hands them over later.
+    """
+
+    may_come_back = False
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        if hasattr(socket, "SO_NOSIGPIPE"):  # macOS
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_NOSIGPIPE, 1)
+        self._socket = connected
+        # Reading: bytes from `_begin` to `_end` of the buffer are not parsed yet.
+        self._view = memoryview(bytearray(READ_AHEAD))
+        self._begin = self._end = 0
+        self._frames: list[Buffer] = []
+        self._large: memoryview | None = None  # the frame that is being received
+        self._filled = 0
+        self._more = False
+        self._may_read = _UNLIMITED
+        self._is_empty = False
+        self._over = False
+        # Writing
+        self._queue: deque[memoryview] = deque()
+        self.queued = 0
+        self._refuses = False
+
+    def fileno(self) -> int:
+        """The descriptor: readable when there is something to do; -1 once closed."""
+        return self._socket.fileno()
+
+    # Reading
+
+    def receive(self) -> list[Buffer] | None:
+        """The frames of the next message; None when there is none now.
+
+        Small frames are bytes; large ones are memory that the receiver may write to.
+        """
+        while not self._parsed():
+            if not self._read():
+                return None
+        frames, self._frames = self._frames, []
+        return frames
+
+    def allow(self, count: int) -> None:
+        """Let `receive` read so many bytes from now on; what it leaves keeps `fileno` readable."""
+        self._may_read = count
+
+    def _parsed(self) -> bool:
+        """Go on with the message as far as its bytes are there; whether it is complete."""
+        while True:
+            if self._large is not None:
+                if self._filled < len(self._large):
+                    return False
+                self._frames.append(self._large)
+                self._large = None
+            else:
+                at, have = self._begin + 8, self._end - self._begin - 8
+                if have < 0:
+                    return False
+                (head,) = _HEAD.unpack_from(self._view, self._begin)
+                length = head & ~_MORE
+                if length > LARGE:
+                    self._begin_large(length, at, min(have, length))
+                    self._more = head != length
+                    continue
+                if have < length:
+                    return False
+                self._frames.append(bytes(self._view[at : at + length]))
+                self._begin = at + length
+                self._more = head != length
+            if not self._more:
+                return True
+
+    def _begin_large(self, length: int, at: int, have: int) -> None:
+        if length > LONGEST_FRAME:
+            self._over = True
+            self._end = self._begin
+            return
+        self._large = np.empty(length, np.uint8).data
+        self._large[:have] = self._view[at : at + have]
+        self._filled = have
+        self._begin = at + have
+
+    def _read(self) -> bool:
+        """Read once; False when there is nothing, or no more for now."""
+        if self._is_empty:  # the last read found less than it had room for
+            self._is_empty = False
+            return False
+        if self._over or self._may_read <= 0:
+            return False
+        if self._large is not None:
+            into = self._large[self._filled :]
+        else:
+            rest = self._end - self._begin
+            if self._begin:
+                self._view[:rest] = self._view[self._begin : self._end]
+                self._begin, self._end = 0, rest
+            into = self._view[rest:]
+        if len(into) > self._may_read:
+            into = into[: self._may_read]
+        try:
+            count = self._socket.recv_into(into)
+        except BlockingIOError:
+            return False
+        except OSError:  # reset, or closed at this end
+            count = 0
+        if not count:
+            self._over = True
+            return False
+        self._is_empty = count < len(into)
+        self._may_read -= count
+        if self._large is not None:
+            self._filled += count
+        else:
+            self._end += count
+        return True
+
+    def ended(self) -> bool:
+        """Whether the peer is gone; ask once `receive` gave None, so that nothing is left."""
+        return self._over
+
+    # Writing
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Send a message; False when the peer takes no more."""
+        if self._refuses:
+            return False
+        parts: list[Buffer] = []
+        size = 0
+        last = len(frames) - 1
+        for number, frame in enumerate(frames):
+            length = len(frame)
+            parts.append(_HEAD.pack(length if number == last else length | _MORE))
+            if length:
+                parts.append(frame)
+            size += 8 + length
+        if self._queue:
+            self._leave(parts, size, 0)
+            return True
+        if size > WRITE_AT_ONCE or len(parts) > _PARTS_AT_ONCE:
+            self._leave(parts, size, 0)
+            return self.write_some()
+        try:
+            sent = self._socket.sendmsg(parts, (), _NO_SIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._refuses = True
+            return False
+        if sent < size:
+            self._leave(parts, size, sent)
+        return True
+
+    def _leave(self, parts: Sequence[Buffer], size: int, sent: int) -> None:
+        self.queued += size - sent
+        for part in parts:
+            if sent >= len(part):
+                sent -= len(part)
+            else:
+                self._queue.append(memoryview(part)[sent:])
+                sent = 0
+
+    def write_some(self) -> bool:
+        """Write what is queued as far as there is room, 1 MiB at most; False when it is in vain."""
+        parts: list[memoryview] = []
+        room = WRITE_AT_ONCE
+        for part in itertools.islice(self._queue, _PARTS_AT_ONCE):
+            parts.append(part[:room])
+            room -= len(parts[-1])
+            if not room:
+                break
+        try:
+            sent = self._socket.sendmsg(parts, (), _NO_SIGNAL)
+        except BlockingIOError:
+            return True
+        except OSError:
+            self._refuses = True
+            self._queue.clear()
+            self.queued = 0
+            return False
+        self.queued -= sent
+        while sent:
+            part = self._queue.popleft()
+            if sent < len(part):
+                self._queue.appendleft(part[sent:])
+                break
+            sent -= len(part)
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Whether all that was sent is out of this process; waits so long for room at the most."""
+        if not self._queue:
+            return not self._refuses
+        end = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        while self._queue and self.write_some() and self._queue:
+            left_s = end - time.monotonic()
+            if not poll.poll(max(0, int(1000 * left_s))) and left_s <= 0:
+                return False
+        return not self._refuses
+
+    def close(self) -> None:
+        """Let go of the socket; what was written is still read by the peer."""
+        self._socket.close()
+        self._over = self._refuses = True
+        self._queue.clear()
+        self.queued = 0

@@ -1,0 +1,256 @@
+"""The dispatcher's end of the local stream: accepts peers of this user and reads them in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.protocols.wire import Buffer
+from farm.scheduler.lull import Lull
+from farm.transports.identity import CLIENT_PREFIX
+from farm.transports.stream.address import Place, peer_uid
+from farm.transports.stream.line import StreamLine
+
+if TYPE_CHECKING:
+    from farm.dispatcher import Dispatcher
+    from farm.transports.peers import Peers
+
+log = logging.getLogger(__name__)
+
+MESSAGES_PER_TURN = 200
+"""Messages read from one peer before others get their turn."""
+
+BYTES_PER_TURN = 1024**2
+"""Bytes read from one peer before others get their turn."""
+
+REST_BYTES = 64 * 1024**2
+"""Bytes read from a worker that is lost; what the kernel holds of a dead process is far less."""
+
+FULL_BYTES = 64 * 1024**2
+"""Bytes that wait for a peer to read them, above which it is given nothing more to do."""
+
+FEW_CALLS = 2
+"""While no more calls than this are open, messages are read at once: none will join them."""
+
+ACCEPTED_PER_TURN = 64
+
+LAST_WORDS_S = 0.5
+"""How long peers may take at the end to read what was sent to them."""
+
+ACCEPT_AGAIN_S = 1.0
+"""How long to wait when no more files can be opened."""
+
+
+class _Peer:
+    """The dispatcher's end of the line to one peer: a `peers.Line`."""
+
+    may_come_back = False
+
+    def __init__(self, line: StreamLine, listener: UnixListener) -> None:
+        self.name = b""  # until it has said it
+        self.is_client = False
+        self.line = line
+        self.fd = line.fileno()
+        self._listener = listener
+        self.writes = False  # waits for room
+        self.full = False
+
+    def send(self, frames: list[Buffer]) -> bool:
+        """Send a message without waiting; False when the peer is not there."""
+        sent = self.line.send(frames)
+        if self.line.queued:
+            self._listener.has_queued(self)
+        return sent
+
+    def rest(self) -> Iterator[list[Buffer]]:
+        """The messages that have arrived and were not read, within bounds."""
+        self.line.allow(REST_BYTES)
+        while True:
+            frames = self.line.receive()
+            if frames is None:
+                frames = self.line.receive()  # once more, as a short read says nothing of the end
+            if frames is None:
+                return
+            if self.name:
+                yield frames
+            else:
+                self.introduce(frames)
+
+    def introduce(self, frames: list[Buffer]) -> None:
+        """Take the first message, which says who the peer is."""
+        self.name = bytes(frames[0])
+        self.is_client = self.name.startswith(CLIENT_PREFIX)
+
+    def close(self) -> None:
+        """End the line."""
+        self._listener.drop(self)
+
+
+class UnixListener:
+    """Listens in the run folder; `path` is the socket's file once made. Raises Unavailable."""
+
+    def __init__(self, folder: Path) -> None:
+        self._place = Place(folder)
+        self.path = self._place.path
+        # State of the running listener; only its own methods change it, on the loop.
+        self._lines: set[_Peer] = set()
+        self._ready: dict[_Peer, None] = {}
+        self._look_is_due = False
+        self._accept_again: asyncio.TimerHandle | None = None
+
+    def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
+        """Begin, on the running loop."""
+        self._dispatcher = dispatcher
+        self._peers = peers
+        self._lull = Lull(dispatcher)
+        self._loop = asyncio.get_running_loop()
+        self._begin_to_accept()
+
+    async def close(self) -> None:
+        """Close every line and remove the socket's file."""
+        if self._place.socket.fileno() < 0:
+            return
+        self._loop.remove_reader(self._place.socket.fileno())
+        if self._accept_again is not None:
+            self._accept_again.cancel()
+        end = self._loop.time() + LAST_WORDS_S
+        # Written by the loop as they read; it is not worth an event for each.
+        while any(p.line.queued for p in self._lines) and self._loop.time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for peer in list(self._lines):
+            self.drop(peer)
+        self._place.close()
+
+    # New peers
+
+    def _begin_to_accept(self) -> None:
+        self._accept_again = None
+        self._loop.add_reader(self._place.socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                accepted, _ = self._place.socket.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                # Out of files: without a pause the loop would try again and again.
+                log.error("cannot accept a local peer: %s", error)
+                self._loop.remove_reader(self._place.socket.fileno())
+                self._accept_again = self._loop.call_later(ACCEPT_AGAIN_S, self._begin_to_accept)
+                return
+            self._greet(accepted)
+
+    def _greet(self, accepted: socket.socket) -> None:
+        try:
+            uid = peer_uid(accepted)
+        except OSError:
+            accepted.close()
+            return
+        if uid != os.getuid():
+            log.warning("user %d is not let in at %s", uid, self.path)
+            accepted.close()
+            return
+        peer = _Peer(StreamLine(accepted), self)
+        self._lines.add(peer)
+        self._loop.add_reader(peer.fd, self._readable, peer)
+
+    # Reading
+
+    def _readable(self, peer: _Peer) -> None:
+        if self._dispatcher.calls_open() <= FEW_CALLS:
+            self._read((peer,))
+            return
+        # While calls come in by other ways it pays to let messages gather.
+        self._later(peer)
+
+    def _later(self, peer: _Peer) -> None:
+        self._ready[peer] = None
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._look_is_due:
+            self._look_is_due = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_is_due = False
+        if not self._lull.is_now():
+            self._look_soon()
+            return
+        peers, self._ready = tuple(self._ready), {}
+        if peers:
+            self._read(peers)
+
+    def _read(self, peers: Sequence[_Peer]) -> None:
+        self._dispatcher.act_on(partial(self._read_some, peers))
+
+    def _read_some(self, peers: Sequence[_Peer]) -> None:
+        for peer in peers:
+            if peer not in self._lines:
+                continue  # dropped by what another has said
+            if self._peers.is_behind(peer):
+                self._later(peer)
+                continue
+            peer.line.allow(BYTES_PER_TURN)
+            for _ in range(MESSAGES_PER_TURN):
+                frames = peer.line.receive()
+                if frames is None:
+                    break
+                if peer.name:
+                    self._peers.received(peer, frames)
+                else:
+                    peer.introduce(frames)
+            else:
+                # What was read and not acted on does not make the descriptor readable.
+                self._later(peer)
+                continue
+            if peer.line.ended():
+                self.drop(peer)
+
+    # Writing
+
+    def has_queued(self, peer: _Peer) -> None:
+        """Have what is queued for a peer written as it reads."""
+        if not peer.writes and peer in self._lines:
+            peer.writes = True
+            self._loop.add_writer(peer.fd, self._writable, peer)
+        if peer.line.queued > FULL_BYTES and not peer.full:
+            self._set_full(peer, True)
+
+    def _writable(self, peer: _Peer) -> None:
+        peer.line.write_some()
+        if not peer.line.queued:
+            peer.writes = False
+            self._loop.remove_writer(peer.fd)
+        if peer.full and peer.line.queued <= FULL_BYTES // 2:
+            self._set_full(peer, False)
+
+    def _set_full(self, peer: _Peer, full: bool) -> None:
+        peer.full = full
+        if not peer.is_client:
+            self._peers.is_full(peer, full)
+        elif full:  # a client that reads no answers asks nothing more
+            self._loop.remove_reader(peer.fd)
+        else:
+            self._loop.add_reader(peer.fd, self._readable, peer)
+
+    # Ends
+
+    def drop(self, peer: _Peer) -> None:
+        """End the line to a peer: it has ended, or its supervisor says that it is dead."""
+        if peer not in self._lines:
+            return
+        self._lines.discard(peer)
+        self._ready.pop(peer, None)
+        self._loop.remove_reader(peer.fd)
+        if peer.writes:
+            self._loop.remove_writer(peer.fd)
+        peer.line.close()
+        self._peers.ended(peer)

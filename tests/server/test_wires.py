@@ -1,0 +1,156 @@
+"""Where a farm listens for its own messages: no port of this machine unless others need it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.server.farm import Farm
+from farm.server.wires import listen
+from farm.settings import Settings
+from farm.transports.connection import read_connection, read_worker_connection
+from farm.transports.stream.listener import UnixListener
+from farm.transports.zmq import ZmqListener
+from tests.loops import on_uvloop
+
+MODEL = """
+import sys
+import farm
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def zmq_loaded(x):
+    return [float("zmq" in sys.modules)]
+"""
+
+
+def settings(folder: Path, **values: object) -> Settings:
+    return Settings(dir=folder, port=0, **values)  # type: ignore[arg-type]  # of the test's own
+
+
+async def closed(wires_folder: Settings, *, elastic: bool = False) -> tuple[set[type], bool]:
+    """What listens with these settings, and whether clients find a unix socket there."""
+    wires = listen(wires_folder, elastic=elastic)
+    kinds = {type(listener) for listener in wires.listeners}
+    for listener in wires.listeners:
+        if isinstance(listener, ZmqListener):
+            listener._close_sockets()
+            listener._context.term()
+        else:
+            assert isinstance(listener, UnixListener)
+            listener._place.close()
+    assert bool(wires.for_clients.local) == bool(wires.for_workers.local)
+    assert bool(wires.for_clients.endpoint) == (ZmqListener in kinds)
+    assert wires.for_workers.token == ""
+    return kinds, bool(wires.for_clients.local)
+
+
+@on_uvloop
+async def test_zeromq_listens_only_when_others_may_dial_in(tmp_path: Path) -> None:
+    local = settings(tmp_path)
+    assert await closed(local) == ({UnixListener}, True)
+    assert await closed(local, elastic=True) == ({UnixListener, ZmqListener}, True)
+    beyond = settings(tmp_path, host="0.0.0.0")
+    assert await closed(beyond) == ({UnixListener, ZmqListener}, True)
+    assert await closed(settings(tmp_path, transport="zmq")) == ({ZmqListener}, False)
+
+
+def test_the_socket_is_named_by_its_folder_which_may_be_mounted_elsewhere(tmp_path: Path) -> None:
+    wires = listen(settings(tmp_path), elastic=False)
+    (unix,) = wires.listeners
+    assert isinstance(unix, UnixListener)
+    assert wires.for_clients.local == "farm.sock"
+    unix._place.close()
+
+
+def test_a_folder_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    wires = listen(settings(folder), elastic=False)
+    (unix,) = wires.listeners
+    assert isinstance(unix, UnixListener)
+    assert wires.for_clients.local == str(unix.path)
+    assert unix.path.parent != folder
+    unix._place.close()
+
+
+def listening_ports(pid: int) -> set[int]:
+    """The TCP ports at which a process listens, as the kernel says."""
+    inodes = set()
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    ports = set()
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                ports.add(int(words[1].rpartition(":")[2], 16))
+    return ports
+
+
+SERVER = """
+import asyncio, json, os, sys
+from pathlib import Path
+from farm.server.farm import Farm
+from farm.settings import Settings
+
+async def main():
+    farm = Farm(["model.py"], Settings(dir=Path("run"), port=0))
+    connection = await farm.start()
+    print(json.dumps([os.getpid(), "zmq" in sys.modules, connection.url]), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await farm.stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="asks Linux who listens")
+def test_a_local_farm_opens_no_port_but_that_of_http_and_loads_no_zeromq(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        pid, server_loaded, url = json.loads(server.stdout.readline())
+        assert listening_ports(pid) == {int(url.rpartition(":")[2])}
+        program = "import sys, farm; client = farm.connect('run'); "
+        program += "print(client.model().evaluate(1.0), 'zmq' in sys.modules)"
+        client = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert client.stdout.split() == ["[0.]", "False"]
+        assert not server_loaded
+        assert not read_connection(tmp_path / "run").endpoint
+        assert not read_worker_connection(tmp_path / "run").endpoint
+    finally:
+        server.communicate()
+
+
+@on_uvloop
+async def test_what_a_killed_farm_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(tmp_path / "farm.sock"))
+    stale.close()
+    farm = Farm([], settings(tmp_path, workers=0), doors=False)
+    connection = await farm.start()
+    assert connection.local == "farm.sock"
+    await farm.stop()
+    assert not (tmp_path / "farm.sock").exists()

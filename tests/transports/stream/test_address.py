@@ -1,0 +1,92 @@
+"""Socket files: whom they let in, where they are, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from farm.errors import Unavailable
+from farm.transports.stream import address as module
+from farm.transports.stream.address import FILE, Place, dial_path, peer_uid
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert place.path == tmp_path / FILE
+    assert mode(place.path) == 0o600
+    line = dial_path(str(place.path), "node/1-a")
+    assert line is not None
+    accepted, _ = place.socket.accept()
+    assert peer_uid(accepted) == os.getuid()
+    accepted.close()
+    line.close()
+    place.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("reason", ["long", "not a folder"])
+def test_where_no_socket_can_be_a_private_folder_is_taken(reason: str, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120) if reason == "long" else tmp_path / "file"
+    folder.mkdir() if reason == "long" else folder.touch()
+    place = Place(folder)
+    assert place.path.parent != folder
+    assert len(os.fsencode(place.path)) <= module.LONGEST_PATH
+    assert mode(place.path.parent) == 0o700
+    assert mode(place.path) == 0o600
+    line = dial_path(str(place.path), "node/1-a")
+    assert line is not None
+    line.close()
+    place.close()
+    assert not place.path.parent.exists()
+
+
+def test_nowhere_to_listen_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_PATH", 5)
+    with pytest.raises(Unavailable, match="cannot listen at a unix socket"):
+        Place(tmp_path)
+
+
+def test_a_socket_that_a_dead_farm_left_is_replaced(tmp_path: Path) -> None:
+    stale = Place(tmp_path)
+    stale.socket.close()
+    assert dial_path(str(stale.path), "node/1-a") is None
+    place = Place(tmp_path)
+    line = dial_path(str(place.path), "node/1-a")
+    assert line is not None
+    line.close()
+    stale.close()  # which does not remove what is not its own
+    assert place.path.exists()
+    place.close()
+
+
+def test_nobody_there_is_none(tmp_path: Path) -> None:
+    assert dial_path(str(tmp_path / FILE), "node/1-a") is None
+    (tmp_path / FILE).touch()
+    assert dial_path(str(tmp_path / FILE), "node/1-a") is None
+    assert dial_path(str(tmp_path / ("x" * 200)), "node/1-a") is None
+
+
+def test_a_socket_of_another_user_is_not_talked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    monkeypatch.setattr(module, "peer_uid", lambda connected: os.getuid() + 1)
+    assert dial_path(str(place.path), "node/1-a") is None
+    accepted, _ = place.socket.accept()
+    assert accepted.recv(100) == b""  # not even our name
+    accepted.close()
+    place.close()
+
+
+def test_the_kernel_says_whose_the_other_end_is() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert peer_uid(one) == os.getuid()

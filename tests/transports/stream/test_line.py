@@ -1,0 +1,229 @@
+"""Messages over a connected pair of sockets: framing, bounds, and what a killed writer leaves."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import struct
+import tracemalloc
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from farm.protocols.wire import Buffer
+from farm.transports.stream import line as module
+from farm.transports.stream.line import LARGE, READ_AHEAD, WRITE_AT_ONCE, StreamLine
+
+Pair = tuple[StreamLine, StreamLine]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    one, other = (StreamLine(end) for end in socket.socketpair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+def as_bytes(frames: Sequence[Buffer] | None) -> list[bytes] | None:
+    return None if frames is None else [bytes(frame) for frame in frames]
+
+
+def carried(frames: Sequence[Buffer], pair: Pair) -> list[bytes] | None:
+    """What arrives of a message, which may have to be written and read by turns."""
+    one, other = pair
+    assert one.send(frames)
+    while (received := other.receive()) is None:
+        one.write_some() if one.queued else None
+    return as_bytes(received)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [0],
+        [1],
+        [0, 0, 0],
+        [5, 0, 7],
+        [LARGE, LARGE],
+        [LARGE + 1],
+        [READ_AHEAD],
+        [3, LARGE + 1, 3],
+        [10, 3_000_000, 1, 2_000_000],
+        [1] * 3000,
+        [LARGE + 1] * 100,
+    ],
+)
+def test_a_message_arrives_as_it_was_sent(lengths: Sequence[int], pair: Pair) -> None:
+    frames = [random.Random(n).randbytes(n) for n in lengths]
+    assert carried(frames, pair) == frames
+
+
+def test_messages_of_all_sizes_in_any_pieces() -> None:
+    """Whatever the pieces are in which bytes come, the same messages come of them."""
+    chance = random.Random(5)
+    sizes = [0, 1, 9, LARGE - 1, LARGE, LARGE + 1, READ_AHEAD, 3 * READ_AHEAD]
+    messages = [
+        [chance.randbytes(chance.choice(sizes)) for _ in range(chance.randint(1, 4))]
+        for _ in range(40)
+    ]
+    raw = b"".join(
+        struct.pack("<Q", len(frame) | (0 if i == len(message) - 1 else 1 << 63)) + frame
+        for message in messages
+        for i, frame in enumerate(message)
+    )
+    writer, reader = socket.socketpair()
+    line = StreamLine(reader)
+    received = []
+    at = 0
+    while at < len(raw):
+        piece = raw[at : at + chance.choice([1, 7, 8, 1000, 70_000])]
+        at += writer.send(piece)
+        while (frames := line.receive()) is not None:
+            received.append(as_bytes(frames))
+    writer.close()
+    while not line.ended():
+        if (frames := line.receive()) is not None:
+            received.append(as_bytes(frames))
+    line.close()
+    assert received == messages
+
+
+def test_large_frames_may_be_written_to_and_small_ones_are_bytes(pair: Pair) -> None:
+    one, other = pair
+    one.send([b"small", bytes(LARGE + 1)])
+    frames = other.receive()
+    assert frames is not None
+    small, large = frames
+    assert type(small) is bytes
+    assert isinstance(large, memoryview)
+    large[0] = 5
+
+
+def test_a_large_frame_is_received_into_its_own_memory_only(pair: Pair) -> None:
+    one, other = pair
+    frame = bytes(8 << 20)
+    one.send([frame])
+    tracemalloc.start()
+    try:
+        while (frames := other.receive()) is None:
+            one.write_some()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(frames[0]) == len(frame)
+    assert peak < 1.1 * len(frame)
+
+
+def test_sending_never_waits_and_what_waits_is_counted(pair: Pair) -> None:
+    one, other = pair
+    frame = bytes(300_000)
+    for _ in range(10):
+        assert one.send([b"head", frame])
+    total = 10 * (8 + 4 + 8 + len(frame))
+    assert 0 < one.queued < total
+    assert not one.flush(0.0)
+    read = 0
+    while read < 10:
+        if other.receive() is None:
+            one.write_some()
+        else:
+            read += 1
+    assert one.queued == 0
+    assert one.flush(0.0)
+
+
+def test_no_more_than_a_bounded_part_is_written_or_read_at_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    monkeypatch.setattr(module, "WRITE_AT_ONCE", 10_000)
+    one.send([bytes(50_000)])
+    assert one.queued == 50_008 - 10_000
+    one.write_some()
+    assert one.queued == 50_008 - 20_000
+    other.allow(3000)
+    assert other.receive() is None
+    assert other._filled <= 3000
+    one.flush(5.0)
+    before = other._filled
+    other.allow(3000)
+    assert other.receive() is None
+    assert other._filled == before + 3000
+    assert WRITE_AT_ONCE > 10_000
+
+
+def test_what_was_written_before_a_kill_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        line = StreamLine(theirs)
+        for i in range(100):
+            line.send([i.to_bytes(4, "little")])
+        os.kill(os.getpid(), signal.SIGKILL)
+    theirs.close()
+    os.waitpid(pid, 0)
+    line = StreamLine(ours)
+    received = []
+    while not line.ended():
+        if (frames := line.receive()) is not None:
+            received.append(int.from_bytes(frames[0], "little"))
+    line.close()
+    assert received == list(range(100))
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_the_end_is_seen_once_all_is_read(pair: Pair, unread: bool) -> None:
+    one, other = pair
+    if unread:  # then the kernel says "reset" instead of "end of file"
+        other.send([b"never read"])
+    one.send([b"last"])
+    one.close()
+    assert as_bytes(other.receive()) == [b"last"]
+    assert other.receive() is None
+    assert other.receive() is None
+    assert other.ended()
+    assert not other.send([b"x"])
+    assert not other.flush(0.0)
+
+
+def test_half_a_message_is_none(pair: Pair) -> None:
+    one, other = pair
+    one._socket.send(struct.pack("<Q", 100) + b"half")
+    one.close()
+    assert other.receive() is None
+    assert other.receive() is None
+    assert other.ended()
+
+
+def test_who_sends_no_messages_is_cut_off(pair: Pair) -> None:
+    one, other = pair
+    one._socket.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert other.receive() is None
+    assert other.ended()
+
+
+def test_flush_waits_for_room(pair: Pair) -> None:
+    one, other = pair
+    one.send([bytes(1_000_000)])
+    assert not one.flush(0.01)
+    if not os.fork():
+        while other.receive() is None:
+            pass
+        os._exit(0)
+    assert one.flush(20.0)
+    os.wait()
+
+
+def test_in_vain_is_said(pair: Pair) -> None:
+    one, other = pair
+    one.send([bytes(2_000_000)])
+    other.close()
+    assert not one.flush(5.0)
+    assert one.queued == 0
+    assert not one.send([b"x"])
+    one.close()
+    assert one.fileno() == -1

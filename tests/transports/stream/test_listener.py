@@ -1,0 +1,309 @@
+"""The listener for local peers: whom it lets in, and that no peer holds up the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Operation, Result
+from farm.errors import WorkerLost
+from farm.protocols import wire
+from farm.protocols.wire import Kind, Loss
+from farm.transports.stream import listener as module
+from farm.transports.stream.listener import UnixListener
+from tests.loops import LIMIT_S, on_loop, on_uvloop, until
+from tests.transports.peers import ONCE, Farm, Peer, value
+
+W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Farm, "folder", tmp_path)
+
+
+def unix(farm: Farm) -> UnixListener:
+    assert isinstance(farm.listener, UnixListener)
+    return farm.listener
+
+
+def result(y: float = 8.0) -> Result:
+    return Result((np.array([y]),), 0.001)
+
+
+async def task_of(peer: Peer) -> int:
+    ((task_id, _),) = await peer.hear_calls()
+    return task_id
+
+
+@on_loop
+async def test_the_file_is_private_and_gone_at_the_end() -> None:
+    async with Farm.up() as farm:
+        path = unix(farm).path
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        await farm.worker()
+    assert not path.exists()
+
+
+@on_loop
+async def test_another_user_is_not_let_in(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Farm.up() as farm:
+        monkeypatch.setattr(module, "peer_uid", lambda accepted: os.getuid() + 1)
+        stranger = farm.peer(W1)
+        stranger.join()
+        await until(lambda: stranger.line.receive() is None and stranger.line.ended())
+        assert farm.workers() == []
+        assert f"user {os.getuid() + 1} is not let in" in caplog.text
+
+
+@on_loop
+async def test_an_answer_on_its_way_is_not_overtaken_by_the_loss() -> None:
+    """The supervisor sees the death first, on a line of its own."""
+    async with Farm.up(retries=0) as farm:
+        worker, supervisor = await farm.worker(W1, ONCE), farm.peer(SUPERVISOR)
+        waiting = farm.submit(model="once")
+        task_id = await task_of(worker)
+        # Both are there before the loop looks, and the supervisor's word is acted on first.
+        lines = unix(farm)._lines
+        await until(lambda: farm.put(worker, Kind.PROBE) and farm.put(supervisor, Kind.PROBE))
+        first, second = sorted(lines, key=lambda p: p.name != SUPERVISOR.encode())
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id], False)))
+        worker.answer((task_id, result()))
+        worker.close()
+        unix(farm)._read((first, second))
+        assert value(await waiting) == 8.0
+        assert farm.workers() == []
+        assert farm.events() == ["signal SIGKILL"]
+
+
+@on_loop
+async def test_the_supervisors_word_ends_a_line_that_a_child_of_the_model_holds_open() -> None:
+    async with Farm.up(retries=0) as farm:
+        worker, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
+        held = os.dup(worker.line.fileno())  # as a forked child has it
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        worker.close()
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id], False)))
+        with pytest.raises(WorkerLost, match="SIGKILL"):
+            await waiting
+        assert not farm.put(worker, Kind.PROBE)
+        os.close(held)
+
+
+@on_loop
+async def test_end_of_file_alone_is_a_loss_too() -> None:
+    async with Farm.up(retries=0) as farm:
+        worker = await farm.worker(W1)
+        waiting = farm.submit()
+        await task_of(worker)
+        worker.close()
+        with pytest.raises(WorkerLost, match="connection was lost"):
+            await waiting
+
+
+@on_loop
+async def test_one_talkative_peer_does_not_hold_up_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MESSAGES_PER_TURN", 3)
+    async with Farm.up() as farm:
+        worker, client = await farm.worker(), farm.peer("client:x")
+        await until(lambda: farm.put(client, Kind.PROBE))
+        turns: list[int] = []
+        before = farm.transport.received
+
+        def received(line: Any, frames: Any) -> None:
+            if line.name == b"client:x":
+                turns[-1] += 1
+            before(line, frames)
+
+        farm.transport.received = received  # type: ignore[method-assign]  # counts
+        read = unix(farm)._read
+
+        def counted(peers: Any) -> None:
+            turns.append(0)
+            read(peers)
+
+        unix(farm)._read = counted  # type: ignore[method-assign]  # counts
+        for _ in range(100):
+            client.say(Kind.PROBE)
+        for _ in range(101):
+            await client.hear(Kind.WELCOME)
+        assert max(turns) == 3
+        waiting = farm.submit()
+        worker.answer((await task_of(worker), result()))
+        await waiting
+
+
+@on_uvloop
+async def test_no_more_than_a_bounded_part_of_a_large_message_is_read_in_a_turn() -> None:
+    async with Farm.up() as farm:
+        worker, client = await farm.worker(), farm.peer("client:x")
+        await until(lambda: farm.put(client, Kind.PROBE))
+        (peer,) = [p for p in unix(farm)._lines if p.name == b"client:x"]
+        reads: list[int] = []
+        allow = peer.line.allow
+
+        def counted(count: int) -> None:
+            reads.append(count)
+            allow(count)
+
+        peer.line.allow = counted  # type: ignore[method-assign]  # counts
+        array = np.ones(4_000_000)
+        call = Call("cube", Operation.EVALUATE, (array,), '{"n":4000000}')
+        client.send(wire.encode_calls([(1, call)]))
+        ((task_id, got),) = await worker.hear_calls()
+        assert np.array_equal(got.inputs[0], array)
+        assert len(reads) >= array.nbytes / module.BYTES_PER_TURN
+        assert set(reads) == {module.BYTES_PER_TURN}
+        worker.answer((task_id, result()))
+        await client.hear(Kind.WELCOME)
+        await client.hear_answers()
+
+
+@on_loop
+async def test_a_worker_that_does_not_read_gets_nothing_more_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FULL_BYTES", 1_000_000)
+    async with Farm.up() as farm:
+        full = await farm.worker(W1, slots=4)
+        array = np.ones(1_000_000)
+        call = Call("cube", Operation.EVALUATE, (array,), '{"n":1000000}')
+        large = asyncio.create_task(farm.dispatcher.submit(call))
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        other = await farm.worker(W2)
+        for _ in range(3):
+            waiting = farm.submit()
+            other.answer((await task_of(other), result()))
+            assert (await waiting).worker == W2
+        full.answer((await task_of(full), result()))  # it reads at last
+        await large
+        await until(
+            lambda: {w["name"]: w["slots"] for w in farm.dispatcher.snapshot()["workers"]}[W1] == 4
+        )
+
+
+@on_loop
+async def test_a_client_that_reads_no_answers_is_not_read_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FULL_BYTES", 1_000_000)
+    async with Farm.up() as farm:
+        worker, client = await farm.worker(), farm.peer("client:x")
+        client.send(wire.encode_calls([(1, Call("cube", Operation.EVALUATE, (np.ones(1),)))]))
+        large = Result((np.ones(1_000_000),), 0.001)
+        worker.answer((await task_of(worker), large))
+        (peer,) = [p for p in unix(farm)._lines if p.name == b"client:x"]
+        await until(lambda: peer.full)
+        client.send(wire.encode_calls([(2, Call("cube", Operation.EVALUATE, (np.ones(1),)))]))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert farm.dispatcher.calls_open() == 0
+        await client.hear(Kind.WELCOME)
+        await client.hear_answers()
+        worker.answer((await task_of(worker), result()))
+        ((call_id, _),) = await client.hear_answers()
+        assert call_id == 2
+
+
+@on_loop
+async def test_no_turns_are_spent_while_files_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ACCEPT_AGAIN_S", 0.05)
+    async with Farm.up() as farm:
+        tries = 0
+
+        class Full:
+            def fileno(self) -> int:
+                return real.fileno()
+
+            def close(self) -> None:
+                real.close()
+
+            def accept(self) -> Any:
+                nonlocal tries
+                tries += 1
+                if tries < 3:
+                    raise OSError(24, "Too many open files")
+                return real.accept()
+
+        real = unix(farm)._place.socket
+        unix(farm)._place.socket = Full()  # type: ignore[assignment]  # as if files had run out
+        await farm.worker()
+        assert tries < 10
+        unix(farm)._place.socket = real
+
+
+# Real processes
+
+
+@on_loop
+async def test_killed_process_is_found_by_its_end_of_file() -> None:
+    async with Farm.up() as farm:
+        process = await farm.process()
+        waiting = farm.submit(1000.0, "sleep")
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
+        process.kill()
+        process.wait()
+        await until(lambda: not farm.workers(), LIMIT_S)
+        waiting.cancel()
+
+
+@on_loop
+async def test_crash_is_survived() -> None:
+    async with Farm.up(retries=1) as farm:
+        for name in (W1, W2):
+            await farm.process(name)
+        with pytest.raises(WorkerLost, match="lost 2 times"):
+            await farm.submit(1.0, "crash")
+        await farm.process("node3/3-c")
+        assert value(await farm.submit(3.0)) == 27.0
+
+
+@on_loop
+async def test_frozen_process_that_was_given_up_dials_again() -> None:
+    async with Farm.up() as farm:
+        process = await farm.process(W1)
+        task = farm.submit(0.2, "sleep")
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
+        process.send_signal(signal.SIGSTOP)
+        loss = Loss(W1, "frozen", None, False)
+        farm.peer(SUPERVISOR).send(wire.encode_loss(loss))
+        await until(lambda: not farm.workers())
+        await farm.process(W2)
+        assert (await task).worker == W2
+        process.send_signal(signal.SIGCONT)
+        await until(lambda: sorted(farm.workers()) == [W1, W2])
+        answers = await asyncio.gather(*[farm.submit(i) for i in range(100)])
+        assert [value(a) for a in answers] == [i**3 for i in range(100)]
+
+
+@on_loop
+async def test_process_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
+    async with Farm.up() as farm:
+        await farm.process()
+        assert value(await farm.submit(1.0, "hold")) == 1.0
+        assert farm.events() == []
+
+
+@on_loop
+async def test_nothing_is_sent_to_a_worker_that_only_runs() -> None:
+    """Probes would fill the socket of a model that holds the interpreter for minutes."""
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        waiting = farm.submit()
+        task_id = await task_of(worker)
+        await asyncio.sleep(0.5)
+        assert worker.line.receive() is None
+        worker.answer((task_id, result()))
+        await waiting

@@ -1,0 +1,60 @@
+"""A supervisor's line, at a dispatcher that the test plays by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from farm.protocols import wire
+from farm.protocols.wire import Kind
+from farm.transports import reporter as module
+from farm.transports.reporter import Reporter
+from tests.loops import wait_until
+from tests.transports.peers import Desk
+
+NAME = "node1/1-a"
+
+
+def lose(reporter: Reporter, running: Sequence[int] | None) -> None:
+    reporter.lost(NAME, "signal SIGKILL", running=running, row=7, time_limit=True)
+
+
+def test_reporter_introduces_itself_and_reports(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter = Reporter(desk.connection, "node1/1")
+    assert wire.decode_loss(desk.hear(Kind.LOST)) is None
+    assert desk.peer == b"supervisor:node1/1"
+    lose(reporter, (1, 2))
+    assert wire.decode_loss(desk.hear(Kind.LOST)) == (NAME, "signal SIGKILL", [1, 2], True, 7)
+    lose(reporter, None)
+    loss = wire.decode_loss(desk.hear(Kind.LOST))
+    assert loss is not None
+    assert loss.running is None
+    monkeypatch.setattr(module, "INTRODUCE_EVERY_S", 0.0)
+    assert not reporter.stop_asked()
+    assert wire.decode_loss(desk.hear(Kind.LOST)) is None  # a new dispatcher has to know it
+    reporter.close()
+
+
+def test_reporter_hears_when_to_stop(desk: Desk) -> None:
+    reporter = Reporter(desk.connection, "node1/1")
+    desk.hear(Kind.LOST)
+    desk.send([b"nonsense"])
+    desk.say(Kind.PROBE)
+    assert not reporter.stop_asked()
+    desk.say(Kind.STOP)
+    wait_until(reporter.stop_asked)
+    assert reporter.stop_asked()
+    reporter.close()
+
+
+def test_last_word_of_a_reporter_still_leaves(desk: Desk) -> None:
+    reporter = Reporter(desk.connection, "node1/1")
+    lose(reporter, [])
+    reporter.close()
+    desk.hear(Kind.LOST)
+    loss = wire.decode_loss(desk.hear(Kind.LOST))
+    assert loss is not None
+    assert loss.running == []
