@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 
 import numpy as np
-import zmq
 
 import farm
 from farm.call import Call, Hints, Operation
 from farm.protocols import wire
 from farm.transports.connection import read_connection
-from farm.transports.zmq_socket import dial
+from farm.transports.dial import dial
+from farm.transports.identity import CLIENT_PREFIX
 from hostile_target import Target
 
 ROWS = 4_000_000
@@ -104,18 +104,24 @@ def alike(count: int) -> Iterator[tuple[int, Call]]:
 
 def native_message(target: Target, count: int, kind: wire.Kind) -> None:
     """So many calls in one message; or all of them taken back in one, as often as there is time."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    name = f"client:hostile/{time.monotonic_ns()}"
-    line = dial(context, read_connection(target.connection_file), name)
+    name = f"{CLIENT_PREFIX.decode()}hostile/{time.monotonic_ns()}"
+    line = dial(read_connection(target.connection_file), name)
+    end = time.monotonic() + WAIT_S
+
+    def say(frames: list[wire.Buffer]) -> None:
+        line.send(frames)
+        line.flush(target.seconds)
+
     try:
-        line.send_multipart(wire.encode_calls(alike(count), Hints()))
+        say(wire.encode_calls(alike(count), Hints()))
         if kind is wire.Kind.CANCEL:
-            line.send_multipart(wire.encode(wire.Kind.CANCEL, list(range(1, CALLS + 1))))
-        time.sleep(WAIT_S)
-        line.send_multipart(wire.encode(wire.Kind.LEAVE))
+            say(wire.encode(wire.Kind.CANCEL, list(range(1, CALLS + 1))))
+        while time.monotonic() < end and not line.ended():
+            if line.receive() is None:
+                time.sleep(0.001)
+        say(wire.encode(wire.Kind.LEAVE))
     finally:
         line.close()
-        context.term()
 
 
 def aepsych_tell(target: Target) -> None:

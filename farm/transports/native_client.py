@@ -280,26 +280,31 @@ class _End:
 
     def _write(self) -> None:
         batch: list[Task] = []
-        size = 0
         hints = NO_HINTS
         while self._outbox:
             item = self._outbox.popleft()
             if batch and (
-                isinstance(item, list)
-                or item[0] != hints
-                or len(batch) >= CALLS_A_MESSAGE
-                or size >= BYTES_A_MESSAGE
+                isinstance(item, list) or item[0] != hints or len(batch) >= CALLS_A_MESSAGE
             ):
-                self._send_calls(batch, hints)
-                batch, size = [], 0
+                self._send_many(batch, hints)
+                batch = []
             if isinstance(item, list):
                 self._send(item)
                 continue
             hints, tasks = item
             batch.extend(tasks)
-            size += sum([a.nbytes for _, call in tasks for a in call.inputs])
         if batch:
-            self._send_calls(batch, hints)
+            self._send_many(batch, hints)
+
+    def _send_many(self, tasks: Sequence[Task], hints: Hints, kind: Kind = Kind.CALLS) -> None:
+        """Send calls in messages of a size that keeps nobody waiting."""
+        first = size = 0
+        for number, (_, call) in enumerate(tasks):
+            if number - first >= CALLS_A_MESSAGE or size >= BYTES_A_MESSAGE:
+                self._send_calls(tasks[first:number], hints, kind)
+                first, size = number, 0
+            size += sum([a.nbytes for a in call.inputs]) + len(call.config)
+        self._send_calls(tasks[first:], hints, kind)
 
     def _send_calls(self, tasks: Sequence[Task], hints: Hints, kind: Kind = Kind.CALLS) -> None:
         try:
@@ -373,7 +378,7 @@ class _End:
         ):
             if hints.deadline_s is not None:
                 hints = replace(hints, deadline_s=hints.deadline_s - (now - since))
-            self._send_calls([(i, entry.call) for i, entry in group], hints, Kind.CALLS_AGAIN)
+            self._send_many([(i, entry.call) for i, entry in group], hints, Kind.CALLS_AGAIN)
 
     def _watch(self) -> None:
         """Look after a dispatcher that says nothing; give up in the end."""

@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 SUPERVISOR_GRACE_S = 0.3
 """How long an unreachable worker waits for its supervisor's word on why, before it is given up."""
 
+LONGEST_HEAD = 24 * 1024**2
+"""Bytes of a client's message beside its large arrays: JSON, which is read in one turn of the loop.
+farm's own client sends 4 MiB, or a single call."""
+
 ENDS_ABOUT_S = 10.0
 """Allowed clock skew between two machines when the end of a job is judged."""
 
@@ -193,6 +197,11 @@ class Peers:
 
     def _steps(self, line: Line, frames: Sequence[Buffer]) -> Steps:
         try:
+            if line.is_client and frames and len(frames[0]) > LONGEST_HEAD:
+                raise InvalidRequest(
+                    f"message of {len(frames[0])} bytes beside its large arrays; a client may send "
+                    f"{LONGEST_HEAD}: send fewer calls a message"
+                )
             yield from self._received(line, wire.decode(frames))
         except InvalidRequest as error:
             log.warning("peer %s: %s", name_in(line.name), error)

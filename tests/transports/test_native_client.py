@@ -36,7 +36,7 @@ from farm.transports import native_client
 from farm.transports.connection import read_connection, read_worker_connection
 from farm.transports.keys import Keys, new_keys
 from farm.transports.line import Outcome, as_it_is, submit
-from farm.transports.native_client import CALLS_A_MESSAGE, NativeLine
+from farm.transports.native_client import BYTES_A_MESSAGE, CALLS_A_MESSAGE, NativeLine
 from tests.lines import cube_calls
 from tests.loops import LIMIT_S, wait_until
 from tests.running_farm import Farm
@@ -139,6 +139,29 @@ def test_calls_submitted_one_by_one_share_messages(desk: Desk, line: NativeLine)
     assert messages < count / 4
     answer(desk, *((i, doubled(one)) for i, one in heard.items()))
     assert [value(f.result(LIMIT_S)) for f in futures] == [2.0 * k for k in range(count)]
+
+
+@pytest.mark.parametrize("by_config", [False, True])
+def test_many_bytes_travel_in_several_messages(
+    desk: Desk, line: NativeLine, by_config: bool
+) -> None:
+    size = BYTES_A_MESSAGE // 8
+    calls = [
+        call(float(k), config='{"a":"' + k % 2 * "b" + size * "a" + '"}')
+        if by_config
+        else Call("cube", Operation.EVALUATE, (np.full(size // 8, float(k)),))
+        for k in range(20)
+    ]
+    line.send(list(enumerate(calls)), NO_HINTS, Inbox())
+    for kind in (Kind.CALLS, Kind.CALLS_AGAIN):
+        heard: dict[int, Call] = {}
+        while len(heard) < 20:
+            _, some = calls_heard(desk, kind)
+            assert len(some) <= 8
+            heard |= some
+        assert [one.inputs[0][0] for one in heard.values()] == list(range(20))
+        for number in (5, 6):
+            desk.say(Kind.WELCOME, number)
 
 
 def test_each_message_has_one_set_of_hints(desk: Desk, line: NativeLine) -> None:

@@ -24,6 +24,7 @@ from farm.protocols import wire
 from farm.protocols.wire import Kind
 from farm.protocols.wire_runs import A_PIECE
 from farm.transports import native_clients as module
+from farm.transports import peers as peers_module
 from farm.transports import zmq as transport_module
 from farm.transports.agenda import STEPS_A_TURN
 from farm.transports.identity import CLIENT_PREFIX
@@ -404,3 +405,16 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
         assert [value(got[number]) for number in range(count)] == [
             float(number) ** 3 for number in range(count)
         ]
+
+
+@on_loop
+async def test_a_message_that_takes_long_to_read_is_refused() -> None:
+    async with up() as (_, worker, client):
+        ask(client, (1, cube()))
+        await client.hear(Kind.WELCOME)
+        await answers(client, worker)
+        client.say(Kind.CANCEL, ["x" * peers_module.LONGEST_HEAD])
+        refused = await client.hear(Kind.REFUSED)
+        assert "send fewer calls a message" in refused.data
+        ask(client, (2, cube()))
+        assert value((await answers(client, worker))[2]) == 8.0
