@@ -79,7 +79,7 @@ class Listener(Protocol):
 class _Peer:
     """A worker that has joined."""
 
-    __slots__ = ("checks", "ends_at", "full", "given_up", "life", "line", "out", "slots")
+    __slots__ = ("checks", "ends_at", "full", "given_up", "heard", "life", "line", "out", "slots")
 
     def __init__(self, line: Line, life: str, info: WorkerInfo) -> None:
         self.line = line
@@ -89,6 +89,7 @@ class _Peer:
         # What it should hold, and how many CHECKs it had been sent before each of these.
         self.out: dict[TaskId, int] = {}
         self.checks = 0
+        self.heard = 0  # how many calls it has answered or handed back
         # While it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
         self.full = False  # it does not read what is sent to it
@@ -98,9 +99,10 @@ class _Peer:
         return 0 if self.full or self.given_up is not None else self.slots
 
     def settled(self, ids: Iterable[TaskId]) -> None:
-        """The worker has answered these, or does not have them."""
+        """The worker has answered these, or hands them back."""
         for task_id in ids:
             self.out.pop(task_id, None)
+            self.heard += 1
 
     def missing(self, said: Sequence[int]) -> list[TaskId]:
         """What the worker should hold and does not, by its answer to a CHECK.
@@ -109,7 +111,10 @@ class _Peer:
         sent after that CHECK, such as a call that had been handed back, is not meant.
         """
         check = -min(said, default=0)
-        return [task_id for i in said if self.out.get(task_id := TaskId(i), check) < check]
+        ids = [task_id for i in said if self.out.get(task_id := TaskId(i), check) < check]
+        for task_id in ids:
+            self.out.pop(task_id, None)
+        return ids
 
     def is_reclaimed(self) -> bool:
         """Whether it was draining, and its machine is taken away before its time.
@@ -251,7 +256,6 @@ class Peers:
         elif kind is Kind.MISSING:
             ids = peer.missing(wire.decode_ids(message))
             if ids:
-                peer.settled(ids)
                 self._dispatcher.went_missing(worker, ids)
         elif kind is Kind.RESIZE:
             if type(message.data) is not int or message.data < 0:
@@ -259,8 +263,10 @@ class Peers:
             peer.slots = message.data
             self._dispatcher.worker_resized(worker, peer.offered())
         elif kind is Kind.LEAVE:
+            reason, told = _goodbye(message)
             self._forget(worker)
-            self._dispatcher.worker_left(worker, str(message.data), drained=True)
+            # If something that it said was lost, it may have run what it seems to hold.
+            self._dispatcher.worker_left(worker, reason, drained=told == peer.heard)
 
     def _joined(self, line: Line, message: Message) -> None:
         life, info = wire.decode_join(message)
@@ -389,3 +395,16 @@ _PROBE = wire.encode(Kind.PROBE)
 def _goes_on(outcome: wire.Outcome) -> bool:
     """Whether this is one of several answers to a task, and more follow."""
     return isinstance(outcome, Result) and outcome.more
+
+
+def _goodbye(message: Message) -> tuple[str, int]:
+    """Why a worker goes, and how many calls it has answered or handed back in this life.
+
+    Raises InvalidRequest.
+    """
+    data = message.data
+    if not isinstance(data, list) or [type(each) for each in data] != [str, int]:
+        raise InvalidRequest(
+            f"malformed LEAVE message: expected a reason and a number, got {data!r}"
+        )
+    return data[0], data[1]

@@ -95,6 +95,7 @@ class WorkerHost:
         self._life = secrets.token_hex(8)
         self._joined = False
         self._join_sent_at: float | None = None
+        self._told = 0  # how many calls it has answered or handed back in this life
         self._looked_at = time.monotonic()
         self._silent_s = 0.0
         self._asked_at = 0.0
@@ -138,7 +139,7 @@ class WorkerHost:
             with self._lock:
                 self._attend()
                 if self._draining:
-                    self._put(Kind.LEAVE, "drained")
+                    self._put(Kind.LEAVE, ["drained", self._told])
                     return
                 batch = list(self._waiting.items())
                 self._busy = bool(batch)
@@ -265,6 +266,8 @@ class WorkerHost:
 
     def _join(self, now: float) -> None:
         # Said again when nobody welcomes us: it may have been lost with a connection.
+        if self._join_sent_at is None:
+            self._told = 0
         if self._join_sent_at is None or now - self._join_sent_at > ASK_AFTER_SILENCE_S:
             self._join_sent_at = now
             self._send(wire.encode_join(self._life, self._info))
@@ -309,12 +312,14 @@ class WorkerHost:
     def _hand_back(self, task_ids: Sequence[int]) -> None:
         back = [i for i in task_ids if self._waiting.pop(i, None) is not None]
         self._unwanted.difference_update(back)
+        self._told += len(back)
         self._put(Kind.TAKEN_BACK, back)
 
     def _send_answers(self) -> None:
         if not self._answers or not self._send(wire.encode_answers(self._answers)):
             return  # kept for the next line, if this one has ended
         ids = [task_id for task_id, _ in self._answers]
+        self._told += sum([not getattr(outcome, "more", False) for _, outcome in self._answers])
         self._answers = []
         if not self._line.flush(0.0):
             self._unflushed += ids

@@ -47,7 +47,7 @@ async def test_worker_joins_answers_and_leaves() -> None:
         await answer(worker)
         result = await waiting
         assert (value(result), result.worker) == (8.0, W1)
-        worker.say(Kind.LEAVE, "drained")
+        worker.say(Kind.LEAVE, ["drained", 1])
         await until(lambda: not farm.workers())
         assert farm.events("left", "lost") == ["drained"]
 
@@ -402,7 +402,7 @@ async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> Non
         await asyncio.sleep(0)
         draining.answer((task_id, Result((np.array([8.0]),))))
         await first
-        draining.say(Kind.LEAVE, "drained")
+        draining.say(Kind.LEAVE, ["drained", 1])
         await until(lambda: not farm.workers())
         other = await farm.worker(W2, slots=2)
         calls = await other.hear_calls()
@@ -415,6 +415,52 @@ async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> Non
         )
         await second
         assert await question == CUBE
+
+
+@pytest.mark.parametrize("said", [None, "drained", ["drained"], ["drained", 1.5], [3, 3]])
+@on_loop
+async def test_goodbye_that_means_nothing_is_refused(said: object) -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        worker.say(Kind.LEAVE, said)
+        refused = await worker.hear(Kind.REFUSED)
+        assert "expected a reason and a number" in refused.data
+        assert farm.workers() == [W1]
+
+
+@on_loop
+async def test_call_that_crossed_the_goodbye_of_a_worker_runs_elsewhere() -> None:
+    """The worker has handed back one call, and all that it said has arrived."""
+    async with Farm.up() as farm:
+        leaving = await farm.worker(W1, ONCE)
+        waiting = farm.submit(model="once")
+        task_id = await task_of(leaving)
+        leaving.say(Kind.TAKEN_BACK, [task_id])
+        assert await task_of(leaving) == task_id
+        leaving.say(Kind.LEAVE, ["drained", 1])
+        other = await farm.worker(W2, ONCE)
+        assert await answer(other) == task_id
+        await waiting
+
+
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)
+@on_loop
+async def test_call_whose_answer_was_lost_before_a_goodbye_does_not_run_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection took the answer along; the next one brings the goodbye only."""
+    monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
+    async with Farm.up() as farm:
+        worker = await farm.worker(W1, ONCE)
+        waiting = farm.submit(model="once")
+        await task_of(worker)
+        worker.close()
+        again = farm.peer(W1, identity=worker.identity)
+        await again.hear(Kind.CHECK)
+        again.say(Kind.LEAVE, ["drained", 1])
+        await farm.worker(W2, ONCE)
+        with pytest.raises(WorkerLost, match="may have run this call"):
+            await waiting
 
 
 @on_loop
