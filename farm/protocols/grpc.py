@@ -34,8 +34,8 @@ SMALL_PART = 4096
 """Parts of a message below this are put together as they come: kept apart, each byte of a client
 that sends them one by one would take fifty."""
 
-SHORT = 64 << 10
-"""A message that unpacks to less is unpacked at once: a quarter of a millisecond at most."""
+SHORT = 16 << 10
+"""A message that unpacks to less is unpacked at once: a tenth of a millisecond at most."""
 
 UNPACKED_FREE, UNPACKED_RATIO = 16 << 20, 128
 """What a packed message may unpack to: these bytes, or so many times its own if that is more.

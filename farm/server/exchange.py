@@ -43,6 +43,9 @@ class Admits(Protocol):
     def peer(self, transport: Any) -> Peer:
         """The other end of a new connection."""
 
+    def trusts(self, peer: Peer) -> bool:
+        """Whether it needs no token."""
+
     def user(self, peer: Peer, headers: Headers) -> str:
         """The name the client gives, or "". Raises Refused."""
 

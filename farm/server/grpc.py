@@ -11,20 +11,23 @@ import asyncio
 import importlib
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from farm.errors import Unavailable
+from farm.server.connections import Connections
 from farm.server.exchange import Admits
 from farm.server.grpc_call import Service
 from farm.server.grpc_connection import Connection, Patience, Served
 from farm.server.listener import BACKLOG, listen
 from farm.server.turns import Turns
+from farm.worker.open_files import allow_many_open_files
 
 LARGEST_MESSAGE = 2**32 - 1
 """Its length travels in four bytes."""
 
-LOOK_EVERY_S = 1.0
-"""How often connections are looked after; how long their clients may take is as exact as that."""
+SHARE_OF_FILES = 4
+"""A connection is an open file, and gRPC may have one of so many: its clients need few."""
 
 HANDSHAKE_S = 10.0
 """How long a client may take for the handshake of TLS."""
@@ -86,54 +89,38 @@ class GrpcServer:
         self._limit = min(max_body_bytes, LARGEST_MESSAGE)
         self._tls = tls
         self._patience = patience
-        self._served: Served
-        self._timer: asyncio.TimerHandle
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self.connections: Connections | None = None  # while it runs
 
     async def start(self) -> tuple[str, int]:
         """Listen; gives the address. Raises Unavailable when it cannot be had."""
         context = None if self._tls is None else self._tls.context()
         listener = listen(self._host, self._port, port_option="--grpc-port")
         loop = asyncio.get_running_loop()
-        self._served = Served(
-            self._service, self._access, self._limit, Turns(loop), self._connections, self._patience
+        connections = Connections(loop, allow_many_open_files() // SHARE_OF_FILES)
+        self.connections = connections
+        served = Served(
+            self._service, self._access, self._limit, Turns(loop), connections, self._patience
         )
         self._server = await loop.create_server(
-            lambda: Connection(self._served),
+            partial(Connection, served),
             sock=listener,
             ssl=context,
             ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
             backlog=BACKLOG,
         )
-        self._timer = loop.call_later(LOOK_EVERY_S, self._look)
         host, port = listener.getsockname()[:2]
         return str(host), int(port)
 
-    def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOOK_EVERY_S, self._look)
-        now = loop.time()
-        for connection in list(self._connections):
-            connection.look(now)
-
     async def stop(self, grace_s: float = 10.0) -> None:
         """Take nothing new, let what runs end within `grace_s` seconds, cut off the rest."""
-        server, self._server = self._server, None
-        if server is None:
+        connections, self.connections = self.connections, None
+        if self._server is None or connections is None:
             return
-        server.close()
+        self._server.close()
         self._service.end_streams()
-        for connection in list(self._connections):
-            connection.end()
-        await self._all_gone(grace_s)
-        for connection in list(self._connections):
-            connection.give_up()
-        await self._all_gone(LAST_WORDS_S)
-        self._timer.cancel()
-        for connection in list(self._connections):
-            connection.abort()
-
-    async def _all_gone(self, limit_s: float) -> None:
-        if gone := [connection.gone for connection in self._connections]:
-            await asyncio.wait(gone, timeout=limit_s)
+        connections.end()
+        await connections.wait_gone(grace_s)
+        connections.give_up()
+        await connections.wait_gone(LAST_WORDS_S)
+        connections.close()

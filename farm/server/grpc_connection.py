@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from farm.machine.peer import Peer
@@ -14,6 +14,7 @@ from farm.protocols.http2 import Event, Http2Connection, Opened
 from farm.protocols.http2_frames import ENHANCE_YOUR_CALM, NO_ERROR, ConnectionFailed
 from farm.protocols.http2_headers import LARGEST_LIST
 from farm.protocols.http2_sending import Drained, HalfClosed, Received
+from farm.server.connections import Connections
 from farm.server.door import Refused
 from farm.server.exchange import COPIED_BYTES, Admits
 from farm.server.grpc_call import Call, Caller, Service
@@ -21,10 +22,13 @@ from farm.server.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-STEP, LONGEST_STEP, ALL_STEPS = 160, 640, 2560
+STEP, LONGEST_STEP, ALL_STEPS = 160, 320, 1280
 """Units of work that a connection does at a time, of those that `Http2Connection.receive` counts:
 some eight calls, or a quarter of a millisecond of frames that ask for nothing. While there are few
 connections each does more, as answers that go together cost less; so many in all of them."""
+
+FIRST_STEP = 64
+"""Units of work done at once where others wait for their turns: a call or two."""
 
 PER_CALL = 16
 """Units of work of a call that ends early, or of one more message of a call that sends many."""
@@ -55,8 +59,10 @@ class Served:
     access: Admits
     limit: int
     turns: Turns
-    connections: set[Connection]
+    connections: Connections
     patience: Patience
+    heavy: set[Connection] = field(default_factory=set)
+    """That which has read a long block of headers in this turn of the loop: one may."""
 
     @property
     def step(self) -> int:
@@ -81,13 +87,13 @@ class Connection(asyncio.Protocol):
         self._units = served.step
         # Set when it is made.
         self._loop = asyncio.get_running_loop()
-        self.gone = self._loop.create_future()
         self._transport: asyncio.Transport
         self._peer = Peer("")
+        self.let_in = False
         # For `look`: since when the client has been as it is, and how that was.
-        self._since = self._loop.time()
+        self.since = self._loop.time()
         self._seen: tuple[object, ...] = ()
-        self._bodies_since = self._since
+        self._bodies_since = self.since
 
     # For asyncio
 
@@ -95,19 +101,25 @@ class Connection(asyncio.Protocol):
         """A client is there."""
         self._transport = cast(asyncio.Transport, transport)
         self._peer = self._served.access.peer(transport)
-        self._served.connections.add(self)
+        self.let_in = self._served.access.trusts(self._peer)
         self._flush()
+        self._served.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone, and nobody waits for what it asked."""
-        self._served.connections.discard(self)
         self._lost = True
         self._overdue.clear()
         self._step()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client's: a part is handled now, the rest in turns of its own."""
-        self._receive(data, 0 if self._has_turn or self._stuck else self._units)
+        if self._has_turn or self._stuck:
+            units = 0
+        elif self._served.turns.are_wanted:
+            units = FIRST_STEP
+        else:
+            units = self._units
+        self._receive(data, units)
 
     def pause_writing(self) -> None:
         """The client takes less than is written: it is neither heard nor answered until it does."""
@@ -151,11 +163,15 @@ class Connection(asyncio.Protocol):
                     message.set_result(None)
         if not self._lost:
             if not self._transport.is_closing():
-                self._receive(b"", 0 if self._stuck else self._units, alone=True)
+                heavy = self._served.heavy
+                self._receive(b"", 0 if self._stuck else self._units, alone=not heavy)
+                if self.http2.spent > 2 * self._units:
+                    heavy.add(self)
+                    self._loop.call_soon(heavy.clear)
         elif self._calls:
             self._next_turn()
-        elif not self.gone.done():
-            self.gone.set_result(None)
+        else:
+            self._served.connections.discard(self)
 
     def _receive(self, data: bytes, limit: int, *, alone: bool = False) -> None:
         """alone: a single frame may take longer, as this is a turn of its own."""
@@ -213,6 +229,7 @@ class Connection(asyncio.Protocol):
             if b":authority" in headers:
                 headers = {**headers, b"host": headers[b":authority"]}
             user = self._served.access.user(self._peer, headers)
+            self.let_in = True
             path = headers[b":path"].decode("latin-1")
             call.begin(path, Caller(self._peer.host, user, headers, None))
         except Refused as refused:
@@ -291,8 +308,8 @@ class Connection(asyncio.Protocol):
             works = self.http2.open_streams and not self.http2.has_waiting
             most = float("inf") if works else patience.idle
         if self._seen != (doing,):
-            self._seen, self._since = (doing,), now
-        elif now - self._since > most:
+            self._seen, self.since = (doing,), now
+        elif now - self.since > most:
             self._part(doing)
             return
         if now - self._bodies_since > patience.body:
@@ -314,7 +331,16 @@ class Connection(asyncio.Protocol):
         else:
             self.abort()
 
+    @property
+    def owes_nothing(self) -> bool:
+        """Whether it may be closed for others to have its place."""
+        return not self.http2.open_streams
+
     # The end
+
+    def turn_away(self, message: str) -> None:
+        """There is no place for it."""
+        self._fail(ENHANCE_YOUR_CALM, message)
 
     def end(self) -> None:
         """Take nothing new, and close when all is answered."""

@@ -19,6 +19,11 @@ class Turns:
         self._steps: deque[Callable[[], None]] = deque()
         self._called = False
 
+    @property
+    def are_wanted(self) -> bool:
+        """Whether steps wait, so that there is more to do than goes into a turn."""
+        return bool(self._steps)
+
     def later(self, step: Callable[[], None]) -> None:
         """Call `step` in a later turn of the loop, after those that wait already."""
         self._steps.append(step)
