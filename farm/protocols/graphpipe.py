@@ -57,6 +57,7 @@ from farm.protocols.graphpipe_tensors import (
     type_name,
     wire_dtype,
 )
+from farm.protocols.json_numbers import MOST_CONFIG
 from farm.protocols.kserve_tensors import shown
 from farm.protocols.rows import rows_of, unlike_rows
 from farm.version import __version__
@@ -124,6 +125,8 @@ def _config(text: str) -> str:
     if not text:
         return EMPTY_CONFIG
     try:
+        if len(text) > MOST_CONFIG:
+            raise ValueError(f"it has {len(text)} characters; expected {MOST_CONFIG} at most")
         config = json.loads(text)
         if type(config) is not dict:
             raise TypeError("it is none")

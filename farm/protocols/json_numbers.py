@@ -21,6 +21,9 @@ from farm.errors import FarmError, InvalidInput, InvalidOutput, InvalidRequest
 
 NUMBERS = frozenset((float, int))  # not bool, whose type is its own
 MAX_DIMENSIONS = 16
+MOST_CONFIG = 1 << 20
+"""Characters of a config: it is read and compared in the front door, with those of other calls."""
+
 EXACT_UP_TO = 2.0**64  # beyond, the fast reader turns whole numbers into floats
 
 

@@ -9,6 +9,7 @@ Source: Open Inference Protocol, and Triton's protocol extensions.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -38,6 +39,7 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
+from farm.protocols.json_numbers import MOST_CONFIG
 from farm.protocols.kserve_tensors import datatype_of, shown
 from farm.protocols.rows import rows_of, unlike_rows
 
@@ -191,11 +193,12 @@ def _arrays(given: Sequence[InferInput], info: ModelInfo) -> tuple[tuple[Array, 
 def _wrong_inputs(given: Sequence[InferInput], info: ModelInfo) -> InvalidInput:
     expected = [tensor.name for tensor in info.inputs]
     names = [tensor.name for tensor in given]
+    counts = Counter(names)
     for name in names:
         if name not in expected:
             wrong = f"there is no input {shown(name)}"
             break
-        if names.count(name) > 1:
+        if counts[name] > 1:
             wrong = f"input {name!r} is given more than once"
             break
     else:
@@ -256,6 +259,8 @@ def config_of(parameters: Parameters) -> str:
     try:
         if type(text) is not str:
             raise TypeError(f"it is {shown(text)}")
+        if len(text) > MOST_CONFIG:
+            raise ValueError(f"it has {len(text)} characters; expected {MOST_CONFIG} at most")
         return canonical_config(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidInput(

@@ -44,6 +44,7 @@ from farm.errors import (
 )
 from farm.protocols.json_numbers import (
     EXACT_UP_TO,
+    MOST_CONFIG,
     NonFinite,
     array_text,
     as_declared,
@@ -197,7 +198,12 @@ def decode_config(message: Any, body: bytes) -> str:
         raise InvalidInput(f"config is {kind_of(config)}; expected an object")
     if not _is_exact(config):
         config = parse_slowly(body)["config"]
-    return canonical_config(config)
+    text = canonical_config(config)
+    if len(text) > MOST_CONFIG:
+        raise InvalidInput(
+            f"config has {len(text)} characters as JSON; expected {MOST_CONFIG} at most"
+        )
+    return text
 
 
 def _is_exact(config: Any) -> bool:

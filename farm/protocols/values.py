@@ -45,6 +45,9 @@ LONG_LIST = 32
 
 LIST_STEP = 16 * 1024
 
+LARGEST_EXACT = 2**53
+"""Whole numbers below this are exact as floats, and no other ones become one below it."""
+
 KINDS: Mapping[str, type[Any]] = {
     f"{kind.__module__.removeprefix('farm.')}.{kind.__name__}": kind
     for kind in (
@@ -120,29 +123,38 @@ class _Writer(ArrayWriter):
         if type(value) is list and len(value) > LONG_LIST:
             numbers = _numbers(value)
             if numbers is not None:
-                return ["n", self.put(numbers)]
+                return ["n", *map(self.put, numbers)]
         tag, parts = _parts_of(value)
         return [tag, *[self.plain(part, depth + 1) for part in parts]]
 
 
-def _numbers(value: list[Any]) -> Array | None:
-    """A list that is all floats, or all whole numbers of 64 bits, as an array; else None."""
+def _numbers(value: list[Any]) -> tuple[Array, ...] | None:
+    """A list of numbers as an array, and where they are mixed, which ones are whole; else None."""
     kinds = set(map(type, value))
     if kinds == {float}:
-        return np.array(value, np.float64)
-    if kinds == {int}:
-        try:
-            return np.array(value, np.int64)
-        except OverflowError:
-            return None
-    return None
+        return (np.array(value, np.float64),)
+    if not kinds <= {int, float}:
+        return None
+    try:
+        if kinds == {int}:
+            return (np.array(value, np.int64),)
+        floats = np.array(value, np.float64)
+    except OverflowError:
+        return None
+    whole = np.array([type(number) is int for number in value])
+    exact = bool(np.all(np.abs(floats[whole]) < LARGEST_EXACT))
+    return (floats, whole) if exact else None
 
 
-def _listed(numbers: Array) -> list[Any]:
+def _listed(numbers: Array, whole: Array | None = None) -> list[Any]:
     """The list again, in steps between which other threads may run."""
     found: list[Any] = []
     for at in range(0, len(numbers), LIST_STEP):
-        found.extend(numbers[at : at + LIST_STEP].tolist())
+        part = numbers[at : at + LIST_STEP].tolist()
+        if whole is not None:
+            for place in np.flatnonzero(whole[at : at + LIST_STEP]).tolist():
+                part[place] = int(part[place])
+        found += part
     return found
 
 
@@ -183,7 +195,7 @@ def _value(data: Any, frames: Sequence[Buffer], body: object) -> Any:
     if tag == "a":
         return array_at(frames, 0, parts[0])
     if tag == "n":
-        return _listed(array_at(frames, 0, parts[0]))
+        return _listed(*[array_at(frames, 0, part) for part in parts])
     if tag in ("b", "s"):
         raw = array_at(frames, 0, parts[0])
         if tag == "s":

@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 
+QUICK_BYTES = 16 * 1024
+"""Bodies longer than this are read one in a turn of the loop: many may be whole at once, and each
+may take milliseconds."""
+
 COPIED_BYTES = 64 * 1024
 """A body up to this long is cheaper to copy behind its head than to send apart."""
 
@@ -164,6 +168,14 @@ class Exchange:
             return
         if self._share is not None:
             self._share.resize(self.size)
+        if self.size > QUICK_BYTES:
+            self._connection.served.bodies.later(self._ask)
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        if self.answered:
+            return
         gathered, self._body = self._body, None
         door, head = self._door, self.head
         try:

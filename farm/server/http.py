@@ -76,7 +76,9 @@ class HttpServer:
             raise
         connections = Connections(loop, self._most or files // SHARE_OF_FILES)
         self.connections = connections
-        served = Served(self._front, self._held, Turns(loop), connections, self._patience)
+        served = Served(
+            self._front, self._held, Turns(loop), Turns(loop, 1), connections, self._patience
+        )
         made = partial(Connection, served)
         for sock in _several(listener):
             self._servers.append(await loop.create_server(made, sock=sock, backlog=BACKLOG))

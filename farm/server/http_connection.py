@@ -93,11 +93,12 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Served:
-    """What all connections of a server share."""
+    """What all connections of a server share. bodies: turns at which long bodies are read."""
 
     front: FrontDoor
     held: HeldBytes
     turns: Turns
+    bodies: Turns
     connections: Connections
     patience: Patience
 

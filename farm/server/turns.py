@@ -12,10 +12,11 @@ a quarter millisecond at most; calls of everybody else come between two turns.""
 
 
 class Turns:
-    """Runs steps in their order, a few in each turn of the loop."""
+    """Runs steps in their order, `a_turn` in each turn of the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, a_turn: int = A_TURN) -> None:
         self._loop = loop
+        self._a_turn = a_turn
         self._steps: deque[Callable[[], None]] = deque()
         self._called = False
 
@@ -36,7 +37,7 @@ class Turns:
 
     def _turn(self) -> None:
         try:
-            for _ in range(min(A_TURN, len(self._steps))):
+            for _ in range(min(self._a_turn, len(self._steps))):
                 self._steps.popleft()()
         finally:
             self._called = False

@@ -10,6 +10,7 @@ import pytest
 
 from farm.call import Hints, ModelInfo, Operation, TensorInfo
 from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
+from farm.protocols.json_numbers import MOST_CONFIG
 from farm.protocols.kserve import (
     ERRORS,
     InferInput,
@@ -238,3 +239,10 @@ def test_every_error_has_its_statuses() -> None:
     assert {grpc for _, grpc in ERRORS.values()} <= names
     assert all(400 <= http < 600 for http, _ in ERRORS.values())
     assert {ERRORS[kind][0] for kind in (InvalidInput, ModelNotFound)} == {400, 404}
+
+
+def test_a_config_may_have_a_million_characters() -> None:
+    longest = '{"a":"' + "x" * (MOST_CONFIG - 8) + '"}'
+    assert config_of({"farm_config": longest}) == longest
+    with pytest.raises(InvalidInput, match=f"expected {MOST_CONFIG} at most"):
+        config_of({"farm_config": longest + " "})

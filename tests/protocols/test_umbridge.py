@@ -25,12 +25,13 @@ from farm.errors import (
     Unavailable,
     UnsupportedFeature,
 )
-from farm.protocols.json_numbers import NonFinite
+from farm.protocols.json_numbers import MOST_CONFIG, NonFinite
 from farm.protocols.umbridge import (
     ERRORS,
     OPERATIONS,
     Endpoint,
     Question,
+    decode_config,
     decode_request,
     encode_error,
     encode_info,
@@ -428,3 +429,12 @@ def test_texts_are_nothing_for_this_protocol() -> None:
     result = Result((np.array([b"a"], object),))
     with pytest.raises(UnsupportedFeature, match=r"output\[0\] holds texts"):
         encode_result(Call("m", Operation.EVALUATE), result)
+
+
+def test_a_config_may_have_a_million_characters() -> None:
+    body = b'{"name":"beam","input":[[1]],"config":{"a":"%b"}}'
+    message = {"config": {"a": "x" * (MOST_CONFIG - 8)}}
+    assert len(decode_config(message, body)) == MOST_CONFIG
+    message["config"]["a"] += "x"
+    with pytest.raises(InvalidInput, match=f"expected {MOST_CONFIG} at most"):
+        decode_config(message, body)

@@ -47,7 +47,8 @@ def same(one: Any, other: Any) -> bool:
     "value",
     [
         *(None, True, 7, -(2**80), 1.5, math.nan, -math.inf, "", "é\ud800", "x" * 20_000),
-        *([0.5, math.inf] * 50_000, [1, -(2**63)] * 50, [2**64] * 50, [1, 2.0] * 50, [True] * 50),
+        *([0.5, math.inf] * 50_000, [1, -(2**63)] * 50, [2**64] * 50, [True] * 50),
+        *([1, 2.5, -0.0, math.nan] * 20_000, [1, 2.0, 2**53 + 1] * 50, [1.0, 10**400] * 50),
         *([], (), {}, {"a": [1, (2.0, None)], "": {"b": False}}, frozenset({"one"})),
         *(
             np.arange(3.0),
@@ -100,6 +101,10 @@ def test_large_arrays_are_not_copied() -> None:
     assert len(head) < 200
     assert len(inline) == 24
     assert np.shares_memory(decode([head, inline, large])["a"], array)
+
+
+def test_a_list_of_mixed_numbers_is_no_part_for_each() -> None:
+    assert len(encode([0, 0.5, 1] * 1_000_000)[0]) < 200
 
 
 def test_the_body_stays_where_it_is() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import AbstractContextManager
 
 import pytest
 
 from farm.server.door import Answer, Door, Refused, Request, TakeBack
+from farm.server.exchange import QUICK_BYTES
 from tests import bare_server
 from tests.bare_server import LIMIT, Server, post, rest_of
 from tests.front_door import WAIT_S, until
@@ -213,3 +215,40 @@ def test_an_end_answers_what_is_open_and_takes_it_back() -> None:
         received = rest_of(connection)
         assert received.startswith(b"HTTP/1.1 503 ")
         assert later.taken_back == [b"1"]
+
+
+def test_long_bodies_that_are_whole_at_once_are_read_one_in_a_turn() -> None:
+    turn, ended, held = 0, threading.Event(), threading.Event()
+    turns: list[int] = []
+
+    def note(request: Request, answer: Answer) -> None:
+        turns.append(turn)
+        answer(200, b"x")
+
+    with bare_server.serving({"/note": note}, limit=1 << 20) as server:
+
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            if not ended.is_set():
+                server.loop.call_soon(tick)
+
+        def nearly_whole() -> int:
+            exchanges = [getattr(connection, "_exchange") for connection in server.connections]  # noqa: B009
+            return sum(1 for e in exchanges if e is not None and e.size == QUICK_BYTES)
+
+        connections = [server.connect() for _ in range(20)]
+        request = post("/note", bytes(QUICK_BYTES + 1))
+        for connection in connections:
+            connection.sendall(request[:-1])
+        until(lambda: server.call(nearly_whole) == 20, "all but the last bytes are there")
+        server.loop.call_soon_threadsafe(tick)
+        server.loop.call_soon_threadsafe(held.wait, WAIT_S)
+        for connection in connections:
+            connection.sendall(request[-1:])
+        held.set()
+        until(lambda: len(turns) == 20, "all are read")
+        ended.set()
+        for connection in connections:
+            connection.close()
+    assert len(set(turns)) == 20

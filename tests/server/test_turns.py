@@ -64,3 +64,16 @@ def test_a_step_that_fails_stops_no_other() -> None:
         return done
 
     assert asyncio.run(run()) == ["no", "yes"]
+
+
+def test_a_turn_may_be_shorter() -> None:
+    async def run() -> list[int]:
+        turns, done, seen = Turns(asyncio.get_running_loop(), 1), list[int](), list[int]()
+        for number in range(3):
+            turns.later(lambda number=number: done.append(number))  # type: ignore[misc]  # bound early
+        while len(done) < 3:
+            await asyncio.sleep(0)
+            seen.append(len(done))
+        return seen
+
+    assert set(asyncio.run(run())) == {1, 2, 3}
