@@ -58,7 +58,8 @@ class Exchange:
     """Gathers a request, has a door or an application answer it, sends the answer.
 
     begun, answered: whether something of the answer has been sent, and whether all of it.
-    keep_alive: whether another request may follow. size: bytes of the body so far.
+    keep_alive: whether another request may follow. size, passed_over: bytes of the body so far,
+    before and after the answer.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class Exchange:
         "begun",
         "head",
         "keep_alive",
+        "passed_over",
         "size",
     )
 
@@ -87,6 +89,7 @@ class Exchange:
         self.begun = False
         self.answered = False
         self.size = 0
+        self.passed_over = 0
         self._connection = connection
         self._door = door
         self._path = path
@@ -146,9 +149,10 @@ class Exchange:
 
     def add(self, part: bytes) -> None:
         """Another part of the body."""
-        self.size += len(part)
         if self.answered:
+            self.passed_over += len(part)
             return
+        self.size += len(part)
         if self.size > self._limit:
             self.refuse(self._too_large())
         else:

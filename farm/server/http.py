@@ -57,7 +57,7 @@ class HttpServer:
         self._front = front
         self._host = host
         self._port = port
-        self._unix = unix
+        self.unix = unix
         self._held = held or HeldBytes(1 << 62)
         self._patience = patience
         self._most = most_connections
@@ -70,7 +70,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         listener = listen(self._host, self._port)
         try:
-            local = None if self._unix is None else listen_unix(str(self._unix))
+            local = None if self.unix is None else listen_unix(str(self.unix))
         except BaseException:
             listener.close()
             raise
@@ -106,8 +106,8 @@ class HttpServer:
             await asyncio.wait(answering, timeout=LAST_WORDS_S)
         await connections.wait_gone(LAST_WORDS_S)
         connections.close()
-        if self._unix is not None:
-            self._unix.unlink(missing_ok=True)
+        if self.unix is not None:
+            self.unix.unlink(missing_ok=True)
 
 
 def _several(listener: socket.socket) -> list[socket.socket]:

@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
         part, whole = self._reader.body(), self._reader.whole
         if part is not None:
             exchange.add(part)
-            if exchange.answered and exchange.size > PASSED_OVER_BYTES and not self._over:
+            if exchange.passed_over > PASSED_OVER_BYTES and not self._over:
                 self._linger()
         if whole and exchange.size <= LIGHT_BYTES:
             exchange.complete()
@@ -406,7 +406,8 @@ class Connection(asyncio.Protocol):
         if exchange.has_share and self.served.held.contended:
             step = max(patience.progress, (exchange.head.length or 0) // 100)
             return Stage.BODY, exchange.size // step, patience.contended
-        return Stage.BODY, exchange.size // patience.progress, patience.body
+        done = exchange.size + exchange.passed_over
+        return Stage.BODY, done // patience.progress, patience.body
 
     def _too_late(self, stage: Stage) -> None:
         exchange = self._exchange

@@ -1,9 +1,10 @@
-"""Fuzzing of the codecs of MIP, GraphPipe and AEPsych, led by coverage.
+"""Fuzzing of the codecs of MIP, GraphPipe, AEPsych and HTTP/1.1, led by coverage.
 
     pip install atheris                                     # Python 3.11 to 3.13, Linux and macOS
     python tests/protocols/fuzz.py mip -max_total_time=60
     python tests/protocols/fuzz.py graphpipe -max_total_time=60
     python tests/protocols/fuzz.py aepsych -max_total_time=60
+    python tests/protocols/fuzz.py http1 -max_total_time=60
 
 Whatever the bytes, a codec gives a value or raises an error of its own; anything else ends this
 with the bytes that did it. Options of libFuzzer follow the name. Memory is bounded here, as
@@ -25,7 +26,7 @@ import atheris
 with atheris.instrument_imports(include=["farm"]):
     from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
     from farm.errors import FarmError
-    from farm.protocols import aepsych, graphpipe, graphpipe_client, mip, mip_calls
+    from farm.protocols import aepsych, graphpipe, graphpipe_client, http1, mip, mip_calls
     from farm.protocols.graphpipe_repeated import Repeated
     from farm.protocols.graphpipe_tensors import Fault
 
@@ -143,6 +144,55 @@ def _seeds_of_aepsych() -> list[bytes]:
     ]
 
 
+def fuzz_http1(data: bytes) -> None:
+    """A stream of requests, cut where its first byte says: the same up to what is none."""
+    cut, stream = data[0] if data else 0, data[1:]
+    whole = _http_requests(stream)
+    assert _http_requests(stream[:cut], stream[cut:]) == whole
+
+
+def _http_requests(*parts: bytes) -> list[object]:
+    reader, found = http1.Reader(), list[object]()
+    try:
+        for part in parts:
+            reader.feed(part)
+            while True:
+                if reader.whole:
+                    head = reader.head()
+                    if head is None:
+                        break
+                    assert len(head.fields) <= http1.MOST_HEADERS
+                    found.append(head)
+                elif (data := reader.body()) is not None:
+                    found.append(data)
+                elif not reader.whole:
+                    break
+            assert reader.waiting <= http1.LONGEST_HEAD
+    except http1.Fault as fault:
+        found.append((fault.status, fault.kind))
+    joined: list[object] = []
+    for item in found:  # parts of a body are cut as the stream is
+        if isinstance(item, bytes) and joined and isinstance(joined[-1], bytes):
+            joined[-1] += item
+        else:
+            joined.append(item)
+    return joined
+
+
+def _seeds_of_http1() -> list[bytes]:
+    post = b"POST /Evaluate?x HTTP/1.1\r\nHost: farm:1\r\nContent-Length: 3\r\n\r\nabc"
+    chunks = b"3;x=y\r\nabc\r\n0a\r\n0123456789\r\n0\r\nA: b\r\n\r\n"
+    chunked = b"PUT http://farm/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+    upgrade = b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    return [
+        b"\x50" + post + chunked + post,
+        b"\x30" + chunked + upgrade + b"\r\n" + chunked,
+        b"\1" + b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + upgrade,
+        b"\2" + b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+        b"\3" + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ]
+
+
 def _calls() -> list[tuple[Call, ModelInfo]]:
     texts = np.array([b"hello"], object), np.array([b"a", b"bc"], object)
     return [
@@ -170,6 +220,7 @@ TARGETS: Mapping[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]]
     "mip": (fuzz_mip, _seeds_of_mip),
     "graphpipe": (fuzz_graphpipe, _seeds_of_graphpipe),
     "aepsych": (fuzz_aepsych, _seeds_of_aepsych),
+    "http1": (fuzz_http1, _seeds_of_http1),
 }
 
 

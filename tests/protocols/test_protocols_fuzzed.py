@@ -1,4 +1,4 @@
-"""The codecs of MIP, GraphPipe and AEPsych under a coverage-led fuzzer; fuzz.py has the targets."""
+"""The codecs of MIP, GraphPipe, AEPsych and HTTP/1.1 under a coverage-led fuzzer; see fuzz.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FUZZ = Path(__file__).with_name("fuzz.py")
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not made for this platform")
-@pytest.mark.parametrize("codec", ["mip", "graphpipe", "aepsych"])
+@pytest.mark.parametrize("codec", ["mip", "graphpipe", "aepsych", "http1"])
 def test_no_bytes_upset_a_codec(codec: str, tmp_path: Path) -> None:
     command = [sys.executable, str(FUZZ), codec, "-max_total_time=30"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=55)

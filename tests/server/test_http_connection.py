@@ -387,6 +387,16 @@ def test_a_body_that_is_not_wanted_ends_the_connection_if_it_is_long() -> None:
         assert is_closed(connection)
 
 
+def test_a_body_that_grows_too_long_near_its_end_leaves_the_connection_as_it_is() -> None:
+    chunk = b"%x\r\n%b\r\n" % (10**5, bytes(10**5))
+    with serving({"/echo": echo}, limit=3 * 10**6) as server, server.connect() as connection:
+        connection.sendall(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(chunk * 31 + b"0\r\n\r\n")
+        assert read_answer(connection)[0] == 413
+        connection.sendall(post("/echo", b"abc"))
+        assert read_answer(connection) == (200, b"abc")
+
+
 # Room for large bodies
 
 
