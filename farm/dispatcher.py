@@ -12,11 +12,12 @@ import logging
 import math
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
+from farm.descriptions import Descriptions
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Reply, Send, TakeBack
@@ -29,12 +30,6 @@ from farm.scheduler.state import TaskId, WorkerId
 from farm.scheduler.statistics import ModelStatistics, Statistics
 
 log = logging.getLogger(__name__)
-
-DESCRIPTIONS_KEPT = 4096
-"""Descriptions kept per farm; a config per call, as with a seed in it, must not fill the memory."""
-
-LONGEST_CONFIG_KEPT = 16 * 1024
-"""Characters of a config whose description is kept, for the same reason."""
 
 EVENTS_KEPT = 100
 
@@ -78,7 +73,7 @@ class Dispatcher:
         self._carrier: dict[WorkerId, Transport] = {}
         self._workers: dict[WorkerId, WorkerInfo] = {}
         self._models: dict[str, ModelInfo] = {}
-        self._descriptions: OrderedDict[tuple[str, str], ModelInfo] = OrderedDict()
+        self._descriptions = Descriptions()
         self._waiting: dict[TaskId, OnDone] = {}
         self._feeder = Feeder(self._start_part, self.cancel, self._act_soon)
         self._timer: asyncio.TimerHandle | None = None
@@ -94,6 +89,7 @@ class Dispatcher:
         self.measures = Measures()
         self._statistics = Statistics()
         self.awaited: Callable[[], str] = str  # why models may still be missing; "": none is
+        self.workers_may_come: Callable[[], bool] = bool  # more of them, by themselves
         self._started = time.time()
 
     # For callers
@@ -220,9 +216,12 @@ class Dispatcher:
         """What the model says of itself for a config, if that is known."""
         if config == EMPTY_CONFIG:
             return self._models.get(model)
-        if info := self._descriptions.get((model, config)):
-            self._descriptions.move_to_end((model, config))
-        return info
+        return self._descriptions.find(model, config)
+
+    def is_ready(self, model: str) -> bool:
+        """Whether some worker has the model, or workers may come that do."""
+        here = (info.name == model for worker in self._workers.values() for info in worker.models)
+        return model in self._models and (self.workers_may_come() or any(here))
 
     def calls_open(self) -> int:
         """How many calls wait for their outcome."""
@@ -259,7 +258,7 @@ class Dispatcher:
         """A worker is gone, for a reason in words; a second report of the same loss is ignored."""
         if self._workers.pop(worker, None) is None:
             return
-        del self._carrier[worker]
+        self._carrier.pop(worker, None)
         self._scheduler.worker_left(
             worker,
             reason,
@@ -303,8 +302,7 @@ class Dispatcher:
         known = self._models.get(model.name)
         if known is not None and known != model:
             log.warning("worker %s describes model %r in another way", worker, model.name)
-            for key in [k for k in self._descriptions if k[0] == model.name]:
-                del self._descriptions[key]
+            self._descriptions.forget(model.name)
         self._models[model.name] = model
 
     def expect(self, models: Iterable[ModelInfo]) -> None:
@@ -349,8 +347,8 @@ class Dispatcher:
         self._acts_soon = True  # what is fed is acted on below
         is_hungry = self._feeder.feed()
         self._acts_soon = False
-        now = time.monotonic()
-        while actions := self._scheduler.actions(now):
+        # Each time anew: an answer's caller may have asked again meanwhile, and waits from then on.
+        while actions := self._scheduler.actions(now := time.monotonic()):
             # Replies last: no worker need idle while answers are written.
             for action in actions:
                 if not isinstance(action, Reply):
@@ -380,7 +378,7 @@ class Dispatcher:
         on_done = self._waiting.get(task.id)
         if isinstance(outcome, Result):
             if outcome.info is not None and task.call.operation is Operation.DESCRIBE:
-                self._remember(task.call, outcome.info)
+                self._descriptions.keep(task.call.model, task.call.config, outcome.info)
             outcome = reply.result(outcome)
         if not (isinstance(outcome, Result) and outcome.more):
             self._waiting.pop(task.id, None)
@@ -393,13 +391,6 @@ class Dispatcher:
             on_done(outcome)
         if self._closed:
             self._changed.set()
-
-    def _remember(self, call: Call, info: ModelInfo) -> None:
-        if len(call.config) > LONGEST_CONFIG_KEPT:
-            return
-        self._descriptions[call.model, call.config] = info
-        if len(self._descriptions) > DESCRIPTIONS_KEPT:
-            self._descriptions.popitem(last=False)
 
     def _set_timer(self) -> None:
         at = self._scheduler.wakeup()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 LEVELS = {
     "call": 0,
     "dtypes": 0,
+    "descriptions": 1,
     "errors": 0,
     "model": 0,
     "settings": 0,

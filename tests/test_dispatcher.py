@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from farm import descriptions
 from farm import dispatcher as module
 from farm.call import (
+    NO_HINTS,
     Call,
     Derivative,
     Hints,
@@ -24,6 +27,7 @@ from farm.call import (
 from farm.dispatcher import Dispatcher
 from farm.errors import (
     DeadlineExceeded,
+    FarmError,
     InvalidInput,
     ModelFailed,
     ModelNotFound,
@@ -683,10 +687,49 @@ async def test_known_description_checks_calls_of_its_config() -> None:
 
 
 @on_loop
+async def test_no_call_waited_for_less_than_no_time() -> None:
+    """Also one that is asked while an answer is given, and sent in the same turn."""
+    dispatcher, transport = up()
+    transport.join()
+    found: list[float] = []
+
+    def again(outcome: Result | FarmError) -> None:
+        assert isinstance(outcome, Result)
+        found.append(outcome.queue_time_s)
+        if len(found) < 3:
+            began = time.monotonic()
+            while time.monotonic() == began:
+                pass
+            dispatcher.start_call(cube(), NO_HINTS, again)
+
+    dispatcher.start_call(cube(), NO_HINTS, again)
+    for _ in range(3):
+        await transport.answer()
+    await until(lambda: len(found) == 3)
+    assert min(found) >= 0.0
+
+
+@on_loop
+async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
+    dispatcher, transport = up()
+    assert not dispatcher.is_ready("cube")
+    transport.join()
+    assert dispatcher.is_ready("cube")
+    assert not dispatcher.is_ready("once")
+    transport.join(W2, (ONCE,))
+    dispatcher.worker_left(W1, "killed")
+    assert not dispatcher.is_ready("cube")
+    assert dispatcher.is_ready("once")
+    dispatcher.workers_may_come = lambda: True
+    assert dispatcher.is_ready("cube")
+    assert not dispatcher.is_ready("unknown")
+
+
+@on_loop
 async def test_descriptions_are_bounded_and_the_used_ones_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "DESCRIPTIONS_KEPT", 2)
+    monkeypatch.setattr(descriptions, "MOST_KEPT", 2)
     dispatcher, transport = up()
     transport.join()
     one, two, three = ('{"n":1}', '{"n":2}', '{"n":3}')
@@ -700,7 +743,7 @@ async def test_descriptions_are_bounded_and_the_used_ones_stay(
 async def test_description_of_a_long_config_is_not_kept() -> None:
     dispatcher, transport = up()
     transport.join()
-    config = '{"n":"' + module.LONGEST_CONFIG_KEPT * "9" + '"}'
+    config = '{"n":"' + descriptions.LONGEST_CONFIG * "9" + '"}'
     assert await describe(dispatcher, transport, config)
     assert await describe(dispatcher, transport, config)
 

@@ -59,7 +59,7 @@ from farm.protocols.graphpipe_tensors import (
 )
 from farm.protocols.json_numbers import MOST_CONFIG
 from farm.protocols.kserve_tensors import shown
-from farm.protocols.rows import rows_of, unlike_rows
+from farm.protocols.rows import check_rows, rows_of, unlike_rows
 from farm.version import __version__
 
 SERVER_NAME = "farm"
@@ -184,9 +184,7 @@ def _arrays(table: Table, info: ModelInfo) -> tuple[tuple[Array, ...], int | Non
         left -= size_of(array)
     if len(set(rows)) > 1:
         raise unlike_rows(zip(expected, [array.shape for array in arrays], strict=True))
-    # Rows that hold nothing cost a client nothing: nobody declares a million million of them.
-    if rows and rows[0] is not None and not any(array.size for array in arrays):
-        raise InvalidInput("the inputs hold no values; expected one row or more")
+    check_rows(rows[0] if rows else None, arrays)
     return tuple(arrays), rows[0] if rows else None
 
 

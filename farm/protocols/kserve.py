@@ -41,7 +41,7 @@ from farm.errors import (
 )
 from farm.protocols.json_numbers import MOST_CONFIG
 from farm.protocols.kserve_tensors import datatype_of, shown
-from farm.protocols.rows import rows_of, unlike_rows
+from farm.protocols.rows import check_rows, rows_of, unlike_rows
 
 VERSION = "1"
 """The one version that every model has."""
@@ -133,6 +133,7 @@ def call_of(
     info: for the config of `config_of`; streaming: the way back carries several answers, so a model
     that streams is asked to. Raises InvalidInput, UnsupportedFeature.
     """
+    refuse_sequences(request.parameters)
     operation = _operation(info, streaming)
     arrays, rows = _arrays(request.inputs, info)
     call = Call(info.name, operation, arrays, config_of(request.parameters), rows=rows)
@@ -184,9 +185,7 @@ def _arrays(given: Sequence[InferInput], info: ModelInfo) -> tuple[tuple[Array, 
             raise unlike_rows((tensor.name, tensor.shape) for tensor in given)
         rows, first = those, False
         arrays.append(got.array)
-    # Rows that hold nothing cost a client nothing: nobody declares a million million of them.
-    if rows is not None and not any(array.size for array in arrays):
-        raise InvalidInput("the inputs hold no values; expected one row or more")
+    check_rows(rows, arrays)
     return tuple(arrays), rows
 
 
@@ -231,6 +230,19 @@ def _outputs(request: InferRequest, info: ModelInfo) -> Sequence[WishedOutput]:
         flag = _flag(parameters, "binary_data", binary)
         wished.append(WishedOutput(position, name, datatype, flag))
     return wished
+
+
+def refuse_sequences(parameters: Parameters) -> None:
+    """Raises UnsupportedFeature for a request that belongs to a sequence.
+
+    An id of 0 or "" means that it does not (Triton's sequence extension).
+    """
+    for name in ("sequence_id", "sequence_start", "sequence_end"):
+        if parameters.get(name):
+            raise UnsupportedFeature(
+                f"parameter {name} is {shown(parameters[name])}: sequences of requests are not "
+                "offered here, since any worker may run any request; leave it out"
+            )
 
 
 def refuse_shared_memory(parameters: Parameters) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from farm.call import TensorInfo
+from farm.call import Array, TensorInfo
 from farm.errors import InvalidInput
 from farm.protocols.kserve_tensors import shown
 
 Shape = tuple[int, ...]
+
+MOST_EMPTY_ROWS = 1024
 
 
 def rows_of(name: str, shape: Shape, tensor: TensorInfo, model: str) -> int | None:
@@ -32,6 +34,18 @@ def rows_of(name: str, shape: Shape, tensor: TensorInfo, model: str) -> int | No
     raise InvalidInput(
         f"input {name!r} has shape {shown(list(shape))}; model {model!r} expects "
         f"{one}, or {batch} for a batch"
+    )
+
+
+def check_rows(rows: int | None, arrays: Iterable[Array]) -> None:
+    """Raise InvalidInput for no rows, and for very many without a value in them.
+
+    Such rows cost a client nothing, since a shape alone declares them.
+    """
+    if rows is None or (0 < rows <= MOST_EMPTY_ROWS) or any(array.size for array in arrays):
+        return
+    raise InvalidInput(
+        f"the inputs hold no values in {rows} rows; expected 1 to {MOST_EMPTY_ROWS} such rows"
     )
 
 

@@ -64,6 +64,9 @@ class Backend(Protocol):
     def models(self) -> Mapping[str, ModelInfo]:
         """The models that are served, described for the empty config."""
 
+    def is_ready(self, model: str) -> bool:
+        """Whether a model has a worker, or one may come."""
+
     def statistics(self) -> Mapping[str, ModelStatistics]:
         """What has become of the calls of each model that was called."""
 

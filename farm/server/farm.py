@@ -164,6 +164,10 @@ class Farm:
             max_queued_per_client=settings.max_queued_per_client,
             retries=settings.retries,
         )
+        # Those that are replaced when they end, or started when calls wait.
+        self.dispatcher.workers_may_come = lambda: (
+            self._workers is not None or self._elastic is not None or self._dask is not None
+        )
         self.dispatcher.start()
         write_connection(self._workers_file, wires.for_workers)
         write_connection(self.connection_file, self.connection)

@@ -1,4 +1,8 @@
-"""One ModelStreamInfer: requests as they come, answers as they are ready, whatever their order."""
+"""One ModelStreamInfer: its requests run side by side, and are answered in their order.
+
+Only a model with a stream answers whenever it likes, as Triton's decoupled models do: its answers
+keep no other request waiting.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +52,31 @@ class MakesCalls(Protocol):
         """The call, its hints, and what is asked back. Raises FarmError."""
 
 
+class _Turn:
+    """When a request of a stream may be answered: once those before it have been."""
+
+    def __init__(self, before: _Turn | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._before = None if before is None else before._over
+        self._passed = False
+
+    async def comes(self) -> None:
+        """Wait for it, unless it was passed on."""
+        if self._before is not None and not self._passed:
+            await asyncio.shield(self._before)
+
+    def pass_on(self) -> None:
+        """Let the next one have its turn as soon as this one's would have come; again: nothing."""
+        if self._passed:
+            return
+        self._passed = True
+        if self._before is None:
+            self._over.set_result(None)
+        else:
+            self._before.add_done_callback(lambda _: self._over.set_result(None))
+
+
 class InferStream:
     """Answers the requests of one stream; an error of one is a message, and the stream goes on."""
 
@@ -85,11 +114,13 @@ class InferStream:
         reading.result()
 
     async def _read(self, requests: Requests, answers: asyncio.TaskGroup) -> None:
+        turn: _Turn | None = None
         async for body in requests:
             await self._room.acquire()
-            answers.create_task(self._answer(body))
+            turn = _Turn(turn)
+            answers.create_task(self._answer(body, turn))
 
-    async def _answer(self, body: bytes) -> None:
+    async def _answer(self, body: bytes, turn: _Turn) -> None:
         model = request_id = ""
         try:
             if len(body) <= HEAVY_BYTES or is_quick(body):
@@ -101,38 +132,49 @@ class InferStream:
                 )
             if isinstance(request, FarmError):
                 raise request
-            await self._run(request, raw)
+            await self._run(request, raw, turn)
         except FarmError as error:
+            await turn.comes()
             await self._write(encode_stream_error(model, request_id, error))
         except Exception:
             logger.exception("answering a request of a stream")
             mistake = FarmError(INTERNAL_ERROR)
+            await turn.comes()
             await self._write(encode_stream_error(model, request_id, mistake))
         finally:
+            turn.pass_on()
             self._room.release()
 
-    async def _run(self, request: InferRequest, raw: bool) -> None:
+    async def _run(self, request: InferRequest, raw: bool, turn: _Turn) -> None:
         call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
         if call.operation is not Operation.STREAM:
             result = await self._backend.submit(call, hints)
-            await self._send(wish, result, raw, True, lead)
+            await self._send(turn, wish, result, raw, True, lead)
             return
+        turn.pass_on()
         with closing(Answers(self._backend, call, hints)) as answers:
             async for answer in answers:
-                await self._send(wish, answer, raw, False, lead)
+                await self._send(turn, wish, answer, raw, False, lead)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):
             await self._write(encode_streamed(wish, None, raw=raw, final=True))
 
     async def _send(
-        self, wish: Wish, result: Result, raw: bool, final: bool, lead: tuple[int, ...]
+        self,
+        turn: _Turn,
+        wish: Wish,
+        result: Result,
+        raw: bool,
+        final: bool,
+        lead: tuple[int, ...],
     ) -> None:
-        """Send an answer; a long one is written elsewhere."""
+        """Send an answer when its turn comes; a long one is written elsewhere before."""
         about = (wish, result.outputs, raw, final, lead)
         if takes_long(result, raw):
             client = self._hints.client
             message = await carried_out(self._readers, encode_streamed, *about, client=client)
         else:
             message = encode_streamed(*about)
+        await turn.comes()
         await self._write(bytes(message))
 
 

@@ -21,6 +21,9 @@ class Serves(Protocol):
     def models(self) -> Mapping[str, ModelInfo]:
         """The models, described for the empty config."""
 
+    def is_ready(self, model: str) -> bool:
+        """Whether a model has a worker, or one may come."""
+
 
 class Repository:
     """The models of a farm, less those that a client has unloaded."""
@@ -58,12 +61,12 @@ class Repository:
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether a model can be asked."""
-        return name in self.models() and version in ("", VERSION)
+        return name in self.models() and version in ("", VERSION) and self._backend.is_ready(name)
 
     def all_ready(self) -> bool:
-        """Whether there are models and none is unloaded."""
+        """Whether there are models, and each can be asked."""
         models = self._backend.models()
-        return bool(models) and self._unloaded.isdisjoint(models)
+        return bool(models) and all(map(self.is_ready, models))
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
         """Every model with its version, state and why it is not ready, as JSON data."""
@@ -74,6 +77,10 @@ class Repository:
                 if ready_only:
                     continue
                 row.update(state="UNAVAILABLE", reason="unloaded")
+            elif not self._backend.is_ready(name):
+                if ready_only:
+                    continue
+                row.update(state="UNAVAILABLE", reason="no worker has it, and none is to come")
             rows.append(row)
         return rows
 

@@ -268,8 +268,6 @@ def test_parameters_pass(client: Any) -> None:
     result = client.infer(
         "twice",
         [tensor(X)],
-        sequence_id=7,
-        sequence_start=True,
         priority=1,
         timeout=10_000_000,
         parameters={"mine": "x", "n": 3},
@@ -277,6 +275,11 @@ def test_parameters_pass(client: Any) -> None:
         headers={"x-mine": "y"},
     )
     np.testing.assert_array_equal(result.as_numpy("y"), 2 * X)
+
+
+def test_a_sequence_is_refused_by_name(client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="parameter sequence_id is 7"):
+        client.infer("twice", [tensor(X)], sequence_id=7, sequence_start=True)
 
 
 def test_asynchronous_requests(client: Any) -> None:

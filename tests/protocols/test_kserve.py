@@ -10,6 +10,7 @@ import pytest
 
 from farm.call import Hints, ModelInfo, Operation, TensorInfo
 from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
+from farm.model import check_call
 from farm.protocols.json_numbers import MOST_CONFIG
 from farm.protocols.kserve import (
     ERRORS,
@@ -108,6 +109,27 @@ def test_inputs_that_do_not_fit(inputs: list[InferInput], text: str) -> None:
     assert text in caught.value.message
 
 
+@pytest.mark.parametrize("shape", [(1, 0), (3, 0)])
+def test_rows_without_entries_fit_a_size_that_varies(shape: tuple[int, ...]) -> None:
+    info = ModelInfo(
+        "m", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),), frozenset({Operation.EVALUATE})
+    )
+    call, _ = call_of(asked(tensor("x", shape)), info)
+    assert call.rows == shape[0]
+    assert call.inputs[0].shape == shape
+    check_call(call, info)
+
+
+@pytest.mark.parametrize("name", ["sequence_id", "sequence_start", "sequence_end"])
+def test_sequences_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=f"parameter {name} is .*sequences"):
+        call_of(asked(A, B, parameters={name: True if name != "sequence_id" else 7}), TWO)
+    with pytest.raises(UnsupportedFeature, match=f"parameter {name} is "):
+        call_of(asked(A, B, parameters={name: "a"}), TWO)
+    for none in (0, "", False):
+        call_of(asked(A, B, parameters={name: none}), TWO)
+
+
 def test_a_million_million_rows_of_nothing_are_refused() -> None:
     with pytest.raises(InvalidInput, match="the inputs hold no values"):
         call_of(asked(tensor("x", (10**12, 0, 2))), OPEN)
@@ -147,7 +169,7 @@ def test_outputs_that_there_are_none_of(
 
 
 def test_parameters_that_nobody_knows_are_accepted() -> None:
-    parameters = {"content_type": "np", "sequence_id": 7, "x": {"deep": [1]}, "y": None}
+    parameters = {"content_type": "np", "triton_x": 7, "x": {"deep": [1]}, "y": None}
     call, _ = call_of(asked(A, B, parameters=parameters), TWO)
     assert call.config == "{}"
 

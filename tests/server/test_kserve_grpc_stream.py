@@ -133,19 +133,48 @@ async def served() -> AsyncIterator[Served]:
         await dispatcher.close(grace_s=1.0)
 
 
+def answered(dispatcher: Dispatcher) -> int:
+    """Calls of `held` that were answered rightly."""
+    statistics = dispatcher.statistics().get("held")
+    return 0 if statistics is None else int(statistics.success.count)
+
+
 @on_loop
-async def test_answers_come_as_they_are_ready() -> None:
+async def test_answers_keep_the_order_of_the_requests() -> None:
     async with served() as farm_:
         client = Client(farm_.service)
         client.ask("held", -1, "slow")
         client.ask("held", 1, "quick")
-        await until(lambda: client.ids == ["quick"])
+        client.ask("nobody", 1, "wrong")
+        client.send(b"\xff\xff")
+        client.ask("held", 2, "last")
+        await until(lambda: answered(farm_.dispatcher) == 2)
+        assert client.ids == []
         farm_.held.go.set()
-        await until(lambda: client.ids == ["quick", "slow"])
+        await until(lambda: client.ids == ["slow", "quick", "wrong", "", "last"])
+        assert [bool(answer.error_message) for answer in client.answers] == [0, 0, 1, 1, 0]
         client.half_close()
         await asyncio.wait_for(client.served, LIMIT_S)
         for answer in client.answers:
             assert answer.infer_response.parameters["triton_final_response"].bool_param
+
+
+@on_loop
+async def test_a_model_that_streams_keeps_nobody_waiting_and_waits_for_nobody() -> None:
+    async with served() as farm_:
+        client = Client(farm_.service)
+        client.ask("held", -1, "slow")
+        client.ask("count", 2, "stream")
+        await until(lambda: client.ids == ["stream", "stream"])
+        client.ask("held", 1, "quick")
+        client.ask("count", 14, "fails")
+        await until(lambda: len(client.answers) == 2 + 14)
+        assert "quick" not in client.ids, "its turn is after that of the slow one"
+        assert "thirteen" in client.answers[-1].error_message
+        farm_.held.go.set()
+        await until(lambda: client.ids[-2:] == ["slow", "quick"])
+        client.half_close()
+        await asyncio.wait_for(client.served, LIMIT_S)
 
 
 @on_loop
@@ -159,7 +188,7 @@ async def test_after_half_closing_what_runs_is_answered() -> None:
         assert not client.served.done()
         farm_.held.go.set()
         await asyncio.wait_for(client.served, LIMIT_S)
-        assert sorted(client.ids) == list("01234")
+        assert client.ids == list("01234")
 
 
 @on_loop

@@ -14,6 +14,10 @@ from farm.server.kserve_repository import Repository
 class Served:
     def __init__(self, *names: str) -> None:
         self.names = names
+        self.without_workers: set[str] = set()
+
+    def is_ready(self, model: str) -> bool:
+        return model not in self.without_workers
 
     def models(self) -> Mapping[str, ModelInfo]:
         return {name: ModelInfo(name, (), ()) for name in self.names}
@@ -48,6 +52,23 @@ def test_an_unloaded_model_is_not_found_until_it_is_loaded() -> None:
     repository.load("a", {"unload_dependents": False})
     assert repository.model("a").name == "a"
     assert repository.all_ready()
+
+
+def test_a_model_without_workers_is_not_ready() -> None:
+    served = Served("a", "b")
+    repository = Repository(served)
+    served.without_workers = {"b"}
+    assert repository.is_ready("a")
+    assert not repository.is_ready("b")
+    assert not repository.all_ready()
+    assert repository.index()[1] == {
+        "name": "b",
+        "version": "1",
+        "state": "UNAVAILABLE",
+        "reason": "no worker has it, and none is to come",
+    }
+    assert [row["name"] for row in repository.index(ready_only=True)] == ["a"]
+    assert repository.model("b").name == "b", "it may be asked, and its calls wait"
 
 
 def test_models_and_versions_that_there_are_none_of() -> None:

@@ -276,6 +276,9 @@ class Script:
     def cancel(self, task_id: TaskId) -> None:
         raise AssertionError("nobody leaves")
 
+    def is_ready(self, model: str) -> bool:
+        raise AssertionError("UM-Bridge has no question for it")
+
     async def submit(self, call: Call, hints: Hints = NO_HINTS) -> Result:
         raise AssertionError("a door does not wait")
 
