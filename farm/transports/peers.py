@@ -89,7 +89,7 @@ class _Peer:
         # What it should hold, and how many CHECKs it had been sent before each of these.
         self.out: dict[TaskId, int] = {}
         self.checks = 0
-        self.heard = 0  # how many calls it has answered or handed back
+        self.heard = 0  # messages in which it answered calls or handed them back
         # While it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
         self.full = False  # it does not read what is sent to it
@@ -102,7 +102,6 @@ class _Peer:
         """The worker has answered these, or hands them back."""
         for task_id in ids:
             self.out.pop(task_id, None)
-            self.heard += 1
 
     def missing(self, said: Sequence[int]) -> list[TaskId]:
         """What the worker should hold and does not, by its answer to a CHECK.
@@ -245,6 +244,8 @@ class Peers:
                 peer.settled([i for i, outcome in answers if not _goes_on(outcome)])
             self._dispatcher.finished(worker, answers)
             yield len(answers)
+        if peer is not None:
+            peer.heard += 1
 
     def _said(self, worker: WorkerId, peer: _Peer, message: Message) -> None:
         """Act on what a worker says that has joined."""
@@ -252,6 +253,7 @@ class Peers:
         if kind is Kind.TAKEN_BACK:
             ids = [TaskId(i) for i in wire.decode_ids(message)]
             peer.settled(ids)
+            peer.heard += 1
             self._dispatcher.taken_back(worker, ids)
         elif kind is Kind.MISSING:
             ids = peer.missing(wire.decode_ids(message))
@@ -398,7 +400,7 @@ def _goes_on(outcome: wire.Outcome) -> bool:
 
 
 def _goodbye(message: Message) -> tuple[str, int]:
-    """Why a worker goes, and how many calls it has answered or handed back in this life.
+    """Why a worker goes, and in how many messages of this life it answered or handed back calls.
 
     Raises InvalidRequest.
     """

@@ -95,7 +95,7 @@ class WorkerHost:
         self._life = secrets.token_hex(8)
         self._joined = False
         self._join_sent_at: float | None = None
-        self._told = 0  # how many calls it has answered or handed back in this life
+        self._told = 0  # messages of this life that answered calls or handed them back
         self._looked_at = time.monotonic()
         self._silent_s = 0.0
         self._asked_at = 0.0
@@ -312,14 +312,14 @@ class WorkerHost:
     def _hand_back(self, task_ids: Sequence[int]) -> None:
         back = [i for i in task_ids if self._waiting.pop(i, None) is not None]
         self._unwanted.difference_update(back)
-        self._told += len(back)
+        self._told += 1
         self._put(Kind.TAKEN_BACK, back)
 
     def _send_answers(self) -> None:
         if not self._answers or not self._send(wire.encode_answers(self._answers)):
             return  # kept for the next line, if this one has ended
         ids = [task_id for task_id, _ in self._answers]
-        self._told += sum([not getattr(outcome, "more", False) for _, outcome in self._answers])
+        self._told += 1
         self._answers = []
         if not self._line.flush(0.0):
             self._unflushed += ids

@@ -318,7 +318,7 @@ def test_drain_while_a_model_runs(desk: Desk, start: Start) -> None:
     assert wire.decode_ids(desk.hear(Kind.TAKEN_BACK)) == [4]
     running.gate.open.set()
     assert list(desk.answers()) == [1]
-    desk.hear(Kind.LEAVE)
+    assert desk.hear(Kind.LEAVE).data == ["drained", 3], "so many messages about its calls"
     assert running.ended()
     assert running.error is None
     running.host.drain()  # once more is no harm
