@@ -1,0 +1,149 @@
+"""Programs that try to join a private sweep as workers for as long as it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+import farm
+from farm.call import ModelInfo, Result, TensorInfo, WorkerInfo
+from farm.errors import InvalidRequest, Unavailable
+from farm.protocols import wire
+from farm.protocols.wire import Kind
+from farm.transports.connection import Connection, read_connection
+
+POINTS = 400
+
+MODEL = """
+import time
+import farm
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def square(x):
+    time.sleep(0.01)
+    return x * x
+"""
+
+SQUARE = ModelInfo("square", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),), max_batch=1)
+
+
+class Intruder:
+    """Dials in under a name, joins again and again and answers whatever it is sent with 666.
+
+    connection: with whose keys; None without any. endpoint: the address.
+    """
+
+    def __init__(self, endpoint: str, name: str, connection: Connection | None) -> None:
+        self.calls = 0
+        self.joins = 0
+        self._name = name
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.set(zmq.ROUTING_ID, name.encode())
+        self._socket.set(zmq.LINGER, 0)
+        if connection is not None:
+            self._socket.curve_serverkey = connection.server_key.encode()
+            self._socket.curve_publickey = connection.client_public.encode()
+            self._socket.curve_secretkey = connection.client_secret.encode()
+        self._socket.connect(endpoint)
+
+    def attack(self) -> None:
+        """Join once more, and answer what has come."""
+        info = WorkerInfo(self._name, (SQUARE,), 50)
+        with contextlib.suppress(zmq.Again):  # as many wait as can, since nobody lets it in
+            self._socket.send_multipart(
+                wire.encode_join(f"life {self.joins}", info), zmq.NOBLOCK, copy=True
+            )
+        self.joins += 1
+        while self._socket.poll(1):
+            with contextlib.suppress(InvalidRequest):
+                message = wire.decode(self._socket.recv_multipart())
+                if message.kind is not Kind.CALLS:
+                    continue
+                ids = [task_id for task_id, _ in wire.decode_calls(message)[1]]
+                self.calls += len(ids)
+                lies = [(i, Result((np.array([666.0]),), 0.001)) for i in ids]
+                self._socket.send_multipart(wire.encode_answers(lies))
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+def ports_of(pid: int) -> set[int]:
+    """Where a process listens: every user of a machine can see that."""
+    connections = psutil.Process(pid).net_connections("tcp")
+    return {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+
+
+@contextlib.contextmanager
+def sweeping(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    (folder / "model.py").write_text(MODEL)
+    words = [sys.executable, "-m", "farm", "sweep", "model.py", "-o", "s.h5", "--workers", "2"]
+    words += ["--param", "x=1:400", "--design", f"grid:{POINTS}", *options]
+    with subprocess.Popen(words, cwd=folder, stderr=subprocess.STDOUT, text=True) as process:
+        yield process
+        process.kill()
+
+
+class Intruders:
+    """One intruder for each port and each name of a worker that is known."""
+
+    def __init__(self, *, with_keys: bool) -> None:
+        self.attacks = 0
+        self._with_keys = with_keys
+        self._names = {"node/1-a"}
+        self._all: dict[tuple[int, str], Intruder] = {}
+
+    def attack(self, ports: set[int], run: Path) -> None:
+        """Join once at each port as each worker; with keys, after asking who they are."""
+        keys = read_connection(run) if self._with_keys else None
+        if len(self._names) == 1:
+            with contextlib.suppress(Unavailable), farm.connect(run) as line:
+                self._names.update(row["name"] for row in line.status()["workers"])
+        for port, name in itertools.product(ports, self._names):
+            if (port, name) not in self._all:
+                self._all[port, name] = Intruder(f"tcp://127.0.0.1:{port}", name, keys)
+        for intruder in self._all.values():
+            intruder.attack()
+            self.attacks += 1
+
+    @property
+    def calls(self) -> int:
+        """How many calls they were sent."""
+        return sum(intruder.calls for intruder in self._all.values())
+
+    def close(self) -> None:
+        for intruder in self._all.values():
+            intruder.close()
+
+
+@pytest.mark.parametrize("who", ["no keys", "the clients' keys"])
+def test_a_private_sweep_has_no_wrong_row_whoever_tries_to_join(tmp_path: Path, who: str) -> None:
+    run = tmp_path / "s.h5.run"
+    with (
+        contextlib.closing(Intruders(with_keys=who != "no keys")) as intruders,
+        sweeping(tmp_path) as process,
+    ):
+        while process.poll() is None:
+            try:
+                intruders.attack(ports_of(process.pid), run)
+            except (Unavailable, psutil.Error):
+                time.sleep(0.01)  # it starts or ends
+        assert process.wait() == 0
+        assert intruders.attacks > 100
+        assert intruders.calls == 0
+    with h5py.File(tmp_path / "s.h5") as file:
+        x, y = file["theta"][:], file["out_0"][:]
+    assert len(y) == POINTS
+    np.testing.assert_array_equal(y, x * x)
