@@ -56,8 +56,7 @@ class Settings:
     max_body_bytes: largest request body. non_finite: how NaN and infinities are written in JSON.
     max_held_bytes: room for all bodies of more than 64 KiB that are being received or answered;
     others wait for it. None: a quarter of the memory of this machine.
-    heartbeat_s: silence after which a host counts as dead; lost_after_s: a worker that hears
-    nothing from its dispatcher for so long ends itself.
+    heartbeat_s: silence after which a host counts as dead.
     start_timeout_s: how long the first worker may take to load its models.
     grace_s: how long running calls may take to finish when the farm shuts down.
     """
@@ -91,7 +90,6 @@ class Settings:
     max_held_bytes: int | None = None
     non_finite: NonFinite = "literal"
     heartbeat_s: float = 5.0
-    lost_after_s: float = 60.0
     start_timeout_s: float = 600.0
     grace_s: float = 30.0
 
@@ -112,7 +110,7 @@ class Settings:
             expect(name, getattr(self, name) >= 1, "1 or more")
         held = self.max_held_bytes
         expect("max_held_bytes", held is None or held >= 1, "1 or more")
-        for name in ("heartbeat_s", "lost_after_s", "start_timeout_s"):
+        for name in ("heartbeat_s", "start_timeout_s"):
             expect(name, getattr(self, name) > 0, "a number of seconds above 0")
         expect("grace_s", self.grace_s >= 0, "a number of seconds, 0 or more")
         expect("mpi", self.mpi is None or self.mpi >= 1, "1 or more MPI ranks")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 import threading
@@ -52,14 +53,12 @@ from farm.transports.connection import (
 from farm.transports.dask import DaskTransport
 from farm.transports.local import LocalTransport
 from farm.transports.peers import Peers
+from farm.transports.reach import accepts_tcp
 
 log = logging.getLogger(__name__)
 
 RUN_FOLDER = ("farm.*", ".farm.*", "workers.*", "logs", "jobs", "experiments.db*")
 """What farms have made in their run folders; one with other things in it is not farm's alone."""
-
-ANSWERS_WITHIN_S = 2.0
-"""A machine that is up and can be reached answers within so long."""
 
 SHARE_OF_MEMORY = 4
 """Bodies may take one of so many parts of the memory: as arrays, in queues and in answers they take
@@ -191,7 +190,8 @@ class Farm:
                 logs=settings.dir / "logs",
                 launch=launch_of(settings.mpi, settings.mpi_launch),
                 time_limit_s=settings.time_limit_s,
-                lost_after_s=settings.lost_after_s,
+                # They end with this process (`worker/lifeline.py`), whatever its loop is busy with.
+                lost_after_s=math.inf,
                 frozen_after_s=settings.heartbeat_s,
             )
         )
@@ -370,22 +370,11 @@ class Farm:
                 f"a farm (process {before.pid}) runs in {folder} already; "
                 "stop it, or give this one its own --dir"
             )
-        if before.host != socket.gethostname() and _answers(before.endpoint):
+        if before.host != socket.gethostname() and accepts_tcp(before.endpoint):
             raise Unavailable(
                 f"a farm on {before.host} runs in {folder} already, as something answers at "
                 f"{before.endpoint}; stop it, or give this one its own --dir"
             )
-
-
-def _answers(endpoint: str) -> bool:
-    """Whether something listens at `tcp://host:port`, which on another machine cannot be asked
-    its process number."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWERS_WITHIN_S).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def _lives(pid: int) -> bool:

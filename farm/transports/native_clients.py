@@ -178,8 +178,11 @@ class ClientDoor:
             raise InvalidRequest(f"ASK wants 'models' or 'status', got {what!r}")
         return {"id": asked.get("id"), what: value}
 
-    def probe(self) -> None:
-        """Look after clients whose lines may come back; the calls of those gone are cancelled."""
+    def probe(self, *, patient: bool) -> None:
+        """Look after clients whose lines may come back; the calls of those gone are cancelled.
+
+        patient: not now, as they have reason to be away.
+        """
         for client in list(self._clients.values()):
             if not client.line.may_come_back:
                 continue
@@ -187,7 +190,7 @@ class ClientDoor:
                 client.missed = 0
                 self._send_answers(client)
                 continue
-            client.missed += 1
+            client.missed += not patient
             if client.missed >= PATIENCE_PROBES:
                 self._agenda.drop(client.line.name)
                 self._agenda.add(client.line.name, self._gone(client))

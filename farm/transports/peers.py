@@ -34,6 +34,10 @@ LONGEST_HEAD = 24 * 1024**2
 """Bytes of a client's message beside its large arrays: JSON, which is read in one turn of the loop.
 farm's own client sends 4 MiB, or a single call."""
 
+BACK_WITHIN_S = 10.0
+"""How long peers may take to dial again after this process did not run for a while (SIGSTOP, a
+machine that swaps): their heartbeats were not answered, so they gave up their connections."""
+
 ENDS_ABOUT_S = 10.0
 """Allowed clock skew between two machines when the end of a job is judged."""
 
@@ -134,6 +138,7 @@ class Peers:
         self._workers: dict[WorkerId, _Peer] = {}
         self._by_line: dict[bytes, tuple[WorkerId, _Peer]] = {}
         self._supervisors: dict[bytes, Line] = {}
+        self._patient_until = 0.0
 
     # The dispatcher's side of it: Transport
 
@@ -358,11 +363,16 @@ class Peers:
             elif peer.given_up is not None:
                 self._reachable(worker, peer)
         if all_of_them:
-            self._clients.probe()
+            self._clients.probe(patient=self._loop.time() < self._patient_until)
             there = self._supervisors.items()
             self._supervisors = {
                 name: line for name, line in there if not line.may_come_back or line.send(_PROBE)
             }
+
+    def was_away(self) -> None:
+        """This process did not run for longer than peers wait: let them come back."""
+        log.warning("the front door did not run for a while; its peers have time to come back")
+        self._patient_until = self._loop.time() + BACK_WITHIN_S
 
     def _unreachable(self, worker: WorkerId, peer: _Peer) -> None:
         if peer.given_up is None:
@@ -376,6 +386,10 @@ class Peers:
         self._dispatcher.worker_resized(worker, peer.offered())
 
     def _give_up(self, worker: WorkerId, peer: _Peer) -> None:
+        wait_s = self._patient_until - self._loop.time()
+        if wait_s > 0.0:
+            peer.given_up = self._loop.call_later(wait_s, self._give_up, worker, peer)
+            return
         self._agenda.finish(peer.line.name)
         if self._workers.get(worker) is peer:
             self._forget(worker)

@@ -24,6 +24,7 @@ from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
 from farm.transports.dial import DIAL_EVERY_S, DialedLine, dial, dial_local
 from farm.transports.identity import worker_identity
+from farm.transports.reach import Reach, accepts
 from farm.worker.run import OnStart, Runner, timed
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class WorkerHost:
 
     on_start: gets the ids of the tasks about to run, and none when nothing runs; and the row, of a
     run of rows.
-    lost_after_s: silence of the dispatcher after which the worker ends itself.
+    lost_after_s: the worker ends itself when the dispatcher could not be reached for so long. One
+    that says nothing but is there is waited for (`reach.py`).
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class WorkerHost:
         self._info = info
         self._connection = connection
         self._on_start = on_start
-        self._lost_after_s = lost_after_s
+        self._reach = Reach(lambda: accepts(connection), lost_after_s)
         self._identity = worker_identity(info.name)
         self._line = dial(connection, self._identity, heartbeat_s=heartbeat_s)
         # Any thread or signal handler.
@@ -363,7 +365,7 @@ class WorkerHost:
                     self._flush()
                 questions = self._take_questions()
             self._answer(questions)
-            if self._silent_s > self._lost_after_s:
+            if self._reach.is_lost(self._silent_s):
                 log.error("%s", self._silence())
                 # The model may run for hours yet and nobody waits for what it finds.
                 os._exit(EXIT_ORPHANED)
@@ -394,7 +396,7 @@ class WorkerHost:
     def _check_dispatcher(self) -> None:
         if self._refused and not self._joined:
             raise Unavailable(f"the dispatcher at {self._connection.address()}: {self._refused}")
-        if self._silent_s > self._lost_after_s:
+        if self._reach.is_lost(self._silent_s):
             raise Unavailable(self._silence())
 
     def _silence(self) -> str:

@@ -214,6 +214,8 @@ class ZmqListener:
         self._routers: list[_Router] = []
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
+        self._probed_at = 0.0
+        self._heartbeat_s = heartbeat_s
         try:
             for domain, pair, port in (
                 (CLIENTS, keys.clients, clients_port),
@@ -248,6 +250,7 @@ class ZmqListener:
         self._loop = asyncio.get_running_loop()
         for router in self._routers:
             router.start(dispatcher, peers)
+        self._probed_at = self._loop.time()
         self._probe()
 
     async def close(self) -> None:
@@ -264,6 +267,10 @@ class ZmqListener:
         self._authenticator.stop()
 
     def _probe(self) -> None:
+        now = self._loop.time()
+        if now - self._probed_at > self._heartbeat_s / 2:
+            self._peers.was_away()
+        self._probed_at = now
         self._turn += 1
         all_of_them = self._turn % IDLE_PROBE_TURNS == 0
         if all_of_them:

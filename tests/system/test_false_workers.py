@@ -92,8 +92,10 @@ def sweeping(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, "-m", "farm", "sweep", "model.py", "-o", "s.h5", "--workers", "2"]
     words += ["--param", "x=1:400", "--design", f"grid:{POINTS}", *options]
     with subprocess.Popen(words, cwd=folder, stderr=subprocess.STDOUT, text=True) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Intruders:

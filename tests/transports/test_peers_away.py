@@ -1,0 +1,96 @@
+"""A dispatcher that did not run for a while, and peers that have lost their connections by that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Operation, Result
+from farm.protocols import wire
+from farm.protocols.wire import Kind
+from farm.transports import native_clients, zmq
+from farm.transports import peers as module
+from tests.loops import on_loop, until
+from tests.transports.peers import Farm, value
+
+W1, W2 = "node1/1-a", "node2/2-b"
+
+
+async def turns(farm: Farm, count: int) -> None:
+    """Let the listener probe so many times."""
+    begin = farm.router._turn
+    await until(lambda: farm.router._turn >= begin + count)
+
+
+@on_loop
+async def test_workers_may_come_back_to_a_dispatcher_that_did_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(zmq, "PROBE_EVERY_S", 0.02)
+    monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 0.01)
+    monkeypatch.setattr(module, "BACK_WITHIN_S", 1000.0)
+    async with Farm.up(retries=0) as farm:
+        worker = await farm.worker(W1)
+        waiting = farm.submit()
+        ((task_id, _),) = await worker.hear_calls()
+        farm.transport.was_away()
+        worker.close()
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        await turns(farm, 10)
+        again = farm.peer(W1, identity=worker.identity)
+        again.answer((task_id, Result((np.array([8.0]),))))
+        assert value(await waiting) == 8.0
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 1)
+        assert farm.events("lost") == []
+
+
+@on_loop
+async def test_who_does_not_come_back_is_given_up_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACK_WITHIN_S", 0.5)
+    async with Farm.up() as farm:
+        gone = await farm.worker(W1)
+        farm.transport.was_away()
+        gone.close()
+        await until(lambda: not farm.workers())
+        assert farm.events("lost") == ["its connection was lost"]
+
+
+@on_loop
+async def test_clients_may_come_back_to_a_dispatcher_that_did_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(zmq, "PROBE_EVERY_S", 0.02)
+    monkeypatch.setattr(native_clients, "PATIENCE_PROBES", 1)
+    monkeypatch.setattr(module, "BACK_WITHIN_S", 1000.0)
+    async with Farm.up() as farm:
+        worker, client = await farm.worker(W1), farm.peer("client:x")
+        call = Call("cube", Operation.EVALUATE, (np.array([2.0]),))
+        client.send(wire.encode_calls([(1, call)]))
+        await client.hear(Kind.WELCOME)
+        ((task_id, _),) = await worker.hear_calls()
+        farm.transport.was_away()
+        client.close()
+        await until(lambda: not farm.put(client, Kind.PROBE))
+        await turns(farm, 3 * zmq.IDLE_PROBE_TURNS)
+        worker.answer((task_id, Result((np.array([8.0]),))))
+        again = farm.peer("client:x")
+        again.say(Kind.PROBE)
+        while (said := await again.hear(Kind.ANSWERS, Kind.WELCOME)).kind is Kind.WELCOME:
+            pass  # it is known as it was
+        ((call_id, outcome),) = wire.decode_answers(said)
+        assert (call_id, value(outcome)) == (1, 8.0)
+
+
+@on_loop
+async def test_a_listener_that_is_late_by_half_a_heartbeat_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Farm.up(heartbeat_s=3.0) as farm:
+        away: list[bool] = []
+        monkeypatch.setattr(farm.transport, "was_away", lambda: away.append(True))
+        monkeypatch.setattr(farm.router, "_probed_at", farm.router._loop.time() - 1.2)
+        farm.router._probe()
+        assert away == []
+        monkeypatch.setattr(farm.router, "_probed_at", farm.router._loop.time() - 1.6)
+        farm.router._probe()
+        assert away == [True]
