@@ -11,7 +11,11 @@ from collections.abc import Mapping
 ASK_TIMEOUT_S = 15.0
 """While slurmctld is away squeue blocks for 9 s or so; a worker can do without the answer."""
 
+STARTED_BY = "FARM_STARTED_BY"
+"""The variable by which a supervisor hands its `WorkerSettings.started_by` to its processes."""
+
 LABELS = {
+    "started_by": STARTED_BY,
     "kind": "FARM_KIND",
     "job": "SLURM_JOB_ID",
     "restart": "SLURM_RESTART_COUNT",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,15 @@ class Elastic:
         dispatcher.add_part("slurm", self.snapshot)
         dispatcher.awaited = self.awaited
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def has_started(self, labels: Mapping[str, str]) -> bool:
+        """Whether a worker with these labels is one of its jobs'.
+
+        While SLURM has not said which jobs live, those of its kinds are taken for its own.
+        """
+        if labels.get("job", "") in self._jobs.live:
+            return True
+        return not self._known and labels.get("kind", "") in self._kinds
 
     # The loop
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from farm.errors import Unavailable
 from farm.machine.private import private_opener
+from farm.provision.allocation import STARTED_BY
 from farm.provision.child import Child, OutOfMemory
 from farm.provision.devices import cpus_here
 from farm.provision.group import Group, Launch
@@ -91,7 +92,8 @@ class WorkerSettings:
     is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the
     dispatcher after which a process ends itself; if the one that takes its place hears nothing
     either, that is the end of it all. frozen_after_s: a process that has been stopped for so long,
-    as by SIGSTOP, is given up, killed and replaced. first_s, longest_s, good_while_s: see
+    as by SIGSTOP, is given up, killed and replaced. started_by: a label of the workers, by which a
+    farm knows those of its own supervisor. first_s, longest_s, good_while_s: see
     `restart_delay_s`.
     """
 
@@ -106,6 +108,7 @@ class WorkerSettings:
     ends_at: float | None = None
     lost_after_s: float = 60.0
     frozen_after_s: float = 5.0
+    started_by: str = ""
     first_s: float = 0.25
     longest_s: float = 30.0
     good_while_s: float = 10.0
@@ -368,6 +371,7 @@ class Workers:
         threads = settings.cpus or max(1, cpus_here() // processes)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
         environment[SEAT] = str(seat.number)
+        environment[STARTED_BY] = settings.started_by
         environment.setdefault("NPROC", environment["OMP_NUM_THREADS"])  # JAX's word for it
         arguments = [*settings.models, "--connect", str(settings.connect)]
         arguments += ["--lost-after", str(settings.lost_after_s)]

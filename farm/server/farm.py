@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 import uvloop
 
+from farm.call import WorkerInfo
 from farm.dispatcher import Dispatcher, Transport
 from farm.errors import Unavailable
 from farm.experiment.evaluators import Around
@@ -25,7 +27,7 @@ from farm.experiment.runs import Runs
 from farm.machine.memory import usable_memory
 from farm.machine.private import make_private_folder
 from farm.model import Model
-from farm.provision import local
+from farm.provision import allocation, local
 from farm.provision.elastic import Elastic
 from farm.provision.group import launch_of
 from farm.provision.kinds import Plan
@@ -106,6 +108,7 @@ class Farm:
         if plan is not None:
             jobs = settings.dir / "jobs"
             self._elastic = Elastic(plan, connect=self.connection_file, folder=jobs)
+        self._mark = secrets.token_hex(8)
         # Set while it runs.
         self.connection = Connection("")
         self.dispatcher: Dispatcher
@@ -154,7 +157,7 @@ class Farm:
         reach = self._plan.host if self._plan else ""
         self._wires = wires = listen(settings, elastic=self._plan is not None, reach=reach)
         self.connection = wires.for_clients
-        transports.append(Peers(*wires.listeners))
+        transports.append(Peers(*wires.listeners, is_own=self._has_started))
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(
@@ -180,6 +183,15 @@ class Farm:
         if self._with_doors:
             await self._open_doors()
 
+    def _has_started(self, info: WorkerInfo) -> bool:
+        """Whether a worker is of this farm's supervisor, its jobs, or the SLURM job it is in."""
+        if info.labels.get("started_by") == self._mark:
+            return True
+        if self._elastic is not None and self._elastic.has_started(info.labels):
+            return True
+        job = allocation.labels().get("job")
+        return job is not None and info.labels.get("job") == job
+
     def _start_workers(self) -> None:
         settings = self.settings
         self._workers = local.Workers(
@@ -193,6 +205,7 @@ class Farm:
                 # They end with this process (`worker/lifeline.py`), whatever its loop is busy with.
                 lost_after_s=math.inf,
                 frozen_after_s=settings.heartbeat_s,
+                started_by=self._mark,
             )
         )
         self._workers.start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from farm.call import Call, Result, WorkerInfo
@@ -130,10 +130,16 @@ class _Peer:
 
 
 class Peers:
-    """The transport of everything that speaks farm's own messages, over one or more listeners."""
+    """The transport of everything that speaks farm's own messages, over one or more listeners.
 
-    def __init__(self, *listeners: Listener) -> None:
+    is_own: whether the farm itself has started a worker; every other one that joins is an event.
+    """
+
+    def __init__(
+        self, *listeners: Listener, is_own: Callable[[WorkerInfo], bool] = lambda info: True
+    ) -> None:
         self._listeners = listeners
+        self._is_own = is_own
         # State of the running transport; only its own methods change it, on the loop.
         self._workers: dict[WorkerId, _Peer] = {}
         self._by_line: dict[bytes, tuple[WorkerId, _Peer]] = {}
@@ -289,6 +295,13 @@ class Peers:
             peer = self._workers[worker] = _Peer(line, life, info)
             self._by_line[line.name] = worker, peer
             self._dispatcher.worker_joined(info, self)
+            if not self._is_own(info):
+                self._note_stranger(info)
+
+    def _note_stranger(self, info: WorkerInfo) -> None:
+        text = f"process {info.pid} on {info.host}, which this farm did not start"
+        log.warning("worker %s joined: %s", info.name, text)
+        self._dispatcher.note("from elsewhere", info.name, text)
 
     def _lost(self, supervisor: Line, message: Message) -> None:
         """A supervisor's word: it is there, or one of its workers died."""

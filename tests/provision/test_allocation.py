@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.provision.allocation import end_time, labels, seconds_of
+from farm.provision.allocation import STARTED_BY, end_time, labels, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ def test_outside_a_job_there_is_no_end_and_no_label() -> None:
 
 def test_labels_tell_the_incarnations_of_a_job_apart() -> None:
     environment = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "FARM_KIND": "big"}
+    assert labels({STARTED_BY: "a farm"}) == {"started_by": "a farm"}
     assert labels(environment) == {"job": "7", "task": "0", "kind": "big"}
     again = labels({**environment, "SLURM_RESTART_COUNT": "1"})
     assert again == {"job": "7", "task": "0", "kind": "big", "restart": "1"}

@@ -86,6 +86,7 @@ def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None
         wait_until(lambda: site.states() == ["COMPLETED"], "the job let go")
         wait_until(lambda: events(client, "ended"), "word of that")
         assert client.model()([3.0])[0] == 6.0
+        assert events(client, "from elsewhere") == []
     assert len(site.states()) == 2
     assert "RUNNING" not in site.states()
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from farm.provision.local import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
 from farm.transports.connection import Connection, read_connection, write_connection
+from tests.loops import wait_until
 from tests.serving import BEAM, LIMIT_S
 
 
@@ -132,3 +134,25 @@ def test_workers_serve_what_is_in_a_file(tmp_path: Path) -> None:
         result = client.model("beam").evaluate({"E": [1, 2, 4], "load": [8]})
         assert list(result) == [8, 4, 2]
     assert list((tmp_path / "run" / "logs").glob("*.log"))
+
+
+@pytest.mark.parametrize(("mpi", "in_its_job"), [(None, False), (2, False), (None, True)])
+def test_workers_that_the_farm_did_not_start_are_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mpi: int | None, in_its_job: bool
+) -> None:
+    if in_its_job:  # as the launcher starts them beside the front door
+        monkeypatch.setenv("SLURM_JOB_ID", "4711")
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600))
+    model, run = tmp_path / "beam.py", tmp_path / "run"
+    model.write_text(BEAM)
+    part = Farm([str(model)], Settings(dir=run, workers=1, mpi=mpi), doors=False)
+    words = [sys.executable, "-m", "farm.provision.process", str(model), "--connect", str(run)]
+    with running(part), farm.connect(run) as client, subprocess.Popen(words) as process:
+        try:
+            wait_until(lambda: len(client.status()["workers"]) == 2)
+            events = client.status()["events"]
+        finally:
+            process.kill()
+    who = f"process {process.pid} on {socket.gethostname()}, which this farm did not start"
+    texts = [event["text"] for event in events if event["event"] == "from elsewhere"]
+    assert texts == ([] if in_its_job else [who])
