@@ -38,6 +38,9 @@ BACK_WITHIN_S = 10.0
 """How long peers may take to dial again after this process did not run for a while (SIGSTOP, a
 machine that swaps): their heartbeats were not answered, so they gave up their connections."""
 
+WARNINGS, WARN_AGAIN_S = 20, 60.0
+"""Refused messages that are logged within a minute."""
+
 ENDS_ABOUT_S = 10.0
 """Allowed clock skew between two machines when the end of a job is judged."""
 
@@ -145,6 +148,8 @@ class Peers:
         self._by_line: dict[bytes, tuple[WorkerId, _Peer]] = {}
         self._supervisors: dict[bytes, Line] = {}
         self._patient_until = 0.0
+        self._warned = 0
+        self._warned_in = 0.0
 
     # The dispatcher's side of it: Transport
 
@@ -219,11 +224,22 @@ class Peers:
                 )
             yield from self._received(line, wire.decode(frames))
         except InvalidRequest as error:
-            log.warning("peer %s: %s", name_in(line.name), error)
+            self._warn(line, error.message)
             line.send(wire.encode(Kind.REFUSED, error.message))
         except Exception:
             # One message that we cannot cope with must not stop all others.
             log.exception("peer %s: a message that cannot be acted on", name_in(line.name))
+
+    def _warn(self, line: Line, text: str) -> None:
+        """Log what a peer did wrong, within bounds: no peer fills the log."""
+        now = self._loop.time()
+        if now - self._warned_in > WARN_AGAIN_S:
+            self._warned, self._warned_in = 0, now
+        self._warned += 1
+        if self._warned <= WARNINGS:
+            log.warning("peer %s: %s", name_in(line.name), text)
+        elif self._warned == WARNINGS + 1:
+            log.warning("more messages are refused; for a minute they are not logged")
 
     def _received(self, line: Line, message: Message) -> Steps:
         if line.is_client:

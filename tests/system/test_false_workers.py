@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from farm.errors import InvalidRequest, Unavailable
 from farm.protocols import wire
 from farm.protocols.wire import Kind
 from farm.transports.connection import Connection, read_connection
+from tests.serving import serving
 
 POINTS = 400
 
@@ -88,14 +88,21 @@ def ports_of(pid: int) -> set[int]:
 
 @contextlib.contextmanager
 def sweeping(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    (folder / "model.py").write_text(MODEL)
-    words = [sys.executable, "-m", "farm", "sweep", "model.py", "-o", "s.h5", "--workers", "2"]
-    words += ["--param", "x=1:400", "--design", f"grid:{POINTS}", *options]
+    words = [sys.executable, "-m", "farm", "sweep", *options, "-o", "s.h5"]
+    words += ["--param", "x=1:400", "--design", f"grid:{POINTS}"]
     with subprocess.Popen(words, cwd=folder, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def check_rows(path: Path) -> None:
+    """All points are there, and right."""
+    with h5py.File(path) as file:
+        x, y = file["theta"][:], file["out_0"][:]
+    assert len(y) == POINTS
+    np.testing.assert_array_equal(y, x * x)
 
 
 class Intruders:
@@ -131,21 +138,32 @@ class Intruders:
 
 
 @pytest.mark.parametrize("who", ["no keys", "the clients' keys"])
-def test_a_private_sweep_has_no_wrong_row_whoever_tries_to_join(tmp_path: Path, who: str) -> None:
-    run = tmp_path / "s.h5.run"
+def test_a_sweep_has_no_wrong_row_whoever_tries_to_join(tmp_path: Path, who: str) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
     with (
+        serving(tmp_path, "model.py", "--workers", "2", "--transport", "zmq") as served,
         contextlib.closing(Intruders(with_keys=who != "no keys")) as intruders,
-        sweeping(tmp_path) as process,
     ):
-        while process.poll() is None:
-            try:
-                intruders.attack(ports_of(process.pid), run)
-            except (Unavailable, psutil.Error):
-                time.sleep(0.01)  # it starts or ends
-        assert process.wait() == 0
+        served.wait_for_workers(2)
+        ports = ports_of(served.process.pid)
+        assert len(ports) == 3, "for HTTP, clients and workers"
+        with sweeping(tmp_path, "--to", "run") as process:
+            while process.poll() is None:
+                intruders.attack(ports, served.folder)
+        assert process.returncode == 0
         assert intruders.attacks > 100
         assert intruders.calls == 0
-    with h5py.File(tmp_path / "s.h5") as file:
-        x, y = file["theta"][:], file["out_0"][:]
-    assert len(y) == POINTS
-    np.testing.assert_array_equal(y, x * x)
+    check_rows(tmp_path / "s.h5")
+
+
+def test_a_private_sweep_listens_at_no_port(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    looks = 0
+    with sweeping(tmp_path, "model.py", "--workers", "2") as process:
+        while process.poll() is None:
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                family = [process.pid, *(p.pid for p in psutil.Process(process.pid).children())]
+                assert [port for pid in family for port in ports_of(pid)] == []
+                looks += 1
+    assert looks > 10
+    check_rows(tmp_path / "s.h5")

@@ -8,6 +8,7 @@ import pytest
 from farm.call import Result, WorkerInfo
 from farm.protocols import wire
 from farm.protocols.wire import Kind, Loss
+from farm.transports import peers as module
 from tests.loops import on_loop
 from tests.transports.peers import CUBE, Farm, Peer, identity_of, value
 
@@ -78,3 +79,21 @@ async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> No
         assert value(await waiting) == 8.0
         assert farm.workers() == [W1]
         assert farm.events("joined", "left", "lost") == ["cube"]
+
+
+@on_loop
+async def test_refused_messages_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Farm.up() as farm:
+        client = farm.peer("client:x")
+        for _ in range(10 * module.WARNINGS):
+            client.say(Kind.RESIZE, 1)
+        for _ in range(10 * module.WARNINGS):
+            while (await client.hear(Kind.REFUSED, Kind.WELCOME)).kind is Kind.WELCOME:
+                pass
+        assert len(caplog.messages) == module.WARNINGS + 1
+        monkeypatch.setattr(module, "WARN_AGAIN_S", -1.0)  # later on
+        client.say(Kind.RESIZE, 1)
+        await client.hear(Kind.REFUSED)
+        assert len(caplog.messages) == module.WARNINGS + 2
