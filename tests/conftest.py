@@ -17,6 +17,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from tests.running_farm import Farm
+
 settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("farm")
 
@@ -27,6 +29,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 STATE = tempfile.TemporaryDirectory(prefix="farm-state-")
 os.environ["XDG_STATE_HOME"] = STATE.name
+
+
+@pytest.fixture(params=["stream", pytest.param("zmq", marks=pytest.mark.slow)])
+def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`Farm` of tests.running_farm serves this machine by a unix socket, and then by ZeroMQ."""
+    monkeypatch.setattr(Farm, "wire", request.param)
+    return str(request.param)
+
 
 DONT_WRITE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 

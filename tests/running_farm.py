@@ -1,8 +1,9 @@
-"""A farm without its doors: a dispatcher on the ZeroMQ transport, on a loop in its own thread."""
+"""A farm without its doors: a dispatcher and its transport, on a loop in its own thread."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +15,10 @@ import numpy as np
 
 from farm.call import Call, Operation, Result
 from farm.dispatcher import Dispatcher
-from farm.transports.connection import WORKERS_FILE, write_connection
+from farm.transports.connection import WORKERS_FILE, Connection, write_connection
 from farm.transports.keys import Keys
-from farm.transports.peers import Peers
+from farm.transports.peers import Listener, Peers
+from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq import ZmqListener
 
 LIMIT_S = 20.0
@@ -31,10 +33,18 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
 
 
 class Farm:
-    """A running dispatcher; `connect` is its connection file."""
+    """A running dispatcher; `connect` is its connection file.
 
-    def __init__(self, folder: Path, *, heartbeat_s: float = 5.0, keys: Keys | None = None) -> None:
+    wire: what carries its messages, `stream` or `zmq`; as the class says unless given.
+    """
+
+    wire = "stream"
+
+    def __init__(
+        self, folder: Path, *, heartbeat_s: float = 5.0, keys: Keys | None = None, wire: str = ""
+    ) -> None:
         self.connect = folder / "farm.json"
+        self.wire = wire or self.wire
         self._heartbeat_s = heartbeat_s
         self._keys = keys
         self._loop = asyncio.new_event_loop()
@@ -44,8 +54,15 @@ class Farm:
         self._write()
 
     async def _start(self) -> None:
-        self._listener = ZmqListener(heartbeat_s=self._heartbeat_s, keys=self._keys)
-        self._transport = Peers(self._listener)
+        listener: Listener
+        if self.wire == "zmq":
+            zmq = ZmqListener(heartbeat_s=self._heartbeat_s, keys=self._keys)
+            self._files, listener = (zmq.for_clients, zmq.for_workers), zmq
+        else:
+            listener = unix = UnixListener(self.connect.parent)
+            there = Connection("", local=str(unix.path), host=socket.gethostname())
+            self._files = there, there
+        self._transport = Peers(listener)
         self.dispatcher = Dispatcher([self._transport])
         self.dispatcher.start()
 
@@ -89,13 +106,14 @@ class Farm:
         self._on_loop(self._transport.close())
 
     def come_back(self) -> None:
-        """Another dispatcher takes its place, at another address."""
+        """Another dispatcher takes its place, over ZeroMQ at another address."""
         self._on_loop(self._start())
         self._write()
 
     def _write(self) -> None:
-        write_connection(self.connect, self._listener.for_clients)
-        write_connection(self.connect.with_name(WORKERS_FILE), self._listener.for_workers)
+        for_clients, for_workers = self._files
+        write_connection(self.connect.with_name(WORKERS_FILE), for_workers)
+        write_connection(self.connect, for_clients)
 
     def close(self) -> None:
         self._on_loop(self.dispatcher.close(grace_s=0.0))

@@ -430,8 +430,8 @@ class Workers:
         with contextlib.suppress(Unavailable):
             connection = read_worker_connection(self.settings.connect)
             if connection != self._connection:
-                self._reports.close()
-                self._reports = self._line_to(connection)
+                before, self._reports = self._reports, self._line_to(connection)
+                before.close()
 
     def _crashed(
         self, seat: _Seat, reason: str, now: float, served_s: float | None, last_lines: str

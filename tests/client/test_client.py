@@ -101,7 +101,7 @@ def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
     """In a container the farm's process has another number."""
     farm = Farm(tmp_path)
     try:
-        told = replace(farm._listener.for_clients, host=socket.gethostname(), pid=2**22 + 1)
+        told = replace(farm._files[0], host=socket.gethostname(), pid=2**22 + 1)
         write_connection(farm.connect, told)
         with connect(farm.connect) as client:
             assert client.models() == []

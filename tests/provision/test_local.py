@@ -393,7 +393,7 @@ def test_a_dispatcher_that_is_gone_for_good_ends_all(farm: Farm, start: Start) -
     farm.vanish()
     with pytest.raises(WorkersFailed, match="the dispatcher cannot be reached") as caught:
         workers.ended.result(LIMIT_S)
-    assert "no word from the dispatcher" in caught.value.detail
+    assert "nobody listens at" in caught.value.detail
     farm.come_back()
 
 

@@ -22,6 +22,8 @@ from farm.errors import InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLos
 from farm.provision.local import Workers, WorkerSettings
 from tests.running_farm import LIMIT_S, Farm, wait_until
 
+pytestmark = pytest.mark.usefixtures("wire")
+
 MODELS = '''
 import ctypes, os, pathlib, signal, time
 import numpy as np

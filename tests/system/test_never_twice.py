@@ -30,6 +30,8 @@ from farm.transports.dask import DaskTransport
 from tests.dask_cluster import dask_cluster
 from tests.running_farm import LIMIT_S, Farm
 
+pytestmark = pytest.mark.usefixtures("wire")
+
 MODELS = '''
 import os
 import signal

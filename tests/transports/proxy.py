@@ -1,21 +1,33 @@
-"""A TCP relay whose connections a test may cut, as a network does."""
+"""A relay whose connections a test may cut, as a network does."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import tempfile
 import threading
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from farm.transports.connection import Connection
+
 
 class Proxy:
-    """Relays every connection to `target`, `tcp://host:port`; its own address is `endpoint`."""
+    """Relays every connection to a farm's dispatcher; `connection` leads there by this relay."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: Connection) -> None:
         self.target(target)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._folder = tempfile.TemporaryDirectory()
+        if target.local:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(f"{self._folder.name}/relay")
+            self._listener.listen()
+            self.connection = replace(target, local=self._listener.getsockname())
+        else:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            port = self._listener.getsockname()[1]
+            self.connection = replace(target, endpoint=f"tcp://127.0.0.1:{port}")
         self.accepted = 0
         self._lock = threading.Lock()
         # Under the lock.
@@ -24,10 +36,17 @@ class Proxy:
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def target(self, target: str) -> None:
+    def target(self, target: Connection) -> None:
         """Where connections from now on go."""
-        host, _, port = target.removeprefix("tcp://").rpartition(":")
-        self._target = host, int(port)
+        self._target = target
+
+    def _dial(self) -> socket.socket:
+        if self._target.local:
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self._target.local)
+            return far
+        host, _, port = self._target.endpoint.removeprefix("tcp://").rpartition(":")
+        return socket.create_connection((host, int(port)))
 
     def _accept(self) -> None:
         while True:
@@ -36,7 +55,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                far = socket.create_connection(self._target)
+                far = self._dial()
             except OSError:
                 near.close()
                 continue
@@ -86,6 +105,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
         self._listener.close()
+        self._folder.cleanup()
         with self._lock:
             self._closed = True
             self._close_all()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -412,8 +412,14 @@ def run_program(text: str, *arguments: str) -> None:
 # At a real dispatcher
 
 
+@pytest.fixture(params=["stream", "zmq"])
+def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both here: they differ in what a broken connection takes with it."""
+    monkeypatch.setattr(Farm, "wire", request.param)
+
+
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
+def farm(carrier: None, tmp_path: Path) -> Iterator[Farm]:
     with running(tmp_path) as farm:
         yield farm
 
@@ -443,10 +449,6 @@ def at_work(farm: Farm, name: str = "node/1-a") -> Iterator[subprocess.Popen[byt
     finally:
         process.kill()
         process.wait()
-
-
-def endpoint(farm: Farm) -> str:
-    return read_connection(farm.connect).endpoint
 
 
 def test_many_threads_share_a_line(farm: Farm, worker: object) -> None:
@@ -505,8 +507,8 @@ def test_the_calls_of_a_client_that_leaves_are_cancelled(farm: Farm, worker: obj
 
 
 def test_a_cut_connection_loses_nothing(farm: Farm, worker: object) -> None:
-    with Proxy(endpoint(farm)) as proxy:
-        line = NativeLine(replace(read_connection(farm.connect), endpoint=proxy.endpoint))
+    with Proxy(read_connection(farm.connect)) as proxy:
+        line = NativeLine(proxy.connection)
         futures = []
         for k in range(2000):
             futures.append(send(line, float(k)))
@@ -519,8 +521,8 @@ def test_a_cut_connection_loses_nothing(farm: Farm, worker: object) -> None:
 
 
 def test_calls_and_answers_lost_on_the_way_are_asked_for_again(farm: Farm, worker: object) -> None:
-    with Proxy(endpoint(farm)) as proxy:
-        line = NativeLine(replace(read_connection(farm.connect), endpoint=proxy.endpoint))
+    with Proxy(read_connection(farm.connect)) as proxy:
+        line = NativeLine(proxy.connection)
         assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
         slow = send(line, 0.3, "sleep")
         wait_until(lambda: farm.snapshot()["workers"][0]["in_flight"])
@@ -534,10 +536,10 @@ def test_calls_and_answers_lost_on_the_way_are_asked_for_again(farm: Farm, worke
         line.close()
 
 
-def test_another_life_of_the_farm_gets_the_open_calls(tmp_path: Path) -> None:
+def test_another_life_of_the_farm_gets_the_open_calls(carrier: None, tmp_path: Path) -> None:
     keys = new_keys()
-    with running(tmp_path / "1", keys) as first, Proxy(endpoint(first)) as proxy:
-        line = NativeLine(replace(read_connection(first.connect), endpoint=proxy.endpoint))
+    with running(tmp_path / "1", keys) as first, Proxy(read_connection(first.connect)) as proxy:
+        line = NativeLine(proxy.connection)
         with at_work(first):
             assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
             open_call = send(line, 600.0, "sleep")
@@ -546,7 +548,7 @@ def test_another_life_of_the_farm_gets_the_open_calls(tmp_path: Path) -> None:
             futures = [send(line, float(k)) for k in range(10)]  # behind the long one
             wait_until(lambda: sum(q["queued"] for q in first.snapshot()["queues"]) == 10)
         with running(tmp_path / "2", keys) as second, at_work(second):
-            proxy.target(endpoint(second))
+            proxy.target(read_connection(second.connect))
             proxy.cut()
             assert [value(f.result(LIMIT_S)) for f in futures] == [k**3.0 for k in range(10)]
         line.close()
@@ -554,16 +556,16 @@ def test_another_life_of_the_farm_gets_the_open_calls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_frozen_dispatcher_is_given_up(
-    tmp_path: Path, signal_number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    carrier: None, tmp_path: Path, signal_number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
         "from tests.running_farm import Farm\n"
-        "farm = Farm(Path(sys.argv[1]))\n"
+        "farm = Farm(Path(sys.argv[1]), wire=sys.argv[2])\n"
     )
     monkeypatch.setattr(native_client, "TICK_MS", 20)
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path), Farm.wire])
     try:
         wait_until((tmp_path / "farm.json").exists)
         with at_work_elsewhere(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,19 @@ def test_last_word_of_a_reporter_still_leaves(desk: Desk) -> None:
     loss = wire.decode_loss(desk.hear(Kind.LOST))
     assert loss is not None
     assert loss.running == []
+
+
+def test_a_reporter_finds_the_next_dispatcher_in_the_same_place(tmp_path: Path) -> None:
+    first = Desk(tmp_path)
+    reporter = Reporter(first.connection, "node1/1")
+    first.hear(Kind.LOST)
+    first.close()
+    assert not reporter.stop_asked()
+    lose(reporter, [])  # in vain
+    second = Desk(tmp_path)
+    wait_until(lambda: not reporter.stop_asked() and not second.silent(0.0))
+    assert wire.decode_loss(second.hear(Kind.LOST)) is None
+    lose(reporter, [])
+    assert wire.decode_loss(second.hear(Kind.LOST)) is not None
+    reporter.close()
+    second.close()

@@ -63,9 +63,8 @@ def test_it_is_readable_though_a_send_has_swallowed_the_word_of_a_message(
 def test_it_says_when_it_was_broken_and_is_there_again(routed: Routed) -> None:
     router, connection = routed
     returns: list[None] = []
-    with Proxy(connection.endpoint) as proxy:
-        through = replace(connection, endpoint=proxy.endpoint)
-        line = DealerLine(through, NAME, on_return=lambda: returns.append(None))
+    with Proxy(connection) as proxy:
+        line = DealerLine(proxy.connection, NAME, on_return=lambda: returns.append(None))
         line.send([b"hello"])
         router.recv_multipart()
         assert line.receive() is None
