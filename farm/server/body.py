@@ -6,11 +6,10 @@ view. So nobody here ever joins, copies or reads through tens of megabytes in on
 
 from __future__ import annotations
 
-import os
 import zlib
 
 from farm.server.door import Headers, unpacked
-from farm.server.memory_file import append, mapped, new_file
+from farm.server.memory_file import append, let_go, mapped, new_file
 
 HEAVY_BYTES = 256 * 1024
 """Bodies longer than this are read in a reader process: as JSON they take some 10 ms, which a
@@ -50,7 +49,7 @@ class HeldBody:
         return unpacked(body, {b"content-encoding": self.encoding}, self.limit)
 
     def __del__(self) -> None:
-        os.close(self.descriptor)
+        let_go(self.descriptor, self.size)
 
 
 Body = bytes | HeldBody

@@ -11,11 +11,16 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 from farm.protocols.wire_arrays import Buffer
 
 ALIGNMENT = 64
+
+LARGE_BYTES = 4 << 20
+"""Given back by another thread: above, that takes longer than to start one."""
+
 _LENGTH = struct.Struct("<Q")
 
 
@@ -39,7 +44,31 @@ def mapped(descriptor: int) -> memoryview:
     size = os.fstat(descriptor).st_size
     if not size:
         return memoryview(b"")
-    return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
+    return memoryview(_Mapping(descriptor, size, prot=mmap.PROT_READ))
+
+
+def let_go(descriptor: int, size: int) -> None:
+    """Close a file of that size; to give back tens of megabytes takes the system milliseconds."""
+    if size < LARGE_BYTES:
+        os.close(descriptor)
+    else:
+        _elsewhere(lambda: os.close(descriptor))
+
+
+class _Mapping(mmap.mmap):
+    """A mapping whose memory another thread gives back if it is large."""
+
+    def __del__(self) -> None:
+        if not self.closed and len(self) >= LARGE_BYTES:
+            _elsewhere(self.close)
+
+
+def _elsewhere(work: Callable[[], object]) -> None:
+    """Run work in a thread of its own, or here where none can be started any more."""
+    try:
+        threading.Thread(target=work, name="memory file", daemon=True).start()
+    except RuntimeError:
+        work()
 
 
 def file_of(frames: Sequence[Buffer]) -> int:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from farm.server.memory_file import append, file_of, frames_in, mapped, new_file
+from farm.server.memory_file import (
+    LARGE_BYTES,
+    append,
+    file_of,
+    frames_in,
+    let_go,
+    mapped,
+    new_file,
+)
 
 
 @pytest.fixture(params=["memfd", "temporary"])
@@ -51,3 +61,34 @@ def test_a_file_that_cannot_be_written_is_closed(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         file_of([b"a", object()])  # type: ignore[list-item]  # that is the point
     assert os.listdir("/proc/self/fd") == before
+
+
+def threads_of(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads in which memory is given back while `work` runs."""
+    names: list[str] = []
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        names.append(thread.name)
+        begin(thread)
+        thread.join()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        work()
+    return names
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_large_ones_are_given_back_by_another_thread(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = LARGE_BYTES if large else LARGE_BYTES - 1
+    before = len(os.listdir("/proc/self/fd"))
+    descriptor = new_file()
+    append(descriptor, bytes(size))
+    views = [np.frombuffer(mapped(descriptor), np.uint8)[1:]]
+    assert threads_of(lambda: let_go(descriptor, size), monkeypatch) == ["memory file"] * large
+    assert views[0].sum() == 0  # the mapping stays
+    assert threads_of(views.clear, monkeypatch) == ["memory file"] * large
+    assert len(os.listdir("/proc/self/fd")) == before
