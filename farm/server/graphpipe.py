@@ -37,7 +37,7 @@ from farm.server.door import (
 )
 from farm.server.page import status_page
 from farm.server.readers import READS_HERE, Reads
-from farm.server.reading import Reading, is_long
+from farm.server.reading import Reading, is_long_raw
 from farm.server.umbridge import RETRY_SOON, result_headers
 
 logger = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class _Run:
             def send(body: bytes | memoryview) -> None:
                 self._answer(200, body, result_headers(result), OCTETS)
 
-            if not is_long(result):
+            if not is_long_raw(result):
                 send(encode_result(wish, info, result))
                 return
             writing = Reading(send, self.fail)

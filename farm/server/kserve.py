@@ -49,7 +49,7 @@ from farm.server.kserve_repository import Repository
 from farm.server.kserve_statistics import statistics_of
 from farm.server.packing import answer_packed
 from farm.server.readers import READS_HERE, Reads
-from farm.server.reading import Reading, is_long
+from farm.server.reading import Reading, is_long, is_long_raw
 from farm.server.umbridge import RETRY_SOON, result_headers
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,11 @@ class Form(NamedTuple):
     function: Callable[..., Encoded]
     wish: Wish
     rest: tuple[Any, ...]
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether no tensor is written as JSON."""
+        return self.function is encode_infer and all(o.binary for o in self.wish.outputs)
 
 
 class KServeDoor:
@@ -267,7 +272,7 @@ class _Run:
             try:
                 if isinstance(outcome, FarmError):
                     raise outcome
-                if is_long(outcome):
+                if is_long(outcome) and (not form.is_raw or is_long_raw(outcome)):
                     self._write(outcome, form, hints.client)
                 else:
                     self._send(form.function(form.wish, outcome, *form.rest), outcome)

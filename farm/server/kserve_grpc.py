@@ -32,11 +32,11 @@ from farm.protocols.kserve_tensors import shown
 from farm.server.body import HEAVY_BYTES
 from farm.server.door import Backend, hints_of
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
-from farm.server.kserve_grpc_stream import Asked, InferStream, takes_long
+from farm.server.kserve_grpc_stream import Asked, InferStream
 from farm.server.kserve_repository import Repository
 from farm.server.kserve_statistics import statistics_of
 from farm.server.readers import READS_HERE, Reads
-from farm.server.reading import carried_out
+from farm.server.reading import carried_out, is_long, is_long_raw
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -108,7 +108,7 @@ class KServeGrpc:
         call, hints, wish, lead = await self.asked(request, hints)
         result = await self._backend.submit(call, hints)
         about = (wish, result.outputs, raw, lead)
-        if not takes_long(result, raw):
+        if not (is_long_raw if raw else is_long)(result):
             return encode_infer(*about)
         return bytes(await carried_out(self._readers, encode_infer, *about, client=hints.client))
 

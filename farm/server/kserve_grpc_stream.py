@@ -17,7 +17,6 @@ from farm.errors import FarmError, Unavailable
 from farm.protocols.kserve import InferRequest, Wish
 from farm.protocols.kserve_grpc import (
     EMPTY_FINAL_RESPONSE,
-    QUICK_RAW_BYTES,
     decode_streamed,
     encode_stream_error,
     encode_streamed,
@@ -28,7 +27,7 @@ from farm.server.body import HEAVY_BYTES
 from farm.server.door import INTERNAL_ERROR, Backend
 from farm.server.grpc_call import Requests, Write
 from farm.server.readers import READS_HERE, Reads
-from farm.server.reading import carried_out, is_long
+from farm.server.reading import carried_out, is_long, is_long_raw
 
 logger = logging.getLogger(__name__)
 
@@ -169,18 +168,10 @@ class InferStream:
     ) -> None:
         """Send an answer when its turn comes; a long one is written elsewhere before."""
         about = (wish, result.outputs, raw, final, lead)
-        if takes_long(result, raw):
+        if (is_long_raw if raw else is_long)(result):
             client = self._hints.client
             message = await carried_out(self._readers, encode_streamed, *about, client=client)
         else:
             message = encode_streamed(*about)
         await turn.comes()
         await self._write(bytes(message))
-
-
-def takes_long(result: Result, raw: bool) -> bool:
-    """Whether to write an answer as a message takes long; raw numbers are only copied."""
-    numbers = raw and not any(array.dtype.hasobject for array in result.outputs)
-    if numbers and sum(array.nbytes for array in result.outputs) <= QUICK_RAW_BYTES:
-        return False
-    return is_long(result)

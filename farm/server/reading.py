@@ -15,6 +15,10 @@ MANY_TEXTS = 4096
 """Texts in an answer from which it is long, however short each is."""
 
 
+RAW_BYTES = 8 << 20
+"""Numbers that are copied in some milliseconds."""
+
+
 class Reading:
     """A request that is read elsewhere, and then what its door does with it.
 
@@ -77,7 +81,7 @@ async def carried_out(
 
 
 def is_long(result: Result) -> bool:
-    """Whether to write this answer as text takes long."""
+    """Whether to write this answer takes long, as text or in another form that looks at entries."""
     size = 0
     for array in result.outputs:
         size += array.nbytes
@@ -86,3 +90,10 @@ def is_long(result: Result) -> bool:
                 return True
             size += sum(map(len, array.flat))
     return size > HEAVY_BYTES
+
+
+def is_long_raw(result: Result) -> bool:
+    """The same for a form in which numbers are only copied."""
+    if any(array.dtype.hasobject for array in result.outputs):
+        return is_long(result)
+    return sum(array.nbytes for array in result.outputs) > RAW_BYTES

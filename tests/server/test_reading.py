@@ -10,7 +10,7 @@ import pytest
 
 from farm.call import Result
 from farm.server.body import HEAVY_BYTES
-from farm.server.reading import MANY_TEXTS, Reading, is_long
+from farm.server.reading import MANY_TEXTS, RAW_BYTES, Reading, is_long, is_long_raw
 
 
 class Recorder:
@@ -73,3 +73,11 @@ def test_which_answers_are_long() -> None:
     assert is_long(Result((texts,)))
     assert not is_long(Result((texts[1:],)))
     assert is_long(Result((np.array([bytes(HEAVY_BYTES)], object),)))
+
+
+def test_which_raw_answers_are_long() -> None:
+    numbers = np.zeros(RAW_BYTES // 8)
+    assert is_long(Result((numbers,)))
+    assert not is_long_raw(Result((numbers,)))
+    assert is_long_raw(Result((numbers, np.zeros(1))))
+    assert is_long_raw(Result((np.zeros(1), np.array([b"abc"] * (MANY_TEXTS + 1), object))))
