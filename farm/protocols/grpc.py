@@ -123,6 +123,11 @@ class Messages:
         return self._have > 0 and not self.is_whole()
 
     @property
+    def size(self) -> int:
+        """Bytes of the next message, or -1 if that is not known yet."""
+        return self._size
+
+    @property
     def has_rest(self) -> bool:
         """Whether something follows the next message."""
         return 0 <= self._size < self._have - PREFIX

@@ -60,8 +60,8 @@ from farm.protocols.http2_sending import (
     Stream,
 )
 
-STREAM_WINDOW, CONNECTION_WINDOW = 4 << 20, 64 << 20
-"""Bytes a client may send ahead: enough for a fast network, little beside what a body may be."""
+STREAM_WINDOW, CONNECTION_WINDOW = 256 << 10, 64 << 20
+"""Bytes a client may send ahead; of a message that has room it may at once send all."""
 
 HALF_STREAM_WINDOW, HALF_CONNECTION_WINDOW = STREAM_WINDOW // 2, CONNECTION_WINDOW // 2
 """When that is used up the client is told that it may send more."""
@@ -266,6 +266,13 @@ class Http2Connection(Sending):
             self._out.append(frame(WINDOW_UPDATE, 0, stream, LONG.pack(of.unacknowledged)))
             of.receivable += of.unacknowledged
             of.unacknowledged = 0
+
+    def expect(self, stream: int, size: int) -> None:
+        """So many bytes of a request's body may be sent that are not acknowledged one by one."""
+        of = self._streams.get(stream)
+        if of is not None and of.receiving:
+            self._out.append(frame(WINDOW_UPDATE, 0, stream, LONG.pack(size)))
+            of.receivable += size
 
     def _asks_nothing(self, cost: int) -> None:
         """A frame that is for nothing that was asked. Raises ConnectionFailed after too many."""

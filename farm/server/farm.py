@@ -251,14 +251,14 @@ class Farm:
             reach = self.connection.host
         self.connection = replace(self.connection, url=f"http://{reach}:{port}")
         if settings.grpc_port is not None:
-            await self._open_grpc(settings.grpc_port, reach, repository, access)
+            await self._open_grpc(settings.grpc_port, reach, repository, access, held)
         tokenless = Access(None) if settings.insecure else access
         await self._open_mip(tokenless)
         await self._open_aepsych(tokenless)
         write_connection(self.connection_file, self.connection)
 
     async def _open_grpc(
-        self, port: int, reach: str, repository: Repository, access: Access
+        self, port: int, reach: str, repository: Repository, access: Access, held: HeldBytes
     ) -> None:
         settings = self.settings
         tls = None
@@ -271,6 +271,7 @@ class Farm:
             port=port,
             max_body_bytes=settings.max_body_bytes,
             tls=tls,
+            held=held,
         )
         _, port = await server.start()
         self._grpc = server

@@ -19,6 +19,7 @@ from farm.server.connections import Connections
 from farm.server.exchange import Admits
 from farm.server.grpc_call import Service
 from farm.server.grpc_connection import Connection, Patience, Served
+from farm.server.held import HeldBytes
 from farm.server.listener import BACKLOG, listen
 from farm.server.turns import Turns
 from farm.worker.open_files import allow_many_open_files
@@ -79,15 +80,20 @@ class GrpcServer:
         port: int = 0,
         max_body_bytes: int = LARGEST_MESSAGE,
         tls: Tls | None = None,
+        held: HeldBytes | None = None,
         patience: Patience = Patience(),  # noqa: B008  # it cannot be changed
     ) -> None:
-        """port: 0 picks a free one; tls: None to speak in the clear."""
+        """port: 0 picks a free one; tls: None to speak in the clear.
+
+        held: what long messages may take over all connections, perhaps of several servers.
+        """
         self._service = service
         self._access = access
         self._host = host
         self._port = port
         self._limit = min(max_body_bytes, LARGEST_MESSAGE)
         self._tls = tls
+        self._held = held or HeldBytes(1 << 62)
         self._patience = patience
         self._server: asyncio.Server | None = None
         self.connections: Connections | None = None  # while it runs
@@ -100,7 +106,13 @@ class GrpcServer:
         connections = Connections(loop, allow_many_open_files() // SHARE_OF_FILES)
         self.connections = connections
         served = Served(
-            self._service, self._access, self._limit, Turns(loop), connections, self._patience
+            self._service,
+            self._access,
+            self._limit,
+            self._held,
+            Turns(loop),
+            connections,
+            self._patience,
         )
         self._server = await loop.create_server(
             partial(Connection, served),

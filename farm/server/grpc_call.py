@@ -22,11 +22,15 @@ from farm.protocols.grpc import (
 from farm.protocols.http2 import Http2Connection
 from farm.protocols.kserve import ERRORS
 from farm.server.door import INTERNAL_ERROR, Headers
+from farm.server.held import FREE_BYTES, HeldBytes, Share
 
 logger = logging.getLogger(__name__)
 
 STRAIGHT = 4
 """Messages of a stream that are taken at once; with more that came together it waits its turn."""
+
+MOST_EXPECTED = 1 << 30
+"""Bytes of one message that a client may send without an acknowledgement: windows end at 2 GiB."""
 
 WRITTEN_AT_ONCE = 64 << 10
 """Bytes that a method writes before others have a turn, and a sixteenth for each message."""
@@ -71,6 +75,10 @@ class Line(Protocol):
     def http2(self) -> Http2Connection:
         """Its bytes."""
 
+    @property
+    def held(self) -> HeldBytes:
+        """Room for long messages."""
+
     def flush_soon(self) -> None:
         """Send what the HTTP/2 side has to say, in the next turn of the loop."""
 
@@ -100,6 +108,7 @@ class Call:
         self._size = 0  # bytes received
         self._size_seen = -1  # by the last look, or nothing was missing then
         self._ended = False
+        self._room: _Room | None = None  # for a long message
         # What takes the messages.
         self._unary: Unary | None = None
         self._server_stream: ServerStream | None = None
@@ -125,7 +134,8 @@ class Call:
         if self._unary is not None or self._server_stream is not None:
             return
         if (both_ways := service.bidirectional.get(path)) is not None:
-            self._requests = requests = _Requests(self._line, self._stream, self._messages)
+            self._room = room = _Room(self._line, self._stream)
+            self._requests = requests = _Requests(self._line, self._messages, room)
             self._start(lambda: both_ways(requests, self._write, caller))
         else:
             raise Failed("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
@@ -139,7 +149,13 @@ class Call:
             return
         if self._messages.has_rest:
             raise Failed("INTERNAL", "more than one message for a method that takes one")
-        self._line.http2.acknowledge(self._stream, len(part))
+        if self._room is None and not whole and self._messages.size > FREE_BYTES:
+            self._room = _Room(self._line, self._stream)
+            self._room.ask(self._messages.size)
+        if self._room is None:
+            self._line.http2.acknowledge(self._stream, len(part))
+        else:
+            self._room.acknowledge(len(part))
 
     def half_closed(self) -> None:
         """The request is whole. Raises Failed."""
@@ -150,6 +166,8 @@ class Call:
         if body is None:
             self._messages.end()
             raise Failed("INTERNAL", "no message for a method that takes one")
+        if self._room is not None:
+            self._room.settle()
         if (unary := self._unary) is not None:
             self._start(lambda: self._answer(unary, body))
         elif (server_stream := self._server_stream) is not None:
@@ -158,7 +176,7 @@ class Call:
     def look(self, progress: int) -> None:
         """Raises Failed if some bytes are missing, and few have come since the last look."""
         waits = self._task is None if self._requests is None else self._messages.is_partial
-        if not waits:
+        if not waits or (self._room is not None and self._room.is_waiting):
             self._size_seen = -1
         elif self._size_seen < 0 or self._size - self._size_seen >= progress:
             self._size_seen = self._size
@@ -247,19 +265,75 @@ class Call:
 
     def _over(self) -> None:
         self._ended = True
+        if self._room is not None:
+            self._room.release()
         self._task = None  # who is done refers to nobody: nothing is left for the garbage collector
         if self._timer is not None:
             self._timer.cancel()
         self._line.call_ended(self._stream)
 
 
+class _Room:
+    """Room for the long message of a call: until there is some the client sends little of it."""
+
+    __slots__ = ("_expected", "_line", "_share", "_stream", "_unacknowledged")
+
+    def __init__(self, line: Line, stream: int) -> None:
+        self._line = line
+        self._stream = stream
+        self._share: Share | None = None
+        self._unacknowledged = 0
+        self._expected = 0  # bytes that the client may send although they are not acknowledged
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client waits for us."""
+        return self._share is not None and not self._share.granted
+
+    def ask(self, size: int) -> None:
+        """A message of so many bytes has begun; -1: of as many as will be known soon."""
+        if size > FREE_BYTES and self._share is None:
+            self._share = self._line.held.reserve(size, self._grant)
+            if self._share.granted:
+                self._grant()
+
+    def _grant(self) -> None:
+        if self._share is not None:
+            self._expected = min(self._share.size, MOST_EXPECTED)
+            self._line.http2.expect(self._stream, self._expected)
+            self.acknowledge(0)
+            self._line.flush_soon()
+
+    def acknowledge(self, size: int) -> None:
+        """Bytes are used up, or have room."""
+        self._unacknowledged += size
+        if self.is_waiting:
+            return
+        ahead = min(self._expected, self._unacknowledged)
+        self._expected -= ahead
+        self._line.http2.acknowledge(self._stream, self._unacknowledged - ahead)
+        self._unacknowledged = 0
+
+    def settle(self) -> None:
+        """The message is here, with room or without."""
+        if self._share is not None and not self._share.granted:
+            self._share.release()
+            self._share = self._line.held.hold(self._share.size)
+
+    def release(self) -> None:
+        """The message is gone."""
+        if self._share is not None:
+            self._share.release()
+            self._share = None
+
+
 class _Requests:
     """The messages of a call that sends several, as they come."""
 
-    def __init__(self, line: Line, stream: int, messages: Messages) -> None:
+    def __init__(self, line: Line, messages: Messages, room: _Room) -> None:
         self._line = line
-        self._stream = stream
         self._messages = messages
+        self._room = room
         self._more = asyncio.Event()
         self._ended = False
         self._partly = 0  # bytes that were received and not acknowledged
@@ -271,6 +345,7 @@ class _Requests:
         if whole:
             self._more.set()
         else:
+            self._room.ask(self._messages.size)
             self._acknowledge()  # a message may be longer than what is sent ahead
 
     def end(self) -> None:
@@ -287,6 +362,7 @@ class _Requests:
             self._straight = 0
             await self._line.turn()
         while (message := self._messages.next()) is None:
+            self._room.ask(self._messages.size)
             self._acknowledge()
             if self._ended:
                 self._messages.end()
@@ -295,11 +371,12 @@ class _Requests:
             self._more.clear()
             await self._more.wait()
         self._straight += 1
+        self._room.release()  # who takes a message answers for it
         return message if isinstance(message, bytes) else await _unpacked(message)
 
     def _acknowledge(self) -> None:
         # Only who takes messages is sent more.
-        self._line.http2.acknowledge(self._stream, self._partly)
+        self._room.acknowledge(self._partly)
         self._partly = 0
         self._line.flush_soon()
 

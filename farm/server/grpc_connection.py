@@ -18,11 +18,12 @@ from farm.server.connections import Connections
 from farm.server.door import Refused
 from farm.server.exchange import COPIED_BYTES, Admits
 from farm.server.grpc_call import Call, Caller, Service
+from farm.server.held import HeldBytes
 from farm.server.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-STEP, LONGEST_STEP, ALL_STEPS = 160, 320, 1280
+STEP, LONGEST_STEP, ALL_STEPS = 160, 640, 1280
 """Units of work that a connection does at a time, of those that `Http2Connection.receive` counts:
 some eight calls, or a quarter of a millisecond of frames that ask for nothing. While there are few
 connections each does more, as answers that go together cost less; so many in all of them."""
@@ -58,6 +59,7 @@ class Served:
     service: Service
     access: Admits
     limit: int
+    held: HeldBytes
     turns: Turns
     connections: Connections
     patience: Patience
@@ -76,6 +78,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, served: Served) -> None:
         """It is in `served.connections` while it is there."""
         self.http2 = Http2Connection()
+        self.held = served.held
         self._served = served
         self._calls: dict[int, Call] = {}
         self._overdue: deque[Call] = deque()

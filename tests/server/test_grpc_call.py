@@ -20,10 +20,11 @@ from farm.server.grpc_call import (
     Unary,
     Write,
 )
+from farm.server.held import HeldBytes
 from tests.loops import on_loop, until
 from tests.protocols.http2_bytes import greeted, request
 
-LIMIT = 1000
+LIMIT = 1_000_000
 
 
 class Line:
@@ -34,6 +35,7 @@ class Line:
         self.http2.receive(request(1, end=False))
         self.ended = 0
         self.turns = 0
+        self.held = HeldBytes(200_000)
 
     def flush_soon(self) -> None:
         pass
@@ -57,7 +59,10 @@ class Methods:
         self.callers: list[Caller] = []
         self.unary: Mapping[str, Unary] = {"/x/Echo": self.echo}
         self.server_streams: Mapping[str, ServerStream] = {"/x/Twice": self.twice}
-        self.bidirectional: Mapping[str, Bidirectional] = {"/x/Sum": self.sum}
+        self.bidirectional: Mapping[str, Bidirectional] = {
+            "/x/Sum": self.sum,
+            "/x/Length": self.length,
+        }
 
     def end_streams(self) -> None:
         pass
@@ -69,6 +74,10 @@ class Methods:
     async def twice(self, body: bytes, write: Write, caller: Caller) -> None:
         await write(body)
         await write(body)
+
+    async def length(self, requests: Requests, write: Write, caller: Caller) -> None:
+        async for body in requests:
+            await write(b"%d" % len(body))
 
     async def sum(self, requests: Requests, write: Write, caller: Caller) -> None:
         await write(b"%d" % sum([int(body) async for body in requests]))
@@ -114,26 +123,84 @@ async def test_many_for_many() -> None:
     assert framed(b"42") in line.said()
 
 
+def told(line: Line) -> list[int]:
+    """Bytes that may be sent more, as the client hears it."""
+    return [
+        struct.unpack_from(">L", part, 9)[0]
+        for part in map(bytes, line.http2.take())
+        if part[3] == WINDOW_UPDATE
+    ]
+
+
+@pytest.mark.parametrize("path", ["/x/Echo", "/x/Length"])
+def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
+    @on_loop
+    async def run() -> None:
+        call, line, _ = begun(path)
+        other = line.held.reserve(150_000, lambda: None)
+        body = framed(bytes(100_000))
+        call.received(body[:50_000])
+        call.received(body[50_000:60_000])
+        assert told(line) == []
+        call.look(1 << 20)
+        call.look(1 << 20)  # it is not the client that lets us wait
+        other.release()
+        assert told(line) == [100_000]
+        assert line.held.used == 100_000
+        call.received(body[60_000:])
+        assert told(line) == []  # it was told before
+        if path == "/x/Echo":
+            call.half_closed()
+        else:
+            await until(lambda: not line.held.used)
+            call.received(framed(bytes(70_000))[:10])
+            await until(lambda: line.held.used == 70_000)
+            assert told(line) == [70_000]
+            call.received(framed(bytes(70_000))[10:])
+            call.half_closed()
+        await until(lambda: line.ended)
+        assert line.held.used == 0
+
+    run()
+
+
+@on_loop
+async def test_a_message_that_is_there_before_its_room_counts_all_the_same() -> None:
+    call, line, _ = begun("/x/Echo")
+    other = line.held.reserve(150_000, lambda: None)
+    body = framed(bytes(100_000))
+    call.received(body[:50_000])
+    call.received(body[50_000:])
+    call.half_closed()
+    assert line.held.used == 250_000
+    await until(lambda: line.ended)
+    assert line.held.used == 150_000
+    other.release()
+
+
+@on_loop
+async def test_a_call_that_ends_waits_for_no_room() -> None:
+    call, line, _ = begun("/x/Echo")
+    other = line.held.reserve(150_000, lambda: None)
+    call.received(framed(bytes(100_000))[:50_000])
+    before = line.held.contended
+    call.cancel()
+    assert (before, line.held.contended) == (True, False)
+    other.release()
+
+
 @on_loop
 async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http2, "HALF_STREAM_WINDOW", 1)  # so that every byte is told
     call, line, _ = begun("/x/Sum")
 
-    def told() -> int:
-        """Bytes that may be sent more, as the client hears it."""
-        return sum(
-            struct.unpack_from(">L", part, 9)[0]
-            for part in map(bytes, line.http2.take())
-            if part[3] == WINDOW_UPDATE
-        )
-
     call.received(framed(b"1")[:4])
-    assert told() == 4  # of a message that is not whole
+    assert sum(told(line)) == 4  # of a message that is not whole
     call.received(framed(b"1")[4:] + framed(b"2")[:3])
     call.received(framed(b"2")[3:5])
-    assert told() == 0
+    assert sum(told(line)) == 0
     await asyncio.sleep(0)
-    assert told() == 7
+    assert sum(told(line)) == 7
     call.received(framed(b"2")[5:])
     call.half_closed()
     await until(lambda: line.ended)
@@ -162,8 +229,8 @@ async def test_no_such_method() -> None:
 @on_loop
 async def test_a_message_above_the_limit() -> None:
     call, _, _ = begun("/x/Echo")
-    with pytest.raises(Failed, match="1000 bytes"):
-        call.received(framed(bytes(1001))[:10])
+    with pytest.raises(Failed, match="1000000 bytes"):
+        call.received(framed(bytes(1_000_001))[:10])
 
 
 @on_loop
