@@ -186,6 +186,25 @@ def test_rank_of_a_group_that_dies_just_after_a_run(scene: Scene, farm: Farm, ki
         survive(scene, submit, kills, at_once=2, ranks=2)
 
 
+def test_worker_that_ends_in_order_loses_no_call(scene: Scene, farm: Farm) -> None:
+    """What crosses its goodbye has not begun, and runs elsewhere."""
+    with workers(scene, farm, 1) as submit:
+        outcomes: list[Future[Result]] = []
+        for _ in range(3):
+            others = Workers(WorkerSettings([str(scene.models)], 1, farm.connect, scene.folder))
+            others.start()
+            others.ready.result(3 * LIMIT_S)
+            farm.wait_for_workers(2)
+            others.drain()
+            while not others.ended.done():
+                outcomes += [submit(scene.call(len(outcomes) + i)) for i in range(20)]
+                outcomes[-1].result(LIMIT_S)
+        values = [future.result(LIMIT_S).outputs[0][0] for future in outcomes]
+    assert values == [float(number) for number in range(len(values))]
+    ran = scene.runs()["runs-0"]
+    assert ran == Counter(range(len(values)))
+
+
 @contextmanager
 def over_dask(address: str, spec: str) -> Iterator[Submit]:
     """A farm whose only worker is a Dask cluster."""
