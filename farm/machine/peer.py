@@ -31,6 +31,9 @@ NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, any
 FOUND = struct.Struct("=BBBB48sIIIII")
 """inet_diag_msg: family, state, timer, retransmits, socket id, expires, queues, uid, inode."""
 
+CREDENTIALS = struct.Struct("=iII")
+"""ucred of unix(7): process, user, group."""
+
 CONNECTED = frozenset({1, 4, 5, 8, 9, 11})
 """States of a socket whose handshake is done: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT,
 LAST_ACK, CLOSING (net/tcp_states.h). A lookup may also find a listener at the same port."""
@@ -98,7 +101,10 @@ class Owners:
         """The other end of an accepted connection; transport: asyncio's, or one like it."""
         ours = transport.get_extra_info("sockname")
         if isinstance(ours, str | bytes):  # a path
-            return Peer(UNIX, self._known(_unix_owner(transport.get_extra_info("socket"))))
+            try:
+                return Peer(UNIX, self._known(peer_uid(transport.get_extra_info("socket"))))
+            except OSError:
+                return Peer(UNIX)
         theirs = transport.get_extra_info("peername")
         if not theirs or not ours:
             return Peer("")  # it has left already
@@ -200,17 +206,16 @@ def _packed(host: str) -> bytes:
     return packed[12:] if packed.startswith(MAPPED) else packed
 
 
-def _unix_owner(sock: Any) -> int | None:
-    """The user who connected, by the kernel's word; None where it has none."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return None
-    credentials = struct.Struct("=iII")  # ucred of unix(7): pid, uid, gid
-    try:
-        packed = sock.getsockopt(socket.SOL_SOCKET, option, credentials.size)
-    except OSError:
-        return None
-    return int(credentials.unpack(packed)[1])
+def peer_uid(connected: Any) -> int:
+    """The user who owns the other end of a Unix socket, as the kernel saw when it was connected.
+
+    Raises OSError.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        packed = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        return int(CREDENTIALS.unpack(packed)[1])
+    # macOS: LOCAL_PEERCRED at level SOL_LOCAL gives a struct xucred: version, uid, groups.
+    return int(struct.unpack_from("2I", connected.getsockopt(0, 1, 76))[1])
 
 
 def _knows_its_own(owner_of: OwnerOf) -> bool:

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from farm.machine import peer as module
-from farm.machine.peer import UNIX, OwnerOf, Owners, Pair, Peer
+from farm.machine.peer import UNIX, OwnerOf, Owners, Pair, Peer, peer_uid
 from tests.strangers import STRANGER, connect_as_stranger, wait_for_disowned
 
 WAYS: dict[str, Callable[[], OwnerOf]] = {
@@ -181,6 +181,13 @@ def test_transports_of_both_loops(run: Callable[[Any], Any], tmp_path: Path) -> 
 
     run(connect())
     assert seen == [Peer("127.0.0.1", OWN), Peer(UNIX, OWN)]
+
+
+def test_the_other_end_of_a_unix_socket() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert peer_uid(one) == OWN
+        assert Owners().peer(Accepted(one)).uid == OWN
 
 
 def test_a_connection_that_is_gone_before_it_is_looked_at() -> None:

@@ -263,6 +263,21 @@ def test_where_everybody_shows_a_token_the_socket_file_is_the_users_still(tmp_pa
             assert client.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
+@pytest.mark.root
+def test_another_user_is_no_worker_even_where_the_socket_is_open_to_all(
+    open_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(dir=open_folder / "run", port=0)
+    with running(Farm([], settings, objects={"double": Double()})):
+        path = str(open_folder / "run" / "farm.sock")
+        os.chmod(open_folder / "run", 0o755)
+        os.chmod(path, 0o666)
+        with stranger() as other:
+            other.connect(path)
+            assert other.read() == b""
+    assert "user 65534 is not let in" in caplog.text
+
+
 OVER_GRPC = """
 import os, sys, grpc, grpc._channel  # what it imports, this user may not be able to read
 os.setgroups([])

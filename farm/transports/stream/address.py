@@ -6,11 +6,11 @@ import contextlib
 import os
 import shutil
 import socket
-import struct
 import tempfile
 from pathlib import Path
 
 from farm.errors import Unavailable
+from farm.machine.peer import peer_uid
 from farm.machine.private import short_folder
 from farm.transports.stream.line import StreamLine
 
@@ -101,15 +101,3 @@ def dial_path(path: str, name: str) -> StreamLine | None:
         pass
     dialed.close()
     return None
-
-
-def peer_uid(connected: socket.socket) -> int:
-    """The user who owns the other end, as the kernel saw when it was connected. Raises OSError."""
-    if hasattr(socket, "SO_PEERCRED"):
-        size = struct.calcsize("3i")
-        credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        uid: int = struct.unpack("3i", credentials)[1]
-        return uid
-    # macOS: LOCAL_PEERCRED at level SOL_LOCAL gives a struct xucred: version, uid, groups.
-    credentials = connected.getsockopt(0, 1, 76)
-    return int(struct.unpack_from("2I", credentials)[1])

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from farm.machine.peer import peer_uid
 from farm.protocols.wire import Buffer
 from farm.scheduler.lull import Lull
 from farm.transports.identity import CLIENT_PREFIX
-from farm.transports.stream.address import Place, peer_uid
+from farm.transports.stream.address import Place
 from farm.transports.stream.line import StreamLine
 
 if TYPE_CHECKING:

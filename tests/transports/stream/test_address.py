@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from pathlib import Path
 
 import pytest
 
 from farm.errors import Unavailable
+from farm.machine.peer import peer_uid
 from farm.transports.stream import address as module
-from farm.transports.stream.address import FILE, Place, dial_path, peer_uid
+from farm.transports.stream.address import FILE, Place, dial_path
 
 
 def mode(path: Path) -> int:
@@ -84,9 +84,3 @@ def test_a_socket_of_another_user_is_not_talked_to(
     assert accepted.recv(100) == b""  # not even our name
     accepted.close()
     place.close()
-
-
-def test_the_kernel_says_whose_the_other_end_is() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        assert peer_uid(one) == os.getuid()
