@@ -25,7 +25,7 @@ from farm.scheduler.core import Scheduler
 from farm.scheduler.feeding import Feeder, Part
 from farm.scheduler.lull import Lull
 from farm.scheduler.measures import Measures
-from farm.scheduler.parts import Whole
+from farm.scheduler.parts import Rows, Whole
 from farm.scheduler.state import TaskId, WorkerId
 from farm.scheduler.statistics import ModelStatistics, Statistics
 
@@ -121,14 +121,7 @@ class Dispatcher:
         Raises FarmError at once, and then never calls `on_done`, when the call cannot be taken:
         unknown model, full queue, or an input that does not fit a description already known.
         """
-        if self._closed:
-            raise Unavailable("the farm is shutting down")
-        if call.model not in self._models:
-            served = ", ".join(sorted(self._models)) or "none"
-            text = f"model {call.model!r} is not served here; the following are: {served}"
-            if awaited := self.awaited():
-                raise Unavailable(f"{text}; but {awaited}" if self._models else awaited)
-            raise ModelNotFound(text)
+        self._check_served(call.model)
         most = self._models[call.model].max_batch
         info = None
         if call.operation is not Operation.DESCRIBE:
@@ -142,6 +135,29 @@ class Dispatcher:
         if most > 1 and info is not None:
             call = as_declared(call, info)
         return self._start(call, hints, on_done)
+
+    def _check_served(self, model: str) -> None:
+        if self._closed:
+            raise Unavailable("the farm is shutting down")
+        if model not in self._models:
+            served = ", ".join(sorted(self._models)) or "none"
+            text = f"model {model!r} is not served here; the following are: {served}"
+            if awaited := self.awaited():
+                raise Unavailable(f"{text}; but {awaited}" if self._models else awaited)
+            raise ModelNotFound(text)
+
+    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
+        """Take many rows in, each of which has an outcome of its own; `rows` is told of them.
+
+        Raises FarmError at once if the first of them cannot be taken.
+        """
+        self._check_served(model)
+        queue = self._scheduler.queue(model, operation)
+        return self._feeder.begin(rows, queue, hints, time.monotonic())
+
+    def more_rows(self, rows: TaskId) -> None:
+        """Of what `start_rows` has taken in, more may be open now."""
+        self._feeder.more(rows)
 
     def _start_parts(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
         began = time.monotonic()
@@ -384,9 +400,10 @@ class Dispatcher:
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
             self._statistics.add_run(task, outcome)
-            if not isinstance(on_done, Part):  # a call in parts counts once
+            calls = on_done.calls(task.rows) if isinstance(on_done, Part) else 1
+            if calls:
                 waited_s = now - task.submitted_at
-                self._statistics.add_outcome(task.call, outcome, waited_s, time.time())
+                self._statistics.add_outcome(task.call, outcome, waited_s, time.time(), calls)
         if on_done is not None:
             on_done(outcome)
         if self._closed:

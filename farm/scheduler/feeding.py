@@ -88,6 +88,10 @@ class Part:
     def __call__(self, outcome: Outcome) -> None:
         self.parts.outcome(self, outcome)
 
+    def calls(self, rows: int) -> int:
+        """As how many calls so many rows count; those of one call count together, at its end."""
+        return 0 if self.parts.is_one_call else rows
+
 
 class Parts:
     """The rows of one call: which are in the scheduler, which still have to go there."""
@@ -101,11 +105,17 @@ class Parts:
         self._rows = rows
         self._queue = queue
         self._to_make = deque([Span(0, len(rows))] if len(rows) else ())
+        self._open = 0  # rows in the scheduler
         self._over = False
+
+    @property
+    def is_one_call(self) -> bool:
+        """Whether all rows are one call to the statistics."""
+        return self._rows.is_one_call
 
     def wants_more(self) -> bool:
         """Whether another part should be in the scheduler now."""
-        if not self._to_make:
+        if not self._to_make or self._open >= self._rows.most_open():
             return False
         return not self.alive or len(self.alive) < most_alive(self._queue, self._next_rows())
 
@@ -123,9 +133,12 @@ class Parts:
         else:
             self._end_if_over()
 
-    def start_next(self) -> None:
-        """Make the next part and give it to the scheduler. Raises FarmError if it is not taken."""
-        most = self._next_rows()
+    def start_next(self) -> int:
+        """Make the next part and give it to the scheduler. Raises FarmError if it is not taken.
+
+        How much that was, in parts of little work each.
+        """
+        most = min(self._next_rows(), max(1, self._rows.most_open() - self._open))
         first, end, lost_on = self._to_make.popleft()
         try:
             call = self._rows.part(first, most)
@@ -133,7 +146,7 @@ class Parts:
             self._put_back(first + 1, end, lost_on)
             self._failed(first, first + 1, error)
             self._end_if_over()
-            return
+            return 1
         part = Part(self, Span(first, first + (call.rows or 1), lost_on))
         try:
             part.task = self._feeder.start(call, part)
@@ -144,6 +157,9 @@ class Parts:
         self.alive[part] = None
         if self.hints.start_within_s is not None:  # the call has begun in time if this part does
             self.hints = replace(self.hints, start_within_s=None)
+        made = part.span.end - first
+        self._open += made
+        return 1 + made // self._rows.rows_a_step
 
     def _put_back(self, first: int, end: int, lost_on: tuple[str, ...] = ()) -> None:
         if first < end:
@@ -155,9 +171,11 @@ class Parts:
             return  # the call is over, and its caller knows the outcome
         first, end, _ = part.span
         if isinstance(outcome, Result) and outcome.more:
-            self._answered(first, end, outcome)
+            if not self._is_wanted(first, end, outcome):
+                self._forget(part)
             return
         del self.alive[part]
+        self._open -= end - first
         if isinstance(outcome, Result):
             self._answered(first, end, outcome)
         elif isinstance(outcome, WorkerLost) and end - first > 1 and self._may_run_again():
@@ -184,13 +202,29 @@ class Parts:
         except FarmError as error:
             self._failed(first, first + count, error)
         first += count
-        if self._over or result.more:
+        if self._over:
             return
         if result.failed is None:
             self._put_back(first, end)
         elif first < end:
             self._put_back(first + 1, end)
             self._failed(first, first + 1, result.failed)
+
+    def _is_wanted(self, first: int, end: int, answer: Result) -> bool:
+        """Pass on one of the answers of a stream; whether more of it are of use."""
+        try:
+            self._rows.done(first, end, answer)
+        except FarmError as error:
+            self._failed(first, end, error)
+            return False
+        return True
+
+    def _forget(self, part: Part) -> None:
+        if self.alive.pop(part, part) is None:  # else the whole call was given up
+            self._open -= part.span.end - part.span.first
+            self._feeder.take_back((part,))
+            self._feeder.look_at(self)
+            self._end_if_over()
 
     def _lost(self, span: Span, loss: WorkerLost) -> None:
         """Make the rows of a run again: the row that ran alone, or all if that is not known."""
@@ -286,22 +320,29 @@ class Feeder:
         refused: list[Parts] = []
         while self._hungry and left > 0:
             parts, _ = self._hungry.popitem(last=False)
-            for _ in range(PARTS_IN_A_ROW):
-                if not parts.wants_more():
+            most = left - PARTS_IN_A_ROW
+            while parts.wants_more():
+                if left <= max(0, most):
+                    self._hungry[parts] = None
                     break
-                left -= 1
                 try:
-                    parts.start_next()
+                    left -= parts.start_next()
                 except Overloaded:
+                    left -= 1
                     refused.append(parts)
                     break
                 except FarmError as error:
+                    left -= 1
                     parts.fail(error)
-            else:
-                self._hungry[parts] = None
         hungry = bool(self._hungry)
         self._hungry.update(dict.fromkeys(refused))
         return hungry
+
+    def more(self, call_id: TaskId) -> None:
+        """Look again whether a call wants more parts: it may have more rows open than before."""
+        parts = self._open.get(call_id)
+        if parts is not None:
+            self.look_at(parts)
 
     def cancel(self, call_id: TaskId) -> None:
         """Take a call back: nobody hears of its rows any more."""
@@ -313,6 +354,10 @@ class Feeder:
         """Forget a call, and take the tasks of its parts back."""
         self._open.pop(parts.id, None)
         self._hungry.pop(parts, None)
+        self.take_back(alive)
+
+    def take_back(self, alive: Iterable[Part]) -> None:
+        """Take the tasks of parts back."""
         for part in alive:
             if part.task is not None:
                 self._cancel(part.task)

@@ -24,11 +24,20 @@ OF_ROWS = (InvalidInput, InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLo
 
 
 class Rows(Protocol):
-    """Many rows that somebody asks for, and who is told of their outcomes."""
+    """Many rows that somebody asks for, and who is told of their outcomes.
+
+    row_bytes: what one row takes, about. is_one_call: they are one call to the statistics;
+    otherwise each row is. rows_a_step: how many rows take as long to make as a whole part else.
+    """
 
     row_bytes: int
+    is_one_call: bool
+    rows_a_step: int
 
     def __len__(self) -> int: ...
+
+    def most_open(self) -> int:
+        """How many rows may be in the scheduler now."""
 
     def part(self, first: int, most: int) -> Call:
         """The call of the rows from `first` on, at most `most` of them and at least one.
@@ -49,6 +58,9 @@ class Rows(Protocol):
 class Whole:
     """The rows of one call, whose results are joined into one; the first error is the call's."""
 
+    is_one_call = True
+    rows_a_step = 1 << 60  # a part is made of views
+
     def __init__(
         self, call: Call, info: ModelInfo | None, on_done: Callable[[Outcome], None]
     ) -> None:
@@ -65,6 +77,10 @@ class Whole:
 
     def __len__(self) -> int:
         return self._call.rows or 1
+
+    def most_open(self) -> int:
+        """All of them."""
+        return len(self)
 
     def part(self, first: int, most: int) -> Call:
         """A call of views of the whole call's arrays."""

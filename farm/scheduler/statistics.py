@@ -63,15 +63,24 @@ class ModelStatistics:
             of_size = self.by_batch[batch_rows] = Duration()
         of_size.add(run_time_s, share)
 
-    def add_outcome(self, outcome: Result | FarmError, waited_s: float, today: float) -> None:
-        """Take note of what became of a call, after so many seconds; `today` is Unix time."""
+    def add_outcome(
+        self, outcome: Result | FarmError, waited_s: float, today: float, calls: int = 1
+    ) -> None:
+        """Take note of what became of `calls` calls, after so many seconds each.
+
+        today: Unix time.
+        """
         if isinstance(outcome, FarmError):
-            self.fail.add(waited_s)
+            self.fail.add(calls * waited_s, calls)
             return
-        self.success.add(waited_s)
-        self.queue.add(outcome.queue_time_s)
-        self.compute.count += 1
-        self.last = today
+        done = outcome.rows_done(calls)
+        if outcome.failed is not None:
+            self.fail.add(waited_s)
+        if done:
+            self.success.add(done * waited_s, done)
+            self.queue.add(done * outcome.queue_time_s, done)
+            self.compute.count += done
+            self.last = today
 
 
 class Statistics:
@@ -87,11 +96,16 @@ class Statistics:
             self._of(task.call).add_run(task.rows, outcome, one_by_one=one_by_one)
 
     def add_outcome(
-        self, call: Call, outcome: Result | FarmError, waited_s: float, today: float
+        self,
+        call: Call,
+        outcome: Result | FarmError,
+        waited_s: float,
+        today: float,
+        calls: int = 1,
     ) -> None:
-        """Take note of what became of a call, after so many seconds; `today` is Unix time."""
+        """Take note of what became of a call, or of `calls` calls that ran as its rows."""
         if call.operation is not Operation.DESCRIBE:
-            self._of(call).add_outcome(outcome, waited_s, today)
+            self._of(call).add_outcome(outcome, waited_s, today, calls)
 
     def _of(self, call: Call) -> ModelStatistics:
         known = self.models.get(call.model)

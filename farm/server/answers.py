@@ -47,7 +47,7 @@ class Answers:
         self._task_id = backend.start_call(call, hints, self._take)
 
     def _take(self, outcome: Result | FarmError) -> None:
-        self._waiting_bytes += _bytes_of(outcome)
+        self._waiting_bytes += bytes_of(outcome)
         if self._waiting_bytes > MOST_WAITING_BYTES and self._came.qsize():
             self._backend.cancel(self._task_id)
             outcome = Overloaded("the model answers faster than the client reads; ask for less")
@@ -60,7 +60,7 @@ class Answers:
         if self._over:
             raise StopAsyncIteration
         outcome = await self._came.get()
-        self._waiting_bytes -= _bytes_of(outcome)
+        self._waiting_bytes -= bytes_of(outcome)
         self._over = isinstance(outcome, FarmError) or not outcome.more
         if isinstance(outcome, FarmError):
             raise outcome
@@ -77,7 +77,8 @@ class Answers:
             self._backend.cancel(self._task_id)
 
 
-def _bytes_of(outcome: Result | FarmError) -> int:
+def bytes_of(outcome: Result | FarmError) -> int:
+    """What an outcome takes in memory, about."""
     if isinstance(outcome, FarmError):
         return 0
     return ANSWER_BYTES + sum(

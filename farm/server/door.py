@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from farm.call import Call, Hints, ModelInfo, Result
+from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, InvalidInput
+from farm.scheduler.parts import Rows
 from farm.scheduler.state import TaskId
 from farm.scheduler.statistics import ModelStatistics
 
@@ -49,8 +50,14 @@ class Backend(Protocol):
     ) -> TaskId:
         """Take a call in; `on_done` gets its outcome later, once. Raises FarmError instead."""
 
+    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
+        """Take many rows in, each of which has an outcome of its own. Raises FarmError instead."""
+
+    def more_rows(self, rows: TaskId) -> None:
+        """Of what `start_rows` has taken in, more may be open now."""
+
     def cancel(self, task_id: TaskId) -> None:
-        """Take a call back: `on_done` will not be called."""
+        """Take a call, or many rows, back: nobody hears of their outcomes."""
 
     async def submit(self, call: Call, hints: Hints = ...) -> Result:
         """The call's result; raises FarmError. Cancelling takes the call back if it still waits."""

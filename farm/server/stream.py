@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, closing
+from collections import deque
 from typing import Protocol
 
+import numpy as np
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, Overloaded
+from farm.model import check_call
 from farm.protocols.points import Form, encode_error_line, encode_result_line
-from farm.server.answers import Answers, StartsCalls
+from farm.scheduler.parts import Rows
+from farm.scheduler.state import TaskId
+from farm.server.answers import MOST_WAITING_BYTES, bytes_of
 from farm.server.asgi import ClientGone, send_more, while_client_waits
 from farm.server.readers import READS_HERE, Reads
 from farm.server.reading import carried_out, is_long
@@ -22,22 +25,33 @@ IN_FLIGHT = 4096
 """Points of one request that are in the farm at once: enough for the largest farm to be busy, and
 far below what a queue holds, so that a million points leave room for others."""
 
-STARTED_AT_ONCE = 32
-"""Points that begin in one turn of the loop, so that other callers have theirs in between."""
+POINTS_A_RUN = 256
+"""Points that are made into one run of rows at once: about two milliseconds."""
+
+POINTS_A_STEP = 4
+"""Points that take as long to make as a part of a call whose rows are there as arrays."""
+
+LINES_AT_ONCE = 128
+"""Lines that are written before other callers have their turn."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-"""How long a point waits before it asks a full queue again: doubling from the first."""
-
+"""How long a request waits before it asks a full queue again: doubling from the first."""
 
 Line = bytes | memoryview
 """A line of the answer; a view where it was written elsewhere."""
 
 
-class Submits(StartsCalls, Protocol):
+class TakesRows(Protocol):
     """What a stream needs of whatever runs calls."""
 
-    async def submit(self, call: Call, hints: Hints) -> Result:
-        """The call's result; raises FarmError. Cancelling takes the call back if it still waits."""
+    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
+        """Take many rows in, each of which has an outcome of its own. Raises FarmError instead."""
+
+    def more_rows(self, rows: TaskId) -> None:
+        """Of what `start_rows` has taken in, more may be open now."""
+
+    def cancel(self, task_id: TaskId) -> None:
+        """Take many rows back: nobody hears of their outcomes."""
 
 
 class AnyPoints(Protocol):
@@ -53,6 +67,103 @@ class AnyPoints(Protocol):
         """The call for one point. Raises InvalidInput."""
 
 
+class PointRows:
+    """Points as rows: consecutive ones of a model without batches may run as one task.
+
+    outcomes: what is to be told, with the number of its point. news: set when there is some, or
+    when no more follows: is_over.
+    """
+
+    is_one_call = False
+    rows_a_step = POINTS_A_STEP
+
+    def __init__(self, points: AnyPoints, info: ModelInfo, *, in_flight: int) -> None:
+        self.outcomes: deque[tuple[int, Result | FarmError]] = deque()
+        self.news = asyncio.Event()
+        self.is_over = False
+        self.row_bytes = 8 * sum([max(1, tensor.size) for tensor in info.inputs])
+        self._points = points
+        self._info = info
+        self._in_flight = in_flight
+        self._bytes = 0  # of the outcomes
+        # Outputs of one run are of one shape.
+        plain = points.form.operation is Operation.EVALUATE
+        self._in_runs = plain and not any(tensor.varies for tensor in info.outputs)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def most_open(self) -> int:
+        """Bounded: a client that reads slowly slows its own points down."""
+        return self._in_flight - len(self.outcomes)
+
+    def part(self, first: int, most: int) -> Call:
+        """The call of a point, or of it and those behind that are alike."""
+        call = self._call(first)
+        if most == 1 or self._info.max_batch > 1 or not self._in_runs:
+            return call
+        run = [call.inputs]
+        forms = [(array.shape, array.dtype) for array in call.inputs]
+        for index in range(first + 1, min(first + min(most, POINTS_A_RUN), len(self))):
+            try:
+                inputs = self._call(index).inputs
+            except FarmError:
+                break  # it is told when its turn comes
+            if [(array.shape, array.dtype) for array in inputs] != forms:
+                break
+            run.append(inputs)
+        if len(run) == 1:
+            return call
+        columns = tuple([np.stack(column) for column in zip(*run, strict=True)])
+        return Call(call.model, call.operation, columns, call.config, rows=len(run))
+
+    def _call(self, index: int) -> Call:
+        call = self._points.call(index, self._info)
+        check_call(call, self._info)
+        return call
+
+    def done(self, first: int, end: int, result: Result) -> None:
+        """Keep outcomes until they are read. Raises Overloaded if these are too many bytes."""
+        waiting = self._bytes + bytes_of(result)
+        if result.more and waiting > MOST_WAITING_BYTES and self.outcomes:
+            raise Overloaded("the model answers faster than the client reads; ask for less")
+        if end == first + 1:
+            self._put(first, result)
+            return
+        count = end - first
+        for number in range(count):
+            outputs = tuple([output[number] for output in result.outputs])
+            run_time_s = result.run_time_s / count
+            self._put(
+                first + number,
+                Result(outputs, run_time_s, None, result.worker, result.queue_time_s),
+            )
+
+    def failed(self, first: int, end: int, error: FarmError) -> bool:
+        """A point fails alone."""
+        for index in range(first, end):
+            self._put(index, error)
+        return True
+
+    def finished(self) -> None:
+        """No more follows."""
+        self.is_over = True
+        self.news.set()
+
+    def _put(self, index: int, outcome: Result | FarmError) -> None:
+        self._bytes += bytes_of(outcome)
+        self.outcomes.append((index, outcome))
+        self.news.set()
+
+    def take(self, most: int) -> list[tuple[int, Result | FarmError]]:
+        """The next outcomes, which make room for others."""
+        taken = [self.outcomes.popleft() for _ in range(min(most, len(self.outcomes)))]
+        self._bytes -= sum([bytes_of(outcome) for _, outcome in taken])
+        if not self.outcomes and not self.is_over:
+            self.news.clear()
+        return taken
+
+
 class PointStream(Response):
     """The answer to a request for many points; sends each line as soon as its point is done.
 
@@ -64,7 +175,7 @@ class PointStream(Response):
 
     def __init__(
         self,
-        backend: Submits,
+        backend: TakesRows,
         points: AnyPoints,
         info: ModelInfo,
         hints: Hints,
@@ -91,61 +202,49 @@ class PointStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_lines(self, send: Send) -> None:
-        unfinished = len(self._points)
-        todo = iter(range(unfinished))
-        # Bounded: a client that reads slowly slows its own points down.
-        lines: asyncio.Queue[Line | None] = asyncio.Queue(self._in_flight)
-        async with asyncio.TaskGroup() as group:
-            for number in range(min(unfinished, self._in_flight)):
-                group.create_task(self._work_off(todo, lines))
-                if number % STARTED_AT_ONCE == STARTED_AT_ONCE - 1:
-                    await asyncio.sleep(0)
-            while unfinished:
-                ready = [await lines.get()]
-                while not lines.empty():
-                    ready.append(lines.get_nowait())
-                unfinished -= ready.count(None)
-                short = [line for line in ready if isinstance(line, bytes)]
-                await send_more(send, b"".join(short))
-                for line in ready:
+        rows = PointRows(self._points, self._info, in_flight=self._in_flight)
+        call_id = await self._started(rows)
+        if call_id is None:
+            rows.finished()
+        try:
+            while not rows.is_over or rows.outcomes:
+                await rows.news.wait()
+                lines = [await self._line(*each) for each in rows.take(LINES_AT_ONCE)]
+                if call_id is not None:
+                    self._backend.more_rows(call_id)
+                await send_more(send, b"".join([line for line in lines if isinstance(line, bytes)]))
+                for line in lines:
                     if isinstance(line, memoryview):
                         await send_more(send, line)
+                await asyncio.sleep(0)
+        finally:
+            if call_id is not None:
+                self._backend.cancel(call_id)
 
-    async def _work_off(self, todo: Iterator[int], lines: asyncio.Queue[Line | None]) -> None:
-        """Put the lines of each point, and None behind the last."""
-        for index in todo:
-            async with aclosing(self._lines(index)) as of_point:
-                async for line in of_point:
-                    await lines.put(line)
-            await lines.put(None)
-
-    async def _lines(self, index: int) -> AsyncGenerator[Line]:
+    async def _started(self, rows: PointRows) -> TaskId | None:
+        """Give the points to the farm as soon as it has room; None: it takes none of them."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                call = self._points.call(index, self._info)
-                if call.operation is Operation.STREAM:
-                    with closing(Answers(self._backend, call, self._hints)) as answers:
-                        async for answer in answers:
-                            yield await self._line(index, answer)
-                    result = answers.end
-                    assert result is not None, "they have ended without an error"
-                else:
-                    result = await self._backend.submit(call, self._hints)
-                yield await self._line(index, result)
-                return
+                operation = self._points.form.operation
+                return self._backend.start_rows(rows, self._info.name, operation, self._hints)
             except Overloaded:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             except FarmError as error:
-                yield encode_error_line(index, error)
-                return
+                rows.failed(0, len(rows), error)
+                return None
 
-    async def _line(self, index: int, result: Result) -> Line:
-        """The line of an answer; a long one is written elsewhere. Raises InvalidOutput."""
-        about = (self._points.form, index, self._info, result)
-        if not is_long(result):
-            return encode_result_line(*about)
-        client = self._hints.client
-        line: Line = await carried_out(self._readers, encode_result_line, *about, client=client)
-        return line
+    async def _line(self, index: int, outcome: Result | FarmError) -> Line:
+        """The line of an outcome; a long one is written elsewhere."""
+        try:
+            if isinstance(outcome, FarmError):
+                raise outcome
+            about = (self._points.form, index, self._info, outcome)
+            if not is_long(outcome):
+                return encode_result_line(*about)
+            client = self._hints.client
+            line: Line = await carried_out(self._readers, encode_result_line, *about, client=client)
+            return line
+        except FarmError as error:
+            return encode_error_line(index, error)

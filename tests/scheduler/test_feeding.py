@@ -388,8 +388,11 @@ class Each:
     """Rows whose failures concern nobody else; those of `wrong` cannot be asked for."""
 
     row_bytes = 8
+    is_one_call = False
+    rows_a_step = 4
 
     def __init__(self, count: int, wrong: set[int]) -> None:
+        self.most = count
         self.outcomes: dict[int, str] = {}
         self.ended = 0
         self._count = count
@@ -397,6 +400,9 @@ class Each:
 
     def __len__(self) -> int:
         return self._count
+
+    def most_open(self) -> int:
+        return self.most
 
     def part(self, first: int, most: int) -> Call:
         if first in self._wrong:
@@ -454,3 +460,58 @@ def test_no_rows_are_finished_at_once() -> None:
     farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
     assert rows.ended == 1
     assert len(farm.feeder) == 0
+
+
+def test_only_as_many_rows_are_open_as_may_be() -> None:
+    farm = Farm(workers=2)
+    farm.ask(40)
+    farm.work(lambda farm, call: doubled(call, row_s=1e-6))
+    rows = Each(1000, set())
+    rows.most = 7
+    farm.made.clear()
+    call = farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
+    farm.turn()
+    assert sum(farm.made) == 7
+    rows.most = 9
+    farm.feeder.more(call)
+    farm.turn()
+    assert sum(farm.made) == 9
+    rows.most = 1000
+    farm.work(lambda farm, call: doubled(call, row_s=1e-6))
+    assert len(rows.outcomes) == 1000
+    farm.feeder.more(call)
+
+
+def test_rows_that_are_dear_to_make_are_fewer_in_a_turn() -> None:
+    farm = Farm(workers=200)
+    farm.ask(1000)
+    farm.work(lambda farm, call: doubled(call, row_s=1e-6))
+    rows = Each(1_000_000, set())
+    farm.made.clear()
+    farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
+    before = sum(farm.made)
+    farm.turn()
+    assert sum(farm.made) - before <= rows.rows_a_step * PARTS_A_TURN + max(farm.made)
+
+
+def test_a_stream_whose_answers_are_of_no_use_is_ended() -> None:
+    class Refuses(Each):
+        def part(self, first: int, most: int) -> Call:
+            return Call("m", Operation.STREAM, (np.ones(1),))
+
+        def done(self, first: int, end: int, result: Result) -> None:
+            if first == 1:
+                raise Overloaded("too many bytes")
+            self.outcomes[first] = "done"
+
+    farm = Farm(model=ModelInfo("m", X, X, frozenset({Operation.STREAM})))
+    rows = Refuses(3, set())
+
+    def work(farm: Farm, call: Call) -> Outcome:
+        return Result((np.ones(1),), 1e-3, more=True)
+
+    farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.STREAM), Hints(), 0.0)
+    farm.work(work, turns=50)
+    assert rows.outcomes == {0: "done", 1: "too many bytes"}
+    assert farm.cancelled == 1
+    assert rows.ended == 0, "the other goes on"

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import urllib3
 
 import farm
-from farm.call import NO_HINTS, Call, Hints, ModelInfo, Result
-from farm.errors import Overloaded
+from farm.call import NO_HINTS, Hints, Operation, Result
+from farm.errors import InvalidInput, ModelFailed, Overloaded
 from farm.model import Config, Inputs, info_of
-from farm.protocols.points import decode_points
+from farm.protocols.points import Points, decode_points
+from farm.scheduler.parts import Rows
 from farm.scheduler.state import TaskId
-from farm.server.stream import PointStream
+from farm.server import stream as module
+from farm.server.stream import LINES_AT_ONCE, POINTS_A_RUN, PointRows, PointStream
 from tests.front_door import WAIT_S, Door, front_door, until
 
 
@@ -113,13 +116,15 @@ def test_lines_come_as_points_finish_and_no_more_than_allowed_are_at_work() -> N
     with front_door({"gate": gate}, in_flight=5) as door:
         response = stream(door, [[[i]] for i in range(20)], "gate")
         assert response.status == 200  # before any point is done
-        until(lambda: at_work(door) == 5, "as many points as allowed are at work")
+        until(lambda: gate.begun == [0.0], "the first point is at work")
+        assert at_work(door) <= 5
         gate.let(1)
         line = b""
         while not line.endswith(b"\n"):
             line += response.read1()
         assert json.loads(line)["index"] == 0
-        until(lambda: at_work(door) == 5, "the next point has taken its place")
+        until(lambda: len(gate.begun) == 2, "the next point has taken its place")
+        assert at_work(door) <= 5
         gate.let(19)
         assert len(lines(response)) == 19
 
@@ -128,7 +133,7 @@ def test_a_client_that_hangs_up_takes_its_points_back() -> None:
     gate = Gate()
     with front_door({"gate": gate}) as door:
         response = stream(door, [[[i]] for i in range(100)], "gate")
-        until(lambda: at_work(door) == 100, "all points wait")
+        until(lambda: at_work(door) == 2, "one point runs, the next waits")
         response.close()
         until(lambda: at_work(door) <= 1, "they are taken back, but for the one that runs")
         gate.let(100)
@@ -136,55 +141,118 @@ def test_a_client_that_hangs_up_takes_its_points_back() -> None:
     assert len(gate.begun) == 1
 
 
+INFO = info_of(total, {}, name="total")
+
+
+def some_points(count: int, wrong: int = -1) -> Points:
+    """Points of the model `total`; the one with number `wrong` is none."""
+    inputs: list[Any] = [[[i, 0]] for i in range(count)]
+    if wrong >= 0:
+        inputs[wrong] = [[1]]
+    return decode_points(json.dumps({"inputs": inputs}).encode())
+
+
 class Full:
-    """A backend that turns every point away some times before it takes it."""
+    """Turns points away some times before it takes them, and then answers all of them."""
 
     def __init__(self, times: int) -> None:
         self.times = times
-        self.asked: Counter[float] = Counter()
-        self.info = info_of(total, {}, name="total")
+        self.asked = 0
+        self.cancelled: list[TaskId] = []
 
-    async def submit(self, call: Call, hints: Hints = NO_HINTS) -> Result:
-        x = float(call.inputs[0][0])
-        self.asked[x] += 1
-        if self.asked[x] <= self.times:
+    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
+        self.asked += 1
+        if self.asked <= self.times:
             raise Overloaded("full")
-        return Result((np.array([x]),))
+        for row in range(len(rows)):
+            rows.done(row, row + 1, Result((np.array([row]),)))
+        rows.finished()
+        return TaskId(-7)
 
-    def start_call(self, call: Call, hints: Hints, on_done: object) -> TaskId:
-        raise AssertionError("no stream is asked for")
+    def more_rows(self, rows: TaskId) -> None:
+        assert rows == -7
 
     def cancel(self, task_id: TaskId) -> None:
-        raise AssertionError("no stream is asked for")
+        self.cancelled.append(task_id)
 
-    async def describe(self, model: str, config: str = "{}") -> ModelInfo:
-        return self.info
 
-    def models(self) -> Mapping[str, ModelInfo]:
-        return {"total": self.info}
-
-    def snapshot(self) -> dict[str, Any]:
-        return {}
+async def never() -> Any:
+    await asyncio.get_running_loop().create_future()
 
 
 def test_a_full_queue_is_waited_for_and_never_told() -> None:
     backend = Full(times=2)
-    points = decode_points(json.dumps({"inputs": [[[i, 0]] for i in range(30)]}).encode())
     sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError("never")
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    answer = PointStream(backend, points, backend.info, NO_HINTS, in_flight=10)
-    asyncio.run(answer({"type": "http"}, receive, send))
+    answer = PointStream(backend, some_points(30), INFO, NO_HINTS, in_flight=10)
+    asyncio.run(answer({"type": "http"}, never, send))
     body = b"".join(message.get("body", b"") for message in sent)
     assert {json.loads(line)["status"] for line in body.splitlines()} == {"done"}
-    assert set(backend.asked.values()) == {3}
+    assert backend.asked == 3
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+def test_lines_are_sent_some_at_a_time() -> None:
+    sizes: list[int] = []
+
+    async def send(message: Any) -> None:
+        sizes.append(message.get("body", b"").count(b"\n"))
+
+    points = some_points(5 * LINES_AT_ONCE)
+    answer = PointStream(Full(times=0), points, INFO, NO_HINTS, in_flight=10)
+    asyncio.run(answer({"type": "http"}, never, send))
+    assert max(sizes) == LINES_AT_ONCE
+    assert sum(sizes) == 5 * LINES_AT_ONCE
+
+
+def test_points_that_are_alike_make_a_run_of_rows() -> None:
+    rows = PointRows(some_points(1000, wrong=10), INFO, in_flight=4096)
+    assert len(rows) == 1000
+    run = rows.part(2, 5)
+    assert (run.rows, run.inputs[0].tolist()) == (5, [[i, 0] for i in range(2, 7)])
+    assert rows.part(2, 1).rows is None
+    assert rows.part(8, 100).rows == 2, "it ends before one that is none"
+    with pytest.raises(InvalidInput, match="length 1"):
+        rows.part(10, 100)
+    assert rows.part(11, 10_000).rows == POINTS_A_RUN
+    batched = PointRows(some_points(9), replace(INFO, max_batch=4), in_flight=9)
+    assert batched.part(0, 4).rows is None, "calls share batches, and fail alone"
+
+
+def test_each_row_of_a_run_has_its_line() -> None:
+    rows = PointRows(some_points(9), INFO, in_flight=9)
+    rows.done(2, 5, Result((np.array([[1.0], [2.0], [3.0]]),), 6.0, worker="w"))
+    rows.failed(5, 7, ModelFailed("diverged"))
+    taken = rows.take(99)
+    assert [index for index, _ in taken] == [2, 3, 4, 5, 6]
+    results = [outcome for _, outcome in taken if isinstance(outcome, Result)]
+    assert [result.outputs[0].tolist() for result in results] == [[1.0], [2.0], [3.0]]
+    assert [(result.run_time_s, result.worker) for result in results] == [(2.0, "w")] * 3
+
+
+def test_outcomes_that_nobody_reads_leave_no_room_for_others() -> None:
+    rows = PointRows(some_points(9), INFO, in_flight=3)
+    assert rows.most_open() == 3
+    rows.done(0, 1, Result((np.ones(1),)))
+    rows.done(1, 2, Result((np.ones(1),)))
+    assert rows.most_open() == 1
+    assert len(rows.take(1)) == 1
+    assert rows.most_open() == 2
+
+
+def test_a_stream_that_nobody_reads_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 5000)
+    rows = PointRows(some_points(9), INFO, in_flight=3)
+    answer = Result((np.ones(100),), more=True)
+    rows.done(0, 1, answer)
+    rows.done(0, 1, answer)
+    with pytest.raises(Overloaded, match="faster than the client reads"):
+        rows.done(0, 1, answer)
+    rows.take(9)
+    rows.done(0, 1, answer)
 
 
 class Words(farm.Model):

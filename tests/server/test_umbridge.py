@@ -19,6 +19,7 @@ from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, ModelFailed, Overloaded
 from farm.model import Config, Inputs, info_of
 from farm.protocols.json_numbers import NonFinite
+from farm.scheduler.parts import Rows
 from farm.scheduler.state import TaskId
 from farm.scheduler.statistics import ModelStatistics
 from farm.server.door import JSON, Extra, Request
@@ -272,6 +273,12 @@ class Script:
             raise self.answer
         on_done(self.answer)
         return TaskId(1)
+
+    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
+        raise AssertionError("a call is one call")
+
+    def more_rows(self, rows: TaskId) -> None:
+        raise AssertionError("a call is one call")
 
     def cancel(self, task_id: TaskId) -> None:
         raise AssertionError("nobody leaves")
