@@ -134,7 +134,7 @@ class Dispatcher:
             return self._start_parts(call, hints, on_done)
         if most > 1 and info is not None:
             call = as_declared(call, info)
-        return self._start(call, hints, on_done)
+        return self._start(call, hints, on_done, time.monotonic())
 
     def _check_served(self, model: str) -> None:
         if self._closed:
@@ -172,19 +172,11 @@ class Dispatcher:
         return self._feeder.begin(Whole(call, info, done), queue, hints, began)
 
     def _start_part(self, call: Call, part: Part) -> TaskId:
-        parts = part.parts
-        return self._start(call, parts.hints, part, since=parts.since, lost_on=part.span.lost_on)
+        return self._start(call, part.parts.hints, part, part.parts.since, part.span.lost_on)
 
     def _start(
-        self,
-        call: Call,
-        hints: Hints,
-        on_done: OnDone,
-        *,
-        since: float | None = None,
-        lost_on: tuple[str, ...] = (),
+        self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...] = ()
     ) -> TaskId:
-        now = time.monotonic() if since is None else since
         task_id = self._scheduler.submit(
             call,
             client=hints.client,

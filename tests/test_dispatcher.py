@@ -36,7 +36,6 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
-from farm.scheduler import descriptions
 from farm.scheduler.feeding import PARTS_A_TURN
 from farm.scheduler.lull import MOST_TURNS
 from farm.scheduler.state import TaskId, WorkerId

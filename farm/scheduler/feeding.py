@@ -104,7 +104,8 @@ class Parts:
         self._feeder = feeder
         self._rows = rows
         self._queue = queue
-        self._to_make = deque([Span(0, len(rows))] if len(rows) else ())
+        self._to_make: deque[Span] = deque()
+        self._put_back(0, len(rows))
         self._open = 0  # rows in the scheduler
         self._over = False
 
@@ -140,6 +141,7 @@ class Parts:
         """
         most = min(self._next_rows(), max(1, self._rows.most_open() - self._open))
         first, end, lost_on = self._to_make.popleft()
+        self._queue.to_come -= end - first
         try:
             call = self._rows.part(first, most)
         except FarmError as error:
@@ -164,6 +166,7 @@ class Parts:
     def _put_back(self, first: int, end: int, lost_on: tuple[str, ...] = ()) -> None:
         if first < end:
             self._to_make.appendleft(Span(first, end, lost_on))
+            self._queue.to_come += end - first
 
     def outcome(self, part: Part, outcome: Outcome) -> None:
         """Take in the outcome of a part, or one of the answers of a stream."""
@@ -251,6 +254,7 @@ class Parts:
     def give_up(self) -> None:
         """Take back what is in the scheduler, and make no more parts."""
         self._over = True
+        self._queue.to_come -= sum([end - first for first, end, _ in self._to_make])
         self._to_make.clear()
         alive, self.alive = self.alive, {}
         self._feeder.over(self, alive)

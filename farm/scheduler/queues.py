@@ -216,6 +216,7 @@ class Queue:
         self.repeatable = True
         self.run_times = RunTimes()
         self.size = 0
+        self.to_come = 0  # rows of calls in parts that are no tasks yet
         self.in_flight = 0
         self.done = 0
         self.failed = 0

@@ -31,7 +31,7 @@ def snapshot(
             {
                 "model": model.name,
                 "operation": queue.operation.value,
-                "queued": queue.size,
+                "queued": queue.size + queue.to_come,
                 "in_flight": queue.in_flight,
                 "done": queue.done,
                 "failed": queue.failed,
@@ -43,6 +43,6 @@ def snapshot(
             }
             for model in models
             for queue in model.by_operation.values()
-            if queue.size or queue.in_flight or queue.done or queue.failed
+            if queue.size or queue.to_come or queue.in_flight or queue.done or queue.failed
         ],
     }

@@ -177,6 +177,8 @@ def test_only_what_workers_can_use_is_in_the_scheduler() -> None:
     for _ in range(50):
         farm.turn()
     assert len(farm.scheduler) == 4, "one row for each slot and one in reserve"
+    (row,) = farm.scheduler.snapshot(0.0)["queues"]
+    assert row["queued"] + row["in_flight"] == 4_000_000, "whoever gets the workers sees the rest"
     seen = 0
 
     def work(farm: Farm, call: Call) -> Outcome:
@@ -242,6 +244,7 @@ def test_a_cancelled_call_takes_back_what_is_in_the_scheduler() -> None:
     farm.work(lambda farm, call: doubled(call))
     assert outcomes == []
     assert len(farm.feeder) == len(farm.scheduler) == 0
+    assert farm.scheduler.snapshot(0.0)["queues"] == []
 
 
 # What comes back
@@ -304,6 +307,11 @@ def run_with_loss(farm: Farm, bad: int, *, known: bool, time_limit: bool = False
     raise AssertionError("it never ends")
 
 
+def nothing_is_left(farm: Farm) -> bool:
+    queue = farm.scheduler.queue("m", Operation.EVALUATE)
+    return len(farm.feeder) == len(farm.scheduler) == queue.to_come == 0
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_only_the_row_that_kills_counts_losses(known: bool) -> None:
     farm = Farm(workers=2, retries=3)
@@ -312,6 +320,7 @@ def test_only_the_row_that_kills_counts_losses(known: bool) -> None:
     (error,) = outcomes
     assert isinstance(error, WorkerLost)
     assert error.message.startswith("row 1234: the call was lost 4 times, with w")
+    assert nothing_is_left(farm)
 
 
 def test_rows_of_a_run_that_must_not_run_twice_by_now_are_not_made_again() -> None:
@@ -360,6 +369,7 @@ def test_rows_beside_the_one_that_kills_are_made_again_as_runs() -> None:
         else:
             farm.scheduler.finished(worker, task, doubled(call, row_s=1e-4), now=farm.now)
     assert is_doubled(outcomes, 2_000)
+    assert nothing_is_left(farm)
     assert farm.made.count(1) <= 2, "the suspect runs alone, the rest does not"
 
 
@@ -378,7 +388,8 @@ def test_all_calls_can_be_failed() -> None:
     farm.turn()
     farm.feeder.fail_all(Overloaded("later"))
     assert [str(o[0]) for o in outcomes] == ["later"] * 3
-    assert len(farm.feeder) == 0
+    farm.work(lambda farm, call: doubled(call))
+    assert nothing_is_left(farm)
 
 
 # Rows that stand each for themselves
@@ -451,7 +462,7 @@ def test_each_row_has_one_outcome_of_its_own(wrong: set[int]) -> None:
         row: "no number" if row in wrong else "diverged" if row % 10 == 5 else str(2.0 * row)
         for row in range(1000)
     }
-    assert len(farm.feeder) == len(farm.scheduler) == 0
+    assert nothing_is_left(farm)
 
 
 def test_no_rows_are_finished_at_once() -> None:
