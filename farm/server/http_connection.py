@@ -39,10 +39,6 @@ as short as a byte, and takes some microseconds."""
 REQUEST_STEPS = 32
 """Steps that a whole request counts for."""
 
-LIGHT_BYTES = 16 * 1024
-"""A body up to this long is read through as soon as it is there, in a quarter millisecond. Longer
-ones take their turn one after another, or else many that arrive at once would hold up the rest."""
-
 PASSED_OVER_BYTES = 1 << 20
 """A body that is not wanted is read and thrown away up to this, for the sake of the next request;
 above, the connection ends."""
@@ -284,10 +280,8 @@ class Connection(asyncio.Protocol):
             exchange.add(part)
             if exchange.passed_over > PASSED_OVER_BYTES and not self._over:
                 self._linger()
-        if whole and exchange.size <= LIGHT_BYTES:
+        if whole:
             exchange.complete()
-        elif whole:
-            self.served.turns.later(exchange.complete)
         return whole or part is not None
 
     def _open(self, head: Head) -> None:

@@ -10,7 +10,6 @@ import threading
 from contextlib import ExitStack
 from http.client import HTTPResponse
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from farm.server.door import Answer, Request, TakeBack
 from farm.server.held import FREE_BYTES, HeldBytes
 from farm.server.http_connection import (
     AHEAD_BYTES,
-    LIGHT_BYTES,
     PASSED_OVER_BYTES,
     REQUEST_STEPS,
     STEPS,
@@ -27,7 +25,6 @@ from farm.server.http_connection import (
     Patience,
     Stage,
 )
-from farm.server.turns import A_TURN
 from tests.bare_server import Server, post, rest_of, serving
 from tests.front_door import WAIT_S, read_answer, until
 
@@ -300,46 +297,6 @@ def test_tiny_chunks_get_their_share_of_a_turn() -> None:
         assert read_answer(connection) == (200, b"20000")
         grown = [b - a for a, b in pairwise(turns)]
         assert max(grown) <= 2 * STEPS
-
-
-def test_long_bodies_that_come_together_are_read_one_after_another() -> None:
-    door = Counting()
-    body = bytes(LIGHT_BYTES + 1)
-    with (
-        serving({"/count": door}, limit=len(body)) as server,
-        ExitStack() as stack,
-    ):
-        count_turns(server, door)
-        callers = [stack.enter_context(server.connect()) for _ in range(50)]
-        for caller in callers:
-            caller.sendall(post("/count", body)[:-1])
-        connections = until_open(server, 50)
-        until(lambda: sum(c.open_exchange.size for c in connections) == 50 * (len(body) - 1), "all")
-        stopped, go_on = threading.Event(), threading.Event()
-
-        def stand_still() -> None:
-            stopped.set()
-            go_on.wait(WAIT_S)
-
-        server.loop.call_soon_threadsafe(stand_still)
-        assert stopped.wait(WAIT_S)
-        for caller in callers:
-            caller.sendall(b"x")
-        go_on.set()
-        until(lambda: len(door.turns) == 50, "all are read")
-        assert max(map(door.turns.count, set(door.turns))) == A_TURN
-
-
-def until_open(server: Server, count: int) -> list[Any]:
-    """The connections, once each of so many has an open request."""
-
-    def are_open() -> bool:
-        connections = server.call(list, server.connections)
-        return len([c for c in connections if c.open_exchange is not None]) == count
-
-    until(are_open, f"{count} requests have begun")
-    found: list[Any] = server.call(list, server.connections)
-    return found
 
 
 def test_a_client_that_is_gone_is_noticed_although_nothing_is_read() -> None:
