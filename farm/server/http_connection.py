@@ -32,6 +32,11 @@ AHEAD_BYTES = 64 * 1024
 """Unread bytes from which nothing more is taken from the network: a client that sends on before it
 is answered fills its own buffers. As long as a head may be, or else none so long could be read."""
 
+TINY_BYTES, MOST_TINY_PARTS = 64, 16
+REST_S = 0.05
+"""A client that sends a request in more parts than that, each shorter, is read from only so often
+from then on. Hundreds of clients that send byte after byte would take all of the loop's time."""
+
 STEPS = 64
 """Steps that a connection takes in one turn of the loop. A part of a body is one; a chunk may be
 as short as a byte, and takes some microseconds."""
@@ -114,6 +119,8 @@ class Connection(asyncio.Protocol):
         self._requests = 0
         self._advancing = False
         self._queued = False  # for another turn of the loop
+        self._tiny_parts = 0  # of the present request
+        self._rests = False
         self._heard_all = False  # the client has closed its sending half
         self._sent_ahead = False
         self._wants_input = True  # nothing can be done until the client sends more
@@ -151,10 +158,19 @@ class Connection(asyncio.Protocol):
                 self.transport.abort()
             return
         self._reader.feed(data)
+        if len(data) < TINY_BYTES:
+            self._tiny_parts += 1
+            if self._tiny_parts > MOST_TINY_PARTS and not self._rests:
+                self._rests = True
+                asyncio.get_running_loop().call_later(REST_S, self._rested)
         if self._queued:
             self._settle()
         else:
             self.advance()
+
+    def _rested(self) -> None:
+        self._rests = False
+        self._settle()
 
     def eof_received(self) -> bool:
         """The client sends no more; True: there are answers for it still.
@@ -228,7 +244,7 @@ class Connection(asyncio.Protocol):
         if (self._heard_all and self._wants_input) or (self._ends and self._exchange is None):
             self._close()
             return
-        full = self._reader.waiting > AHEAD_BYTES
+        full = self._rests or self._reader.waiting > AHEAD_BYTES
         if full != self.paused and not self._heard_all:
             self.paused = full
             if full:
@@ -285,6 +301,7 @@ class Connection(asyncio.Protocol):
         return whole or part is not None
 
     def _open(self, head: Head) -> None:
+        self._tiny_parts = 0
         path, door = self._route(head.target)
         front = self.served.front
         self._exchange = exchange = Exchange(self, door, head, path, front.max_body_bytes)

@@ -14,10 +14,12 @@ from itertools import pairwise
 import pytest
 
 from farm.protocols.http1 import LONGEST_HEAD, MOST_HEADERS
+from farm.server import http_connection
 from farm.server.door import Answer, Request, TakeBack
 from farm.server.held import FREE_BYTES, HeldBytes
 from farm.server.http_connection import (
     AHEAD_BYTES,
+    MOST_TINY_PARTS,
     PASSED_OVER_BYTES,
     REQUEST_STEPS,
     STEPS,
@@ -309,6 +311,32 @@ def test_a_client_that_is_gone_is_noticed_although_nothing_is_read() -> None:
         until(lambda: one.paused, "nothing is read")
         connection.close()
         until(lambda: later.taken_back, "the call is taken back")
+
+
+def test_a_client_that_sends_byte_after_byte_is_read_from_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connection, "REST_S", 1000.0)
+    data = post("/echo", b"abc")
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        until(lambda: len(server.connections) == 1, "it is there")
+        one = the_connection(server)
+        for at in range(MOST_TINY_PARTS + 1):
+            assert not one.paused
+            connection.sendall(data[at : at + 1])
+            until(lambda: server.call(lambda: one.unread) == at + 1, "it is read")  # noqa: B023  # asked now
+        assert one.paused
+        server.call(one.advance)
+        assert one.paused
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered() -> None:
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in post("/echo", b"abc", LAST):
+            connection.sendall(bytes([byte]))
+        assert rest_of(connection).endswith(b"\r\n\r\nabc")
 
 
 def test_a_client_that_sends_ahead_fills_its_own_buffers() -> None:
