@@ -16,7 +16,7 @@ from farm.dispatcher import Dispatcher
 from farm.errors import FarmError, InvalidInput, InvalidOutput, ModelFailed, UnsupportedFeature
 from farm.model import Config, Inputs, Model
 from farm.scheduler.actions import Outcome
-from tests.contracts.test_transport import Start, dask, local, snapshot, zmq
+from tests.contracts.test_transport import Start, dask, local, snapshot, stream, zmq
 from tests.loops import LIMIT_S, on_loop, until
 
 
@@ -73,7 +73,7 @@ class Stream:
         return outcome
 
 
-STARTS = pytest.mark.parametrize("start", [local, zmq], ids=["local", "zmq"])
+STARTS = pytest.mark.parametrize("start", [local, stream, zmq], ids=["local", "stream", "zmq"])
 
 
 @STARTS

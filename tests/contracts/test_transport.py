@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,9 +24,11 @@ from farm.dispatcher import Dispatcher
 from farm.errors import InvalidInput, InvalidOutput, ModelFailed
 from farm.model import Config, Inputs, Model, Tensors
 from farm.transports import dask_worker
+from farm.transports.connection import Connection
 from farm.transports.dask import DaskTransport
 from farm.transports.local import LocalTransport
-from farm.transports.peers import Peers
+from farm.transports.peers import Listener, Peers
+from farm.transports.stream.listener import UnixListener
 from farm.transports.worker_host import WorkerHost
 from farm.transports.zmq import ZmqListener
 from farm.worker.run import Runner
@@ -101,13 +105,31 @@ async def local(models: Mapping[str, Model], workers: int) -> AsyncIterator[Disp
 @asynccontextmanager
 async def zmq(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispatcher]:
     listener = ZmqListener()
+    async with dialed_in(listener, listener.for_workers, models, workers) as dispatcher:
+        yield dispatcher
+
+
+@asynccontextmanager
+async def stream(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispatcher]:
+    with tempfile.TemporaryDirectory() as folder:
+        listener = UnixListener(Path(folder))
+        connection = Connection("", local=str(listener.path), host=socket.gethostname())
+        async with dialed_in(listener, connection, models, workers) as dispatcher:
+            yield dispatcher
+
+
+@asynccontextmanager
+async def dialed_in(
+    listener: Listener, connection: Connection, models: Mapping[str, Model], workers: int
+) -> AsyncIterator[Dispatcher]:
+    """Workers in threads that dial in."""
     dispatcher = Dispatcher([Peers(listener)])
     dispatcher.start()
     threads = []
     for i in range(workers):
         runner = Runner(models)
         info = WorkerInfo(f"{socket.gethostname()}/{i}", runner.models())
-        host = WorkerHost(runner, listener.for_workers, info)
+        host = WorkerHost(runner, connection, info)
         threads.append(threading.Thread(target=host.run))
         threads[-1].start()
     await dispatcher.wait_for_workers(workers, timeout_s=LIMIT_S)
@@ -146,6 +168,8 @@ async def dask(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispa
         await asyncio.to_thread(cluster.close)
 
 
+STARTS = [local, stream, zmq, dask]
+
 Contract = Callable[[Start], Coroutine[Any, Any, None]]
 
 
@@ -153,7 +177,7 @@ def contract(test: Contract) -> Callable[[Start, bool], None]:
     """Decorator: run the test on every transport, and with both event loops."""
 
     @pytest.mark.parametrize("fast_loop", [False, True], ids=["asyncio", "uvloop"])
-    @pytest.mark.parametrize("start", [local, zmq, dask], ids=["local", "zmq", "dask"])
+    @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.__name__)
     def run(start: Start, fast_loop: bool) -> None:
         if fast_loop:
             uvloop.run(asyncio.wait_for(test(start), 2 * LIMIT_S))
