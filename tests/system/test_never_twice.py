@@ -30,8 +30,6 @@ from farm.transports.dask import DaskTransport
 from tests.dask_cluster import dask_cluster
 from tests.running_farm import LIMIT_S, Farm
 
-pytestmark = pytest.mark.usefixtures("wire")
-
 MODELS = '''
 import os
 import signal
@@ -163,14 +161,13 @@ def workers(scene: Scene, farm: Farm, count: int, launch: Launch | None = None) 
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
-    running = Farm(tmp_path)
+def farm(tmp_path: Path, wire: str) -> Iterator[Farm]:
+    running = Farm(tmp_path, wire=wire)
     yield running
     running.close()
 
 
-FEW_AND_MANY = [6, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
-FEWER_AND_MANY = [2, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+FEW_AND_MANY = [4, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 
 
 @pytest.mark.parametrize("kills", FEW_AND_MANY)
@@ -179,7 +176,8 @@ def test_process_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int
         survive(scene, submit, kills, at_once=8)
 
 
-@pytest.mark.parametrize("kills", FEWER_AND_MANY)
+@pytest.mark.parametrize("wire", ["stream"], indirect=True)
+@pytest.mark.parametrize("kills", FEW_AND_MANY)
 def test_rank_of_a_group_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int) -> None:
     """Rank 0, which answers, or the other one, while rank 0 lives."""
     with workers(scene, farm, 1, Launch(2)) as submit:
@@ -224,11 +222,12 @@ def over_dask(address: str, spec: str) -> Iterator[Submit]:
         loop.close()
 
 
-@pytest.mark.parametrize("kills", FEWER_AND_MANY)
-def test_dask_worker_that_dies_just_after_a_run(scene: Scene, kills: int) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_dask_worker_that_dies_just_after_a_run(scene: Scene) -> None:
     """Dask itself would run the call again, also when only the result is lost."""
     with dask_cluster(scene.folder) as cluster:
         for _ in range(2):
             cluster.add_worker(nanny=True)
         with over_dask(cluster.address, f"{scene.models}:Once") as submit:
-            survive(scene, submit, kills, at_once=4)
+            survive(scene, submit, 200, at_once=4)
