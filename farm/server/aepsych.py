@@ -29,6 +29,7 @@ from farm.server.door import INTERNAL_ERROR
 from farm.server.listener import BACKLOG, listen
 from farm.server.readers import READS_HERE, Mistake, Readers, Reads
 from farm.server.reading import carried_out
+from farm.server.turns import Turns
 from farm.settings import Auth
 from farm.worker.open_files import allow_many_open_files
 
@@ -38,6 +39,10 @@ RISK = "may use the experiments, as AEPsych's messages know no token; take 127.0
 
 AT_ONCE = 64 * 1024
 """Bytes read at a time; of a client that sends ahead twice as many are taken, and no more."""
+
+QUICK_BYTES = 4 * 1024
+"""More than this is looked at in a turn of the loop of its own: 64 KiB take two milliseconds, and
+many clients may send as much at once."""
 
 LAST_WORDS_S = 1.0
 """How long answers on their way may take once everything else has ended."""
@@ -112,6 +117,8 @@ class AepsychServer:
     async def start(self) -> str:
         """Listen; gives `host:port`. Raises Unavailable when it cannot be had."""
         allow_many_open_files()
+        Framer()  # the first one compiles patterns, for which nobody should wait later
+        self._turns = Turns(asyncio.get_running_loop(), 1)
         listener = listen(self._host, self._port, port_option="with --aepsych, port")
         self._port = listener.getsockname()[1]
         self._server = await asyncio.start_server(
@@ -124,7 +131,9 @@ class AepsychServer:
             writer.transport.abort()
             return
         framer = Framer(self._limit, HEAVY_BYTES)
-        client = _Client(self._experiments, reader, writer, framer, self._patience, self._readers)
+        client = _Client(
+            self._experiments, reader, writer, framer, self._patience, self._readers, self._turns
+        )
         refused = self._access.refusal(self._access.peer(writer))
         task = asyncio.current_task()
         assert task is not None
@@ -171,8 +180,10 @@ class _Client:
         framer: Framer,
         patience: Patience,
         readers: Reads,
+        turns: Turns,
     ) -> None:
         self._readers = readers
+        self._turns = turns
         self.busy = False
         self.last = False
         self._experiments = experiments
@@ -215,6 +226,8 @@ class _Client:
                 data = await self._reader.read(AT_ONCE)
             if not data:
                 return None
+            if len(data) > QUICK_BYTES:
+                await self._turns.wait()
             self._framer.feed(data)
         return request
 

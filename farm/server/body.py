@@ -11,6 +11,10 @@ import zlib
 from farm.server.door import Headers, unpacked
 from farm.server.memory_file import append, let_go, mapped, new_file
 
+QUICK_BYTES = 16 * 1024
+"""Requests longer than this are read one in a turn of the loop: many may be whole at once, and each
+may take milliseconds."""
+
 HEAVY_BYTES = 256 * 1024
 """Bodies longer than this are read in a reader process: as JSON they take some 10 ms, which a
 caller of another model would wait for."""

@@ -11,7 +11,7 @@ from farm.machine.peer import Peer
 from farm.protocols.http1 import Fault, Head
 from farm.protocols.umbridge import error_body
 from farm.server.asgi import Application
-from farm.server.body import Gathering
+from farm.server.body import QUICK_BYTES, Gathering
 from farm.server.door import (
     INTERNAL_ERROR,
     JSON,
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
-
-QUICK_BYTES = 16 * 1024
-"""Bodies longer than this are read one in a turn of the loop: many may be whole at once, and each
-may take milliseconds."""
 
 COPIED_BYTES = 64 * 1024
 """A body up to this long is cheaper to copy behind its head than to send apart."""

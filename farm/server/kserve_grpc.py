@@ -29,7 +29,7 @@ from farm.protocols.kserve_grpc import (
 )
 from farm.protocols.kserve_metadata import model_config, model_metadata, server_metadata
 from farm.protocols.kserve_tensors import shown
-from farm.server.body import HEAVY_BYTES
+from farm.server.body import HEAVY_BYTES, QUICK_BYTES
 from farm.server.door import Backend, hints_of
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
 from farm.server.kserve_grpc_stream import Asked, InferStream
@@ -37,6 +37,7 @@ from farm.server.kserve_repository import Repository
 from farm.server.kserve_statistics import statistics_of
 from farm.server.readers import READS_HERE, Reads
 from farm.server.reading import carried_out, is_long, is_long_raw
+from farm.server.turns import Turns
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -67,6 +68,7 @@ class KServeGrpc:
         self._readers = readers
         self._repository = repository
         self._ending = asyncio.Event()
+        self._turns = Turns(asyncio.get_running_loop(), 1)  # at which long messages are read
         known: dict[str, Callable[[Any], Mapping[str, Any]]] = {
             "ServerLive": lambda asked: {"live": True},
             "ServerReady": lambda asked: {"ready": repository.all_ready()},
@@ -100,6 +102,8 @@ class KServeGrpc:
 
     async def _infer(self, body: bytes, caller: Caller) -> bytes:
         hints = hints_for(caller)
+        if len(body) > QUICK_BYTES:
+            await self._turns.wait()
         if len(body) <= HEAVY_BYTES or is_quick(body):
             request, raw = decode_infer(body)
         else:
@@ -129,7 +133,7 @@ class KServeGrpc:
     async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
         # The RPC's deadline ends the stream as a whole, and with it whatever runs.
         hints = hints_for(caller._replace(remaining_s=None))
-        stream = InferStream(self._backend, self.asked, write, hints, self._readers)
+        stream = InferStream(self._backend, self.asked, write, hints, self._readers, self._turns)
         await stream.serve(requests, self._ending)
 
     # What is known without running a model

@@ -23,11 +23,12 @@ from farm.protocols.kserve_grpc import (
     is_quick,
 )
 from farm.server.answers import Answers
-from farm.server.body import HEAVY_BYTES
+from farm.server.body import HEAVY_BYTES, QUICK_BYTES
 from farm.server.door import INTERNAL_ERROR, Backend
 from farm.server.grpc_call import Requests, Write
 from farm.server.readers import READS_HERE, Reads
 from farm.server.reading import carried_out, is_long, is_long_raw
+from farm.server.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +87,11 @@ class InferStream:
         write: Write,
         hints: Hints,
         readers: Reads = READS_HERE,
+        turns: Turns | None = None,
     ) -> None:
+        """turns: at which long messages are read."""
         self._readers = readers
+        self._turns = turns
         self._backend = backend
         self._call_of = call_of
         self._write = write
@@ -122,6 +126,8 @@ class InferStream:
     async def _answer(self, body: bytes, turn: _Turn) -> None:
         model = request_id = ""
         try:
+            if len(body) > QUICK_BYTES and self._turns is not None:
+                await self._turns.wait()
             if len(body) <= HEAVY_BYTES or is_quick(body):
                 model, request_id, request, raw = decode_streamed(body)
             else:

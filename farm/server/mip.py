@@ -12,6 +12,7 @@ from farm.server.listener import BACKLOG
 from farm.server.mip_address import MipAddress, bound
 from farm.server.mip_connection import PATIENCE, Connection, Patience
 from farm.server.readers import READS_HERE, Reads
+from farm.server.turns import Turns
 from farm.settings import Settings
 from farm.worker.open_files import allow_many_open_files
 
@@ -46,6 +47,7 @@ class MipServer:
         self._patience = patience
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
+        self._turns: Turns
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> MipAddress:
@@ -53,6 +55,7 @@ class MipServer:
         allow_many_open_files()
         listener, self.address = bound(self.address)
         loop = asyncio.get_running_loop()
+        self._turns = Turns(loop, 1)  # at which longer requests are read
         if self.address.path:
             listening = loop.create_unix_server(self._connection, sock=listener, backlog=BACKLOG)
         else:
@@ -69,6 +72,7 @@ class MipServer:
             self._limit,
             self._patience,
             self._connections,
+            self._turns,
             self._readers,
         )
 

@@ -29,10 +29,11 @@ from farm.protocols.mip import (
 )
 from farm.protocols.mip_calls import decode_call, encode_result, values_in
 from farm.server.access import Access
-from farm.server.body import HEAVY_BYTES
+from farm.server.body import HEAVY_BYTES, QUICK_BYTES
 from farm.server.door import INTERNAL_ERROR, Backend, TakeBack, named
 from farm.server.readers import READS_HERE, Reads
 from farm.server.reading import Reading, is_long
+from farm.server.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,9 @@ SENT_AHEAD = 16
 BYTES_AHEAD = 8 << 20
 """The same in bytes, whatever their number; a single request may be larger."""
 
+
+FEW_VALUES = 16
+"""Values of a request that are read at once; more have a turn of the loop of their own."""
 
 MANY_VALUES = 256
 """Values of a request, or rows of an answer, from which another process reads or writes it: in
@@ -90,8 +94,10 @@ class Connection(asyncio.Protocol):
         limit: int,
         patience: Patience,
         connections: MutableSet[Connection],
+        turns: Turns,
         readers: Reads = READS_HERE,
     ) -> None:
+        self._turns = turns
         self._readers = readers
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._backend = backend
@@ -206,21 +212,35 @@ class Connection(asyncio.Protocol):
         info = self._backend.description(self._model)
         if info is None:  # the farm says itself why there is no such model
             self._call(Call(self._model, Operation.EVALUATE), info, request)
-        elif len(payload) > HEAVY_BYTES or values_in(payload) > MANY_VALUES:
-
-            def go(call: Call) -> None:
-                self._call(call, info, request)
-                if request.packet is not None:
-                    self._answered()
-
-            reading = Reading(go, lambda error: self._finish(self._error(error), request))
+            return
+        values = values_in(payload)
+        if len(payload) > HEAVY_BYTES or values > MANY_VALUES:
+            reading = Reading(
+                lambda call: self._go(call, info, request),
+                lambda error: self._finish(self._error(error), request),
+            )
             client = self._hints.client
             request.undo = reading.begin(self._readers, decode_call, payload, info, client=client)
+        elif len(payload) > QUICK_BYTES or values > FEW_VALUES:
+            self._turns.later(lambda: self._read_in_turn(payload, info, request))
         else:
-            try:
-                self._call(decode_call(bytes(payload), info), info, request)
-            except Exception as error:
-                request.packet = self._error(error)
+            self._read(payload, info, request)
+
+    def _read(self, payload: bytes | bytearray, info: ModelInfo, request: _Open) -> None:
+        try:
+            self._call(decode_call(bytes(payload), info), info, request)
+        except Exception as error:
+            request.packet = self._error(error)
+
+    def _read_in_turn(self, payload: bytes | bytearray, info: ModelInfo, request: _Open) -> None:
+        if request.packet is None and not self._transport.is_closing():
+            self._read(payload, info, request)
+            self._answered()
+
+    def _go(self, call: Call, info: ModelInfo, request: _Open) -> None:
+        """Start a call that was read elsewhere."""
+        self._call(call, info, request)
+        self._answered()
 
     def _call(self, call: Call, info: ModelInfo | None, request: _Open) -> None:
         """Start a call; what goes wrong at once is the request's packet."""

@@ -30,6 +30,17 @@ class Turns:
         self._steps.append(step)
         self._call()
 
+    async def wait(self) -> None:
+        """Until the turn of whoever waits has come."""
+        come: asyncio.Future[None] = self._loop.create_future()
+
+        def begin() -> None:
+            if not come.done():
+                come.set_result(None)
+
+        self.later(begin)
+        await come
+
     def _call(self) -> None:
         if self._steps and not self._called:
             self._called = True

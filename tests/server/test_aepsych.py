@@ -18,7 +18,7 @@ import pytest
 from farm.errors import Unavailable
 from farm.experiment.host import Experiments, Reply
 from farm.experiment.session import Session
-from farm.protocols.aepsych import Request
+from farm.protocols.aepsych import Framer, Request
 from farm.server.access import Access
 from farm.server.aepsych import AepsychServer, Patience, read_address
 from farm.server.door import INTERNAL_ERROR
@@ -372,3 +372,32 @@ def test_idle_clients_cost_nothing(journal: Path) -> None:
             assert (await clients[7].ask("ask"))["num_points"] == 1
 
     run()
+
+
+@on_uvloop
+async def test_one_clients_bytes_are_looked_at_in_a_turn(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, turn, turns = asyncio.get_running_loop(), 0, list[int]()
+    feed = Framer.feed
+
+    def noted(framer: Framer, data: bytes) -> None:
+        turns.append(turn)
+        feed(framer, data)
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if len(turns) < 20:
+            loop.call_soon(tick)
+
+    async with asked(journal) as served:
+        clients = [await served.connect() for _ in range(20)]
+        await until(lambda: served.server.clients == 20)
+        monkeypatch.setattr(Framer, "feed", noted)
+        tick()
+        for client in clients:
+            descriptor = client.writer.get_extra_info("socket").fileno()
+            assert os.write(descriptor, b'{"type":"' + b"x" * 30_000) > 30_000
+        await until(lambda: len(turns) >= 20)
+    assert len(set(turns[:20])) == 20

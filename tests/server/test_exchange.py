@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from farm.server.body import QUICK_BYTES
 from farm.server.door import Answer, Door, Refused, Request, TakeBack
-from farm.server.exchange import QUICK_BYTES
 from tests import bare_server
 from tests.bare_server import LIMIT, Server, post, rest_of
 from tests.front_door import WAIT_S, until

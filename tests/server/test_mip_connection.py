@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 import farm
+from farm.call import Call, ModelInfo
 from farm.model import Model
+from farm.protocols import mip_calls
 from farm.protocols.mip import HEAD
+from farm.server import mip_connection
 from farm.server.mip_address import MipAddress
 from farm.server.mip_connection import SENT_AHEAD, Patience
 from tests.loops import LIMIT_S, on_loop, until
@@ -393,3 +396,34 @@ async def test_random_bytes_disturb_nobody() -> None:
         good: Client = await served.connect()
         assert await good.ask(request("[3]")) == doubled(3)
         await until(lambda: len(served.server._connections) == 0)
+
+
+@on_loop
+async def test_longer_requests_of_many_clients_are_read_one_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, turn, turns = asyncio.get_running_loop(), 0, list[int]()
+    decode_call = mip_calls.decode_call
+
+    def noted(payload: bytes, info: ModelInfo) -> Call:
+        turns.append(turn)
+        return decode_call(payload, info)
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if len(turns) < 10:
+            loop.call_soon(tick)
+
+    async with mip_served(Double()) as served:
+        clients = [await served.connect() for _ in range(10)]
+        for client in clients:
+            assert await client.ask(PING) == PONG
+        monkeypatch.setattr(mip_connection, "decode_call", noted)
+        tick()
+        packet = request(*["[3]"] * 20)
+        for client in clients:
+            assert os.write(client.writer.get_extra_info("socket").fileno(), packet) == len(packet)
+        for client in clients:
+            assert await client.packet() == doubled(*[3] * 20)
+    assert len(set(turns)) == 10

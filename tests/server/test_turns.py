@@ -77,3 +77,29 @@ def test_a_turn_may_be_shorter() -> None:
         return seen
 
     assert set(asyncio.run(run())) == {1, 2, 3}
+
+
+def test_who_waits_has_a_turn_of_its_own() -> None:
+    async def run() -> list[int]:
+        loop, turn, had = asyncio.get_running_loop(), 0, list[int]()
+        turns = Turns(loop, 1)
+
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            if len(had) < 4:
+                loop.call_soon(tick)
+
+        async def waits() -> None:
+            await turns.wait()
+            had.append(turn)
+
+        tick()
+        tasks = [asyncio.create_task(waits()) for _ in range(5)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()  # its turn passes
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return had
+
+    had = asyncio.run(run())
+    assert len(had) == len(set(had)) == 4
