@@ -9,6 +9,8 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -320,3 +322,35 @@ def test_a_burst_of_connections_is_accepted_in_parts() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         accepted = runner.run(burst())
     assert max(accepted) == ACCEPTED_IN_A_TURN
+
+
+FEW_FILES = """
+import asyncio, resource, uvloop
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+from farm.server.access import Access
+from farm.server.app import FrontDoor
+from farm.server.http import HttpServer
+
+async def serve():
+    doors = {"/x": lambda request, answer: answer(200, b"answered")}
+    address = await HttpServer(FrontDoor(doors, None, Access(None)), port=0).start()
+    print(address[1], flush=True)
+    await asyncio.get_running_loop().create_future()
+
+uvloop.run(serve())
+"""
+
+
+def test_clients_that_do_nothing_do_not_use_up_the_files() -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", FEW_FILES], stdout=subprocess.PIPE) as program,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(program.kill)
+        assert program.stdout is not None
+        address = ("127.0.0.1", int(program.stdout.readline()))
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(address, timeout=WAIT_S))
+        with socket.create_connection(address, timeout=WAIT_S) as one_more:
+            one_more.sendall(b"GET /x HTTP/1.1\r\n\r\n")
+            assert read_answer(one_more) == (200, b"answered")
