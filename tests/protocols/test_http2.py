@@ -335,3 +335,94 @@ def test_no_bytes_make_it_fail_in_another_way(sent: list[bytes], tail: bytes) ->
     except ConnectionFailed:
         pass
     b"".join(server.take())
+
+
+# Whatever a client does
+
+
+class Doing:
+    """A client of the package h2 that does whatever comes, in pieces of whatever size."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+        self.pair = Pair()
+        self.sent: dict[int, bytes] = {}  # bodies, by their streams
+        self.open: list[int] = []
+        self.reset: set[int] = set()
+        self.got: dict[int, bytes] = {}
+        self.answered: set[int] = set()
+
+    def act(self) -> None:
+        client = self.pair.client
+        action = self.data.draw(
+            st.sampled_from(["ask", "ask", "more", "end", "reset", "ping", "settings", "window"])
+        )
+        stream = self.data.draw(st.sampled_from(self.open)) if self.open else 0
+        if action == "ask" or not stream:
+            new = self.pair.ask(end=False)
+            self.sent[new] = b""
+            self.open.append(new)
+        elif action in ("more", "end"):
+            size = self.data.draw(st.integers(0, 20_000))
+            room = client.local_flow_control_window(stream)
+            body = bytes(min(size, room, client.max_outbound_frame_size))
+            padding = self.data.draw(st.none() | st.integers(0, 50))
+            if padding is not None and len(body) + padding + 1 > room:
+                padding = None
+            ends = action == "end"
+            client.send_data(stream, body, end_stream=ends, pad_length=padding)
+            self.sent[stream] += body
+            if ends:
+                self.open.remove(stream)
+        elif action == "reset":
+            client.reset_stream(stream)
+            self.open.remove(stream)
+            self.reset.add(stream)
+        elif action == "ping":
+            client.ping(b"12345678")
+        elif action == "settings":
+            window = self.data.draw(st.integers(0, 100_000))
+            client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+        else:
+            client.increment_flow_control_window(self.data.draw(st.integers(1, 50_000)))
+
+    def deliver(self, limit: int) -> None:
+        """The server answers each request with its own body."""
+        server = self.pair.server
+        sent = self.pair.client.data_to_send()
+        while sent or server.busy:
+            size = self.data.draw(st.integers(1, 5_000)) if sent else 0
+            for event in server.receive(sent[:size], limit):
+                if isinstance(event, Received):
+                    self.got[event.stream] = self.got.get(event.stream, b"") + event.data
+                    server.acknowledge(event.stream, len(event.data))
+                elif isinstance(event, HalfClosed):
+                    answer(server, event.stream, ANSWER, self.got.get(event.stream, b""), TRAILERS)
+                    self.answered.add(event.stream)
+            sent = sent[size:]
+            self.hear()
+
+    def hear(self) -> None:
+        self.pair.to_client += self.pair.client.receive_data(b"".join(self.pair.server.take()))
+
+
+@given(st.data(), st.sampled_from([1, 20, 1 << 30]))
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_client_does_each_request_is_answered(data: st.DataObject, limit: int) -> None:
+    doing = Doing(data)
+    for _ in range(data.draw(st.integers(1, 25))):
+        doing.act()
+        if data.draw(st.booleans()):
+            doing.deliver(limit)
+    for stream in doing.open:
+        doing.pair.client.end_stream(stream)
+    doing.pair.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+    doing.pair.client.increment_flow_control_window(1 << 24)
+    for _ in range(3):  # settings are said, acknowledged and used
+        doing.deliver(limit)
+    assert doing.answered >= doing.sent.keys() - doing.reset
+    for stream in doing.sent.keys() - doing.reset:
+        assert doing.pair.has_ended(stream)
+        assert doing.pair.body_of(stream) == doing.sent[stream]
+    assert doing.pair.server.open_streams == 0
+    assert not doing.pair.server.has_waiting

@@ -107,6 +107,13 @@ def test_settings_of_many_windows_cost_what_their_frame_does() -> None:
     assert server.visits <= 80 // 8
 
 
+def test_a_smaller_first_window_looks_at_nobody() -> None:
+    server = waiting(100)
+    for _ in range(10):
+        server.receive(setting(4, 0))
+    assert server.visits == 0
+
+
 def test_a_wider_first_window_lets_all_go_on() -> None:
     server = waiting(50)
     server.receive(setting(4, 100))
@@ -306,6 +313,10 @@ def crowded_and_mortal() -> Http2Connection:
 @pytest.mark.parametrize("flood", FLOODS)
 def test_who_sends_what_asks_for_nothing_has_to_go(flood: str) -> None:
     assert PATIENCE // 20 < lasts(FLOODS[flood]) < 1.1 * PATIENCE
+
+
+def test_windows_that_let_nothing_through_cost_patience_too() -> None:
+    assert lasts(FLOODS["SETTINGS"]) < PATIENCE // 5  # each makes ten answers be looked at
 
 
 def resets(count: int, *, first: int = 1) -> bytes:
