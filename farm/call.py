@@ -92,7 +92,7 @@ class ModelInfo:
     """What a model says of itself for one config.
 
     max_batch: rows that one evaluate may take along a leading batch axis; 1 when it has none.
-    repeatable: whether a call may run again when its worker is lost.
+    repeatable: whether a call may run again, such as when its worker is lost.
     """
 
     name: str

@@ -48,7 +48,7 @@ class Model:
     `TensorInfo` says otherwise. Sizes that depend on the config come from `describe` instead; one
     of -1 may be another one in each call.
     max_batch: when above 1, `evaluate` takes and gives arrays with a leading batch axis.
-    repeatable: False forbids a second run of a call whose worker was lost.
+    repeatable: False means that each call runs at most once, and fails if its worker is lost.
     Optional methods, each taken as supported when it is defined, `out_wrt` and `in_wrt` being
     positions that count from 0 (source: UM-Bridge protocol 1.0):
 
