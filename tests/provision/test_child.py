@@ -43,6 +43,7 @@ def test_a_child_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, child: 
     assert [child.worker] == farm.wait_for_workers(1)
     assert child.worker.split("/")[1].startswith(f"{child.pid}-")
     assert child.ready_at is not None
+    assert child.log.stat().st_mode & 0o777 == 0o600
     assert (child.talks, child.done, child.error) == (True, False, "")
     assert child.busy_since() is None
     call = farm.submit("sleep", 0.5)

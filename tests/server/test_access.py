@@ -274,7 +274,7 @@ def test_wrong_tokens_are_logged_but_fill_no_disk(
     for _ in range(1000):
         wrong("127.0.0.1", OTHER)
     wrong("10.0.0.7")
-    wrong("10.0.0.7", said="")  # nothing was tried
+    wrong("10.0.0.8", said="")  # nothing was tried
     texts = [f"127.0.0.1 (uid {OTHER}) shows a wrong token", "10.0.0.7 shows a wrong token"]
     assert [r.getMessage() for r in caplog.records] == texts
     for number in range(1000):

@@ -232,6 +232,31 @@ async def test_another_user_of_experiments_gets_an_error_and_no_more(tmp_path: P
         assert served.experiments.experiments == {}
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("insecure", [False, True])
+def test_a_farm_serves_others_without_a_token_only_if_told_to(
+    tmp_path: Path, insecure: bool
+) -> None:
+    settings = Settings(
+        dir=tmp_path / "run",
+        port=0,
+        mip=("127.0.0.1:0",),
+        aepsych="127.0.0.1:0",
+        insecure=insecure,
+    )
+    with running(Farm([], settings, objects={"double": Double()})) as connection:
+        for address, asked_for, answer in (
+            (next(iter(connection.mip)).removeprefix("tcp://"), PING, PONG),
+            (connection.aepsych, request("info"), b"no experiment"),
+        ):
+            host, port = address.split(":")
+            with connect_as_stranger(host, int(port)) as other:
+                other.send(asked_for + request("exit"))
+                said = other.read()
+            assert (answer in said) is insecure
+            assert (b"for programs of user" in said) is not insecure
+
+
 @on_uvloop
 async def test_insecure_lets_everybody_in(tmp_path: Path) -> None:
     everybody = Access(None)
