@@ -148,7 +148,7 @@ class Messages:
     def is_whole(self) -> bool:
         """Whether `next` has a message. Raises Failed."""
         if self._size < 0 and self._have >= PREFIX:
-            if self._parts:
+            if len(self._body) - self._position < PREFIX:
                 self._join()
             at = self._position
             self._size = int.from_bytes(self._body[at + 1 : at + PREFIX], "big")
@@ -162,12 +162,14 @@ class Messages:
         """The next message, or None until it is whole. Raises Failed."""
         if not self.is_whole():
             return None
-        if self._parts:
-            self._join()
         start = self._position + PREFIX
         end = start + self._size
-        message, is_packed = self._body[start:end], self._body[self._position]
-        self._position = end
+        is_packed = self._body[self._position]
+        if end <= len(self._body):
+            message = self._body[start:end]
+            self._position = end
+        else:
+            message = self._put_together(start, end - len(self._body))
         self._have -= PREFIX + self._size
         self._size = -1
         if not self._have:
@@ -183,6 +185,23 @@ class Messages:
         """The body is over. Raises Failed when that is in the middle of a message."""
         if self.is_partial:
             raise Failed("INVALID_ARGUMENT", "the request ends in the middle of a message")
+
+    def _put_together(self, start: int, missing: int) -> bytes:
+        """A message that begins in the body and goes on in parts; long ones are copied once."""
+        pieces: list[memoryview] = [memoryview(self._body)[start:]]
+        rest, used = memoryview(b""), 0
+        while missing:
+            part = memoryview(self._parts[used])
+            used += 1
+            pieces.append(part[:missing])
+            rest = part[missing:]
+            missing -= len(pieces[-1])
+        message = b"".join(pieces)
+        self._body, self._position = bytes(rest), 0
+        for piece in (*pieces, rest):
+            piece.release()
+        del self._parts[:used]
+        return message
 
     def _join(self) -> None:
         self._body = b"".join((memoryview(self._body)[self._position :], *self._parts))

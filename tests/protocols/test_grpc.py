@@ -118,6 +118,17 @@ def test_messages_come_out_of_any_parts(messages: list[bytes], cuts: list[int]) 
     assert later.next() is None
 
 
+def test_a_long_message_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, body = Messages(b"identity", 1 << 20), framed(bytes(range(256)) * 400)
+    both = body + framed(b"abc") + framed(b"")
+    for at in range(0, len(both), 5_000):
+        reader.add(both[at : at + 5_000])
+    monkeypatch.setattr(Messages, "_join", None)
+    assert [reader.next(), reader.next(), reader.next()] == [body[5:], b"abc", b""]
+    assert reader.next() is None
+    assert not reader.is_partial
+
+
 def test_single_bytes_are_not_kept_one_by_one() -> None:
     reader = Messages(b"identity", 1 << 20)
     for byte in framed(bytes(10_000))[:-1]:

@@ -71,6 +71,13 @@ def newest(server: GrpcServer) -> Connection:
     return connection
 
 
+def read_nothing(client: Client) -> None:
+    """Let all answers through and read none."""
+    client.http2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
+    client.http2.increment_flow_control_window((1 << 31) - 1 - 65_535)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it reads, too
+
+
 # Work
 
 
@@ -214,9 +221,7 @@ async def test_who_opens_all_windows_and_does_not_read_is_not_written_to_without
 
         methods.server_streams = {"/x/Deluge": deluge}
         client = await connect()
-        client.http2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
-        client.http2.increment_flow_control_window((1 << 31) - 1 - 65_535)
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it reads, too
+        read_nothing(client)
         client.ask("Deluge", b"")
         await until(lambda: server.connections)
         connection = newest(server)
@@ -357,9 +362,7 @@ async def test_a_body_that_comes_too_slowly_fails_its_call_alone() -> None:
 async def test_who_does_not_read_is_cut_off() -> None:
     async with connected(patience=Patience(stuck=5.0)) as (_, server, connect):
         client = await connect()
-        client.http2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
-        client.http2.increment_flow_control_window((1 << 31) - 1 - 65_535)
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it reads, too
+        read_nothing(client)
         client.ask("Flood", b"")
         await until(lambda: server.connections)
         connection = newest(server)
