@@ -13,7 +13,7 @@ from farm.protocols import wire
 from farm.protocols.wire import Kind, Message, Outcome
 from farm.protocols.wire_runs import A_PIECE
 from farm.scheduler.state import TaskId
-from farm.transports.agenda import Agenda, Steps
+from farm.transports.agenda import STEPS_A_TURN, Agenda, Steps
 
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
@@ -74,13 +74,12 @@ class ClientDoor:
         if message.kind is Kind.CANCEL:
             return self._cancel(client, message)
         if message.kind is Kind.ASK:
-            line.send(wire.encode(Kind.TELL, self._told(message.data)))
-        elif message.kind is Kind.LEAVE:
+            return self._tell(line, message)
+        if message.kind is Kind.LEAVE:
             return self._gone(client)
-        elif message.kind is Kind.PROBE:
-            line.send(wire.encode(Kind.WELCOME, client.acquaintance))
-        else:
+        if message.kind is not Kind.PROBE:
             raise InvalidRequest(f"a client does not send {message.kind.name}")
+        line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         return iter(())
 
     def _calls(self, client: _Client, message: Message) -> Steps:
@@ -167,6 +166,11 @@ class ClientDoor:
             del client.answers[: len(some)]
             return True
         return False
+
+    def _tell(self, line: Line, message: Message) -> Steps:
+        """Answer a question, one in a turn: to describe the whole farm may take milliseconds."""
+        line.send(wire.encode(Kind.TELL, self._told(message.data)))
+        yield STEPS_A_TURN
 
     def _told(self, asked: Any) -> Any:
         what = asked.get("what") if isinstance(asked, dict) else None

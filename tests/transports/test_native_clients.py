@@ -285,6 +285,34 @@ async def test_models_and_status_are_told() -> None:
         assert told["status"]["workers"][0]["name"] == "node1/1-a"
 
 
+@on_loop
+async def test_one_question_is_answered_in_a_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with up() as (farm, _, client):
+        loop = asyncio.get_running_loop()
+        turn, asked_in = 0, []
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count)
+
+        def snapshot() -> dict[str, int]:
+            asked_in.append(turn)
+            return {}
+
+        loop.call_soon(count)
+        monkeypatch.setattr(farm.dispatcher, "snapshot", snapshot)
+        for number in range(100):
+            client.say(Kind.ASK, {"id": number, "what": "status"})
+        await client.hear(Kind.WELCOME)
+        told = [(await client.hear(Kind.TELL)).data["id"] for _ in range(100)]
+        monkeypatch.undo()
+        assert told == list(range(100))
+        assert len(set(asked_in)) == 100
+
+
 def as_told(model: Any) -> Any:
     return {
         **model.to_json(),

@@ -1,0 +1,68 @@
+"""Attacks on farm's own messages, over the socket in its run folder, by a program of its user."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from farm.call import WorkerInfo
+from farm.protocols import wire
+from farm.protocols.wire import Buffer, Kind
+from farm.transports.connection import read_connection
+from farm.transports.stream.address import dial_path
+from hostile_target import Target
+
+AT_ONCE_S = 1.0
+
+
+def _flood(target: Target, frames: list[Buffer]) -> None:
+    """Send the same message as fast as it is read, and read what is said to it."""
+    line = dial_path(read_connection(target.connection_file).local, "client:attacker")
+    if line is None:
+        raise ConnectionError("nobody listens")
+    end = time.monotonic() + AT_ONCE_S
+    with contextlib.closing(line):
+        while time.monotonic() < end and not line.ended():
+            if line.queued < 1 << 20:
+                for _ in range(100):
+                    line.send(frames)
+            else:
+                select.select([line], [line], [], 0.1)
+                line.write_some()
+            while line.receive() is not None:
+                pass
+
+
+def refused_joins(target: Target) -> None:
+    """JOIN under the name of a worker, as a client: each is refused."""
+    _flood(target, wire.encode_join("life", WorkerInfo("node/1-a", ())))
+
+
+def probes(target: Target) -> None:
+    """PROBE, which is answered at once."""
+    _flood(target, wire.encode(Kind.PROBE))
+
+
+def questions(target: Target) -> None:
+    """ASK for the farm's status, which takes the most to answer of all short messages."""
+    _flood(target, wire.encode(Kind.ASK, {"id": 1, "what": "status"}))
+
+
+def connections(target: Target) -> None:
+    """Connect and leave, as fast as it goes."""
+    path = read_connection(target.connection_file).local
+    end = time.monotonic() + AT_ONCE_S
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dialed:
+            dialed.connect(path)
+
+
+CASES: dict[str, Callable[[Target], None]] = {
+    "JOINs of a client": refused_joins,
+    "PROBEs without end": probes,
+    "questions without end": questions,
+    "connections that say nothing": connections,
+}
