@@ -134,8 +134,9 @@ class Expression:
                 return {name}
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Not(), operand=operand):
                 parts = [operand]
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                parts = [left, right]
+            case ast.BinOp() if all(type(op) in _BINARY for op, _ in _terms(node)[1]):
+                first, terms = _terms(node)
+                parts = [first, *(term for _, term in terms)]
             case ast.BoolOp(values=parts):
                 pass
             case ast.Compare(left=left, ops=ops, comparators=others) if all(
@@ -167,9 +168,13 @@ class Expression:
                 return np.negative(self._value(operand, values))
             case ast.UnaryOp(operand=operand):
                 return self._value(operand, values)
-            case ast.BinOp(left=left, op=op, right=right):
-                pair = self._fitting(self._value(left, values), self._value(right, values))
-                return _BINARY[type(op)](*pair)
+            case ast.BinOp():
+                first, terms = _terms(node)
+                result = self._value(first, values)
+                for binary, term in terms:
+                    pair = self._fitting(result, self._value(term, values))
+                    result = _BINARY[type(binary)](*pair)
+                return result
             case ast.BoolOp(op=op, values=parts):
                 return self._folded(_LOGICAL[type(op)], [self._value(p, values) for p in parts])
             case ast.Compare(left=left, ops=ops, comparators=others):
@@ -262,6 +267,16 @@ class Expression:
         text = " ".join(self.text.split())
         text = text if len(text) <= 60 else f"{text[:57]}..."
         return InvalidInput(f"{self.where} = {text}: it {what}")
+
+
+def _terms(node: ast.BinOp) -> tuple[ast.expr, list[tuple[ast.operator, ast.expr]]]:
+    """`a + b - c` as a, and + b and - c: the syntax tree of a sum is as deep as it has terms."""
+    terms = []
+    first: ast.expr = node
+    while isinstance(first, ast.BinOp):
+        terms.append((first.op, first.right))
+        first = first.left
+    return first, terms[::-1]
 
 
 def _truth(operation: Callable[..., Array], *values: Array) -> Array:

@@ -220,3 +220,23 @@ def test_numbers_of_half_precision_count() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     values = {"y": np.array([1.5], dtype=ml_dtypes.bfloat16)}
     assert Expression("2 * y", "here").number(values) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("+".join(["x[0]"] * 200), 400.0),
+        ("-".join(["x[0]"] * 200), 2.0 - 199 * 2.0),
+        ("*".join(["x[0]"] * 30), 2.0**30),
+        ("x[0] - " + " + ".join(["x[0] * x[0] / x[0]"] * 45), 2.0 + 43 * 2.0),
+        ("x[0]**x[0]**x[0]", 16.0),
+        ("2 - 3 + 4 * 2 - 1", 6.0),
+    ],
+)
+def test_an_expression_of_many_terms_is_not_nested(text: str, value: float) -> None:
+    assert Expression(text, "it").number({"x": np.array([2.0])}) == value
+
+
+def test_brackets_in_one_another_are() -> None:
+    with pytest.raises(InvalidInput, match="nested deeper than 20"):
+        Expression("(1+" * 30 + "1" + ")" * 30, "it")
