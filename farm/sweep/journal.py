@@ -14,7 +14,9 @@ stop at the first record that is not whole. The plan may come again, longer, whe
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -36,6 +38,7 @@ ROW = struct.Struct("<QBBIdddd")
 LENGTH = struct.Struct("<I")
 LARGEST_BODY = 2**32 - 1
 NO_WORKER = 2**32 - 1
+_KIND = re.compile(b"[PWR]")
 
 
 class Status(IntEnum):
@@ -92,6 +95,13 @@ class Record(NamedTuple):
 
     sequence: int
     content: Content
+    end: int
+
+
+class Damage(NamedTuple):
+    """Where bytes between whole records are none: from byte `start` up to `end`."""
+
+    start: int
     end: int
 
 
@@ -187,18 +197,68 @@ def read_journal(path: Path) -> Iterator[Record]:
             raise SweepError(f"{path} is not a journal of a sweep")
         plan: Plan | None = None
         for kind, sequence, payload, end in _frames(file):
-            content: Content
-            if kind == ord("P"):
-                content = plan = _read_plan(payload)
+            content = _content(kind, payload)
+            if isinstance(content, Plan):
+                plan = content
             elif plan is None:
                 break
-            elif kind == ord("W"):
-                content = Worker(**json.loads(payload.tobytes()))
-            else:
-                content = _read_row(payload)
             yield Record(sequence, content, end)
     if plan is None:
         raise SweepError(f"{path} is damaged at its beginning: it holds no plan")
+
+
+def read_past_damage(path: Path) -> Iterator[Record | Damage]:
+    """All records that are whole, in order, and the places where some are not.
+
+    What is torn at the very end, as by the death of the writer, is no damage. Raises OSError.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        end, last = len(MAGIC), 0
+        while end < len(data):
+            start, found = _next_record(data, end, last)
+            if found is None:
+                return
+            if start > end:
+                yield Damage(end, start)
+            yield found
+            end, last = found.end, found.sequence
+
+
+def _next_record(data: mmap.mmap, start: int, last: int) -> tuple[int, Record | None]:
+    """The first whole record from a place on, and where it begins."""
+    if found := _record_at(data, start, last):
+        return start, found
+    for candidate in _KIND.finditer(data, start + 1 + FRAME.size):
+        begin = candidate.start() - FRAME.size
+        if found := _record_at(data, begin, last):
+            return begin, found
+    return start, None
+
+
+def _record_at(data: mmap.mmap, start: int, last: int) -> Record | None:
+    """The whole record at a place, of a later number than `last`; None: there is none."""
+    head = start + FRAME.size
+    if head + HEAD.size > len(data):
+        return None
+    length, crc = FRAME.unpack_from(data, start)
+    end = head + length
+    if length < HEAD.size or end > len(data):
+        return None
+    kind, sequence = HEAD.unpack_from(data, head)
+    if sequence <= last:
+        return None
+    body = data[head:end]
+    if zlib.crc32(body) != crc:
+        return None
+    return Record(sequence, _content(kind, memoryview(body)[HEAD.size :]), end)
+
+
+def _content(kind: int, payload: memoryview) -> Content:
+    if kind == ord("P"):
+        return _read_plan(payload)
+    if kind == ord("W"):
+        return Worker(**json.loads(payload.tobytes()))
+    return _read_row(payload)
 
 
 def _frames(file: BinaryIO) -> Iterator[tuple[int, int, memoryview, int]]:

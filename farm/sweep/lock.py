@@ -118,11 +118,14 @@ class Lock:
 
 
 def _self() -> dict[str, Any]:
-    return {"host": platform.node(), "pid": os.getpid(), "machine": _machine(), "born": _born()}
+    return {"host": platform.node(), "pid": os.getpid(), "machine": machine(), "born": _born()}
 
 
-def _machine() -> str:
-    """Names the process table that our pid belongs to; empty where the system has no such name."""
+def machine() -> str:
+    """Names this boot of this machine, and the process table that our pid belongs to.
+
+    Empty where the system has no such name.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -142,7 +145,7 @@ def _born(pid: int | str = "self") -> str:
 
 
 def _is_here(held: dict[str, Any]) -> bool:
-    return bool(_machine()) and held.get("machine") == _machine()
+    return bool(machine()) and held.get("machine") == machine()
 
 
 def _lives(held: dict[str, Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -15,9 +17,11 @@ import numpy as np
 
 from farm.sweep import layout
 from farm.sweep.errors import SweepError
-from farm.sweep.journal import Content, Journal, Row, Status, read_journal
+from farm.sweep.journal import Content, Damage, Journal, Row, Status, read_journal, read_past_damage
 from farm.sweep.known import Known
+from farm.sweep.lock import machine
 from farm.sweep.plan import Plan
+from farm.sweep.salvage import keep_broken, left_in, merged
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +32,11 @@ RUNNING = "running"
 
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """What h5py raises on a damaged file or a full disk, depending on the call that meets it."""
+
+NO_DAMAGE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
+)
+"""Errors of the system around a file, which say nothing of what is in it."""
 
 Beat = Callable[[], None]
 
@@ -82,10 +91,9 @@ def recover(path: Path, beat: Beat) -> tuple[Plan, Known, Journal]:
 
     beat: called now and then. Raises SweepError when there is nothing to recover from, OSError.
     """
-    journaled = _read_if_any(path)
-    if journaled is None or _is_behind(path, journaled):
-        _start_from_file(path, beat)
-        journaled = read(journal_of(path))
+    if why := _unreliable(path):
+        _start_anew(path, why, beat)
+    journaled = read(journal_of(path))
     if not path.exists() or _is_compressed(path):
         _make_anew(path, journaled, beat)
     else:
@@ -191,31 +199,40 @@ def check_space(path: Path, plan: Plan) -> None:
         )
 
 
-def _read_if_any(path: Path) -> Journaled | None:
+def _unreliable(path: Path) -> str:
+    """Why the journal alone does not say all that is known; "" when it does."""
     journal = journal_of(path)
     if not journal.exists():
-        return None
+        return "is gone"
     try:
-        return read(journal)
+        journaled = read(journal)
     except SweepError:
         if not path.exists():
             raise
-        # Without a plan nothing has happened since the file was last closed.
-        return None
-
-
-def _is_behind(path: Path, journaled: Journaled) -> bool:
-    """Whether a file that was closed well holds more than its journal, as when that was damaged."""
+        return "is damaged at its beginning"
+    if journal.stat().st_size > journaled.end:
+        for found in read_past_damage(journal):
+            if isinstance(found, Damage):
+                return f"is damaged from byte {found.start} to {found.end}"
     try:
         with open_file(path, "r") as file:
             layout.read_plan(file)
-            return (
-                file.attrs["state"] != RUNNING
-                and file.attrs["run_id"] == journaled.plan.run_id
-                and int(file["sequence"][()]) > journaled.sequence
-            )
+            behind = int(file["sequence"][()]) - journaled.sequence
+            if behind > 0 and file.attrs["run_id"] == journaled.plan.run_id and _is_whole(file):
+                return f"lacks the last {behind} records that the file has"
     except (*HDF5_ERRORS, SweepError):
-        return False
+        pass
+    return ""
+
+
+def _is_whole(file: h5py.File) -> bool:
+    """Whether all that was written to a file is in it.
+
+    So it is when it was closed well, or when its machine runs since: the death of a process loses
+    nothing that it has written, that of a machine may.
+    """
+    here = machine()
+    return bool(file.attrs["state"] != RUNNING or (here and file.attrs.get("machine") == here))
 
 
 def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
@@ -229,7 +246,7 @@ def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
             layout.read_known(file)  # a kill at the very end may have torn its tables
             _replay(file, journal_of(path), journaled, beat)
     except HDF5_ERRORS as error:
-        _refuse_if_in_use(path, error)
+        _refuse_unless_damaged(path, error)
         broken = path.with_name(path.name + ".broken")
         os.replace(path, broken)
         log.warning("%s did not open (%s): moved to %s and rebuilt", path, error, broken.name)
@@ -250,12 +267,23 @@ def _is_compressed(path: Path) -> bool:
         return False
 
 
-def _refuse_if_in_use(path: Path, error: Exception) -> None:
-    """A file that another program reads does not open either, and is as sound as can be."""
+def _refuse_unless_damaged(path: Path, error: Exception) -> None:
+    """Raise SweepError for errors that a sound file meets as well."""
     if isinstance(error, BlockingIOError) or "already open" in str(error):
         raise SweepError(
             f"{path} is open in another program or notebook; close it there"
         ) from error
+    if is_full(error):
+        raise SweepError(f"{path} cannot be written: {error}; make room and resume") from error
+    if isinstance(error, OSError) and error.errno in NO_DAMAGE:
+        raise SweepError(f"{path} cannot be opened: {error}") from error
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a full disk or quota is the cause; HDF5 may say so in its text alone."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left" in str(error) or "quota exceeded" in str(error).lower()
 
 
 def _replay(file: h5py.File, journal: Path, journaled: Journaled, beat: Beat) -> None:
@@ -270,21 +298,50 @@ def _replay(file: h5py.File, journal: Path, journaled: Journaled, beat: Beat) ->
     file.flush()
 
 
-def _start_from_file(path: Path, beat: Beat) -> None:
-    """Make a new journal that holds all that a sound file holds, so that it could rebuild it."""
+def _start_anew(path: Path, why: str, beat: Beat) -> None:
+    """Make a new journal of what is left in the old one and in the file."""
+    journal = journal_of(path)
+    left = left_in(journal)
+    with contextlib.ExitStack() as stack:
+        file = _if_it_opens(path, stack, needed=left.plan is None)
+        plan, from_file, sequence = left.plan, None, left.sequence
+        if file is not None:
+            of_file = layout.read_plan(file)
+            if plan is None or (_is_whole(file) and of_file.run_id == plan.run_id):
+                from_file = _contents(file, of_file, layout.read_known(file))
+                plan = of_file if plan is None or of_file.size > plan.size else plan
+                sequence = max(sequence, int(file["sequence"][()]))
+                if left.plan is None and file.attrs["state"] == RUNNING:
+                    log.warning("%s was not closed and its journal %s: taken as it is", path, why)
+        assert plan is not None, "of the journal, or of the file that is needed then"
+        contents = merged(plan, from_file or (), left.contents())
+        if journal.exists():
+            broken = keep_broken(journal)
+            used = "" if from_file is None else " and what the file holds"
+            log.warning(
+                "%s %s: kept as %s. Its whole records%s are taken, other points run again",
+                *(journal, why, broken.name, used),
+            )
+        Journal.start(journal, _with_beats(contents, beat), sequence=sequence).close()
+
+
+def _if_it_opens(path: Path, stack: contextlib.ExitStack, *, needed: bool) -> h5py.File | None:
+    """The open sweep file, None when it is damaged. Raises SweepError when it is `needed`."""
     try:
-        file = open_file(path, "r")
-    except OSError as error:
-        _refuse_if_in_use(path, error)
-        raise SweepError(
-            f"{path} cannot be opened ({error}), and no journal is there to rebuild it from"
-        ) from error
-    with file:
-        plan, known = layout.read_plan(file), layout.read_known(file)
-        if file.attrs["state"] == RUNNING:
-            log.warning("%s was not closed and its journal is gone: taken as it is", path)
-        contents = _with_beats(_contents(file, plan, known), beat)
-        Journal.start(journal_of(path), contents, sequence=int(file["sequence"][()])).close()
+        file = stack.enter_context(open_file(path, "r"))
+        layout.read_plan(file)
+        layout.read_known(file)
+    except (*HDF5_ERRORS, SweepError) as error:
+        if isinstance(error, SweepError) and needed:
+            raise
+        if path.exists():
+            _refuse_unless_damaged(path, error)
+        if needed:
+            raise SweepError(
+                f"{path} cannot be opened ({error}), and no journal is there to rebuild it from"
+            ) from error
+        return None
+    return file
 
 
 def _with_beats(contents: Iterable[Content], beat: Beat) -> Iterator[Content]:

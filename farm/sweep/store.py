@@ -27,7 +27,7 @@ from farm.sweep import layout
 from farm.sweep.errors import SweepError
 from farm.sweep.journal import NO_WORKER, Journal, Row, Status, Worker
 from farm.sweep.known import Known
-from farm.sweep.lock import Lock
+from farm.sweep.lock import Lock, machine
 from farm.sweep.plan import Plan
 from farm.sweep.recover import (
     HDF5_ERRORS,
@@ -262,5 +262,6 @@ def lock_of(path: Path) -> Path:
 def _open_to_write(path: Path) -> h5py.File:
     file = open_file(path, "r+")
     file.attrs["state"] = RUNNING
+    file.attrs["machine"] = machine()  # if it still runs, what was written is there
     file.flush()
     return file

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,15 @@ def test_of_many_that_take_over_one_wins(path: Path) -> None:
     for taker in takers:
         taker.join(20)
     assert won.value == 1
+
+
+def test_a_lock_that_another_puts_aside_while_it_settles_is_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two took the same stale lock over; the later one's stands when both have looked."""
+    end(hold(path))
+    other = json.dumps({"token": "other", "host": "node7", "pid": 4711})
+    monkeypatch.setattr(time, "sleep", lambda _: path.write_text(other))
+    with pytest.raises(SweepBusy, match="process 4711 on node7, which was quicker"):
+        Lock(path)
+    assert path.read_text() == other

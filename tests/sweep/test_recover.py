@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
 import subprocess
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from farm.sweep import recover as recover_module
 from farm.sweep.errors import SweepError
-from farm.sweep.journal import NO_WORKER, Journal, Status, Worker, read_journal
+from farm.sweep.journal import NO_WORKER, Journal, Row, Status, Worker, read_journal
 from farm.sweep.recover import (
     check_space,
     journal_of,
@@ -129,6 +131,7 @@ def test_a_torn_journal_keeps_its_whole_records(
 ) -> None:
     path = tmp_path_factory.mktemp("recover") / "s.h5"
     killed(path)
+    of_another_boot(path)
     journal = journal_of(path)
     records = list(read_journal(journal))
     size = int(records[0].end + cut * (records[-1].end - records[0].end))
@@ -136,6 +139,126 @@ def test_a_torn_journal_keeps_its_whole_records(
     # Workers take a record too; outcomes follow in the order of POINTS.
     whole = sum(record.end <= size for record in records[2:])
     check(path, without=tuple(POINTS[whole:]))
+
+
+def of_another_boot(path: Path) -> None:
+    """Have the file say that its machine died meanwhile, and perhaps with it what was written."""
+    with h5py.File(path, "r+") as file:
+        file.attrs["machine"] = "another boot"
+
+
+def flip_a_bit(journal: Path, record: int) -> None:
+    """Damage the body of one record."""
+    ends = [found.end for found in read_journal(journal)]
+    data = bytearray(journal.read_bytes())
+    data[(ends[record - 1] + ends[record]) // 2] ^= 4
+    journal.write_bytes(data)
+
+
+@pytest.mark.parametrize("record", range(1, 8))
+def test_a_flipped_bit_in_the_journal_costs_nothing_while_the_machine_lives(
+    path: Path, record: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = journal_of(path)
+    flip_a_bit(journal, record)
+    damaged = journal.read_bytes()
+    check(path)
+    assert "is damaged from byte" in caplog.text
+    assert "kept as s.h5.journal.broken" in caplog.text
+    assert "and what the file holds are taken" in caplog.text
+    assert journal.with_name("s.h5.journal.broken").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("record", range(2, 8))
+def test_a_flipped_bit_costs_one_record_where_the_file_may_be_torn(path: Path, record: int) -> None:
+    flip_a_bit(journal_of(path), record)
+    of_another_boot(path)
+    check(path, without=(POINTS[record - 2],))
+    assert journal_of(path).with_name("s.h5.journal.broken").exists()
+
+
+def test_a_flipped_bit_costs_one_record_where_the_file_is_gone(path: Path) -> None:
+    flip_a_bit(journal_of(path), 3)
+    path.unlink()
+    check(path, without=(POINTS[1],))
+
+
+def test_several_damages_and_one_in_a_length_cost_their_records_only(path: Path) -> None:
+    journal = journal_of(path)
+    ends = [found.end for found in read_journal(journal)]
+    data = bytearray(journal.read_bytes())
+    data[ends[2] + 1] ^= 1  # the length of the next record
+    data[ends[5] + 5] ^= 1  # a checksum
+    journal.write_bytes(data)
+    of_another_boot(path)
+    check(path, without=(POINTS[1], POINTS[4]))
+
+
+def test_a_damaged_plan_is_taken_from_the_file(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = journal_of(path)
+    data = bytearray(journal.read_bytes())
+    data[60] ^= 1
+    journal.write_bytes(data)
+    of_another_boot(path)
+    check(path)
+    assert "is damaged at its beginning" in caplog.text
+
+
+def test_a_cut_journal_costs_nothing_while_the_machine_lives(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = list(read_journal(journal_of(path)))
+    os.truncate(journal_of(path), records[3].end)
+    check(path)
+    assert f"lacks the last {len(records) - 4} records that the file has" in caplog.text
+
+
+def test_a_file_of_another_sweep_is_not_believed_for_a_damaged_journal(
+    path: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.h5"
+    killed(other)
+    with h5py.File(other, "r+") as file:
+        plan = json.loads(file["provenance"].attrs["plan"]) | {"run_id": "another"}
+        file["provenance"].attrs["plan"] = json.dumps(plan)
+        file.attrs["run_id"] = "another"
+    shutil.copy(other, path)
+    flip_a_bit(journal_of(path), 3)
+    with pytest.raises(SweepError, match="holds sweep another, its journal"):
+        Store.resume(path)
+    records = list(read_journal(journal_of(path)))
+    assert {r.content.point for r in records if isinstance(r.content, Row)} == (
+        {*POINTS} - {POINTS[1]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "Can't write data"), "make room and resume"),
+        (OSError(errno.EDQUOT, "Can't write data"), "make room and resume"),
+        (RuntimeError("Can't flush (error message = 'No space left on device')"), "make room"),
+        (OSError(errno.EIO, "Input/output error"), "cannot be opened"),
+        (PermissionError(errno.EACCES, "Permission denied"), "cannot be opened"),
+    ],
+)
+def test_a_full_disk_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    before = path.read_bytes()
+
+    def failing(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recover_module, "_replay", failing)
+        with pytest.raises(SweepError, match=said):
+            Store.resume(path)
+    assert path.read_bytes() == before
+    assert not path.with_name("s.h5.broken").exists()
+    check(path)
 
 
 def test_without_a_journal_the_file_is_believed(

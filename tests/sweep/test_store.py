@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -360,3 +361,33 @@ def test_a_compressed_sweep_is_compressed_when_it_is_complete(path: Path) -> Non
         assert file["out_0"].compression == "gzip"
         assert file["out_0"][5].tolist() == values_of(plan, 5)[:4].tolist()
         assert int(np.count_nonzero(file["status"][:] == Status.DONE)) == 1716
+
+
+def test_the_file_never_holds_what_the_journal_may_lose(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a machine dies, what was synchronised is left of the journal: nothing less may be
+    there than in the file, or rows in the file would be of no journal."""
+    monkeypatch.setattr(store_module, "BATCH_S", 0.0)
+    store = Store.create(path, PLAN)
+    journal = os.stat(journal_of(path)).st_ino
+    safe: list[int] = [0]
+    fsync, write_values = os.fsync, layout.write_values
+
+    def watched(fd: int) -> None:
+        fsync(fd)
+        if os.fstat(fd).st_ino == journal:
+            safe[0] = os.fstat(fd).st_size
+
+    def checked(*arguments: Any) -> None:
+        assert safe[0] == journal_of(path).stat().st_size
+        write_values(*arguments)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(layout, "write_values", checked)
+    for point in range(3):
+        store.add(done(PLAN, point))
+        store.commit()
+    store.add(done(PLAN, 3))
+    store.close("interrupted", {})
+    assert safe[0] == journal_of(path).stat().st_size
