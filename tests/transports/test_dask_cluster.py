@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import distributed
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 from farm.call import NO_HINTS, Call, Operation, Result, canonical_config
 from farm.errors import InvalidOutput, ModelFailed, WorkerLost
-from farm.transports.dask_cluster import one_line
+from farm.transports.dask_cluster import Membership, one_line
 from tests.dask_cluster import (
     LIMIT_S,
     MODELS,
@@ -124,35 +126,56 @@ async def test_what_must_not_run_twice_does_not(cluster: Cluster, tmp_path: Path
         assert (await dispatcher.submit(call)).outputs[0].tolist() == [1.0]
 
 
-def queues(cluster: Cluster) -> list[str]:
-    """The names of the permits that Dask's scheduler has."""
+def permits(cluster: Cluster) -> dict[str, int]:
+    """How many entries each queue of Dask's scheduler has."""
     with distributed.Client(cluster.address, set_as_default=False) as client:
-        names: list[str] = client.run_on_scheduler(
-            lambda dask_scheduler: list(dask_scheduler.extensions["queues"].queues)
+        found: dict[str, int] = client.run_on_scheduler(
+            lambda dask_scheduler: {
+                name: queue.qsize()
+                for name, queue in dask_scheduler.extensions["queues"].queues.items()
+            }
         )
-        return names
+        return found
 
 
+@pytest.mark.parametrize("cancelled", [True, False])
 @on_loop
 async def test_what_must_not_run_twice_is_handed_back_if_nobody_has_begun_it(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path, cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two calls given to one thread, the one that waits there has its permit withdrawn."""
+    """Of two calls given to one thread, the one that waits there has its permit withdrawn.
+
+    cancelled: its Dask task is, too. If that fails, the task begins and finds no permit.
+    """
     cluster.add_worker()
     async with joined(cluster, slots=2) as dispatcher:
         config = canonical_config({"folder": str(tmp_path)})
         call = Call("Once", Operation.EVALUATE, (np.array([1.0]),), config)
         both = [asyncio.create_task(dispatcher.submit(call)) for _ in range(2)]
         await until(lambda: len(cluster.tasks()) == 2 and runs(tmp_path), LIMIT_S)
+        if not cancelled:
+            monkeypatch.setattr(Membership, "_not_begun", _withdrawn_only)
         dispatcher._transports[0].stop_workers()
-        await until(lambda: in_flight(dispatcher) == 1, LIMIT_S)
+        if cancelled:
+            await until(lambda: in_flight(dispatcher) == 1, LIMIT_S)
+        else:
+            await until(lambda: sum(permits(cluster).values()) == 0, LIMIT_S)
         (tmp_path / "go").touch()
         done, waiting = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         assert [task.result().outputs[0].tolist() for task in done] == [[1.0]]
         assert len(waiting) == 1
+        await until(lambda: in_flight(dispatcher) == 0, LIMIT_S)
+        assert not any(task.done() for task in waiting), "it goes back to its queue"
         waiting.pop().cancel()
     assert len(runs(tmp_path)) == 1
-    assert queues(cluster) == []
+    assert permits(cluster) == {}
+
+
+async def _withdrawn_only(member: Membership, flights: Sequence[Any]) -> list[Any]:
+    """Take the permits, and then fail."""
+    for flight in flights:
+        await member._withdraw(flight)
+    raise OSError("no route")
 
 
 @on_loop
@@ -171,7 +194,7 @@ async def test_an_answer_that_dies_with_its_holder_is_not_found_by_running_again
         with pytest.raises(WorkerLost, match="'Once' is not repeatable"):
             await asyncio.wait_for(outcome, LIMIT_S)
     assert len(runs(tmp_path)) == 1
-    assert queues(cluster) == []
+    assert permits(cluster) == {}
 
 
 @on_loop
