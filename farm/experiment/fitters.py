@@ -22,7 +22,7 @@ from farm.experiment.fitter import LENGTH, message, outcome
 from farm.experiment.perform import needs_surrogate
 from farm.experiment.work import Answered, Generated, Work
 from farm.provision.child import in_words, python
-from farm.worker.lifeline import Lifeline
+from farm.worker.lifeline import TiedProcess
 
 logger = logging.getLogger(__name__)
 
@@ -42,33 +42,24 @@ class Died(Exception):
     """The process ended in the middle of its work; says how."""
 
 
-class Fitter:
+class Fitter(TiedProcess):
     """One process of `farm.experiment.fitter`; started when made."""
 
     def __init__(self, *, warm: bool = False) -> None:
         """warm: load what surrogates need before there is work."""
         self.busy = False
         self.ends: asyncio.TimerHandle | None = None
-        self._lifeline = Lifeline()
-        words = [self._lifeline.read_end, *(["warm"] if warm else [])]
-        try:
-            self._process = subprocess.Popen(
-                [*python("farm.experiment.fitter"), *map(str, words)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, **ONE_THREAD},
-                process_group=0,
-                pass_fds=(self._lifeline.read_end,),
-            )
-        except BaseException:
-            self._lifeline.cut()
-            raise
-        self.pid = self._process.pid
-        self._lifeline.tie(self.pid)
+        more = ["warm"] if warm else []
+        super().__init__(
+            lambda lifeline: [*python("farm.experiment.fitter"), str(lifeline), *more],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **ONE_THREAD},
+        )
 
     def perform(self, work: Work) -> Generated | Answered | FarmError:
         """What comes of work; blocks. Raises Died."""
-        requests, answers = self._process.stdin, self._process.stdout
+        requests, answers = self.process.stdin, self.process.stdout
         assert requests is not None
         assert answers is not None
         try:
@@ -85,31 +76,19 @@ class Fitter:
                 return result
         raise Died(self._end())
 
-    def lives(self) -> bool:
-        """Whether it could work."""
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """End it now; a `perform` in another thread raises Died."""
-        if self.lives():  # else its number may be another's
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-
     def close(self) -> None:
         """End it and let go of what is held for it, while no thread is in `perform`."""
         if self.ends is not None:
             self.ends.cancel()
-        self.kill()
-        self._process.wait()
-        self._lifeline.cut()
-        for pipe in (self._process.stdin, self._process.stdout):
+        super().close()
+        for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(BrokenPipeError):
                 assert pipe is not None
                 pipe.close()
 
     def _end(self) -> str:
         """Why it has ended, in words."""
-        code = self._process.wait()
+        code = self.process.wait()
         return in_words(code, out_of_memory=code == -signal.SIGKILL)
 
 

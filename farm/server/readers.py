@@ -11,7 +11,6 @@ in memory and time. One whose job ends it is replaced; the job is tried once mor
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -29,7 +28,7 @@ from farm.provision.child import in_words, python
 from farm.server.body import HeldBody
 from farm.server.door import Refused, TakeBack
 from farm.server.memory_file import file_of, frames_in
-from farm.worker.lifeline import Lifeline
+from farm.worker.lifeline import TiedProcess
 
 logger = logging.getLogger(__name__)
 
@@ -130,30 +129,29 @@ class _Job:
         return values.encode((*where, *about, self.arguments), body)
 
 
-class Reader:
+class Reader(TiedProcess):
     """One process of `farm.server.reader`; started when made, by any thread."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.ends: asyncio.TimerHandle | None = None
-        self._lifeline = Lifeline()
         self._line, its_line = socket.socketpair()
+        its = its_line.fileno()
+
+        def command(lifeline: int) -> list[str]:
+            return [*python("farm.server.reader"), *map(str, (lifeline, its, memory_bytes))]
+
         try:
-            words = [self._lifeline.read_end, its_line.fileno(), memory_bytes]
-            self._process = subprocess.Popen(
-                [*python("farm.server.reader"), *map(str, words)],
+            super().__init__(
+                command,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **ONE_THREAD},
-                process_group=0,
-                pass_fds=(self._lifeline.read_end, its_line.fileno()),
+                pass_fds=(its,),
             )
         except BaseException:
-            self._lifeline.cut()
             self._line.close()
             raise
         finally:
             its_line.close()
-        self.pid = self._process.pid
-        self._lifeline.tie(self.pid)
 
     def perform(self, frames: list[Buffer], body: HeldBody | None, limit_s: float) -> list[Buffer]:
         """The frames of what comes of a job; blocks. Raises Died, TooSlow."""
@@ -177,28 +175,16 @@ class Reader:
         finally:
             os.close(answers[0])
 
-    def lives(self) -> bool:
-        """Whether it could do a job."""
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """End it now; a `perform` in another thread raises Died."""
-        if self.lives():  # else its number may be another's
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-
     def close(self) -> None:
         """End it and let go of what is held for it, while no thread is in `perform`."""
         if self.ends is not None:
             self.ends.cancel()
-        self.kill()
-        self._process.wait()
-        self._lifeline.cut()
+        super().close()
         self._line.close()
 
     def _end(self) -> str:
         """Why it has ended, in words."""
-        code = self._process.wait()
+        code = self.process.wait()
         return in_words(code, out_of_memory=code == -signal.SIGKILL)
 
 

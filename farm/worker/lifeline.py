@@ -7,7 +7,10 @@ import fcntl
 import os
 import select
 import signal
+import subprocess
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class Lifeline:
@@ -47,6 +50,44 @@ class Lifeline:
         if self.read_end >= 0:
             os.close(self.read_end)
             self.read_end = -1
+
+
+class TiedProcess:
+    """A process in a group of its own that ends with this one, however this one ends."""
+
+    def __init__(
+        self, command: Callable[[int], Sequence[str]], *, pass_fds: Sequence[int] = (), **popen: Any
+    ) -> None:
+        """Start it. command: its words, given the read end of its lifeline; popen: as `Popen`."""
+        self._lifeline = Lifeline()
+        try:
+            self.process = subprocess.Popen(
+                command(self._lifeline.read_end),
+                process_group=0,
+                pass_fds=(self._lifeline.read_end, *pass_fds),
+                **popen,
+            )
+        except BaseException:
+            self._lifeline.cut()
+            raise
+        self.pid = self.process.pid
+        self._lifeline.tie(self.pid)
+
+    def lives(self) -> bool:
+        """Whether it could work."""
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it and what it has started, now."""
+        if self.lives():  # else its number may be another's
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it and let go of what is held for it."""
+        self.kill()
+        self.process.wait()
+        self._lifeline.cut()
 
 
 def end_with(read_end: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farm.worker.lifeline import Lifeline
+from farm.worker.lifeline import Lifeline, TiedProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's part is Linux's")
 
@@ -24,7 +24,7 @@ HAS_A_CHILD = (
 )
 HOLDER = """
 import signal, subprocess, sys
-from farm.worker.lifeline import Lifeline
+from farm.worker.lifeline import Lifeline, TiedProcess
 line = Lifeline()
 child = subprocess.Popen(
     [sys.executable, "-c", "import time; time.sleep(100)"],
@@ -105,4 +105,30 @@ def test_no_descriptor_is_left() -> None:
     before = len(os.listdir("/proc/self/fd"))
     line = Lifeline()
     line.cut()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_tied_process_ends_when_it_is_told_or_let_go() -> None:
+    def command(lifeline: int) -> list[str]:
+        return [sys.executable, "-c", "import sys; sys.stdin.read()"]
+
+    told = TiedProcess(command, stdin=subprocess.PIPE)
+    assert told.lives()
+    told.kill()
+    assert told.process.wait() == -signal.SIGKILL
+    told.kill()
+    assert not told.lives()
+    left = TiedProcess(command, stdin=subprocess.PIPE)
+    left.close()
+    assert left.process.returncode == -signal.SIGKILL
+    for process in (told.process, left.process):
+        assert process.stdin is not None
+        process.stdin.close()
+    told.close()
+
+
+def test_a_tied_process_that_cannot_start_leaves_nothing() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        TiedProcess(lambda lifeline: ["/no/such/program"])
     assert len(os.listdir("/proc/self/fd")) == before
