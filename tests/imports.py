@@ -46,11 +46,16 @@ PURE = (
 
 OF_AN_EXTRA = {
     "farm/experiment/models": frozenset({"botorch", "gpytorch", "threadpoolctl", "torch"}),
-    "farm/transports/zmq": frozenset({"zmq"}),
-    "farm/transports/keys": frozenset({"zmq"}),
+    **dict.fromkeys(
+        (
+            *("farm/transports/zmq", "farm/transports/zmq_line", "farm/transports/zmq_socket"),
+            *("farm/transports/keys", "farm/worker/group", "farm/provision/rank"),
+        ),
+        frozenset({"zmq"}),
+    ),
 }
-"""Modules whose paths begin so are made with an extra alone, or with what most processes need not
-load, and may import it at their top; others import such a module in functions only."""
+"""Modules and folders that are made with an extra alone, or with what most processes need not load,
+and may import it at their top; others import them in functions only."""
 
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "signal", "subprocess", "threading", "time"),
@@ -68,8 +73,8 @@ DISTRIBUTIONS = {
 """The distribution that brings an import name, where the two differ."""
 
 
-SLOW_TO_IMPORT = {"scipy"}
-"""Dependencies that take half a second to import: a function that needs one may do so."""
+SLOW_TO_IMPORT = {"scipy", "zmq"}
+"""Dependencies that are slow to import or needed by few processes: in functions only."""
 
 
 class Import(NamedTuple):
@@ -134,8 +139,9 @@ def violations(
 
 def _extras_of(path: str) -> frozenset[str]:
     """The extras that a file, or a module, is made with."""
-    owned = (extras for folder, extras in OF_AN_EXTRA.items() if path.startswith(folder))
-    return next(owned, frozenset())
+    path = path.removesuffix(".py")
+    found = (extras for part, extras in OF_AN_EXTRA.items() if f"{path}/".startswith(f"{part}/"))
+    return next(found, frozenset())
 
 
 def _inner_problem(part: str, target: list[str], in_function: bool, extras: frozenset[str]) -> str:

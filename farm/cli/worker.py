@@ -12,7 +12,6 @@ from farm.provision.allocation import end_time
 from farm.provision.devices import cpus_here, devices
 from farm.provision.group import launch_of
 from farm.provision.local import Workers, WorkerSettings, WorkersFailed
-from farm.provision.rank import serve_rank
 from farm.transports.connection import workers_file
 from farm.worker.mpi import told_size
 
@@ -96,6 +95,8 @@ def worker(
                 "-n, --cpus, --gpus and --logs are for processes that farm starts; under srun or "
                 "mpiexec give these to the launcher, or have farm use one by --mpi-launch"
             )
+        from farm.provision.rank import serve_rank
+
         return serve_rank(models, file, ranks=mpi, time_limit_s=time_limit_s)
     if gpus is not None and mpi is not None:
         raise click.UsageError("--gpus is for single processes; ranks get theirs by --mpi-launch")

@@ -1,0 +1,92 @@
+"""Attacks over the unix socket of the run folder, by processes of the farm's own user."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from farm.call import Call, Operation
+from farm.protocols import wire
+from farm.protocols.wire import Buffer, Kind
+from farm.transports.connection import read_connection
+from farm.transports.dial import DialedLine, dial
+from farm.transports.identity import CLIENT_PREFIX
+from hostile_target import Target
+
+MB = 1_000_000
+LARGE = np.ones(64 * MB // 8)
+PROBES = 1000
+LINES = 200
+
+
+def dialed(target: Target) -> DialedLine:
+    """A line as a client of its own."""
+    name = CLIENT_PREFIX.decode() + secrets.token_hex(8)
+    return dial(read_connection(target.connection_file), name)
+
+
+def echo(number: int, array: np.ndarray) -> Sequence[Buffer]:
+    """The message that asks for the array back."""
+    return wire.encode_calls([(number, Call("echo", Operation.EVALUATE, (array,)))])
+
+
+def large_messages(target: Target) -> None:
+    """64 MB there and back, one after the other."""
+    line = dialed(target)
+    end = time.monotonic() + target.seconds
+    while time.monotonic() < end:
+        line.send([*echo(1, LARGE)])
+        line.flush(target.seconds)
+        while time.monotonic() < end:
+            frames = line.receive()
+            if frames is not None and wire.decode(frames).kind is Kind.ANSWERS:
+                break
+    line.close()
+
+
+def answers_unread(target: Target) -> None:
+    """Ask for 64 MB again and again, and read nothing."""
+    line = dialed(target)
+    end = time.monotonic() + target.seconds
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        line.send([*echo(number, LARGE)])
+        line.flush(0.2)
+    line.close()
+
+
+def small_talk(target: Target) -> None:
+    """Messages of some bytes, as many as go through."""
+    line = dialed(target)
+    probe = wire.encode(Kind.PROBE)
+    end = time.monotonic() + target.seconds
+    while time.monotonic() < end:
+        for _ in range(PROBES):
+            line.send(probe)
+        line.flush(1.0)
+        while line.receive() is not None:
+            pass
+    line.close()
+
+
+def many_lines(target: Target) -> None:
+    """Connections that say who they are, half a message, and nothing more; then go."""
+    end = time.monotonic() + target.seconds
+    while time.monotonic() < end:
+        lines = [dialed(target) for _ in range(LINES)]
+        for line in lines:
+            line.send([b"\1" * 1000])
+        for line in lines:
+            line.close()
+
+
+CASES: dict[str, Callable[[Target], None]] = {
+    "64 MB there and back": large_messages,
+    "64 MB answers that nobody reads": answers_unread,
+    "small messages without end": small_talk,
+    "200 connections at a time": many_lines,
+}
