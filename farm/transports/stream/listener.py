@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
@@ -39,7 +40,8 @@ FULL_BYTES = 64 * 1024**2
 FEW_CALLS = 2
 """While no more calls than this are open, messages are read at once: none will join them."""
 
-ACCEPTED_PER_TURN = 64
+PEERS_PER_TURN = 32
+"""Peers accepted, and peers read from, before the rest of the program gets its turn."""
 
 LAST_WORDS_S = 0.5
 """How long peers may take at the end to read what was sent to them."""
@@ -103,6 +105,7 @@ class UnixListener:
         self._lines: set[_Peer] = set()
         self._ready: dict[_Peer, None] = {}
         self._look_is_due = False
+        self._turn, self._reads = 0.0, 0
         self._accept_again: asyncio.TimerHandle | None = None
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
@@ -135,7 +138,7 @@ class UnixListener:
         self._loop.add_reader(self._place.socket.fileno(), self._accept)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_PER_TURN):
+        for _ in range(PEERS_PER_TURN):
             try:
                 accepted, _ = self._place.socket.accept()
             except (BlockingIOError, ConnectionError):
@@ -165,9 +168,13 @@ class UnixListener:
     # Reading
 
     def _readable(self, peer: _Peer) -> None:
-        if self._dispatcher.calls_open() <= FEW_CALLS:
-            self._read((peer,))
-            return
+        if not self._ready and self._dispatcher.calls_open() <= FEW_CALLS:
+            turn = self._loop.time()  # uvloop looks at the clock once a turn
+            self._reads = self._reads + 1 if turn == self._turn else 1
+            self._turn = turn
+            if self._reads <= PEERS_PER_TURN:
+                self._read((peer,))
+                return
         # While calls come in by other ways it pays to let messages gather.
         self._later(peer)
 
@@ -185,7 +192,11 @@ class UnixListener:
         if not self._lull.is_now():
             self._look_soon()
             return
-        peers, self._ready = tuple(self._ready), {}
+        peers = tuple(itertools.islice(self._ready, PEERS_PER_TURN))
+        for peer in peers:
+            del self._ready[peer]
+        if self._ready:
+            self._look_soon()
         if peers:
             self._read(peers)
 

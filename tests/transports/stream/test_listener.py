@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,41 @@ async def test_one_talkative_peer_does_not_hold_up_the_loop(
         for _ in range(101):
             await client.hear(Kind.WELCOME)
         assert max(turns) == 3
+        waiting = farm.submit()
+        worker.answer((await task_of(worker), result()))
+        await waiting
+
+
+@on_uvloop
+async def test_many_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PEERS_PER_TURN", 3)
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        clients = [farm.peer(f"client:{number}") for number in range(40)]
+        loop = asyncio.get_running_loop()
+        turn, ticking = 0, loop.call_soon(lambda: None)
+        reads: Counter[int] = Counter()
+        read = unix(farm)._read_some
+
+        def next_turn() -> None:
+            nonlocal turn, ticking
+            turn += 1
+            ticking = loop.call_soon(next_turn)
+
+        ticking = loop.call_soon(next_turn)
+
+        def counted(peers: Any) -> None:
+            reads[turn] += len(peers)
+            assert len(peers) <= 3
+            read(peers)
+
+        unix(farm)._read_some = counted  # type: ignore[method-assign]  # counts
+        for client in clients:
+            client.say(Kind.PROBE)
+        for client in clients:
+            await client.hear(Kind.WELCOME)
+        ticking.cancel()
+        assert max(reads.values()) <= 6  # some at once, and the next three of those that wait
         waiting = farm.submit()
         worker.answer((await task_of(worker), result()))
         await waiting
