@@ -97,8 +97,9 @@ def charge_run(task: Task, worker: Worker, result: Result, now: float) -> None:
         times.add(run_time_s)
     elif not lot.timed:  # the calls of a batch all tell of one run
         lot.timed = True
-        rows = task.rows if task.queue.max_batch == 1 else 1  # evaluated one by one
-        times.add(run_time_s if rows == 1 else run_time_s / max(1, result.rows_done(rows)))
+        if task.rows > 1 and task.queue.max_batch == 1:  # evaluated one by one
+            run_time_s /= max(1, result.rows_done(task.rows))
+        times.add(run_time_s)
 
 
 def charge_estimate(task: Task) -> None:
