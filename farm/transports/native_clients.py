@@ -78,7 +78,8 @@ class ClientDoor:
         if message.kind is Kind.LEAVE:
             return self._gone(client)
         if message.kind is not Kind.PROBE:
-            raise InvalidRequest(f"a client does not send {message.kind.name}")
+            hint = "; workers connect with workers.json" if message.kind is Kind.JOIN else ""
+            raise InvalidRequest(f"a client does not send {message.kind.name}{hint}")
         line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         return iter(())
 

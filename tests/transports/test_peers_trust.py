@@ -74,6 +74,8 @@ async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> No
                 if said.kind is Kind.WELCOME:  # to whoever is new
                     said = await client.hear(Kind.REFUSED)
                 assert "a client does not send" in said.data
+                is_join = wire.decode(frames).kind is Kind.JOIN
+                assert said.data.endswith("with workers.json") == is_join
             client.say(Kind.LEAVE)
         worker.answer((task_id, Result((np.array([8.0]),))))
         assert value(await waiting) == 8.0
