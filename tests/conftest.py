@@ -17,6 +17,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from tests.patience import scaled
 from tests.running_farm import Farm
 
 settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ)
@@ -26,6 +27,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# For tests that say no time of their own; `--timeout` has precedence.
+os.environ.setdefault("PYTEST_TIMEOUT", str(scaled(60.0)))
 
 STATE = tempfile.TemporaryDirectory(prefix="farm-state-")
 os.environ["XDG_STATE_HOME"] = STATE.name

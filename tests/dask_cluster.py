@@ -19,8 +19,9 @@ from farm.call import Call, Operation, Result, canonical_config
 from farm.dispatcher import Dispatcher
 from farm.transports.dask import DaskTransport
 from tests.loops import wait_until
+from tests.patience import scaled
 
-LIMIT_S = 30.0
+LIMIT_S = scaled(30.0)
 
 MODELS = """
 import os, pathlib, threading, time

@@ -22,9 +22,10 @@ from farm.server.app import create_app
 from farm.server.http import HttpServer
 from farm.settings import Settings
 from farm.transports.local import LocalTransport
+from tests.patience import scaled
 
 T = TypeVar("T")
-WAIT_S = 20.0
+WAIT_S = scaled(20.0)
 
 
 @dataclass

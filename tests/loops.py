@@ -10,9 +10,11 @@ from typing import Any, ParamSpec
 
 import uvloop
 
+from tests.patience import scaled
+
 P = ParamSpec("P")
 
-LIMIT_S = 20.0
+LIMIT_S = scaled(20.0)
 """How long a test waits for what should come at once; only a failing test waits so long."""
 
 

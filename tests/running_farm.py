@@ -20,8 +20,9 @@ from farm.transports.keys import Keys
 from farm.transports.peers import Listener, Peers
 from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq import ZmqListener
+from tests.patience import scaled
 
-LIMIT_S = 20.0
+LIMIT_S = scaled(20.0)
 """For what takes a second or two on an idle machine."""
 
 

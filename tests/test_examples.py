@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.experiment_server import serving_experiments
+from tests.patience import scaled
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = [
@@ -24,7 +25,7 @@ SCRIPTS = [
     "surrogate/surrogate.py",
     "sweep_xarray/analyse.py",
 ]
-LIMIT_S = 55
+LIMIT_S = scaled(55)
 
 
 LONG = {

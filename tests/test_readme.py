@@ -14,12 +14,14 @@ from pathlib import Path
 import h5py
 import pytest
 
+from tests.patience import scaled
+
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 MODEL, UMBRIDGE, CLIENT = (text for language, text in BLOCKS if language == "python")
 SERVE, SWEEP, EXPERIMENT = (text for language, text in BLOCKS if language == "sh")
 (CONFIG,) = (text for language, text in BLOCKS if language == "ini")
-LIMIT_S = 50
+LIMIT_S = scaled(50)
 TIP = 500.0 * 2.0**4 / (8 * 210e9 * 0.1 * 0.02**3 / 12)
 
 

@@ -16,9 +16,10 @@ from farm.client.flow import SEND_AT_ONCE, Flow
 from farm.errors import FarmError, InvalidInput, ModelFailed, Overloaded
 from farm.transports.line import Outcome
 from tests.lines import HandLine, cube_calls
+from tests.patience import scaled
 
 HINTS = Hints("me")
-LIMIT_S = 10.0
+LIMIT_S = scaled(10.0)
 
 
 def value(outcome: Outcome) -> float:

@@ -14,6 +14,7 @@ import urllib3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.patience import scaled
 from tests.serving import Served, serving
 
 MODEL = """
@@ -23,7 +24,7 @@ import farm
 def twice(x):
     return 2 * x
 """
-WAIT_S = 20.0
+WAIT_S = scaled(20.0)
 FEW_BYTES = 64 << 20
 """What a process may take more after thousands of requests of some hundred bytes."""
 

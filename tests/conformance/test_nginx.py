@@ -24,11 +24,12 @@ import urllib3
 import farm
 from farm.server.farm import Farm, running
 from farm.settings import Settings
+from tests.patience import scaled
 
 pytestmark = pytest.mark.root
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
-LIMIT_S = 30.0
+LIMIT_S = scaled(30.0)
 WIDE = 300_000
 """Numbers of an input that is a body of more than nginx takes unless told otherwise."""
 

@@ -21,9 +21,10 @@ from tritonclient.utils import InferenceServerException
 
 from farm.protocols.kserve_tensors import DATATYPES
 from tests.loops import on_loop
+from tests.patience import scaled
 from tests.serving import serving
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 
 MODELS = f"""
 import time

@@ -29,12 +29,13 @@ import farm
 from farm.protocols.umbridge import Endpoint
 from tests import umbridge_models
 from tests.front_door import front_door, read_answer
+from tests.patience import scaled
 from tests.serving import serving
 from tests.umbridge_models import Smooth
 
 A, B = [0.1, 0.2, 0.3], [4.0, 5.0]
 POINT = [A, B]
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 
 
 @pytest.fixture(scope="module")

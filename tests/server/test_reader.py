@@ -14,8 +14,9 @@ import pytest
 
 from farm.protocols import values
 from farm.server.memory_file import file_of, frames_in
+from tests.patience import scaled
 
-WAIT_S = 30.0
+WAIT_S = scaled(30.0)
 MEMORY = 2 << 30
 
 

@@ -23,11 +23,12 @@ from farm.protocols.umbridge import decode_request
 from farm.server.body import HeldBody
 from farm.server.door import Refused
 from farm.server.readers import Mistake, Readers, Reads, ReadsHere
+from tests.patience import scaled
 from tests.server import reader_jobs
 
 INFO = ModelInfo("echo", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),))
 MODELS = {"echo": INFO}
-WAIT_S = 30.0
+WAIT_S = scaled(30.0)
 
 
 def held(data: bytes, encoding: bytes = b"", limit: int = 1 << 30) -> HeldBody:

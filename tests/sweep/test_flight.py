@@ -23,6 +23,7 @@ from farm.errors import (
 )
 from farm.sweep.flight import Flight, numbers_of, row_of, send
 from farm.sweep.journal import Status
+from tests.patience import scaled
 from tests.sweep.samples import BEAM, plan_of
 
 
@@ -57,7 +58,7 @@ def test_a_point_goes_out_with_all_its_calls() -> None:
     assert flight.point == 3
     assert flight.futures == farm.futures
     assert len(flight.futures) == 3
-    assert abs(flight.given - time.time()) < 5
+    assert abs(flight.given - time.time()) < scaled(5)
 
 
 def test_a_point_that_is_not_taken_whole_is_taken_back() -> None:

@@ -39,9 +39,10 @@ from farm.sweep.recover import journal_of
 from farm.sweep.run import Rules, Run, Stop, pending_points
 from farm.sweep.store import COMPLETE, Store, lock_of
 from farm.sweep.threads import Threads
+from tests.patience import scaled
 from tests.sweep.samples import done, failed, plan_of
 
-LIMIT_S = 20.0
+LIMIT_S = scaled(20.0)
 
 
 class Beam(farm.Model):

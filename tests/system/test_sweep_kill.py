@@ -17,10 +17,11 @@ import xarray as xr
 from farm.call import Array
 from farm.sweep.journal import Row, Status, read_journal
 from farm.sweep.recover import journal_of
+from tests.patience import scaled
 from tests.system import sweep_writer
 from tests.system.sweep_writer import POINTS, evaluations, fails, outputs_of, write
 
-LIMIT_S = 60.0
+LIMIT_S = scaled(60.0)
 LATEST_KILL_S = 0.8
 """Covers the making of the files, the first batches, and resuming; it ends after several kills."""
 

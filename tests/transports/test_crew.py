@@ -9,8 +9,9 @@ import threading
 
 from farm.transports.crew import Crew
 from tests.loops import wait_until
+from tests.patience import scaled
 
-LIMIT_S = 10.0
+LIMIT_S = scaled(10.0)
 
 
 def names() -> list[str]:

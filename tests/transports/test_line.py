@@ -11,9 +11,10 @@ from farm.call import Hints, Result
 from farm.errors import InvalidOutput, ModelFailed
 from farm.transports.line import CallFuture, as_it_is, submit
 from tests.lines import HandLine, cube_calls
+from tests.patience import scaled
 
 HINTS = Hints("me", 3, 1.0)
-LIMIT_S = 10.0
+LIMIT_S = scaled(10.0)
 
 
 @pytest.fixture

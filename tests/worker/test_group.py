@@ -20,9 +20,10 @@ from farm.model import Config, Inputs, Model
 from farm.worker import group
 from farm.worker.group import GroupModel, Hub, Member, decode, encode
 from farm.worker.run import Runner
+from tests.patience import scaled
 
 Work = Callable[[int, str, str, Sequence[Any]], Any]
-LIMIT_S = 20.0
+LIMIT_S = scaled(20.0)
 
 
 class Ranks:

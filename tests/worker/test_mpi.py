@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from farm.worker.mpi import WorldError, launcher_path, told_size
+from tests.patience import scaled
 
-LIMIT_S = 30.0
+LIMIT_S = scaled(30.0)
 
 
 @pytest.mark.parametrize(
