@@ -34,7 +34,7 @@ BYTES_PER_TURN = 1024**2
 REST_BYTES = 64 * 1024**2
 """Bytes read from a worker that is lost; what the kernel holds of a dead process is far less."""
 
-FULL_BYTES = 64 * 1024**2
+FULL_BYTES = 8 * 1024**2
 """Bytes that wait for a peer to read them, above which it is given nothing more to do."""
 
 FEW_CALLS = 2
