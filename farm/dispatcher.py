@@ -239,16 +239,14 @@ class Dispatcher:
 
     def worker_joined(self, info: WorkerInfo, transport: Transport) -> None:
         """A worker is there; the same name again means that it started anew."""
-        worker = WorkerId(info.name)
-        now = time.monotonic()
+        worker, now = WorkerId(info.name), time.monotonic()
         ends_at = None if info.ends_at is None else info.ends_at - time.time() + now
         for model in info.models:
             self._know(model, worker)
         self._carrier[worker] = transport
         self._workers[worker] = info
-        self._scheduler.worker_joined(
-            worker, info.models, slots=info.slots, ends_at=ends_at, now=now
-        )
+        models, slots = info.models, info.slots
+        self._scheduler.worker_joined(worker, models, slots=slots, ends_at=ends_at, now=now)
         self._tell("joined", worker, ", ".join(m.name for m in info.models))
         self._act_soon()
 
@@ -283,6 +281,11 @@ class Dispatcher:
     def worker_resized(self, worker: WorkerId, slots: int) -> None:
         """A worker now offers this many slots."""
         self._scheduler.worker_resized(worker, slots)
+        self._act_soon()
+
+    def worker_full(self, worker: WorkerId, full: bool) -> None:
+        """Whether a worker has yet to read much of what it was sent: then it is sent no more."""
+        self._scheduler.worker_full(worker, full)
         self._act_soon()
 
     def finished(self, worker: WorkerId, answers: Iterable[tuple[TaskId, Outcome]]) -> None:
@@ -426,9 +429,8 @@ class Dispatcher:
     async def wait_for_workers(self, count: int, *, timeout_s: float) -> None:
         """Until `count` workers are there. Raises Unavailable after `timeout_s`."""
         if not await self._until(lambda: len(self._workers) >= count, timeout_s):
-            raise Unavailable(
-                f"{len(self._workers)} of {count} workers joined within {timeout_s:g} s"
-            )
+            there = len(self._workers)
+            raise Unavailable(f"{there} of {count} workers joined within {timeout_s:g} s")
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -466,8 +468,7 @@ class Dispatcher:
         self._changed.set()
 
     def _tell(self, event: str, worker: WorkerId, text: str) -> None:
-        level = logging.WARNING if event == "lost" else logging.INFO
-        log.log(level, "worker %s %s: %s", worker, event, text)
+        (log.warning if event == "lost" else log.info)("worker %s %s: %s", worker, event, text)
         self.note(event, worker, text)
         self._changed.set()
 
@@ -475,8 +476,7 @@ class Dispatcher:
 
     def note(self, event: str, subject: str, text: str) -> None:
         """Keep an event for `farm status`: what happened, to which worker or job, and why."""
-        at = time.time()
-        self._events.append({"time": at, "event": event, "worker": subject, "text": text})
+        self._events.append({"time": time.time(), "event": event, "worker": subject, "text": text})
 
     def add_part(self, name: str, give: Callable[[], object]) -> None:
         """Have `snapshot` say more: the JSON data that `give` returns, under this name."""

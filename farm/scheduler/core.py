@@ -22,7 +22,7 @@ from farm.scheduler.batching import batch_key, linger_after, lingers, take_batch
 from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
 from farm.scheduler.deadlines import Deadlines
 from farm.scheduler.invariants import check
-from farm.scheduler.losses import error_for_loss
+from farm.scheduler.losses import error_for_loss, may_be_guilty
 from farm.scheduler.placement import NO_END, Pool, depth_for, has_room, leave_room, worker_for
 from farm.scheduler.queues import Clients, ModelQueues, Queue
 from farm.scheduler.snapshot import snapshot
@@ -209,14 +209,7 @@ class Scheduler:
             for model in pool.queues:
                 model.pools.remove(pool)
         self._to_ask.pop(worker, None)
-        if drained:
-            guilty: set[TaskId] = set()
-        elif running is not None:
-            guilty = set(running)
-            if not time_limit:  # a question is answered beside what runs, and may be what killed
-                guilty |= {task.id for task in worker.held.values() if task.lot is None}
-        else:
-            guilty = {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
+        guilty = set() if drained else may_be_guilty(worker, running, time_limit=time_limit)
         for task in worker.held.values():
             unplace(task)
             # Not what ran alone: the answer to a run that has just ended is lost, too.
@@ -242,6 +235,18 @@ class Scheduler:
         worker.pool.moved(worker)
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
+
+    def worker_full(self, worker_id: WorkerId, full: bool) -> None:
+        """Whether a worker has yet to read so much that it is given nothing more until it has.
+
+        What it was sent stays there: to take it back and send it again would fill it again.
+        """
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        worker.full = full
+        worker.pool.moved(worker)
+        self._to_fill[worker.pool] = None
 
     def finished(
         self, worker_id: WorkerId, task_id: TaskId, outcome: Outcome, *, now: float
@@ -336,13 +341,8 @@ class Scheduler:
             if pool.recheck_at is not None and pool.recheck_at <= now:
                 pool.recheck_at = None
                 self._to_fill[pool] = None
-        out: list[Action] = []
-        if self._replies:
-            out += self._replies
-            self._replies = []
-        if self._ends:
-            out += self._ends
-            self._ends = []
+        out: list[Action] = [*self._replies, *self._ends]
+        self._replies, self._ends = [], []
         if self._to_fill:
             pools, self._to_fill = self._to_fill, {}
             if self._queued:

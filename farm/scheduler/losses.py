@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from farm.errors import FarmError, TimeLimitExceeded, WorkerLost
-from farm.scheduler.state import Task, WorkerId
+from farm.scheduler.state import Task, TaskId, Worker, WorkerId
+
+
+def may_be_guilty(
+    worker: Worker, running: Iterable[TaskId] | None, *, time_limit: bool
+) -> set[TaskId]:
+    """The tasks that a lost worker may have died of.
+
+    Those that it was running, if that is known, and the questions that it answers beside them,
+    unless it was killed for the time that it took; else those that were sent first.
+    """
+    if running is None:
+        return {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
+    guilty = set(running)
+    if not time_limit:
+        guilty |= {task.id for task in worker.held.values() if task.lot is None}
+    return guilty
 
 
 def error_for_loss(

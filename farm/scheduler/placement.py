@@ -109,7 +109,7 @@ class Pool:
         if behind != worker.behind:
             self.behind += behind - worker.behind
             worker.behind = behind
-        level = 0 if lots < slots else wanted_level(worker)
+        level = 0 if lots < slots and not worker.full else wanted_level(worker)
         if level != worker.level:
             self._take(worker)
             worker.level = level
@@ -169,10 +169,12 @@ class Pool:
 
 def wanted_level(worker: Worker) -> int:
     """Lots per slot; 0: a slot is free; FULL: it takes no more."""
-    if worker.lots < worker.slots:
-        return 0
     if not worker.slots:
         return ANY_LEVEL
+    if worker.full:
+        return FULL
+    if worker.lots < worker.slots:
+        return 0
     if worker.exclusive_lots:
         return FULL
     return min(worker.lots // worker.slots, FULL)

@@ -124,6 +124,7 @@ class Worker:
         "done",
         "ends_at",
         "exclusive_lots",
+        "full",
         "held",
         "id",
         "last_answer_at",
@@ -149,6 +150,7 @@ class Worker:
         self.held: dict[TaskId, Task] = {}
         self.lots = 0
         self.exclusive_lots = 0
+        self.full = False  # it has not read what it was sent, and is given nothing more
         # What its pool indexes it by: see `Pool.moved`.
         self.level = 0
         self.behind = 0

@@ -86,7 +86,7 @@ class Listener(Protocol):
 class _Peer:
     """A worker that has joined."""
 
-    __slots__ = ("checks", "ends_at", "full", "given_up", "heard", "life", "line", "out", "slots")
+    __slots__ = ("checks", "ends_at", "given_up", "heard", "life", "line", "out", "slots")
 
     def __init__(self, line: Line, life: str, info: WorkerInfo) -> None:
         self.line = line
@@ -99,11 +99,10 @@ class _Peer:
         self.heard = 0  # messages in which it answered calls or handed them back
         # While it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
-        self.full = False  # it does not read what is sent to it
 
     def offered(self) -> int:
         """The slots that it may be given now."""
-        return 0 if self.full or self.given_up is not None else self.slots
+        return 0 if self.given_up is not None else self.slots
 
     def settled(self, ids: Iterable[TaskId]) -> None:
         """The worker has answered these, or hands them back."""
@@ -364,9 +363,7 @@ class Peers:
     def is_full(self, line: Line, full: bool) -> None:
         """So much is queued for the peer that it is given nothing to do until it has read it."""
         if (known := self._worker_of(line)) is not None:
-            worker, peer = known
-            peer.full = full
-            self._dispatcher.worker_resized(worker, peer.offered())
+            self._dispatcher.worker_full(known[0], full)
 
     def _worker_of(self, line: Line) -> tuple[WorkerId, _Peer] | None:
         known = self._by_line.get(line.name)

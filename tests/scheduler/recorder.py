@@ -162,6 +162,9 @@ class Recorder:
     def resize(self, name: str, slots: int) -> None:
         self.scheduler.worker_resized(WorkerId(name), slots)
 
+    def fill(self, name: str, full: bool) -> None:
+        self.scheduler.worker_full(WorkerId(name), full)
+
     def finish(self, name: str, task: TaskId, outcome: FarmError | Result | float = 1.0) -> None:
         answer = result(outcome) if isinstance(outcome, float) else outcome
         self.scheduler.finished(WorkerId(name), task, answer, now=self.now)

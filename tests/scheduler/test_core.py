@@ -462,6 +462,22 @@ def test_draining_worker_hands_back_and_finishes(farm: Recorder) -> None:
     farm.expect()
 
 
+def test_a_worker_that_does_not_read_keeps_what_it_has_and_gets_no_more(farm: Recorder) -> None:
+    """To take back what it has, and send it again, would fill it again, for ever."""
+    farm.join("w", slots=2)
+    first, described = farm.submit(), farm.submit(DESCRIBE)
+    farm.expect(sent("w", first, described))
+    farm.fill("w", True)
+    second = farm.submit()
+    farm.expect()
+    farm.finish("w", first)
+    farm.expect(replied(first, 1.0, "w"))
+    farm.fill("w", False)
+    farm.expect(sent("w", second))
+    farm.fill("nobody", True)
+    farm.expect()
+
+
 def test_facts_about_unknown_workers_are_ignored(farm: Recorder) -> None:
     farm.leave("nobody")
     farm.resize("nobody", 2)

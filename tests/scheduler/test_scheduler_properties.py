@@ -63,6 +63,7 @@ class ModelWorker:
     lots: dict[TaskId, Lot | None] = field(default_factory=dict)
     questions: list[list[TaskId]] = field(default_factory=list)
     asked: bool = False
+    full: bool = False
 
     def begun(self) -> set[TaskId]:
         """Tasks of the first lots, as many as it has slots, and all that need none."""
@@ -237,6 +238,14 @@ class Histories(RuleBasedStateMachine):
         self.scheduler.worker_resized(worker.name, slots)
         self.settled = False
 
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def stop_reading_or_go_on(self, data: st.DataObject) -> None:
+        worker = self._draw(data)
+        worker.full = not worker.full
+        self.scheduler.worker_full(worker.name, worker.full)
+        self.settled = False
+
     @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
     @rule(
         data=st.data(),
@@ -351,6 +360,8 @@ class Histories(RuleBasedStateMachine):
     def _sent(self, send: Send) -> None:
         worker = self.workers[send.worker]
         assert worker.slots > 0, "a worker without slots gets nothing"
+        questions = all(task.queue.needs_no_slot for task in send.tasks)
+        assert questions or not worker.full, "nor does one that does not read"
         for task in send.tasks:
             assert task.id in self.open, "nobody waits for this any more"
             assert task.call.model in worker.models
@@ -391,7 +402,7 @@ class Histories(RuleBasedStateMachine):
                     free = [
                         w
                         for w in self.workers.values()
-                        if len({w.lots[t.id] for t in w.inbox} - {None}) < w.slots
+                        if len({w.lots[t.id] for t in w.inbox} - {None}) < w.slots and not w.full
                     ]
                 for worker in free:
                     if queues.name not in worker.models:

@@ -217,7 +217,7 @@ async def test_a_worker_that_does_not_read_gets_nothing_more_to_do(
         array = np.ones(1_000_000)
         call = Call("cube", Operation.EVALUATE, (array,), '{"n":1000000}')
         large = asyncio.create_task(farm.dispatcher.submit(call))
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        await until(lambda: any(peer.full for peer in unix(farm)._lines))
         other = await farm.worker(W2)
         for _ in range(3):
             waiting = farm.submit()
@@ -225,9 +225,13 @@ async def test_a_worker_that_does_not_read_gets_nothing_more_to_do(
             assert (await waiting).worker == W2
         full.answer((await task_of(full), result()))  # it reads at last
         await large
-        await until(
-            lambda: {w["name"]: w["slots"] for w in farm.dispatcher.snapshot()["workers"]}[W1] == 4
-        )
+        held = [farm.submit() for _ in range(5)]  # as many as both have slots
+        given: list[int] = []
+        while len(given) < 4:
+            given += [task_id for task_id, _ in await full.hear_calls()]
+        full.answer(*[(task_id, result()) for task_id in given])
+        other.answer((await task_of(other), result()))
+        assert sorted([(await call).worker for call in held]) == [W1] * 4 + [W2]
 
 
 @on_loop
