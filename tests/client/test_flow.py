@@ -22,6 +22,14 @@ HINTS = Hints("me")
 LIMIT_S = scaled(10.0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _unhurried() -> Iterator[None]:
+    """A flow sends all that it may before anybody asks, however slow the machine is just now."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flow_module, "START_S", LIMIT_S)
+        yield
+
+
 def value(outcome: Outcome) -> float:
     assert isinstance(outcome, Result), outcome
     return float(outcome.outputs[0][0])
@@ -42,7 +50,10 @@ def test_outcomes_come_in_order_or_as_they_finish(order: list[int], ordered: boo
     assert [(i, value(y)) for i, y in flow] == [(i, float(i) ** 3) for i in expected]
 
 
-def test_calls_leave_many_to_a_message_before_anybody_asks() -> None:
+def test_calls_leave_many_to_a_message_before_anybody_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flow_module, "GATHER_S", LIMIT_S)
     line = HandLine()
     flow = start(line, 4 * SEND_AT_ONCE)
     sizes = [len(m) for m in line.messages]
@@ -119,6 +130,7 @@ def test_errors_have_their_place() -> None:
 
 def test_a_full_queue_makes_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_module, "PAUSE_S", 0.05)
+    monkeypatch.setattr(flow_module, "GATHER_S", LIMIT_S)
     line = HandLine()
     flow = start(line, 4, in_flight=3)
     line.answer(1, 2, outcome=Overloaded("full"))
