@@ -34,15 +34,11 @@ from farm.call import (
     WorkerInfo,
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, error_named
-from farm.protocols.wire_arrays import (
-    ArrayWriter,
-    array_at,
-    column_at,
-)
+from farm.protocols.wire_arrays import ArrayWriter, array_at, column_at
 from farm.protocols.wire_arrays import Buffer as Buffer
 from farm.protocols.wire_runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
 
-VERSION = 1
+VERSION = 2
 
 WORTH_A_GROUP = 4
 """Fewer alike calls or answers than this are told one by one."""
@@ -228,6 +224,8 @@ def _some_calls(message: Message, rows: Iterable[Any]) -> Iterator[Tasks]:
     tasks: Tasks = []
     for row in rows:
         if type(row[0]) is list:
+            yield tasks
+            tasks = []
             for piece in pieces_of(row, 3, (0,)):
                 yield list(_calls(message, piece))
             continue
@@ -381,6 +379,8 @@ def _some_answers(message: Message, data: Any) -> Iterator[list[tuple[int, Outco
         message = Message(message.kind, message.data, frames, message.inline_at)
     for row in results:
         if type(row[0]) is list:
+            yield answers
+            answers = []
             for piece in pieces_of(row, 1, (0, 2, 3, 5)):
                 yield list(_results(message, piece))
             continue

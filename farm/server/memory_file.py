@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 import tempfile
-import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Sequence
 
 from farm.protocols.wire_arrays import Buffer
@@ -64,9 +64,13 @@ class _Mapping(mmap.mmap):
 
 
 def _elsewhere(work: Callable[[], object]) -> None:
-    """Run work in a thread of its own, or here where none can be started any more."""
+    """Run work in a thread of its own, or here where none can be started any more.
+
+    Not in a `threading.Thread`: objects end at any moment, also while that module holds its lock,
+    and when the interpreter ends: starting one then waits for ever.
+    """
     try:
-        threading.Thread(target=work, name="memory file", daemon=True).start()
+        start_new_thread(work, ())
     except RuntimeError:
         work()
 

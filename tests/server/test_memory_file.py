@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farm.server import memory_file
 from farm.server.memory_file import (
     LARGE_BYTES,
     append,
@@ -19,6 +22,7 @@ from farm.server.memory_file import (
     mapped,
     new_file,
 )
+from tests.patience import scaled
 
 
 @pytest.fixture(params=["memfd", "temporary"])
@@ -63,20 +67,21 @@ def test_a_file_that_cannot_be_written_is_closed(tmp_path: Path) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-def threads_of(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The threads in which memory is given back while `work` runs."""
-    names: list[str] = []
-    begin = threading.Thread.start
+def threads_of(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many threads give memory back while `work` runs."""
+    count = 0
 
-    def start(thread: threading.Thread) -> None:
-        names.append(thread.name)
-        begin(thread)
+    def start(target: Callable[[], object], _: tuple[()]) -> None:
+        nonlocal count
+        count += 1
+        thread = threading.Thread(target=target)
+        thread.start()
         thread.join()
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", start)
+        patched.setattr(memory_file, "start_new_thread", start)
         work()
-    return names
+    return count
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -88,7 +93,19 @@ def test_large_ones_are_given_back_by_another_thread(
     descriptor = new_file()
     append(descriptor, bytes(size))
     views = [np.frombuffer(mapped(descriptor), np.uint8)[1:]]
-    assert threads_of(lambda: let_go(descriptor, size), monkeypatch) == ["memory file"] * large
+    assert threads_of(lambda: let_go(descriptor, size), monkeypatch) == large
     assert views[0].sum() == 0  # the mapping stays
-    assert threads_of(views.clear, monkeypatch) == ["memory file"] * large
+    assert threads_of(views.clear, monkeypatch) == large
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_process_that_ends_waits_for_none_of_them() -> None:
+    program = (
+        "import numpy as np\n"
+        "from farm.server.body import HeldBody\n"
+        "held = HeldBody(1 << 30)\n"
+        "held.add(bytes(5 << 20))\n"
+        "ring = [held, np.frombuffer(held.view(), np.uint8)]\n"
+        "ring.append(ring)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(20.0))
