@@ -1,6 +1,6 @@
 # The same verbs here and in CI; `make help` lists them. Each makes the environment first.
 PYTHON ?= python3
-JOBS ?= 3
+JOBS ?= 4
 BIN := .venv/bin
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
@@ -31,7 +31,7 @@ demo: $(STAMP) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 # Tests start farm some hundred times, which need not compile it each where PYTHONDONTWRITEBYTECODE is set.
-test: $(STAMP) ## the default test suite, about five minutes, in JOBS=3 processes
+test: $(STAMP) ## the default test suite, about five minutes, in JOBS=4 processes
 	@$(BIN)/python -m compileall -q farm
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 

@@ -355,7 +355,7 @@ async def test_answers_of_the_last_moment_still_leave() -> None:
         worker.answer((task_id, Result((np.array([8.0]),))))
         assert value((await answers(client))[1]) == 8.0
         await worker.hear(Kind.STOP)
-        worker.say(Kind.LEAVE)
+        worker.say(Kind.LEAVE, ["drained", 1])
         await closing
 
 
