@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import urllib3
 import farm
 from farm.server.farm import Farm, running
 from farm.settings import Settings
+from tests.loops import wait_until
 from tests.patience import scaled
 
 pytestmark = pytest.mark.root
@@ -87,12 +89,21 @@ def nginx(folder: Path, server: str) -> Iterator[None]:
     )
     command = [binary, "-p", str(folder), "-c", str(folder / "nginx.conf")]
     subprocess.run([*command, "-t", "-q"], check=True, timeout=LIMIT_S)
+    ports = [int(port) for port in re.findall(r"listen 127\.0\.0\.1:(\d+)", server)]
     with subprocess.Popen(command) as process:
         try:
+            for port in ports:
+                wait_until(partial(listens, port))
             yield
         finally:
             process.terminate()
             process.wait(LIMIT_S)
+
+
+def listens(port: int) -> bool:
+    """Whether connections to the port are accepted."""
+    with socket.socket() as knocking:
+        return knocking.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
@@ -133,7 +144,7 @@ def ask(url: str, **options: Any) -> urllib3.BaseHTTPResponse:
     """A request for an evaluation."""
     body = {"name": "slow", "input": [[3]]}
     return urllib3.request(
-        "POST", f"{url}/Evaluate", json=body, timeout=LIMIT_S, retries=20, **options
+        "POST", f"{url}/Evaluate", json=body, timeout=LIMIT_S, retries=False, **options
     )
 
 
@@ -163,7 +174,7 @@ def test_large_bodies_pass_both_ways(proxy: Proxy) -> None:
     body = json.dumps({"name": "wide", "input": [x.tolist()]}).encode()
     assert len(body) > 2 << 20
     answer = urllib3.request(
-        "POST", f"{proxy.url}/Evaluate", body=body, headers=ANN, timeout=LIMIT_S, retries=20
+        "POST", f"{proxy.url}/Evaluate", body=body, headers=ANN, timeout=LIMIT_S, retries=False
     )
     assert answer.status == 200
     np.testing.assert_array_equal(answer.json()["output"][0], 2 * x)
@@ -176,7 +187,7 @@ def test_answers_in_parts_come_as_they_are_made(proxy: Proxy) -> None:
         json={"x": [3]},
         headers=ANN,
         timeout=LIMIT_S,
-        retries=20,
+        retries=False,
         preload_content=False,
     )
     first = answer.read1()
