@@ -27,8 +27,11 @@ LARGE = 32 * 1024
 WRITE_AT_ONCE = 1024**2
 """Bytes written before others get their turn."""
 
-LONGEST_FRAME = 1 << 40
+LONGEST_FRAME = 1 << 32
 """Whoever announces a larger frame sends something else than messages."""
+
+MOST_FRAMES = 1 << 16
+"""The same of more frames in a message; a frame is a large array of a call or of an answer."""
 
 _HEAD = struct.Struct("<Q")
 _MORE = 1 << 63
@@ -52,7 +55,7 @@ class StreamLine:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_NOSIGPIPE, 1)
         self._socket = connected
         # Reading: bytes from `_begin` to `_end` of the buffer are not parsed yet.
-        self._view = memoryview(bytearray(READ_AHEAD))
+        self._view = memoryview(b"")  # made when there is something to read
         self._begin = self._end = 0
         self._frames: list[Buffer] = []
         self._large: memoryview | None = None  # the frame that is being received
@@ -112,16 +115,28 @@ class StreamLine:
                 self._more = head != length
             if not self._more:
                 return True
+            if len(self._frames) >= MOST_FRAMES:
+                self._give_up()
+                return False
 
     def _begin_large(self, length: int, at: int, have: int) -> None:
         if length > LONGEST_FRAME:
-            self._over = True
-            self._end = self._begin
+            self._give_up()
             return
-        self._large = np.empty(length, np.uint8).data
+        try:
+            self._large = np.empty(length, np.uint8).data
+        except MemoryError:
+            self._give_up()
+            return
         self._large[:have] = self._view[at : at + have]
         self._filled = have
         self._begin = at + have
+
+    def _give_up(self) -> None:
+        """Read nothing more: what comes is no message, or too much of one."""
+        self._over = True
+        self._end = self._begin
+        self._frames = []
 
     def _read(self) -> bool:
         """Read once; False when there is nothing, or no more for now."""
@@ -133,6 +148,8 @@ class StreamLine:
         if self._large is not None:
             into = self._large[self._filled :]
         else:
+            if not self._view:
+                self._view = memoryview(bytearray(READ_AHEAD))
             rest = self._end - self._begin
             if self._begin:
                 self._view[:rest] = self._view[self._begin : self._end]

@@ -18,6 +18,7 @@ from farm.scheduler.lull import Lull
 from farm.transports.identity import CLIENT_PREFIX
 from farm.transports.stream.address import Place
 from farm.transports.stream.line import StreamLine
+from farm.worker.open_files import allow_many_open_files
 
 if TYPE_CHECKING:
     from farm.dispatcher import Dispatcher
@@ -41,7 +42,14 @@ FEW_CALLS = 2
 """While no more calls than this are open, messages are read at once: none will join them."""
 
 PEERS_PER_TURN = 32
-"""Peers accepted, and peers read from, before the rest of the program gets its turn."""
+"""Peers accepted, and peers read from, before the rest of the program gets its turn. While more
+than this are ready to be read, none is accepted and the event loop does not look at them."""
+
+MOST_NAMELESS = 256
+"""Peers that have not said who they are; of more the oldest are dropped. A peer says it at once."""
+
+SHARE_OF_FILES = 4
+"""Peers may have this part of the files that this process may open; others are not accepted."""
 
 LAST_WORDS_S = 0.5
 """How long peers may take at the end to read what was sent to them."""
@@ -61,6 +69,7 @@ class _Peer:
         self.line = line
         self.fd = line.fileno()
         self._listener = listener
+        self.watched = True  # the loop calls `_readable` when there is something to read
         self.writes = False  # waits for room
         self.full = False
 
@@ -89,6 +98,7 @@ class _Peer:
         """Take the first message, which says who the peer is."""
         self.name = bytes(frames[0])
         self.is_client = self.name.startswith(CLIENT_PREFIX)
+        self._listener.named(self)
 
     def close(self) -> None:
         """End the line."""
@@ -103,9 +113,12 @@ class UnixListener:
         self.path = self._place.path
         # State of the running listener; only its own methods change it, on the loop.
         self._lines: set[_Peer] = set()
+        self._nameless: dict[_Peer, None] = {}  # the oldest first
         self._ready: dict[_Peer, None] = {}
         self._look_is_due = False
         self._turn, self._reads = 0.0, 0
+        self._closed = False
+        self._accepts = False
         self._accept_again: asyncio.TimerHandle | None = None
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
@@ -114,13 +127,15 @@ class UnixListener:
         self._peers = peers
         self._lull = Lull(dispatcher)
         self._loop = asyncio.get_running_loop()
+        self._most = allow_many_open_files() // SHARE_OF_FILES
         self._begin_to_accept()
 
     async def close(self) -> None:
         """Close every line and remove the socket's file."""
         if self._place.socket.fileno() < 0:
             return
-        self._loop.remove_reader(self._place.socket.fileno())
+        self._closed = True
+        self._accept_no_more()
         if self._accept_again is not None:
             self._accept_again.cancel()
         end = self._loop.time() + LAST_WORDS_S
@@ -135,9 +150,17 @@ class UnixListener:
 
     def _begin_to_accept(self) -> None:
         self._accept_again = None
+        self._accepts = True
         self._loop.add_reader(self._place.socket.fileno(), self._accept)
 
+    def _accept_no_more(self) -> None:
+        self._accepts = False
+        self._loop.remove_reader(self._place.socket.fileno())
+
     def _accept(self) -> None:
+        if len(self._ready) > PEERS_PER_TURN:
+            self._accept_no_more()  # until these are read
+            return
         for _ in range(PEERS_PER_TURN):
             try:
                 accepted, _ = self._place.socket.accept()
@@ -146,7 +169,7 @@ class UnixListener:
             except OSError as error:
                 # Out of files: without a pause the loop would try again and again.
                 log.error("cannot accept a local peer: %s", error)
-                self._loop.remove_reader(self._place.socket.fileno())
+                self._accept_no_more()
                 self._accept_again = self._loop.call_later(ACCEPT_AGAIN_S, self._begin_to_accept)
                 return
             self._greet(accepted)
@@ -161,9 +184,20 @@ class UnixListener:
             log.warning("user %d is not let in at %s", uid, self.path)
             accepted.close()
             return
+        if len(self._nameless) >= MOST_NAMELESS:
+            self.drop(next(iter(self._nameless)))
+        if len(self._lines) >= self._most:
+            log.warning("a local peer is not let in: %d are here", len(self._lines))
+            accepted.close()
+            return
         peer = _Peer(StreamLine(accepted), self)
         self._lines.add(peer)
+        self._nameless[peer] = None
         self._loop.add_reader(peer.fd, self._readable, peer)
+
+    def named(self, peer: _Peer) -> None:
+        """A peer has said who it is."""
+        self._nameless.pop(peer, None)
 
     # Reading
 
@@ -180,7 +214,18 @@ class UnixListener:
 
     def _later(self, peer: _Peer) -> None:
         self._ready[peer] = None
+        if len(self._ready) > PEERS_PER_TURN:
+            self._watch(peer, False)
         self._look_soon()
+
+    def _watch(self, peer: _Peer, watched: bool) -> None:
+        if watched == peer.watched:
+            return
+        peer.watched = watched
+        if watched:
+            self._loop.add_reader(peer.fd, self._readable, peer)
+        else:
+            self._loop.remove_reader(peer.fd)
 
     def _look_soon(self) -> None:
         if not self._look_is_due:
@@ -197,6 +242,8 @@ class UnixListener:
             del self._ready[peer]
         if self._ready:
             self._look_soon()
+        elif not self._accepts and self._accept_again is None and not self._closed:
+            self._begin_to_accept()
         if peers:
             self._read(peers)
 
@@ -207,6 +254,7 @@ class UnixListener:
         for peer in peers:
             if peer not in self._lines:
                 continue  # dropped by what another has said
+            self._watch(peer, not (peer.full and peer.is_client))
             if self._peers.is_behind(peer):
                 self._later(peer)
                 continue
@@ -248,10 +296,8 @@ class UnixListener:
         peer.full = full
         if not peer.is_client:
             self._peers.is_full(peer, full)
-        elif full:  # a client that reads no answers asks nothing more
-            self._loop.remove_reader(peer.fd)
-        else:
-            self._loop.add_reader(peer.fd, self._readable, peer)
+        else:  # a client that reads no answers asks nothing more
+            self._watch(peer, not full)
 
     # Ends
 
@@ -260,8 +306,9 @@ class UnixListener:
         if peer not in self._lines:
             return
         self._lines.discard(peer)
+        self._nameless.pop(peer, None)
         self._ready.pop(peer, None)
-        self._loop.remove_reader(peer.fd)
+        self._watch(peer, False)
         if peer.writes:
             self._loop.remove_writer(peer.fd)
         peer.line.close()

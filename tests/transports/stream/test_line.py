@@ -227,3 +227,32 @@ def test_in_vain_is_said(pair: Pair) -> None:
     assert not one.send([b"x"])
     one.close()
     assert one.fileno() == -1
+
+
+@pytest.mark.parametrize("length", [module.LONGEST_FRAME + 1, module.LONGEST_FRAME])
+def test_a_frame_that_memory_does_not_hold_ends_the_line(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty(size: int, dtype: object) -> object:
+        raise MemoryError(size)
+
+    monkeypatch.setattr("numpy.empty", empty)
+    one, other = socket.socketpair()
+    line = StreamLine(other)
+    one.sendall(struct.pack("<Q", length) + b"x" * 100)
+    assert line.receive() is None
+    assert line.ended()
+    one.close()
+    line.close()
+
+
+def test_a_message_of_frames_without_end_ends_the_line() -> None:
+    one, other = socket.socketpair()
+    line = StreamLine(other)
+    empty = struct.pack("<Q", 1 << 63)
+    for _ in range(module.MOST_FRAMES // 1024):
+        one.sendall(empty * 1024)
+        assert line.receive() is None
+    assert line.ended()
+    one.close()
+    line.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
+import socket
 import stat
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from farm.protocols import wire
 from farm.protocols.wire import Kind, Loss
 from farm.transports.stream import listener as module
 from farm.transports.stream.listener import UnixListener
+from farm.worker.open_files import allow_many_open_files
 from tests.loops import LIMIT_S, on_loop, on_uvloop, until
 from tests.transports.peers import ONCE, Farm, Peer, value
 
@@ -282,6 +286,107 @@ async def test_no_turns_are_spent_while_files_run_out(monkeypatch: pytest.Monkey
         await farm.worker()
         assert tries < 10
         unix(farm)._place.socket = real
+
+
+def knocks(farm: Farm, count: int, *words: bytes) -> list[socket.socket]:
+    """So many connections to the farm's socket, each of which has sent these words."""
+    dialed = []
+    for _ in range(count):
+        dialed.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        dialed[-1].connect(str(unix(farm).path))
+        dialed[-1].sendall(b"".join(struct.pack("<Q", len(word)) + word for word in words))
+    return dialed
+
+
+@pytest.mark.parametrize("words", [(), (b"client:x",), (b"client:x", b"PROBE?")])
+@on_loop
+async def test_peers_that_come_and_go_do_not_pile_up(
+    words: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Farm.up() as farm:
+        listener, most, greeted = unix(farm), 0, 0
+        greet = UnixListener._greet
+
+        def counted(self: UnixListener, accepted: socket.socket) -> None:
+            nonlocal most, greeted
+            greet(self, accepted)
+            most, greeted = max(most, len(self._lines)), greeted + 1
+
+        monkeypatch.setattr(UnixListener, "_greet", counted)
+        # As while calls come in by other ways all the time.
+        turns = itertools.count()
+        monkeypatch.setattr(listener._lull, "is_now", lambda: next(turns) % 8 == 7)
+        monkeypatch.setattr(module, "FEW_CALLS", -1)
+        for dialed in knocks(farm, 800, *words):
+            dialed.close()
+        await until(lambda: greeted == 800 and not listener._lines)
+        assert most <= 3 * module.PEERS_PER_TURN
+        worker = await farm.worker()
+        waiting = farm.submit()
+        worker.answer((await task_of(worker), result()))
+        assert (await waiting).worker == W1
+
+
+@on_loop
+async def test_peers_that_do_not_say_who_they_are_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_NAMELESS", 10)
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        silent = knocks(farm, 50)
+        await until(lambda: len(unix(farm)._lines) == 11)
+        waiting = farm.submit()
+        worker.answer((await task_of(worker), result()))
+        await waiting
+        assert silent[0].recv(1) == b"", "the oldest was dropped"
+        for dialed in silent:
+            dialed.close()
+
+
+@on_loop
+async def test_peers_leave_files_to_other_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARE_OF_FILES", allow_many_open_files() // 10)
+    async with Farm.up() as farm:
+        await farm.worker()
+        here = knocks(farm, 60, b"client:x")
+        await until(lambda: len(unix(farm)._lines) >= 10)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(unix(farm)._lines) <= 11
+        assert farm.workers() == [W1]
+        for dialed in here:
+            dialed.close()
+        await until(lambda: len(unix(farm)._lines) == 1)
+        await farm.worker(W2)
+
+
+async def ask_from_many(farm: Farm) -> None:
+    worker = await farm.worker()
+    clients = [farm.peer(f"client:{i}") for i in range(4 * module.PEERS_PER_TURN)]
+    call = Call("cube", Operation.EVALUATE, (np.ones(1),))
+    for client in clients:
+        client.send(wire.encode_calls([(1, call)]))
+    answered = 0
+    while answered < len(clients):
+        calls = await worker.hear_calls()
+        worker.answer(*[(task_id, result()) for task_id, _ in calls])
+        answered += len(calls)
+    for client in clients:
+        await client.hear(Kind.WELCOME)
+        assert len(await client.hear_answers()) == 1
+
+
+@on_loop
+async def test_many_peers_that_speak_at_once_are_read_in_turn() -> None:
+    async with Farm.up() as farm:
+        await ask_from_many(farm)
+
+
+@on_uvloop
+async def test_many_peers_that_speak_at_once_are_read_in_turn_on_uvloop() -> None:
+    async with Farm.up() as farm:
+        await ask_from_many(farm)
 
 
 # Real processes
