@@ -52,7 +52,8 @@ class Settings:
     dask_slots: calls that cluster is given at once even while it has fewer threads.
     time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
     retries: how often a call goes back to its queue after a worker died with it.
-    max_queued, max_queued_per_client: waiting calls above which callers are told to come later.
+    max_queued, max_queued_per_client: waiting calls above which callers are told to come later; a
+    tenth more is taken of clients that have fewer than 100 in the queue.
     max_body_bytes: largest request body. non_finite: how NaN and infinities are written in JSON.
     max_held_bytes: room for all bodies of more than 64 KiB that are being received or answered;
     others wait for it. None: a quarter of the memory of this machine.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from pathlib import Path
@@ -19,13 +18,10 @@ from farm.provision.kinds import Plan, read_plan
 from farm.provision.local import WorkersFailed
 from farm.provision.script import job_script
 from farm.server.farm import Farm
+from farm.server.garbage import search_now_and_then, search_young_only
 from farm.settings import Auth, Settings, Transport, read_settings
 from farm.transports.connection import is_loopback
 from farm.worker.freed_memory import keep_freed_memory
-
-GARBAGE_AFTER = 20_000
-"""Objects made between two searches for garbage cycles. A call makes some fifty and no cycle; the
-interpreter's own 700 cost a dispatcher with thousands of calls in it a fifth of its time."""
 
 EXAMPLES = """\b
 Examples:
@@ -227,8 +223,7 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
             raise click.UsageError("--dry-run needs --slurm FILE.TOML")
         _print_scripts(plan, settings)
         return 0
-    gc.freeze()
-    gc.set_threshold(GARBAGE_AFTER)
+    search_young_only()
     keep_freed_memory()
     try:
         return uvloop.run(_serve(Farm(models, settings, plan=plan)))
@@ -282,8 +277,10 @@ async def _serve(farm: Farm) -> int:
         # A token in a file that others may read, such as a job's output, is no secret.
         how = with_token(connection) if sys.stdout.isatty() else f"farm url {farm.settings.dir}"
         click.echo(f"clients elsewhere: {how}")
+    tidying = loop.create_task(search_now_and_then(farm.dispatcher.calls_open))
     failed = loop.create_task(farm.wait_failed())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    tidying.cancel()
     stop.clear()
     hurry = loop.create_task(stop.wait())
     click.echo("farm stops; once more to hurry", err=True)

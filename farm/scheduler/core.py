@@ -15,9 +15,9 @@ from farm.errors import (
     DeadlineExceeded,
     FarmError,
     ModelNotFound,
-    Overloaded,
 )
 from farm.scheduler.actions import Action, EndStream, Outcome, Reply, Send
+from farm.scheduler.admission import check_room
 from farm.scheduler.batching import batch_key, linger_after, lingers, take_batch
 from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
 from farm.scheduler.deadlines import Deadlines
@@ -89,16 +89,9 @@ class Scheduler:
         model = self._models.get(call.model)
         if model is None:
             raise ModelNotFound(f"no worker has served model {call.model!r} yet")
-        if self._queued >= self.max_queued:
-            raise Overloaded(
-                f"{self._queued} calls are waiting, the most the farm takes; try again later"
-            )
         account = model.accounts.entering(client)
-        if account.client.queued >= self.max_queued_per_client:
-            raise Overloaded(
-                f"{account.client.queued} calls of client {client!r} are waiting, the most one "
-                "client may have; try again later"
-            )
+        most, most_of_client = self.max_queued, self.max_queued_per_client
+        check_room(self._queued, most, client, account.client.queued, most_of_client)
         queue = model.by_operation[call.operation]
         task = Task(
             next(self._ids),

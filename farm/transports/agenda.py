@@ -11,10 +11,10 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 
-STEPS_A_TURN = 256
+STEPS_A_TURN = 64
 """Calls taken in, or as much other work, before the event loop gets its turn again."""
 
-STEPS_IN_A_ROW = 64
+STEPS_IN_A_ROW = 32
 """The same of one peer, before the next one has its turn."""
 
 Steps = Iterator[int]

@@ -1,0 +1,86 @@
+"""The searches for garbage cycles: what they find, and when they are left out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import weakref
+
+import pytest
+
+from farm.server import garbage
+from farm.server.garbage import FEW_CALLS, search_all, search_now_and_then
+from tests.loops import on_loop, until
+from tests.patience import scaled
+
+
+class Node:
+    """Something that refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def lost_cycle() -> weakref.ref[Node]:
+    return weakref.ref(Node())
+
+
+def test_cycles_are_found_unless_many_calls_are_open() -> None:
+    gc.disable()
+    try:
+        lost = lost_cycle()
+        assert not search_all(FEW_CALLS + 1)
+        assert lost() is not None
+        assert search_all(FEW_CALLS)
+        assert lost() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("long_s", [-1.0, 1e9])
+def test_what_takes_long_to_search_is_searched_once(
+    long_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "LONG_S", long_s)
+    before = gc.get_freeze_count()
+    try:
+        assert search_all(0)
+        assert (gc.get_freeze_count() > before) == (long_s < 0)
+    finally:
+        gc.unfreeze()
+
+
+@on_loop
+async def test_it_goes_on_until_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "SEARCH_EVERY_S", 0.001)
+    searches = []
+
+    def calls_open() -> int:
+        searches.append(1)
+        return FEW_CALLS + 1
+
+    task = asyncio.create_task(search_now_and_then(calls_open))
+    await until(lambda: len(searches) > 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_million_objects_are_never_searched_in_one_go() -> None:
+    """No search goes through more than the young ones, however many objects there are."""
+    program = (
+        "import gc\n"
+        "from farm.server import garbage\n"
+        "garbage.search_young_only()\n"
+        "most = 0\n"
+        "def seen(phase, info):\n"
+        "    global most\n"
+        "    if phase == 'start':\n"
+        "        most = max(most, info['generation'])\n"
+        "gc.callbacks.append(seen)\n"
+        "kept = [[i] for i in range(1_000_000)]\n"
+        "assert most == 1, most\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(60.0))
