@@ -19,7 +19,7 @@ from farm.scheduler.parts import Rows
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import TaskId
 
-RUN_S = 0.05
+RUN_S = 0.02
 """How long a worker may be busy with one run of rows; others wait for their turn as long."""
 
 RUN_BYTES = 4 * 1024**2
