@@ -148,6 +148,8 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.client_left()
             self._exchange = None
+        # Lets go of what was sent ahead, even while something still refers to this connection.
+        self._reader = Reader()
         self.resume_writing()
 
     def data_received(self, data: bytes) -> None:

@@ -339,6 +339,20 @@ def test_a_request_that_comes_byte_by_byte_is_answered() -> None:
         assert rest_of(connection).endswith(b"\r\n\r\nabc")
 
 
+def test_what_was_sent_ahead_goes_with_its_connection() -> None:
+    """Not when the interpreter next searches all objects: that may be a minute later."""
+    later = Later()
+    with serving({"/later": later, "/echo": echo}, limit=10**6) as server:
+        with server.connect() as connection:
+            connection.sendall(post("/later", b"x"))
+            until(lambda: later.open, "it is asked")
+            one = the_connection(server)
+            connection.sendall(post("/echo", b"y" * 1000) * 20)
+            until(lambda: server.call(lambda: one.unread) > 20_000, "the rest waits for its turn")
+        until(lambda: not server.call(list, server.connections), "the client is gone")
+        assert server.call(lambda: one.unread) == 0
+
+
 def test_a_client_that_sends_ahead_fills_its_own_buffers() -> None:
     later = Later()
     with serving({"/later": later}) as server, server.connect() as connection:
