@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from farm.server.connections import CLOSED_AT_ONCE, LOOK_EVERY_S, Connections
+from farm.server.connections import (
+    CLOSED_AT_ONCE,
+    LOOK_EVERY_S,
+    LOOKS_A_TURN,
+    Connections,
+)
 
 
 class Fake:
@@ -151,5 +156,26 @@ def test_all_are_looked_after_and_ended() -> None:
         connections.close()
         assert one.done == ["look", "end", "give up", "abort"]
         assert list(connections) == []
+
+    with_loop(check)
+
+
+def test_many_are_looked_after_some_in_a_turn() -> None:
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        connections = Connections(loop, 10_000)
+        fakes = [Fake(connections) for _ in range(5 * LOOKS_A_TURN)]
+        connections._look()
+        looked: list[int] = []
+        while not looked or looked[-1] < len(fakes):
+            looked.append(sum(fake.done == ["look"] for fake in fakes))
+            await asyncio.sleep(0)
+        assert looked == [number * LOOKS_A_TURN for number in range(1, 6)]
+        connections._look()
+        fakes[0].abort()  # the last of those to be looked after
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert fakes[0].done == ["look", "abort"], "it had gone"
+        assert fakes[1].done == ["look", "look"]
+        connections.close()
 
     with_loop(check)

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 from farm.errors import Unavailable
@@ -21,6 +22,8 @@ LONGEST_PATH = 100
 
 DIAL_WITHIN_S = 10.0
 """A listener that does not even accept for so long is taken for none."""
+
+DIAL_AGAIN_S = 0.01
 
 BACKLOG = 1024
 
@@ -84,6 +87,19 @@ def _listening(path: Path) -> socket.socket:
     return listening
 
 
+def _connect(dialed: socket.socket, path: str, until: float) -> None:
+    """Connect; while many others wait to be accepted, try again. Raises OSError."""
+    while True:
+        dialed.settimeout(max(0.01, until - time.monotonic()))
+        try:
+            dialed.connect(path)
+            return
+        except BlockingIOError:  # a queue that is full is no reason to wait for a unix socket
+            if time.monotonic() > until:
+                raise
+            time.sleep(DIAL_AGAIN_S)
+
+
 def dial_path(path: str, name: str) -> StreamLine | None:
     """A line to the farm that listens at `path`, under `name`; None when none does.
 
@@ -91,8 +107,7 @@ def dial_path(path: str, name: str) -> StreamLine | None:
     """
     dialed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        dialed.settimeout(DIAL_WITHIN_S)
-        dialed.connect(path)
+        _connect(dialed, path, time.monotonic() + DIAL_WITHIN_S)
         if peer_uid(dialed) == os.getuid():
             line = StreamLine(dialed)
             line.send([name.encode()])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from farm.errors import Unavailable
 from farm.machine.peer import peer_uid
 from farm.transports.stream import address as module
 from farm.transports.stream.address import FILE, Place, dial_path
+from farm.transports.stream.line import StreamLine
+from tests.loops import LIMIT_S
 
 
 def mode(path: Path) -> int:
@@ -72,6 +76,39 @@ def test_nobody_there_is_none(tmp_path: Path) -> None:
     (tmp_path / FILE).touch()
     assert dial_path(str(tmp_path / FILE), "node/1-a") is None
     assert dial_path(str(tmp_path / ("x" * 200)), "node/1-a") is None
+
+
+def test_a_full_queue_of_others_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection to a unix socket whose queue is full fails at once, unlike one over TCP."""
+    monkeypatch.setattr(module, "BACKLOG", 1)
+    place = Place(tmp_path)
+    others = []
+    full = False
+    while not full:
+        others.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        others[-1].setblocking(False)
+        full = others[-1].connect_ex(str(place.path)) != 0
+    waits = threading.Event()
+
+    def pause(seconds: float) -> None:
+        waits.set()
+
+    monkeypatch.setattr("time.sleep", pause)
+    dialed: list[object] = []
+    dialing = threading.Thread(target=lambda: dialed.append(dial_path(str(place.path), "x")))
+    dialing.start()
+    assert waits.wait(LIMIT_S)
+    place.socket.setblocking(True)
+    accepted = [place.socket.accept()[0] for _ in others]  # one less, and the one that dials
+    dialing.join(LIMIT_S)
+    (line,) = dialed
+    assert isinstance(line, StreamLine)
+    line.close()
+    for each in [*others, *accepted]:
+        each.close()
+    place.close()
 
 
 def test_a_socket_of_another_user_is_not_talked_to(
