@@ -2,11 +2,11 @@
 
     make install && .venv/bin/python benchmarks/hostile.py [--only TEXT] [--seconds 4]
 
-A farm serves trivial models over every protocol, the one that the innocent caller uses by a worker
-of its own. One process calls one of them all the time, every 5 ms, and notes how long each answer took. Meanwhile each
-case attacks from another process. The aim is an innocent call of at most 100 ms on a quiet
-machine of two cores; where the cores are busy with other work the first line, in which nobody
-attacks, says what the machine itself takes. Cases stand in hostile_*.py, by topic.
+A farm serves trivial models over every protocol; the one that the innocent caller uses has a
+worker of its own. One process calls it all the time, every 5 ms, and notes how long each answer
+took. Meanwhile each case attacks from another process. The aim is an innocent call of at most
+100 ms on a quiet machine of two cores; where the cores are busy with other work the first line, in
+which nobody attacks, says what the machine itself takes. Cases stand in hostile_*.py, by topic.
 """
 
 from __future__ import annotations
@@ -148,20 +148,11 @@ def start(folder: Path, seconds: float) -> tuple[subprocess.Popen[bytes], Target
     mip, aepsych = free_port(), free_port()
     run = folder / "run"
     program = subprocess.Popen(
-        [sys.executable, "-m", "farm", "serve"]
-        + [
-            "models.py:echo",
-            "models.py:single",
-            "--workers",
-            "1",
-            "--port",
-            "0",
-            "--grpc-port",
-            "0",
-            "--dir",
-            str(run),
-        ]
-        + ["--mip", f"single=127.0.0.1:{mip}", "--aepsych", f"127.0.0.1:{aepsych}"],
+        [
+            *(sys.executable, "-m", "farm", "serve", "models.py:echo", "models.py:single"),
+            *("--workers", "1", "--port", "0", "--grpc-port", "0", "--dir", str(run)),
+            *("--mip", f"single=127.0.0.1:{mip}", "--aepsych", f"127.0.0.1:{aepsych}"),
+        ],
         cwd=folder,
         stdout=(folder / "farm.log").open("wb"),
         stderr=subprocess.STDOUT,
