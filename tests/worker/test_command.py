@@ -267,7 +267,7 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def wait_for_processes(folder: Path, count: int) -> None:
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + scaled(10.0)
     while len(processes_of(folder)) != count:
         assert time.monotonic() < limit, f"{processes_of(folder)} live, expected {count}"
         time.sleep(0.02)
