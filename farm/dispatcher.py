@@ -284,7 +284,7 @@ class Dispatcher:
         self._act_soon()
 
     def worker_full(self, worker: WorkerId, full: bool) -> None:
-        """Whether a worker has yet to read much of what it was sent: then it is sent no more."""
+        """A full worker has not read many of its calls yet, and gets no more until it has."""
         self._scheduler.worker_full(worker, full)
         self._act_soon()
 

@@ -94,7 +94,7 @@ def _connect(dialed: socket.socket, path: str, until: float) -> None:
         try:
             dialed.connect(path)
             return
-        except BlockingIOError:  # a queue that is full is no reason to wait for a unix socket
+        except BlockingIOError:  # the queue is full; connecting to a unix socket does not wait then
             if time.monotonic() > until:
                 raise
             time.sleep(DIAL_AGAIN_S)

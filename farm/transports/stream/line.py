@@ -133,7 +133,7 @@ class StreamLine:
         self._begin = at + have
 
     def _give_up(self) -> None:
-        """Read nothing more: what comes is no message, or too much of one."""
+        """Read nothing more: the bytes are not a message, or the message is too large."""
         self._over = True
         self._end = self._begin
         self._frames = []

@@ -187,7 +187,8 @@ class UnixListener:
         if len(self._nameless) >= MOST_NAMELESS:
             self.drop(next(iter(self._nameless)))
         if len(self._lines) >= self._most:
-            log.warning("a local peer is not let in: %d are here", len(self._lines))
+            # Not a warning: whoever connects without end must not fill the log.
+            log.debug("a local peer is not let in: %d are here", len(self._lines))
             accepted.close()
             return
         peer = _Peer(StreamLine(accepted), self)
