@@ -14,10 +14,13 @@ from typing import Any
 
 from farm.errors import InvalidInput, InvalidRequest
 from farm.protocols.json_numbers import kind_of
-from farm.protocols.json_stream import Garbage, JsonObjects, Long
+from farm.protocols.json_stream import SHOWN_BYTES, Garbage, JsonObjects, Long, read_object
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Longer requests are refused."""
+MAX_VALUES = 1_000_000
+"""Requests with more values are refused. As Python's objects a million take 32 MB, and 10 ms to
+free, in which nobody else is served."""
 ANSWER_BYTES = 4096
 """What the Python client reads of an answer; an error with a long request is shortened to it."""
 
@@ -85,7 +88,7 @@ class Framer:
         return found
 
     def next_or_long(self) -> Request | Long | Fault | None:
-        """The same; a long request is given as it is, for `read_object` and `read_value`."""
+        """The same; a long request is given as it is, for `read_long` and `read_value`."""
         if self._ended or (value := self._objects.next_or_long()) is None:
             return None
         is_first, self._is_first = self._is_first, False
@@ -95,6 +98,29 @@ class Framer:
             self._ended = value.close or (is_first and value.text[:1].isupper())
             return Fault(value.error.message, value.text, self._ended)
         return read_value(value)
+
+
+def read_long(whole: bytes) -> dict[str, Any] | Garbage:
+    """The object that the text of a long request is, for `read_value`."""
+    value = read_object(whole)
+    if isinstance(value, Garbage) or (count := _values_in(value)) <= MAX_VALUES:
+        return value
+    return Garbage(
+        InvalidRequest(
+            f"the message has {count} values; expected at most {MAX_VALUES}: send several messages"
+        ),
+        whole[:SHOWN_BYTES].decode("utf-8", "replace"),
+    )
+
+
+def _values_in(value: Any) -> int:
+    count, waiting = 0, [value]
+    while waiting:
+        parts = waiting.pop()
+        count += len(parts)
+        parts = parts.values() if isinstance(parts, dict) else parts
+        waiting += [part for part in parts if isinstance(part, dict | list)]
+    return count
 
 
 def read_value(value: dict[str, Any] | Garbage) -> Request | Fault:

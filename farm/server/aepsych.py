@@ -19,9 +19,10 @@ from farm.protocols.aepsych import (
     Request,
     encode_answer,
     encode_error,
+    read_long,
     read_value,
 )
-from farm.protocols.json_stream import Long, read_object
+from farm.protocols.json_stream import Long
 from farm.server.access import Access
 from farm.server.address import read_host_port, shown
 from farm.server.body import HEAVY_BYTES
@@ -236,7 +237,7 @@ class _Client:
         peer = self._writer.get_extra_info("peername")
         client = str(peer[0]) if isinstance(peer, tuple) else "unix"
         try:
-            value = await carried_out(self._readers, read_object, long.text, client=client)
+            value = await carried_out(self._readers, read_long, long.text, client=client)
         except FarmError as error:
             return Fault(error.message, None)
         except asyncio.CancelledError:

@@ -22,6 +22,8 @@ from farm.protocols.aepsych import (
     encode_error,
     encode_request,
     read_answer,
+    read_long,
+    read_value,
 )
 
 
@@ -199,6 +201,22 @@ def test_all_of_a_long_request_is_not_looked_at(beside: dict[str, Any]) -> None:
     whole = {"type": "tell", "message": {"config": {"x": Long([0.5] * 5000)}, **beside}}
     answer = json.loads(encode_error("no", whole))
     assert answer["message"]["message"]["config"]["x"][-1] == "... 5000 entries in all"
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [({}, 0), ({"a": 1}, 1), ({"a": [1, [2, 3], {"b": None}]}, 1 + 3 + 2 + 1), ({"a": "text"}, 1)],
+)
+def test_values_are_counted_however_they_are_nested(
+    value: dict[str, Any], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json.dumps(value).encode()
+    monkeypatch.setattr("farm.protocols.aepsych.MAX_VALUES", count)
+    assert read_long(text) == value
+    monkeypatch.setattr("farm.protocols.aepsych.MAX_VALUES", count - 1)
+    refused = read_value(read_long(text))
+    assert isinstance(refused, Fault)
+    assert f"has {count} values; expected at most {count - 1}" in refused.error
 
 
 MESSAGES = st.dictionaries(

@@ -18,7 +18,7 @@ import pytest
 from farm.errors import Unavailable
 from farm.experiment.host import Experiments, Reply
 from farm.experiment.session import Session
-from farm.protocols.aepsych import Framer, Request
+from farm.protocols.aepsych import MAX_VALUES, Framer, Request
 from farm.server.access import Access
 from farm.server.aepsych import AepsychServer, Patience, read_address
 from farm.server.door import INTERNAL_ERROR
@@ -132,6 +132,20 @@ def test_a_message_above_the_limit_ends_the_connection(journal: Path) -> None:
             answer = json.loads(await client.rest())
             assert "100000 bytes, which is the limit" in answer["server_error"]
             assert (await (await served.set_up()).ask("ask"))["num_points"] == 1
+
+    run()
+
+
+def test_a_message_of_too_many_values_is_refused_and_the_next_one_answered(journal: Path) -> None:
+    @on_uvloop
+    async def run() -> None:
+        async with asked(journal) as served:
+            client = await served.set_up()
+            message = tell({"x": [0] * MAX_VALUES, "y": 0}, 0)
+            answer = await client.ask("tell", message)
+            assert f"expected at most {MAX_VALUES}: send several" in answer["server_error"]
+            assert answer["message"].startswith('{"type":')
+            assert (await client.ask("ask"))["num_points"] == 1
 
     run()
 
