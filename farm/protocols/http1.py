@@ -110,6 +110,11 @@ class Reader:
         """Bytes of the body that are still to be read; None: unknown, as it is chunked."""
         return self._left if self._chunks is None else None
 
+    @property
+    def run(self) -> int:
+        """Bytes of the body that follow as they are: the rest of it, or of its chunk."""
+        return self._left
+
     def feed(self, data: bytes) -> None:
         """Add bytes from the client."""
         if self._at == len(self._data):

@@ -19,6 +19,7 @@ from farm.server.door import Refused
 from farm.server.exchange import COPIED_BYTES, Admits
 from farm.server.grpc_call import Call, Caller, Service
 from farm.server.held import HeldBytes
+from farm.server.portions import PORTION_BYTES, Buffer, Portions
 from farm.server.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Served:
     turns: Turns
     connections: Connections
     patience: Patience
+    buffer: Buffer = field(default_factory=Buffer)
     heavy: set[Connection] = field(default_factory=set)
     """That which has read a long block of headers in this turn of the loop: one may."""
 
@@ -72,11 +74,12 @@ class Served:
         return max(STEP, min(ALL_STEPS // max(1, len(self.connections)), LONGEST_STEP))
 
 
-class Connection(asyncio.Protocol):
+class Connection(Portions):
     """Reads HTTP/2, keeps the calls that are open, writes what they answer."""
 
     def __init__(self, served: Served) -> None:
         """It is in `served.connections` while it is there."""
+        super().__init__(served.buffer)
         self.http2 = Http2Connection()
         self.held = served.held
         self._served = served
@@ -114,7 +117,7 @@ class Connection(asyncio.Protocol):
         self._overdue.clear()
         self._step()
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Bytes of the client's: a part is handled now, the rest in turns of its own."""
         if self._has_turn or self._stuck:
             units = 0
@@ -123,6 +126,8 @@ class Connection(asyncio.Protocol):
         else:
             units = self._units
         self._receive(data, units)
+        if len(data) >= PORTION_BYTES:
+            self._next_turn()
 
     def pause_writing(self) -> None:
         """The client takes less than is written: it is neither heard nor answered until it does."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import select
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -20,6 +20,7 @@ from farm.server.asgi import Application
 from farm.server.door import JSON, Door
 from farm.server.exchange import STATUS_LINES, Exchange
 from farm.server.held import HeldBytes, Share
+from farm.server.portions import PORTION_BYTES, Buffer, Portions
 from farm.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -102,12 +103,14 @@ class Served:
     bodies: Turns
     connections: Connections
     patience: Patience
+    buffer: Buffer = field(default_factory=Buffer)
 
 
-class Connection(asyncio.Protocol):
+class Connection(Portions):
     """One client. It is in `served.connections` while it is there."""
 
     def __init__(self, served: Served) -> None:
+        super().__init__(served.buffer)
         self.served = served
         self.peer = Peer("")
         self.let_in = False
@@ -152,12 +155,17 @@ class Connection(asyncio.Protocol):
         self._reader = Reader()
         self.resume_writing()
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Bytes of the client's."""
+        if len(data) >= PORTION_BYTES and not self._rests:
+            self._rests = True
+            self.served.turns.later(self._rested)
         if self._over:
             self._lingered += len(data)
             if self._lingered > LINGER_BYTES:
                 self.transport.abort()
+            else:
+                self._pause(self._rests)
             return
         self._reader.feed(data)
         if len(data) < TINY_BYTES:
@@ -170,9 +178,20 @@ class Connection(asyncio.Protocol):
         else:
             self.advance()
 
+    @property
+    def takes_long(self) -> bool:
+        """Whether what comes is the rest of a body, which does not stay here."""
+        exchange = self._exchange
+        if exchange is None:
+            return self._over
+        return self._reader.run > PORTION_BYTES and not exchange.waits_for_room
+
     def _rested(self) -> None:
         self._rests = False
-        self._settle()
+        if self._over:
+            self._pause(False)
+        else:
+            self._settle()
 
     def eof_received(self) -> bool:
         """The client sends no more; True: there are answers for it still.
@@ -246,10 +265,12 @@ class Connection(asyncio.Protocol):
         if (self._heard_all and self._wants_input) or (self._ends and self._exchange is None):
             self._close()
             return
-        full = self._rests or self._reader.waiting > AHEAD_BYTES
-        if full != self.paused and not self._heard_all:
-            self.paused = full
-            if full:
+        self._pause(self._rests or self._reader.waiting > AHEAD_BYTES)
+
+    def _pause(self, paused: bool) -> None:
+        if paused != self.paused and not self._heard_all and not self.transport.is_closing():
+            self.paused = paused
+            if paused:
                 self.transport.pause_reading()
             else:
                 self.transport.resume_reading()
@@ -480,6 +501,4 @@ class Connection(asyncio.Protocol):
             return
         self._over = True
         self.transport.write_eof()
-        if self.paused:
-            self.paused = False
-            self.transport.resume_reading()
+        self._pause(self._rests)

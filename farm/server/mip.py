@@ -11,6 +11,7 @@ from farm.server.door import Backend
 from farm.server.listener import BACKLOG
 from farm.server.mip_address import MipAddress, bound
 from farm.server.mip_connection import PATIENCE, Connection, Patience
+from farm.server.portions import Buffer
 from farm.server.readers import READS_HERE, Reads
 from farm.server.turns import Turns
 from farm.settings import Settings
@@ -48,6 +49,7 @@ class MipServer:
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._turns: Turns
+        self._buffer = Buffer()
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> MipAddress:
@@ -73,6 +75,7 @@ class MipServer:
             self._patience,
             self._connections,
             self._turns,
+            self._buffer,
             self._readers,
         )
 

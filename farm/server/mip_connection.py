@@ -31,6 +31,7 @@ from farm.protocols.mip_calls import decode_call, encode_result, values_in
 from farm.server.access import Access
 from farm.server.body import HEAVY_BYTES, QUICK_BYTES
 from farm.server.door import INTERNAL_ERROR, Backend, TakeBack, named
+from farm.server.portions import PORTION_BYTES, Buffer, Portions
 from farm.server.readers import READS_HERE, Reads
 from farm.server.reading import Reading, is_long
 from farm.server.turns import Turns
@@ -83,7 +84,7 @@ class _Open:
         self.undo: TakeBack | None = None
 
 
-class Connection(asyncio.Protocol):
+class Connection(Portions):
     """One client. `gone` is done when it has left; it is in `connections` until then."""
 
     def __init__(
@@ -95,8 +96,11 @@ class Connection(asyncio.Protocol):
         patience: Patience,
         connections: MutableSet[Connection],
         turns: Turns,
+        buffer: Buffer,
         readers: Reads = READS_HERE,
     ) -> None:
+        super().__init__(buffer)
+        self._rests = False  # until its next turn to read
         self._turns = turns
         self._readers = readers
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -147,12 +151,16 @@ class Connection(asyncio.Protocol):
 
     # Requests
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Some bytes, wherever they are cut."""
+        if len(data) >= PORTION_BYTES and not self._rests:
+            self._rests = True
+            self._turns.later(self._rested)
         if self._draining or self._framer.broken or self._heard_all:
             self._drained += len(data)
             if self._drained > self._patience.drain_bytes:
                 self._transport.abort()
+            self._settle()
             return
         self._framer.feed(data)
         self._advance()
@@ -177,16 +185,25 @@ class Connection(asyncio.Protocol):
             self._take(asked)
             if self._open[0].packet is not None:
                 self._send()
+        self._settle()
+        self._end_if_over()
+        self._note_stage()
+
+    def _rested(self) -> None:
+        self._rests = False
+        self._settle()
+
+    def _settle(self) -> None:
+        """Read on, or not, as it stands."""
         # Behind what cannot be understood nothing is read, or else all is, to be thrown away.
         full = bool(self._open) if self._framer.broken else not self._may_take()
-        if full != self._paused and not self._heard_all:
+        full = full or self._rests
+        if full != self._paused and not self._heard_all and not self._transport.is_closing():
             self._paused = full
             if full:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
-        self._end_if_over()
-        self._note_stage()
 
     def _may_take(self) -> bool:
         if self._stuck or self._transport.is_closing():
