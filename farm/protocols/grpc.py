@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
 
 from farm.protocols.http2_frames import literal
 
@@ -33,6 +35,10 @@ PREFIX = 5
 SMALL_PART = 4096
 """Parts of a message below this are put together as they come: kept apart, each byte of a client
 that sends them one by one would take fifty."""
+
+LONG = 256 << 10
+"""A message above this is collected as the server wants it: to join and to free hundreds of
+megabytes would hold up everybody for tenths of a second."""
 
 SHORT = 16 << 10
 """A message that unpacks to less is unpacked at once: a tenth of a millisecond at most."""
@@ -92,25 +98,51 @@ def timeout_s(value: bytes) -> float:
     return int(number) * _SECONDS[unit]
 
 
-def framed(message: bytes) -> bytes:
+def framed(message: bytes | memoryview) -> bytes:
     """A message as it travels."""
-    return b"\x00" + len(message).to_bytes(4, "big") + message
+    return b"".join(_framed(message))
 
 
-class Messages:
+def in_parts(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
+    """The same, a long one in two parts, as it is not copied."""
+    return (framed(message),) if len(message) <= LONG else _framed(message)
+
+
+def _framed(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
+    return b"\x00" + len(message).to_bytes(4, "big"), message
+
+
+class Collects(Protocol):
+    """Takes in the parts of a long message, one after another."""
+
+    def add(self, part: bytes) -> None:
+        """Another part."""
+
+
+Long = TypeVar("Long", bound=Collects)
+
+
+class Messages(Generic[Long]):
     """Takes messages out of the bytes of a request's body, whatever its parts.
 
-    encoding: the value of `grpc-encoding`; limit: bytes of a message, packed and unpacked.
+    encoding: the value of `grpc-encoding`; limit: bytes of a message, packed and unpacked;
+    collect: makes what takes in a message above `LONG` bytes, and is given for it.
     """
 
-    __slots__ = ("_body", "_encoding", "_have", "_limit", "_parts", "_position", "_size")
+    __slots__ = (
+        *("_body", "_collect", "_encoding", "_have", "_limit", "_long", "_packed", "_parts"),
+        *("_position", "_size"),
+    )
 
-    def __init__(self, encoding: bytes, limit: int) -> None:
+    def __init__(self, encoding: bytes, limit: int, collect: Callable[[], Long]) -> None:
         if encoding not in (b"identity", b"gzip", b"deflate"):
             shown = encoding[:20].decode("latin-1")
             raise Failed("UNIMPLEMENTED", f"grpc-encoding {shown!r}; gzip and deflate are known")
         self._encoding = encoding
         self._limit = limit
+        self._collect = collect
+        self._long: Long | None = None  # the next message, if it is long
+        self._packed = False  # the next message, once its size is known
         self._body = b""
         self._position = 0  # in it
         self._parts: list[bytes | bytearray] = []  # after it
@@ -133,8 +165,11 @@ class Messages:
         return 0 <= self._size < self._have - PREFIX
 
     def add(self, part: bytes) -> bool:
-        """More of the body; whether a message is whole. Raises Failed."""
-        if not self._have:
+        """More of the body; whether a message is whole. Raises Failed, and what `collect` does."""
+        if self._long is not None and (missing := PREFIX + self._size - self._have) > 0:
+            self._long.add(part[:missing])
+            self._body, self._position = part[missing:], 0
+        elif not self._have:
             self._body, self._position = part, 0
         elif len(part) >= SMALL_PART:
             self._parts.append(part)
@@ -152,34 +187,54 @@ class Messages:
                 self._join()
             at = self._position
             self._size = int.from_bytes(self._body[at + 1 : at + PREFIX], "big")
+            self._packed = self._body[at] == 1
             if self._body[at] > 1:
                 raise Failed("INTERNAL", f"a message begins with {self._body[at]}; expected 0 or 1")
             if self._size > self._limit:
                 raise too_large(self._limit)
+            if self._size > LONG and self._size > self._have - PREFIX:
+                self._long = self._collect()
+                for part in (self._body[at + PREFIX :], *self._parts):
+                    self._long.add(bytes(part))
+                self._body, self._position = b"", 0
+                self._parts.clear()
         return 0 <= self._size <= self._have - PREFIX
 
-    def next(self) -> bytes | Packed | None:
+    def next(self) -> bytes | Long | Packed | PackedLong[Long] | None:
         """The next message, or None until it is whole. Raises Failed."""
         if not self.is_whole():
             return None
+        is_packed, long = self._packed, self._long
+        if long is not None:
+            self._long = None
+            self._taken()
+            if not is_packed:
+                return long
+            self._check_encoding()
+            return PackedLong(long, self._limit)
         start = self._position + PREFIX
         end = start + self._size
-        is_packed = self._body[self._position]
         if end <= len(self._body):
             message = self._body[start:end]
             self._position = end
         else:
             message = self._put_together(start, end - len(self._body))
+        self._taken()
+        if not is_packed:
+            return message
+        self._check_encoding()
+        packed = Packed(message, self._limit)
+        return packed.unpack() if packed.is_short else packed
+
+    def _taken(self) -> None:
         self._have -= PREFIX + self._size
         self._size = -1
         if not self._have:
             self._body = b""
-        if not is_packed:
-            return message
+
+    def _check_encoding(self) -> None:
         if self._encoding == b"identity":
             raise Failed("INTERNAL", "a packed message without grpc-encoding")
-        packed = Packed(message, self._limit)
-        return packed.unpack() if packed.is_short else packed
 
     def end(self) -> None:
         """The body is over. Raises Failed when that is in the middle of a message."""
@@ -207,6 +262,14 @@ class Messages:
         self._body = b"".join((memoryview(self._body)[self._position :], *self._parts))
         self._position = 0
         self._parts.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLong(Generic[Long]):
+    """What was collected of a packed message, to become a `Packed`. limit: as `Messages` has it."""
+
+    collected: Long
+    limit: int
 
 
 class Packed:

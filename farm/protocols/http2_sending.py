@@ -132,7 +132,7 @@ class Sending:
         if stream in self._streams:
             self._out.append(frame(HEADERS, END_HEADERS, stream, block))
 
-    def send_data(self, stream: int, data: bytes) -> bool:
+    def send_data(self, stream: int, data: bytes | memoryview) -> bool:
         """A part of its body, as soon as the client lets it; whether that is now."""
         of = self._streams.get(stream)
         if of is None:
@@ -143,7 +143,7 @@ class Sending:
                 of.window -= size  # nearly always
                 self._window -= size
                 self._patience += PER_MESSAGE
-                self._out.append(frame(DATA, 0, stream, data))
+                self._out.append(frame(DATA, 0, stream, bytes(data)))
                 return True
             of.pending.append((memoryview(data), DATA))
             self._send_pending(stream, of)

@@ -131,9 +131,11 @@ def encode(name: str, values: Mapping[str, Any]) -> bytes:
 # Requests
 
 
-def is_quick(body: bytes) -> bool:
+def is_quick(body: bytes | memoryview) -> bool:
     """Whether a long ModelInferRequest is little beside raw numbers, which nobody looks at."""
     at, rest, fields, end = 0, 0, 0, len(body)
+    if end > QUICK_RAW_BYTES:
+        return False
     texts = False
     while at < end:
         tag, at = _varint(body, at)
@@ -145,14 +147,14 @@ def is_quick(body: bytes) -> bool:
             rest += size
             if rest > QUICK_BYTES:
                 return False
-            texts = texts or b"BYTES" in body[at : at + size]  # which are cut one by one
+            texts = texts or b"BYTES" in bytes(body[at : at + size])  # which are cut one by one
         if fields > QUICK_FIELDS:
             return False
         at += size
-    return end <= QUICK_RAW_BYTES and not texts
+    return not texts
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def _varint(body: bytes | memoryview, at: int) -> tuple[int, int]:
     """A number at a position, and where it ends; a large one where there is none."""
     value = shift = 0
     while at < len(body) and shift < 64:

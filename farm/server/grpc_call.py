@@ -15,12 +15,14 @@ from farm.protocols.grpc import (
     Failed,
     Messages,
     Packed,
-    framed,
+    PackedLong,
+    in_parts,
     timeout_s,
     trailers,
 )
 from farm.protocols.http2 import Http2Connection
 from farm.protocols.kserve import ERRORS
+from farm.server.body import HEAVY_BYTES, Body, HeldBody
 from farm.server.door import INTERNAL_ERROR, Headers
 from farm.server.held import FREE_BYTES, HeldBytes, Share
 
@@ -45,12 +47,14 @@ class Caller(NamedTuple):
     remaining_s: float | None
 
 
-Write = Callable[[bytes], Awaitable[None]]
-Unary = Callable[[bytes, Caller], Awaitable[bytes]]
+Message = bytes | HeldBody | Packed | PackedLong[HeldBody]
+
+Write = Callable[[bytes | memoryview], Awaitable[None]]
+Unary = Callable[[Body, Caller], Awaitable[bytes | memoryview]]
 """One message for one; raises FarmError."""
 
-Requests = AsyncIterator[bytes]
-ServerStream = Callable[[bytes, Write, Caller], Awaitable[None]]
+Requests = AsyncIterator[Body]
+ServerStream = Callable[[Body, Write, Caller], Awaitable[None]]
 """One message for many, each of which `Write` sends."""
 
 Bidirectional = Callable[[Requests, Write, Caller], Awaitable[None]]
@@ -103,7 +107,7 @@ class Call:
         self._headers_sent = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._messages: Messages
+        self._messages: Messages[HeldBody]
         self._caller: Caller
         self._size = 0  # bytes received
         self._size_seen = -1  # by the last look, or nothing was missing then
@@ -120,7 +124,8 @@ class Call:
     def begin(self, path: str, caller: Caller) -> None:
         """The headers are there. Raises Failed."""
         headers = caller.headers
-        self._messages = Messages(headers.get(b"grpc-encoding", b"identity"), self._limit)
+        encoding, limit = headers.get(b"grpc-encoding", b"identity"), self._limit
+        self._messages = Messages(encoding, limit, lambda: HeldBody(limit))
         timeout = headers.get(b"grpc-timeout")
         loop = asyncio.get_running_loop()
         if timeout is not None:
@@ -225,27 +230,26 @@ class Call:
             logger.exception("answering a gRPC call")
             self.fail("INTERNAL", INTERNAL_ERROR)
 
-    async def _answer(self, method: Unary, body: bytes | Packed) -> None:
-        if isinstance(body, Packed):
-            body = await _unpacked(body)
-        answer = await method(body, self._caller)
+    async def _answer(self, method: Unary, message: Message) -> None:
+        answer = await method(await _whole(message), self._caller)
         http2 = self._line.http2
         http2.send_headers(self._stream, HEADERS)
         self._headers_sent = True
-        http2.send_data(self._stream, framed(answer))
+        for part in in_parts(answer):
+            http2.send_data(self._stream, part)
 
-    async def _stream_answers(self, method: ServerStream, body: bytes | Packed) -> None:
-        if isinstance(body, Packed):
-            body = await _unpacked(body)
-        await method(body, self._write, self._caller)
+    async def _stream_answers(self, method: ServerStream, message: Message) -> None:
+        await method(await _whole(message), self._write, self._caller)
 
-    async def _write(self, message: bytes) -> None:
+    async def _write(self, message: bytes | memoryview) -> None:
         http2 = self._line.http2
         if not self._headers_sent:
             http2.send_headers(self._stream, HEADERS)
             self._headers_sent = True
         self._clear.clear()
-        gone = http2.send_data(self._stream, framed(message))
+        gone = True
+        for part in in_parts(message):
+            gone = http2.send_data(self._stream, part)
         self._line.flush_soon()
         self._written += len(message) + WRITTEN_AT_ONCE // 16
         if not gone:
@@ -330,7 +334,7 @@ class _Room:
 class _Requests:
     """The messages of a call that sends several, as they come."""
 
-    def __init__(self, line: Line, messages: Messages, room: _Room) -> None:
+    def __init__(self, line: Line, messages: Messages[HeldBody], room: _Room) -> None:
         self._line = line
         self._messages = messages
         self._room = room
@@ -357,7 +361,7 @@ class _Requests:
     def __aiter__(self) -> _Requests:
         return self
 
-    async def __anext__(self) -> bytes:
+    async def __anext__(self) -> Body:
         if self._straight >= STRAIGHT:
             self._straight = 0
             await self._line.turn()
@@ -372,7 +376,7 @@ class _Requests:
             await self._more.wait()
         self._straight += 1
         self._room.release()  # who takes a message answers for it
-        return message if isinstance(message, bytes) else await _unpacked(message)
+        return await _whole(message)
 
     def _acknowledge(self) -> None:
         # Only who takes messages is sent more.
@@ -381,9 +385,22 @@ class _Requests:
         self._line.flush_soon()
 
 
-async def _unpacked(message: Packed) -> bytes:
+async def _whole(message: Message) -> Body:
     """The message, unpacked on a thread of its own: zlib does not hold the interpreter's lock."""
-    return await asyncio.get_running_loop().run_in_executor(_unpacking, message.unpack)
+    if isinstance(message, bytes | HeldBody):
+        return message
+    return await asyncio.get_running_loop().run_in_executor(_unpacking, _unpacked, message)
+
+
+def _unpacked(message: Packed | PackedLong[HeldBody]) -> Body:
+    if isinstance(message, PackedLong):
+        message = Packed(message.collected.read(), message.limit)
+    body = message.unpack()
+    if len(body) <= HEAVY_BYTES:
+        return body
+    held = HeldBody(len(body))
+    held.add(body)
+    return held
 
 
 _unpacking = ThreadPoolExecutor(1, "unpacking")

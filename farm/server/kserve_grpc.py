@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from farm.call import Hints, ModelInfo
-from farm.errors import ModelNotFound, UnsupportedFeature
+from farm.errors import InvalidRequest, ModelNotFound, UnsupportedFeature
 from farm.protocols.kserve import (
     InferRequest,
     call_of,
@@ -23,16 +23,15 @@ from farm.protocols.kserve_grpc import (
     decode_infer,
     encode,
     encode_infer,
-    is_quick,
     messages,
     parameters_of,
 )
 from farm.protocols.kserve_metadata import model_config, model_metadata, server_metadata
 from farm.protocols.kserve_tensors import shown
-from farm.server.body import HEAVY_BYTES, QUICK_BYTES
+from farm.server.body import HEAVY_BYTES, Body, HeldBody
 from farm.server.door import Backend, hints_of
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
-from farm.server.kserve_grpc_stream import Asked, InferStream
+from farm.server.kserve_grpc_stream import Asked, InferStream, read_infer
 from farm.server.kserve_repository import Repository
 from farm.server.kserve_statistics import statistics_of
 from farm.server.readers import READS_HERE, Reads
@@ -100,21 +99,20 @@ class KServeGrpc:
 
     # Inference
 
-    async def _infer(self, body: bytes, caller: Caller) -> bytes:
+    async def _infer(self, body: Body, caller: Caller) -> bytes | memoryview:
         hints = hints_for(caller)
-        if len(body) > QUICK_BYTES:
-            await self._turns.wait()
-        if len(body) <= HEAVY_BYTES or is_quick(body):
-            request, raw = decode_infer(body)
-        else:
-            client = hints.client
-            request, raw = await carried_out(self._readers, decode_infer, body, client=client)
+        request, raw = await read_infer(
+            decode_infer, body, self._readers, self._turns, hints.client
+        )
         call, hints, wish, lead = await self.asked(request, hints)
         result = await self._backend.submit(call, hints)
         about = (wish, result.outputs, raw, lead)
         if not (is_long_raw if raw else is_long)(result):
             return encode_infer(*about)
-        return bytes(await carried_out(self._readers, encode_infer, *about, client=hints.client))
+        answer: memoryview = await carried_out(
+            self._readers, encode_infer, *about, client=hints.client
+        )
+        return answer
 
     async def asked(self, request: InferRequest, hints: Hints, *, streaming: bool = False) -> Asked:
         """The call that a request is, for the model as it describes itself for its config."""
@@ -161,15 +159,15 @@ class KServeGrpc:
             return "SERVICE_UNKNOWN"
         return "SERVING" if self._repository.all_ready() else "NOT_SERVING"
 
-    async def _check(self, body: bytes, caller: Caller) -> bytes:
-        service = decode(HEALTH_REQUEST, body).service
+    async def _check(self, body: Body, caller: Caller) -> bytes:
+        service = decode(HEALTH_REQUEST, _short(body)).service
         status = self._health(service)
         if status == "SERVICE_UNKNOWN":
             raise ModelNotFound(f"there is no service {shown(service)}; there is {SERVICE!r}")
         return encode(HEALTH_RESPONSE, {"status": status})
 
-    async def _watch(self, body: bytes, write: Write, caller: Caller) -> None:
-        service = decode(HEALTH_REQUEST, body).service
+    async def _watch(self, body: Body, write: Write, caller: Caller) -> None:
+        service = decode(HEALTH_REQUEST, _short(body)).service
         told = ""
         while True:
             status = self._health(service)
@@ -192,21 +190,32 @@ def hints_for(caller: Caller) -> Hints:
     return replace(hints, deadline_s=remaining_s)
 
 
+def _short(body: Body) -> bytes:
+    """The body of a request that has no tensors. Raises InvalidRequest for a long one."""
+    if isinstance(body, HeldBody):
+        raise InvalidRequest(
+            f"the request has {body.size} bytes; expected at most {HEAVY_BYTES} of one "
+            "without tensors"
+        )
+    return body
+
+
 def _told(name: str, tell: Callable[[Any], Mapping[str, Any]]) -> Unary:
     """The method `name` that answers with what `tell` says at once."""
 
-    async def method(body: bytes, caller: Caller) -> bytes:
-        return encode(f"inference.{name}Response", tell(decode(f"inference.{name}Request", body)))
+    async def method(body: Body, caller: Caller) -> bytes:
+        asked = decode(f"inference.{name}Request", _short(body))
+        return encode(f"inference.{name}Response", tell(asked))
 
     return method
 
 
 def _not_offered(name: str) -> Unary:
-    async def method(body: bytes, caller: Caller) -> bytes:
+    async def method(body: Body, caller: Caller) -> bytes:
         raise UnsupportedFeature(f"{name} is not offered here")
 
     return method
 
 
-async def _no_regions(body: bytes, caller: Caller) -> bytes:
+async def _no_regions(body: Body, caller: Caller) -> bytes:
     return NO_REGIONS

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from farm.call import Call, Hints, Operation, Result
 from farm.errors import FarmError, Unavailable
@@ -23,7 +23,7 @@ from farm.protocols.kserve_grpc import (
     is_quick,
 )
 from farm.server.answers import Answers
-from farm.server.body import HEAVY_BYTES, QUICK_BYTES
+from farm.server.body import QUICK_BYTES, Body, HeldBody
 from farm.server.door import INTERNAL_ERROR, Backend
 from farm.server.grpc_call import Requests, Write
 from farm.server.readers import READS_HERE, Reads
@@ -50,6 +50,22 @@ class MakesCalls(Protocol):
 
     def __call__(self, request: InferRequest, hints: Hints, *, streaming: bool) -> Awaitable[Asked]:
         """The call, its hints, and what is asked back. Raises FarmError."""
+
+
+async def read_infer(
+    decode: Callable[[bytes], Any], body: Body, readers: Reads, turns: Turns | None, client: str
+) -> Any:
+    """What `decode` gives for a ModelInferRequest; long ones are read elsewhere. Raises FarmError.
+
+    turns: at which those of some length are read here.
+    """
+    if isinstance(body, HeldBody):
+        if not is_quick(body.view()):
+            return await carried_out(readers, decode, body, client=client)
+        body = body.read()
+    if len(body) > QUICK_BYTES and turns is not None:
+        await turns.wait()
+    return decode(body)
 
 
 class _Turn:
@@ -123,18 +139,12 @@ class InferStream:
             turn = _Turn(turn)
             answers.create_task(self._answer(body, turn))
 
-    async def _answer(self, body: bytes, turn: _Turn) -> None:
+    async def _answer(self, body: Body, turn: _Turn) -> None:
         model = request_id = ""
         try:
-            if len(body) > QUICK_BYTES and self._turns is not None:
-                await self._turns.wait()
-            if len(body) <= HEAVY_BYTES or is_quick(body):
-                model, request_id, request, raw = decode_streamed(body)
-            else:
-                client = self._hints.client
-                model, request_id, request, raw = await carried_out(
-                    self._readers, decode_streamed, body, client=client
-                )
+            model, request_id, request, raw = await read_infer(
+                decode_streamed, body, self._readers, self._turns, self._hints.client
+            )
             if isinstance(request, FarmError):
                 raise request
             await self._run(request, raw, turn)
@@ -180,4 +190,4 @@ class InferStream:
         else:
             message = encode_streamed(*about)
         await turn.comes()
-        await self._write(bytes(message))
+        await self._write(message)

@@ -18,13 +18,14 @@ from farm.dispatcher import Dispatcher
 from farm.errors import FarmError
 from farm.protocols.kserve_grpc import is_quick, messages
 from farm.protocols.mip import HEAD, VERSION, Kind
-from farm.server.body import HEAVY_BYTES
+from farm.server.body import HEAVY_BYTES, Body
 from farm.server.grpc_call import Caller
 from farm.server.kserve_grpc import SERVICE, KServeGrpc
 from farm.server.kserve_repository import Repository
 from farm.server.readers import Readers, Reads, ReadsHere
 from farm.transports.local import LocalTransport
 from tests.asking import asked
+from tests.bodies import body_of
 from tests.loops import LIMIT_S, on_loop
 from tests.mip_farm import mip_served
 
@@ -107,7 +108,7 @@ async def test_grpc() -> None:
     async def answer(readers: Reads, body: bytes) -> Any:
         service = KServeGrpc(dispatcher, Repository(dispatcher), readers)
         try:
-            return await service.unary[f"/{SERVICE}/ModelInfer"](body, CALLER)
+            return bytes(await service.unary[f"/{SERVICE}/ModelInfer"](body_of(body), CALLER))
         except FarmError as error:
             return type(error), error.message
 
@@ -115,11 +116,11 @@ async def test_grpc() -> None:
         service = KServeGrpc(dispatcher, Repository(dispatcher), readers)
         written: list[bytes] = []
 
-        async def requests() -> AsyncIterator[bytes]:
-            yield body
+        async def requests() -> AsyncIterator[Body]:
+            yield body_of(body)
 
-        async def write(message: bytes) -> None:
-            written.append(message)
+        async def write(message: bytes | memoryview) -> None:
+            written.append(bytes(message))
 
         method = service.bidirectional[f"/{SERVICE}/ModelStreamInfer"]
         await method(requests(), write, CALLER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import random
 import zlib
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from farm.protocols import grpc as grpc_words
 from farm.protocols.grpc import (
     HEADERS,
     HEADERS_TOO_LARGE,
+    LONG,
     LONGEST_TEXT,
     NOT_GRPC,
     OK,
@@ -25,6 +27,7 @@ from farm.protocols.grpc import (
     Failed,
     Messages,
     Packed,
+    PackedLong,
     framed,
     timeout_s,
     trailers,
@@ -89,7 +92,25 @@ def test_what_is_no_deadline(value: bytes) -> None:
         timeout_s(value)
 
 
-def read(reader: Messages, part: bytes) -> list[bytes | Packed]:
+class Collected:
+    """What came of a long message."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def add(self, part: bytes) -> None:
+        """Another part."""
+        self.parts.append(part)
+
+
+Message = bytes | Collected | Packed | PackedLong[Collected]
+
+
+def taking(encoding: bytes, limit: int) -> Messages[Collected]:
+    return Messages(encoding, limit, Collected)
+
+
+def read(reader: Messages[Collected], part: bytes) -> list[Message]:
     """The messages that are whole with this part."""
     found = []
     whole = reader.add(part)
@@ -106,7 +127,7 @@ def read(reader: Messages, part: bytes) -> list[bytes | Packed]:
 def test_messages_come_out_of_any_parts(messages: list[bytes], cuts: list[int]) -> None:
     body = b"".join(map(framed, messages))
     bounds = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    reader, later = Messages(b"identity", 10_000), Messages(b"identity", 10_000)
+    reader, later = taking(b"identity", 10_000), taking(b"identity", 10_000)
     found = []
     for a, b in itertools.pairwise(bounds):
         found += read(reader, body[a:b])
@@ -119,7 +140,7 @@ def test_messages_come_out_of_any_parts(messages: list[bytes], cuts: list[int]) 
 
 
 def test_a_long_message_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, body = Messages(b"identity", 1 << 20), framed(bytes(range(256)) * 400)
+    reader, body = taking(b"identity", 1 << 20), framed(bytes(range(256)) * 400)
     both = body + framed(b"abc") + framed(b"")
     for at in range(0, len(both), 5_000):
         reader.add(both[at : at + 5_000])
@@ -129,8 +150,49 @@ def test_a_long_message_is_put_together_once(monkeypatch: pytest.MonkeyPatch) ->
     assert not reader.is_partial
 
 
+@given(
+    st.lists(st.binary(max_size=9) | st.integers(-2, 2).map(lambda n: bytes(LONG + n)), max_size=4),
+    st.lists(st.integers(1, 2 * LONG), max_size=6),
+    st.booleans(),
+)
+def test_long_messages_are_collected_as_they_come(
+    messages: list[bytes], cuts: list[int], at_once: bool
+) -> None:
+    """Wherever they are cut, and whatever stands before and behind them."""
+    body = b"".join(map(framed, messages))
+    bounds = [0, *sorted({min(cut, len(body)) for cut in cuts}), len(body)]
+    reader, found = taking(b"identity", 1 << 20), list[Message | None]()
+    for a, b in itertools.pairwise(bounds):
+        if at_once:
+            found += read(reader, body[a:b])
+        else:
+            reader.add(body[a:b])
+    if not at_once:
+        found += [reader.next() for _ in messages]
+    reader.end()
+    assert reader.next() is None
+    for message, expected in zip(found, messages, strict=True):
+        if isinstance(message, Collected):
+            assert len(expected) > LONG
+            message = b"".join(message.parts)
+        assert message == expected
+
+
+def test_a_packed_long_message_is_collected_packed() -> None:
+    packed = gzip.compress(random.Random(0).randbytes(LONG + 100))
+    reader = taking(b"gzip", 1 << 20)
+    framed_ = b"\x01" + framed(packed)[1:]
+    reader.add(framed_[: LONG // 2])
+    reader.add(framed_[LONG // 2 :] + framed(b"next"))
+    message = reader.next()
+    assert isinstance(message, PackedLong)
+    assert b"".join(message.collected.parts) == packed
+    assert message.limit == 1 << 20
+    assert reader.next() == b"next"
+
+
 def test_single_bytes_are_not_kept_one_by_one() -> None:
-    reader = Messages(b"identity", 1 << 20)
+    reader = taking(b"identity", 1 << 20)
     for byte in framed(bytes(10_000))[:-1]:
         reader.add(bytes((byte,)))
     assert len(reader._parts) == 1
@@ -139,13 +201,13 @@ def test_single_bytes_are_not_kept_one_by_one() -> None:
 
 
 def test_what_follows_a_message() -> None:
-    reader = Messages(b"identity", 100)
+    reader = taking(b"identity", 100)
     reader.add(framed(b"abc"))
     before = reader.has_rest
     reader.add(b"\0")
     assert (before, reader.has_rest) == (False, True)
     with pytest.raises(Failed, match="expected 0 or 1"):
-        Messages(b"identity", 100).add(b"\x02\0\0\0\0")
+        taking(b"identity", 100).add(b"\x02\0\0\0\0")
 
 
 def packed_as(pack: Callable[[bytes], bytes], message: bytes) -> bytes:
@@ -156,13 +218,13 @@ def packed_as(pack: Callable[[bytes], bytes], message: bytes) -> bytes:
 @pytest.mark.parametrize("limit", [1000, SHORT - 1, SHORT, SHORT + 1, 1_000_000])
 def test_packed_messages_and_the_limit(pack: Callable[[bytes], bytes], limit: int) -> None:
     def unpacked(size: int) -> bytes:
-        reader = Messages(b"gzip", limit)
+        reader = taking(b"gzip", limit)
         reader.add(packed_as(pack, bytes(size)))
         message = reader.next()
         if isinstance(message, Packed):
             assert size >= SHORT
             message = message.unpack()
-        assert message is not None
+        assert isinstance(message, bytes)
         return message
 
     for size in (limit - 1, limit):
@@ -175,7 +237,7 @@ def test_packed_messages_and_the_limit(pack: Callable[[bytes], bytes], limit: in
 
 def test_a_message_unpacks_to_so_much_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_words, "UNPACKED_FREE", 1 << 20)
-    reader = Messages(b"gzip", 1 << 30)
+    reader = taking(b"gzip", 1 << 30)
     reader.add(packed_as(gzip.compress, bytes(1 << 20)))
     free = reader.next()
     assert isinstance(free, Packed)
@@ -202,25 +264,25 @@ def test_a_message_unpacks_to_so_much_at_most(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_is_packed_wrong(encoding: bytes, message: bytes, text: str) -> None:
-    reader = Messages(encoding, 1 << 20)
+    reader = taking(encoding, 1 << 20)
     reader.add(b"\x01" + framed(message)[1:])
     with pytest.raises(Failed, match=text):
         read_whole(reader)
 
 
-def read_whole(reader: Messages) -> bytes | None:
+def read_whole(reader: Messages[Collected]) -> Message | None:
     message = reader.next()
     return message.unpack() if isinstance(message, Packed) else message
 
 
 def test_an_unknown_packing() -> None:
     with pytest.raises(Failed, match="'snappy'") as caught:
-        Messages(b"snappy", 10)
+        taking(b"snappy", 10)
     assert caught.value.status == "UNIMPLEMENTED"
 
 
 def test_a_message_too_large_is_refused_by_its_length_alone() -> None:
-    reader = Messages(b"identity", 1000)
+    reader = taking(b"identity", 1000)
     assert not reader.add(b"\x00\x00\x00")
     with pytest.raises(Failed, match="larger than 1000 bytes") as caught:
         reader.add(b"\x03\xe9")
@@ -228,7 +290,7 @@ def test_a_message_too_large_is_refused_by_its_length_alone() -> None:
 
 
 def test_a_body_that_ends_in_the_middle() -> None:
-    reader = Messages(b"identity", 1000)
+    reader = taking(b"identity", 1000)
     reader.add(framed(b"abc") + b"\x00\x00")
     assert reader.next() == b"abc"
     with pytest.raises(Failed, match="in the middle"):

@@ -17,8 +17,10 @@ from farm.errors import FarmError, InvalidInput, Overloaded, Unavailable
 from farm.protocols.grpc import LONGEST_TEXT
 from farm.protocols.kserve import ERRORS
 from farm.server.access import Access
+from farm.server.body import Body
 from farm.server.grpc import GrpcServer, Tls
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
+from tests.bodies import bytes_of
 from tests.certificates import certificate
 from tests.loops import LIMIT_S, on_loop
 
@@ -44,18 +46,19 @@ class Methods:
     def end_streams(self) -> None:
         self.ending.set()
 
-    async def echo(self, body: bytes, caller: Caller) -> bytes:
+    async def echo(self, body: Body, caller: Caller) -> bytes:
         self.calls.append(caller)
-        return body
+        return bytes_of(body)
 
-    async def fail(self, body: bytes, caller: Caller) -> bytes:
-        if body.decode() in FarmError.kinds:
-            raise FarmError.kinds[body.decode()]("no \ud800 ü")
-        if body == b"long":
+    async def fail(self, body: Body, caller: Caller) -> bytes:
+        kind = bytes_of(body).decode()
+        if kind in FarmError.kinds:
+            raise FarmError.kinds[kind]("no \ud800 ü")
+        if kind == "long":
             raise InvalidInput("x" * 100_000)
         raise ValueError("a mistake")
 
-    async def wait(self, body: bytes, caller: Caller) -> bytes:
+    async def wait(self, body: Body, caller: Caller) -> bytes:
         self.calls.append(caller)
         self.running.set()
         try:
@@ -63,17 +66,17 @@ class Methods:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        return body
+        return bytes_of(body)
 
-    async def count(self, body: bytes, write: Write, caller: Caller) -> None:
-        for i in range(int(body)):
+    async def count(self, body: Body, write: Write, caller: Caller) -> None:
+        for i in range(int(bytes_of(body))):
             await write(b"%d" % i)
         if body == b"2":
             raise Overloaded("enough")
 
     async def echo_all(self, requests: Requests, write: Write, caller: Caller) -> None:
         async for body in requests:
-            await write(body)
+            await write(bytes_of(body))
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import pytest
 from farm.protocols import http2
 from farm.protocols.grpc import Failed, framed
 from farm.protocols.http2_frames import WINDOW_UPDATE
+from farm.server.body import Body
 from farm.server.grpc_call import (
     Bidirectional,
     Call,
@@ -21,6 +22,7 @@ from farm.server.grpc_call import (
     Write,
 )
 from farm.server.held import HeldBytes
+from tests.bodies import bytes_of
 from tests.loops import on_loop, until
 from tests.protocols.http2_bytes import greeted, request
 
@@ -67,20 +69,20 @@ class Methods:
     def end_streams(self) -> None:
         pass
 
-    async def echo(self, body: bytes, caller: Caller) -> bytes:
+    async def echo(self, body: Body, caller: Caller) -> bytes:
         self.callers.append(caller)
-        return body
+        return bytes_of(body)
 
-    async def twice(self, body: bytes, write: Write, caller: Caller) -> None:
-        await write(body)
-        await write(body)
+    async def twice(self, body: Body, write: Write, caller: Caller) -> None:
+        await write(bytes_of(body))
+        await write(bytes_of(body))
 
     async def length(self, requests: Requests, write: Write, caller: Caller) -> None:
         async for body in requests:
-            await write(b"%d" % len(body))
+            await write(b"%d" % len(bytes_of(body)))
 
     async def sum(self, requests: Requests, write: Write, caller: Caller) -> None:
-        await write(b"%d" % sum([int(body) async for body in requests]))
+        await write(b"%d" % sum([int(bytes_of(body)) async for body in requests]))
 
 
 def begun(path: str, headers: dict[bytes, bytes] | None = None) -> tuple[Call, Line, Methods]:

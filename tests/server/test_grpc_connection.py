@@ -20,8 +20,10 @@ import pytest
 from farm.protocols.grpc import framed
 from farm.protocols.http2_frames import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, literal
 from farm.server.access import Access
+from farm.server.body import Body
 from farm.server.grpc import GrpcServer
 from farm.server.grpc_call import Bidirectional, Call, Caller, Requests, ServerStream, Unary, Write
+from tests.bodies import bytes_of
 from tests.loops import LIMIT_S, on_loop, until
 from tests.protocols.http2_bytes import request
 
@@ -42,12 +44,12 @@ class Methods:
     def end_streams(self) -> None:
         self.held.set()
 
-    async def echo(self, body: bytes, caller: Caller) -> bytes:
-        return body
+    async def echo(self, body: Body, caller: Caller) -> bytes:
+        return bytes_of(body)
 
-    async def hold(self, body: bytes, caller: Caller) -> bytes:
+    async def hold(self, body: Body, caller: Caller) -> bytes:
         await self._wait()
-        return body
+        return bytes_of(body)
 
     async def _wait(self) -> None:
         self.started += 1
@@ -57,19 +59,19 @@ class Methods:
             self.cancelled += 1
             raise
 
-    async def flood(self, body: bytes, write: Write, caller: Caller) -> None:
+    async def flood(self, body: Body, write: Write, caller: Caller) -> None:
         for _ in range(100):
             await write(bytes(100_000))
             self.written += 1
 
     async def echo_all(self, requests: Requests, write: Write, caller: Caller) -> None:
         async for body in requests:
-            await write(body)
+            await write(bytes_of(body))
 
     async def unread(self, requests: Requests, write: Write, caller: Caller) -> None:
         await self._wait()
         async for body in requests:
-            await write(b"%d" % len(body))
+            await write(b"%d" % len(bytes_of(body)))
 
 
 class Client:

@@ -24,6 +24,7 @@ from farm.protocols.http2_frames import (
     frame,
 )
 from farm.server import grpc_connection
+from farm.server.body import Body
 from farm.server.grpc import GrpcServer
 from farm.server.grpc_call import Call
 from farm.server.grpc_connection import ALL_STEPS, LONGEST_STEP, STEP, Connection, Patience
@@ -213,7 +214,7 @@ async def test_who_opens_all_windows_and_does_not_read_is_not_written_to_without
     async with connected() as (methods, server, connect):
         written = 0
 
-        async def deluge(body: bytes, write: Any, caller: Any) -> None:
+        async def deluge(body: Body, write: Any, caller: Any) -> None:
             nonlocal written
             while written < 1000:
                 await write(bytes(100_000))

@@ -23,10 +23,12 @@ from farm.errors import (
 )
 from farm.model import Config, Inputs, Tensors
 from farm.protocols.kserve_grpc import decode, messages
+from farm.server.body import HEAVY_BYTES
 from farm.server.grpc_call import Caller
 from farm.server.kserve_grpc import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc, hints_for
 from farm.server.kserve_repository import Repository
 from farm.transports.local import LocalTransport
+from tests.bodies import body_of
 from tests.loops import LIMIT_S, on_loop, until
 
 CALLER = Caller("127.0.0.1", "", {}, None)
@@ -59,7 +61,7 @@ async def tell(service: KServeGrpc, method: str, /, **asked: Any) -> Any:
     """What a method answers."""
     request = messages()[f"inference.{method}Request"](**asked)
     body = await service.unary[f"/{SERVICE}/{method}"](request.SerializeToString(), CALLER)
-    return decode(f"inference.{method}Response", body)
+    return decode(f"inference.{method}Response", bytes(body))
 
 
 def question(count: int, **parameters: Any) -> bytes:
@@ -74,7 +76,7 @@ def question(count: int, **parameters: Any) -> bytes:
 
 async def infer(service: KServeGrpc, body: bytes) -> list[float]:
     answer = await service.unary[f"/{SERVICE}/ModelInfer"](body, CALLER)
-    (raw,) = decode("inference.ModelInferResponse", answer).raw_output_contents
+    (raw,) = decode("inference.ModelInferResponse", bytes(answer)).raw_output_contents
     return list(np.frombuffer(raw))
 
 
@@ -166,12 +168,22 @@ async def test_health_check() -> None:
         assert await check(b"", CALLER) == b"\x08\x02"
 
 
+@pytest.mark.parametrize(
+    "method", [f"{SERVICE}/ServerLive", f"{SERVICE}/ModelReady", f"{HEALTH}/Check"]
+)
+@on_loop
+async def test_a_request_without_tensors_is_short(method: str) -> None:
+    async with methods() as service:
+        with pytest.raises(InvalidRequest, match=f"expected at most {HEAVY_BYTES}"):
+            await service.unary[f"/{method}"](body_of(bytes(HEAVY_BYTES + 1)), CALLER)
+
+
 @on_loop
 async def test_health_is_watched_until_the_end() -> None:
     async with methods() as service:
-        told: list[bytes] = []
+        told: list[bytes | memoryview] = []
 
-        async def write(body: bytes) -> None:
+        async def write(body: bytes | memoryview) -> None:
             told.append(body)
 
         watch = service.server_streams[f"/{HEALTH}/Watch"]

@@ -80,9 +80,9 @@ class Client:
             self.read += 1
             yield body
 
-    async def _write(self, body: bytes) -> None:
+    async def _write(self, body: bytes | memoryview) -> None:
         await self.may_write.wait()
-        self.answers.append(decode("inference.ModelStreamInferResponse", body))
+        self.answers.append(decode("inference.ModelStreamInferResponse", bytes(body)))
 
     def ask(self, model: str, value: float, request_id: str = "", *, final: bool = False) -> None:
         message = messages()["inference.ModelInferRequest"](model_name=model, id=request_id)
