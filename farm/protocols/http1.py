@@ -124,6 +124,11 @@ class Reader:
         self._searched = max(0, self._searched - self._at)
         self._at = 0
 
+    def close(self) -> None:
+        """Let go of everything: nothing more is read. The parser refers back to its reader."""
+        self._parser = None
+        self._data, self._at = b"", 0
+
     # Heads
 
     def head(self) -> Head | None:

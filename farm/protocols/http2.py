@@ -134,18 +134,6 @@ class Http2Connection(Sending):
         )
         more = LONG.pack(CONNECTION_WINDOW - FIRST_WINDOW)
         self._out += [frame(SETTINGS, 0, 0, settings), frame(WINDOW_UPDATE, 0, 0, more)]
-        self._read_frame: tuple[Callable[[int, int, bytes, list[Event]], None], ...] = (
-            self._read_data,
-            self._headers,
-            self._priority,
-            self._reset,
-            self._settings,
-            self._refused,
-            self._ping,
-            self._going,
-            self._window_update,
-            self._continuation,
-        )
 
     @property
     def has_waiting(self) -> bool:
@@ -208,7 +196,7 @@ class Http2Connection(Sending):
             self._greet(data)
             self._greeted = True
             position = len(PREFACE)
-        read_frame = self._read_frame
+        read_frame = self._READ_FRAME
         try:
             while True:
                 start = position + 9
@@ -243,7 +231,9 @@ class Http2Connection(Sending):
                 else:
                     raise ConnectionFailed(PROTOCOL_ERROR, "the first frame is no SETTINGS")
                 if kind < 10:
-                    read_frame[kind](flags, stream & LARGEST_WINDOW, data[start:after], events)
+                    read_frame[kind](
+                        self, flags, stream & LARGEST_WINDOW, data[start:after], events
+                    )
                 else:  # others are to be ignored
                     self._asks_nothing(1)
         finally:
@@ -491,3 +481,18 @@ class Http2Connection(Sending):
         """Take no new requests; those that are open go on."""
         self._ending = True
         self._out.append(frame(GOAWAY, 0, 0, LONG.pack(self._last) + LONG.pack(code)))
+
+    # Not bound methods, kept by each connection: they would make it refer to itself, and what it
+    # holds would stay until the next search for garbage cycles.
+    _READ_FRAME: tuple[Callable[[Http2Connection, int, int, bytes, list[Event]], None], ...] = (
+        _read_data,
+        _headers,
+        _priority,
+        _reset,
+        _settings,
+        _refused,
+        _ping,
+        _going,
+        _window_update,
+        _continuation,
+    )

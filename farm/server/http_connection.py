@@ -151,8 +151,7 @@ class Connection(Portions):
         if self._exchange is not None:
             self._exchange.client_left()
             self._exchange = None
-        # Lets go of what was sent ahead, even while something still refers to this connection.
-        self._reader = Reader()
+        self._reader.close()
         self.resume_writing()
 
     def received(self, data: bytes) -> None:

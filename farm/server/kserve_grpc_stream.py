@@ -113,31 +113,38 @@ class InferStream:
         self._write = write
         self._hints = hints
         self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def serve(self, requests: Requests, ending: asyncio.Event) -> None:
         """Until the client has sent all and has all answers.
 
         When `ending` is set what runs is finished, and Unavailable raised.
         """
-        async with asyncio.TaskGroup() as answers:
-            reading = asyncio.create_task(self._read(requests, answers))
-            ended = asyncio.create_task(ending.wait())
-            try:
-                await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                was_read = reading.done()
-                reading.cancel()
-                ended.cancel()
+        # No TaskGroup: one that is cancelled refers to itself by its exception, and what its client
+        # sent stays until the next search for garbage cycles.
+        reading = asyncio.create_task(self._read(requests))
+        ended = asyncio.create_task(ending.wait())
+        try:
+            await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+            was_read = reading.done()
+            reading.cancel()
+            while self._answering:
+                await asyncio.wait(self._answering)
+        finally:
+            for task in (reading, ended, *self._answering):
+                task.cancel()
         if not was_read:
             raise Unavailable("the farm is shutting down")
         reading.result()
 
-    async def _read(self, requests: Requests, answers: asyncio.TaskGroup) -> None:
+    async def _read(self, requests: Requests) -> None:
         turn: _Turn | None = None
         async for body in requests:
             await self._room.acquire()
             turn = _Turn(turn)
-            answers.create_task(self._answer(body, turn))
+            task = asyncio.create_task(self._answer(body, turn))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
 
     async def _answer(self, body: Body, turn: _Turn) -> None:
         model = request_id = ""

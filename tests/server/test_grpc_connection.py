@@ -24,6 +24,7 @@ from farm.server.body import Body
 from farm.server.grpc import GrpcServer
 from farm.server.grpc_call import Bidirectional, Call, Caller, Requests, ServerStream, Unary, Write
 from tests.bodies import bytes_of
+from tests.garbage import garbage
 from tests.loops import LIMIT_S, on_loop, until
 from tests.protocols.http2_bytes import request
 
@@ -414,3 +415,25 @@ async def test_what_does_not_end_in_time_is_unavailable() -> None:
         assert literal(b"grpc-status", b"14") in await client.read_to_the_end()
         await asyncio.wait_for(stopping, LIMIT_S)
         assert methods.cancelled == 1
+
+
+@pytest.mark.parametrize("end", ["answered", "cancelled", "gone"])
+@on_loop
+async def test_a_connection_leaves_nothing_for_the_garbage_collector(end: str) -> None:
+    async with connected() as (methods, server, connect):
+        with garbage() as left:
+            for number in range(3):
+                client = await connect()
+                if end == "answered":
+                    await client.answer(client.ask("Echo", b"abc"))
+                else:
+                    streams = [client.ask("Hold", b"abc"), client.ask("EchoAll", b"a", end=False)]
+                    await until(lambda: methods.started == number + 1)  # noqa: B023
+                    if end == "cancelled":
+                        for stream in streams:
+                            client.http2.reset_stream(stream)
+                        client.send()
+                        await until(lambda: methods.cancelled == number + 1)  # noqa: B023
+                client.writer.transport.abort()
+                await until(lambda: not server.connections)
+        assert left == []

@@ -29,6 +29,7 @@ from farm.server.http_connection import (
 )
 from tests.bare_server import Server, post, rest_of, serving
 from tests.front_door import WAIT_S, read_answer, until
+from tests.garbage import garbage
 
 LAST = "Connection: close"
 
@@ -601,3 +602,14 @@ def test_threads_of_clients_at_once() -> None:
         for thread in threads:
             thread.join(WAIT_S)
         assert [r.rpartition(b"\r\n\r\n")[2] for r in results] == [b"%d" % i for i in range(50)]
+
+
+def test_a_connection_leaves_nothing_for_the_garbage_collector() -> None:
+    with serving({"/echo": echo}) as server:
+        with garbage() as left:
+            for _ in range(3):
+                with server.connect() as connection:
+                    connection.sendall(post("/echo", b"abc"))
+                    assert read_answer(connection) == (200, b"abc")
+                until(lambda: not server.call(len, server.connections), "it is gone")
+        assert left == []

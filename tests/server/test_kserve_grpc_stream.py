@@ -22,6 +22,7 @@ from farm.server.grpc_call import Caller
 from farm.server.kserve_grpc import SERVICE, KServeGrpc
 from farm.server.kserve_repository import Repository
 from farm.transports.local import LocalTransport
+from tests.garbage import garbage
 from tests.loops import LIMIT_S, on_loop, until
 
 CALLER = Caller("127.0.0.1", "", {}, None)
@@ -316,3 +317,26 @@ async def test_the_servers_end_finishes_what_runs() -> None:
         with pytest.raises(Unavailable, match="shutting down"):
             await asyncio.wait_for(client.served, LIMIT_S)
         assert client.ids == ["a"]
+
+
+@on_loop
+async def test_a_stream_that_is_cancelled_leaves_nothing_for_the_garbage_collector() -> None:
+    async def cancelled(farm_: Served) -> None:
+        client = Client(farm_.service)
+        for number in (1, -1, -2, -3):
+            client.ask("held", number)
+        client.send(b"\xff\xff")
+        await until(lambda: len(client.answers) == 1)
+        client.served.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await client.served
+        farm_.held.go.set()
+        await until(farm_.idle)
+        farm_.held.go.clear()
+
+    async with served() as farm_:
+        await cancelled(farm_)
+        with garbage() as left:
+            await cancelled(farm_)
+            await cancelled(farm_)
+        assert left == []
