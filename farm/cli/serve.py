@@ -18,7 +18,12 @@ from farm.provision.kinds import Plan, read_plan
 from farm.provision.local import WorkersFailed
 from farm.provision.script import job_script
 from farm.server.farm import Farm
-from farm.server.garbage import search_now_and_then, search_young_only
+from farm.server.garbage import (
+    search_no_more,
+    search_now_and_then,
+    search_young_in_time,
+    search_young_only,
+)
 from farm.settings import Auth, Settings, Transport, read_settings
 from farm.transports.connection import is_loopback
 from farm.worker.freed_memory import keep_freed_memory
@@ -231,6 +236,8 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
         if error.detail:
             click.echo(error.detail, err=True)
         raise click.ClickException(str(error)) from None
+    finally:
+        search_no_more()
 
 
 def _print_scripts(plan: Plan, settings: Settings) -> None:
@@ -277,10 +284,12 @@ async def _serve(farm: Farm) -> int:
         # A token in a file that others may read, such as a job's output, is no secret.
         how = with_token(connection) if sys.stdout.isatty() else f"farm url {farm.settings.dir}"
         click.echo(f"clients elsewhere: {how}")
-    tidying = loop.create_task(search_now_and_then(farm.dispatcher.calls_open))
+    searches = search_now_and_then(farm.dispatcher.calls_open), search_young_in_time()
+    tidying = [loop.create_task(search) for search in searches]
     failed = loop.create_task(farm.wait_failed())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    tidying.cancel()
+    for task in tidying:
+        task.cancel()
     stop.clear()
     hurry = loop.create_task(stop.wait())
     click.echo("farm stops; once more to hurry", err=True)

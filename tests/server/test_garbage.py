@@ -7,11 +7,18 @@ import gc
 import subprocess
 import sys
 import weakref
+from collections import deque
 
 import pytest
 
 from farm.server import garbage
-from farm.server.garbage import FEW_CALLS, search_all, search_now_and_then
+from farm.server.garbage import (
+    FEW_CALLS,
+    search_all,
+    search_no_more,
+    search_now_and_then,
+    search_young_in_time,
+)
 from tests.loops import on_loop, until
 from tests.patience import scaled
 
@@ -84,3 +91,44 @@ def test_a_million_objects_are_never_searched_in_one_go() -> None:
         "assert most == 1, most\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(60.0))
+
+
+@on_loop
+async def test_where_as_many_objects_end_as_begin_the_young_are_searched_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interpreter counts how many more there are than before, and so never sees them."""
+    for pause in ("YOUNG_EVERY_S", "YOUNG_AT_MOST_EVERY_S"):
+        monkeypatch.setattr(garbage, pause, 0.0)
+    kept = deque[list[int]]([[i] for i in range(100_000)])
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(5_000, 1, 1 << 30)
+    task = asyncio.create_task(search_young_in_time())
+    most = made = 0
+    try:
+        while made < 400_000:
+            for i in range(100):
+                kept.popleft()
+                kept.append([i])
+            made += 100
+            if made % 10_000 == 0:
+                most = max(most, len(gc.get_objects(generation=0)))
+                for _ in range(3):
+                    await asyncio.sleep(0)
+        assert most < 20_000  # else as many as are kept
+    finally:
+        gc.set_threshold(*thresholds)
+        task.cancel()
+
+
+def test_at_the_end_nothing_is_searched() -> None:
+    try:
+        lost = lost_cycle()
+        search_no_more()
+        gc.collect()
+        assert lost() is not None
+    finally:
+        gc.unfreeze()
+        gc.collect()
+    assert lost() is None
