@@ -9,12 +9,14 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
 import farm
 from farm.call import Call, Hints, Operation
 from farm.protocols import wire
+from farm.protocols.wire_bounds import MOST_LISTS, MOST_VALUES
 from farm.transports.connection import read_connection
 from farm.transports.dial import dial
 from farm.transports.identity import CLIENT_PREFIX
@@ -124,6 +126,20 @@ def native_message(target: Target, count: int, kind: wire.Kind) -> None:
         line.close()
 
 
+def native_nonsense(target: Target, data: Any) -> None:
+    """As much JSON as a message may have, and what is a list or a text too much."""
+    name = f"{CLIENT_PREFIX.decode()}hostile/{time.monotonic_ns()}"
+    line = dial(read_connection(target.connection_file), name)
+    try:
+        for _ in range(4):
+            line.send(wire.encode(wire.Kind.CANCEL, data))
+            line.flush(target.seconds)
+        line.send(wire.encode(wire.Kind.LEAVE))
+        line.flush(target.seconds)
+    finally:
+        line.close()
+
+
 def aepsych_tell(target: Target) -> None:
     """One tell of 100,000 trials."""
     config = (
@@ -151,5 +167,8 @@ CASES: dict[str, Callable[[Target], None]] = {
     "native map of a million": native_map,
     "native, 90,000 calls a message": partial(native_message, count=90_000, kind=wire.Kind.CALLS),
     "native, a million taken back": partial(native_message, count=50_000, kind=wire.Kind.CANCEL),
+    "native, as many lists as may be": partial(native_nonsense, data=[[]] * (MOST_LISTS - 1)),
+    "native, as many values as may be": partial(native_nonsense, data=["a"] * MOST_VALUES),
+    "native, more lists than may be": partial(native_nonsense, data=[[]] * 2_000_000),
     "AEPsych, tell of 100,000 trials": aepsych_tell,
 }

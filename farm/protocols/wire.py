@@ -46,7 +46,7 @@ WORTH_A_GROUP = 4
 LONGEST_S = 1e9
 """No time in a message is longer; thirty years, so that sums and timers stay finite."""
 
-_HEAD = struct.Struct("<BBHI")
+HEAD = struct.Struct("<BBHI")  # the last: bytes of JSON
 
 Outcome = Result | FarmError
 Tasks = list[tuple[int, Call | InvalidRequest]]
@@ -105,7 +105,7 @@ def encode(
 ) -> list[Buffer]:
     """The frames of a message. Raises TypeError when `data` is not JSON data."""
     text = orjson.dumps(data)
-    head = _HEAD.pack(VERSION, kind, 0, len(text)) + text
+    head = HEAD.pack(VERSION, kind, 0, len(text)) + text
     if arrays:
         head += bytes(-len(head) % 8) + arrays
     return [head, *(a.view(np.uint8).data for a in large)]
@@ -114,19 +114,19 @@ def encode(
 def decode(frames: Sequence[Buffer]) -> Message:
     """The message in these frames. Raises InvalidRequest when it is none of this version."""
     first = frames[0] if frames else b""
-    if len(first) < _HEAD.size:
-        raise InvalidRequest(f"message of {len(first)} bytes; the head alone has {_HEAD.size}")
-    version, kind, _, length = _HEAD.unpack_from(first)
+    if len(first) < HEAD.size:
+        raise InvalidRequest(f"message of {len(first)} bytes; the head alone has {HEAD.size}")
+    version, kind, _, length = HEAD.unpack_from(first)
     if version != VERSION:
         raise InvalidRequest(
             f"message of wire version {version}; this farm speaks {VERSION}: "
             "install the same modelfarm on both sides"
         )
-    end = _HEAD.size + length
+    end = HEAD.size + length
     if end > len(first):
         raise InvalidRequest(f"message announces {length} bytes of JSON, has {len(first) - 8}")
     try:
-        data = orjson.loads(memoryview(first)[_HEAD.size : end])
+        data = orjson.loads(memoryview(first)[HEAD.size : end])
         known = _KINDS[kind]
     except (ValueError, KeyError) as error:
         raise InvalidRequest(f"message of kind {kind} is malformed: {error}") from None

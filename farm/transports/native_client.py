@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ CALLS_A_MESSAGE = 512
 """More to a message are no cheaper each, and others wait longer behind it (measured)."""
 
 BYTES_A_MESSAGE = 4 * 1024**2
+
+IDS_A_MESSAGE = 100_000
 
 ASK_AFTER_SILENCE_S = 3.0
 """The dispatcher probes each second; after this much silence the client asks if it is known."""
@@ -178,7 +180,8 @@ class _End:
     def take_back(self, ids: Iterable[int]) -> bool:
         taken = [i for i in ids if self._waiting.pop(i, None) is not None]
         if taken and not self._closed:
-            self._leave(wire.encode(Kind.CANCEL, taken))
+            for some in batched(taken):
+                self._leave(wire.encode(Kind.CANCEL, some))
         return bool(taken)
 
     def ask(self, what: str, timeout_s: float) -> Any:
@@ -303,7 +306,8 @@ class _End:
             if number - first >= CALLS_A_MESSAGE or size >= BYTES_A_MESSAGE:
                 self._send_calls(tasks[first:number], hints, kind)
                 first, size = number, 0
-            size += sum([a.nbytes for a in call.inputs]) + len(call.config)
+            # A text of JSON within JSON may be twice as long.
+            size += sum([a.nbytes for a in call.inputs]) + 2 * len(call.config)
         self._send_calls(tasks[first:], hints, kind)
 
     def _send_calls(self, tasks: Sequence[Task], hints: Hints, kind: Kind = Kind.CALLS) -> None:
@@ -389,7 +393,8 @@ class _End:
         self._somebody_waited = somebody_waits
         silent_s = now - max(self._heard_at, self._idle_at)
         if silent_s > self._lost_after_s:
-            self._send(wire.encode(Kind.CANCEL, list(self._waiting)))
+            for some in batched(list(self._waiting)):
+                self._send(wire.encode(Kind.CANCEL, some))
             self._fail_all(
                 Unavailable(
                     f"no word from the farm at {self._connection.address()} for {silent_s:.0f} s; "
@@ -399,3 +404,9 @@ class _End:
         elif silent_s > ASK_AFTER_SILENCE_S and now - self._probed_at > ASK_AFTER_SILENCE_S:
             self._probed_at = now
             self._send(wire.encode(Kind.PROBE))
+
+
+def batched(ids: list[int]) -> Iterator[list[int]]:
+    """The ids, some for each message."""
+    for first in range(0, len(ids), IDS_A_MESSAGE):
+        yield ids[first : first + IDS_A_MESSAGE]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from farm.call import Call, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest
-from farm.protocols import wire
+from farm.protocols import wire, wire_bounds
 from farm.protocols.wire import Buffer, Kind, Message
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.agenda import Agenda, Steps
@@ -29,10 +29,6 @@ log = logging.getLogger(__name__)
 
 SUPERVISOR_GRACE_S = 0.3
 """How long an unreachable worker waits for its supervisor's word on why, before it is given up."""
-
-LONGEST_HEAD = 24 * 1024**2
-"""Bytes of a client's message beside its large arrays: JSON, which is read in one turn of the loop.
-farm's own client sends 4 MiB, or a single call."""
 
 BACK_WITHIN_S = 10.0
 """How long peers may take to dial again after this process did not run for a while (SIGSTOP, a
@@ -216,11 +212,8 @@ class Peers:
 
     def _steps(self, line: Line, frames: Sequence[Buffer]) -> Steps:
         try:
-            if line.is_client and frames and len(frames[0]) > LONGEST_HEAD:
-                raise InvalidRequest(
-                    f"message of {len(frames[0])} bytes beside its large arrays; a client may send "
-                    f"{LONGEST_HEAD}: send fewer calls a message"
-                )
+            if line.is_client and frames:
+                wire_bounds.check(frames[0])
             yield from self._received(line, wire.decode(frames))
         except InvalidRequest as error:
             self._warn(line, error.message)

@@ -22,9 +22,9 @@ from farm.errors import (
 )
 from farm.protocols import wire
 from farm.protocols.wire import Kind
+from farm.protocols.wire_bounds import LONGEST_JSON, MOST_LISTS, MOST_VALUES
 from farm.protocols.wire_runs import A_PIECE
 from farm.transports import native_clients as module
-from farm.transports import peers as peers_module
 from farm.transports import zmq as transport_module
 from farm.transports.agenda import STEPS_A_TURN
 from farm.transports.identity import CLIENT_PREFIX
@@ -435,13 +435,18 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
         ]
 
 
+@pytest.mark.parametrize(
+    "what",
+    [["x" * LONGEST_JSON], [1] * (MOST_VALUES + 2), [[]] * (MOST_LISTS + 1)],
+    ids=["bytes", "values", "lists"],
+)
 @on_loop
-async def test_a_message_that_takes_long_to_read_is_refused() -> None:
+async def test_a_message_that_takes_long_to_read_is_refused(what: list[Any]) -> None:
     async with up() as (_, worker, client):
         ask(client, (1, cube()))
         await client.hear(Kind.WELCOME)
         await answers(client, worker)
-        client.say(Kind.CANCEL, ["x" * peers_module.LONGEST_HEAD])
+        client.say(Kind.CANCEL, what)
         refused = await client.hear(Kind.REFUSED)
         assert "send fewer calls a message" in refused.data
         ask(client, (2, cube()))
