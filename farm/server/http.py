@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from farm.server.connections import Connections
 from farm.server.held import HeldBytes
-from farm.server.http_connection import Connection, Patience, Served
+from farm.server.http_connection import Connection, Served
+from farm.server.http_patience import Patience
 from farm.server.listener import BACKLOG, listen, listen_unix
 from farm.server.turns import Turns
 from farm.worker.open_files import allow_many_open_files

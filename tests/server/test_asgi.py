@@ -20,7 +20,7 @@ from farm.server.asgi import (
     read_body,
     while_client_waits,
 )
-from farm.server.http_connection import Stage
+from farm.server.http_patience import Stage
 from tests.bare_server import serving
 from tests.front_door import WAIT_S, until
 
