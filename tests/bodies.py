@@ -1,4 +1,4 @@
-"""Bodies of requests as the front door has them: short ones as bytes, long ones in a file."""
+"""Bodies of requests in the front door's form: short ones as bytes, long ones in a file."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def body_of(data: bytes) -> Body:
 
 
 def bytes_of(body: Body) -> bytes:
-    """What a body has in it."""
+    """The content of a body."""
     return body.read() if isinstance(body, HeldBody) else body

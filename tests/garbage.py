@@ -1,4 +1,4 @@
-"""Objects that nobody can reach any more, and that only a search for garbage cycles finds."""
+"""Find unreachable objects that only the garbage collector can free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def garbage() -> Iterator[list[str]]:
-    """Lists, after the block, the kinds of farm's objects and tasks that were left in cycles."""
+    """A list that holds, after the block, the types of farm's objects left in reference cycles."""
     found: list[str] = []
     gc.collect()
     gc.disable()

@@ -37,8 +37,8 @@ SMALL_PART = 4096
 that sends them one by one would take fifty."""
 
 LONG = 256 << 10
-"""A message above this is collected as the server wants it: to join and to free hundreds of
-megabytes would hold up everybody for tenths of a second."""
+"""Longer messages are collected by an object of the server's. Joining and freeing hundreds of
+megabytes would delay all callers by tenths of a second."""
 
 SHORT = 16 << 10
 """A message that unpacks to less is unpacked at once: a tenth of a millisecond at most."""
@@ -99,12 +99,12 @@ def timeout_s(value: bytes) -> float:
 
 
 def framed(message: bytes | memoryview) -> bytes:
-    """A message as it travels."""
+    """A message with its prefix, as sent."""
     return b"".join(_framed(message))
 
 
 def in_parts(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
-    """The same, a long one in two parts, as it is not copied."""
+    """The same in parts, so that a long message is not copied."""
     return (framed(message),) if len(message) <= LONG else _framed(message)
 
 
@@ -113,10 +113,10 @@ def _framed(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
 
 
 class Collects(Protocol):
-    """Takes in the parts of a long message, one after another."""
+    """Collects the parts of a long message."""
 
     def add(self, part: bytes) -> None:
-        """Another part."""
+        """Append a part."""
 
 
 Long = TypeVar("Long", bound=Collects)
@@ -126,7 +126,7 @@ class Messages(Generic[Long]):
     """Takes messages out of the bytes of a request's body, whatever its parts.
 
     encoding: the value of `grpc-encoding`; limit: bytes of a message, packed and unpacked;
-    collect: makes what takes in a message above `LONG` bytes, and is given for it.
+    collect: makes a collector for a message above `LONG` bytes; `next` returns that collector.
     """
 
     __slots__ = (
@@ -266,7 +266,7 @@ class Messages(Generic[Long]):
 
 @dataclass(frozen=True, slots=True)
 class PackedLong(Generic[Long]):
-    """What was collected of a packed message, to become a `Packed`. limit: as `Messages` has it."""
+    """A long packed message, not unpacked yet. limit: of the unpacked message, in bytes."""
 
     collected: Long
     limit: int

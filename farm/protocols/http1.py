@@ -112,7 +112,7 @@ class Reader:
 
     @property
     def run(self) -> int:
-        """Bytes of the body that follow as they are: the rest of it, or of its chunk."""
+        """Bytes left of the body, or of its current chunk."""
         return self._left
 
     def feed(self, data: bytes) -> None:
@@ -125,7 +125,7 @@ class Reader:
         self._at = 0
 
     def close(self) -> None:
-        """Let go of everything: nothing more is read. The parser refers back to its reader."""
+        """Free everything; nothing more is read. The parser refers back to its reader."""
         self._parser = None
         self._data, self._at = b"", 0
 

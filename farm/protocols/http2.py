@@ -482,8 +482,8 @@ class Http2Connection(Sending):
         self._ending = True
         self._out.append(frame(GOAWAY, 0, 0, LONG.pack(self._last) + LONG.pack(code)))
 
-    # Not bound methods, kept by each connection: they would make it refer to itself, and what it
-    # holds would stay until the next search for garbage cycles.
+    # Functions of the class: bound methods, kept in the connection, would be reference cycles, and
+    # only the garbage collector would free the connection.
     _READ_FRAME: tuple[Callable[[Http2Connection, int, int, bytes, list[Event]], None], ...] = (
         _read_data,
         _headers,

@@ -1,7 +1,7 @@
-"""What a client's message may have, so that nobody waits for long while its JSON is read. Pure.
+"""Limits on the JSON of a client's message, which the front door parses in one go. Pure.
 
-A list takes the reader 80 ns and a text or number 65, so a megabyte of brackets takes as long as
-many of text.
+Parsing a list takes 80 ns and a text or number 65 ns, so a megabyte of brackets takes as long as
+many megabytes of text.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from farm.protocols.wire import HEAD
 from farm.protocols.wire_arrays import Buffer
 
 LONGEST_JSON = 8 << 20
-"""Bytes; farm's own client sends six million at most, and those only where configs are long."""
+"""In bytes. farm's own client sends six million at most, and only for long configs."""
 
 MOST_VALUES, MOST_LISTS = 500_000, 125_000
-"""Values in lists and objects, and these themselves: 50 ms of reading."""
+"""Values in all lists and objects, and lists and objects; 50 ms of parsing."""
 
 QUICK_BYTES = 128 << 10
-"""JSON that is read in some milliseconds, whatever it is."""
+"""JSON up to this size is parsed in a few milliseconds, whatever it contains."""
 
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def check(frame: Buffer) -> None:
-    """Raises InvalidRequest for a message that takes long to read; frame: its first one."""
+    """Raise InvalidRequest if the message would take long to parse; frame: its first frame."""
     if len(frame) <= QUICK_BYTES:
         return
     size = HEAD.unpack_from(frame)[-1]
@@ -38,7 +38,7 @@ def check(frame: Buffer) -> None:
     text = memoryview(frame)[HEAD.size : HEAD.size + size]
     values, lists = _counts(text)
     if values > MOST_VALUES or lists > MOST_LISTS:
-        values, lists = _counts(_TEXT.sub(b"", text))  # a config is a text, whatever it holds
+        values, lists = _counts(_TEXT.sub(b"", text))  # characters inside texts do not count
     if values > MOST_VALUES:
         raise _too_much(f"{values} values", f"{MOST_VALUES}")
     if lists > MOST_LISTS:
@@ -46,7 +46,7 @@ def check(frame: Buffer) -> None:
 
 
 def _counts(text: Buffer) -> tuple[int, int]:
-    """Commas, and brackets and braces."""
+    """The number of commas, and of opening brackets and braces."""
     data = np.frombuffer(text, np.uint8)
     commas, brackets, braces = (int(np.count_nonzero(data == byte)) for byte in b",[{")
     return commas, brackets + braces

@@ -4,9 +4,9 @@ The interpreter's own full search goes through all objects, and the calls that w
 objects: 0.6 to 1.3 s were measured with 100,000 calls. A call makes no cycles. So here only young
 objects are searched as the program runs, and all others now and then while few calls are open.
 
-The interpreter searches the young ones when there are so many more objects than before. Where as
-many calls end as begin, there never are, and its next search finds hundreds of thousands of young
-ones: 0.1 to 0.2 s. So they are searched by the clock as well, while they are few.
+The interpreter starts a search of young objects when the number of objects has grown by a
+threshold. While as many calls end as begin the number does not grow, and the next search goes
+through hundreds of thousands of young objects: 0.1 to 0.2 s. So a timer searches them as well.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ YOUNG_SEARCHES = 1
 NEVER = 1 << 30
 
 YOUNG_EVERY_S, YOUNG_AT_MOST_EVERY_S = 0.25, 0.005
-"""How often the young ones are searched, at rest and under load; a quarter second of the heaviest
-load makes some 50,000."""
+"""Intervals of the timer, at rest and under load. The heaviest load creates 50,000 objects in a
+quarter second."""
 
 QUICK_S = 0.002
-"""Searches of the young that take longer are made more often."""
+"""The timer's interval shrinks while a search takes longer than this."""
 
 SEARCH_EVERY_S = 60.0
 """How often all objects are searched."""
@@ -67,7 +67,7 @@ async def search_now_and_then(calls_open: Callable[[], int]) -> None:
 
 
 async def search_young_in_time() -> None:
-    """Search the young objects before they are many, until cancelled."""
+    """Search young objects on a timer, until cancelled."""
     pause_s, generation = YOUNG_EVERY_S, 0
     while True:
         await asyncio.sleep(pause_s)
@@ -81,5 +81,5 @@ async def search_young_in_time() -> None:
 
 
 def search_no_more() -> None:
-    """Let the interpreter end without a search of its own: 8 s with 100,000 calls open."""
+    """Skip the interpreter's search at its exit, which takes 8 s with 100,000 open calls."""
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What a connection of HTTP/1.1 waits for, and how long its client may take."""
+"""Time limits of an HTTP/1.1 connection, and the stages that they apply to."""
 
 from __future__ import annotations
 

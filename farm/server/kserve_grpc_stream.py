@@ -55,9 +55,9 @@ class MakesCalls(Protocol):
 async def read_infer(
     decode: Callable[[bytes], Any], body: Body, readers: Reads, turns: Turns | None, client: str
 ) -> Any:
-    """What `decode` gives for a ModelInferRequest; long ones are read elsewhere. Raises FarmError.
+    """Decode a ModelInferRequest, a long one in a reader process. Raises FarmError.
 
-    turns: at which those of some length are read here.
+    turns: schedules the decoding of bodies above `QUICK_BYTES` in this process.
     """
     if isinstance(body, HeldBody):
         if not is_quick(body.view()):
@@ -120,8 +120,8 @@ class InferStream:
 
         When `ending` is set what runs is finished, and Unavailable raised.
         """
-        # No TaskGroup: one that is cancelled refers to itself by its exception, and what its client
-        # sent stays until the next search for garbage cycles.
+        # No TaskGroup: after a cancellation its exception refers back to it, and only the garbage
+        # collector would free the client's messages.
         reading = asyncio.create_task(self._read(requests))
         ended = asyncio.create_task(ending.wait())
         try:

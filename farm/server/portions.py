@@ -1,7 +1,7 @@
-"""Bytes from clients, a portion at a time: no client is read from while others wait.
+"""Read clients' bytes in portions, so that one large upload does not delay other callers.
 
-Left to itself, an event loop reads from one connection as long as it finds bytes there, with uvloop
-up to 8 MiB; eight uploads then take a tenth of a second of every turn of the loop.
+An event loop reads from a connection until no more bytes are there; uvloop stops at 8 MiB. Eight
+uploads then take a tenth of a second in every turn of the loop.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 
 PORTION_BYTES = 16 * 1024
-"""A portion that needs no turn: thousands of clients may send one at once."""
+"""The size of a normal read. Thousands of connections may be read in one turn of the loop."""
 
 LONG_PORTION_BYTES = 256 * 1024
-"""A portion of those that come in turns: to read it and write it to a file takes 0.4 ms."""
+"""The size of a read by a connection whose turn it is; reading it and writing it to a file takes
+0.4 ms."""
 
 
 class Buffer:
-    """What the connections of a server read into, one after another."""
+    """The memory that all connections of a server read into, one after another."""
 
     def __init__(self) -> None:
         self.long = memoryview(bytearray(LONG_PORTION_BYTES))
@@ -24,29 +25,30 @@ class Buffer:
 
 
 class Portions(asyncio.BufferedProtocol):
-    """A protocol that `received` bytes.
+    """An asyncio protocol that passes each portion of bytes to `received`.
 
-    Who gets `PORTION_BYTES` or more has to pause reading and go on in another turn of the loop.
+    A subclass that receives `PORTION_BYTES` or more must pause reading and resume it in a later
+    turn of the loop.
     """
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self._much = False  # the last portion was a long one, so there may be more
+        self._much = False  # the last portion was full, so there may be more
 
     def received(self, data: bytes) -> None:
-        """Bytes of the client's."""
+        """Handle bytes from the client."""
         raise NotImplementedError
 
     @property
     def takes_long(self) -> bool:
-        """Whether long portions are read where much comes."""
+        """Whether to read long portions while portions are full."""
         return True
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """For the event loop: what it reads into."""
+        """The memory that the event loop reads into next."""
         return self._buffer.long if self._much and self.takes_long else self._buffer.quick
 
     def buffer_updated(self, nbytes: int) -> None:
-        """For the event loop: so many bytes have come."""
+        """The event loop has read `nbytes` bytes into the buffer."""
         self._much = nbytes >= PORTION_BYTES
         self.received(bytes(self._buffer.long[:nbytes]))
