@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,10 @@ import farm
 from farm.sweep import api
 from farm.sweep.errors import SweepError
 from farm.sweep.recover import journal_of
+from farm.sweep.run import Run
 from farm.sweep.store import COMPLETE, Store
 from farm.sweep.threads import Threads
+from tests.loops import LIMIT_S, wait_until
 
 
 class Beam(farm.Model):
@@ -28,7 +29,7 @@ class Beam(farm.Model):
     def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
         self.calls += 1
         if self.gate is not None and self.calls > 5:
-            self.gate.wait(20)
+            self.gate.wait(LIMIT_S)
         if inputs["k"][0] > 0.75:
             raise ValueError("k is too large")
         return {"y": inputs["k"] * 2, "field": np.outer(inputs["x"], inputs["x"])}
@@ -132,14 +133,23 @@ def test_it_continues_what_is_there(out: Path) -> None:
         farm.sweep(Beam, PARAMETERS, n=32, out=out, resume=True)
 
 
-def test_it_stops_and_goes_on(out: Path) -> None:
+def opened_when_stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A gate that opens once a run has taken back its points: running calls may end then."""
+    gate, leave = threading.Event(), Run._leave
+
+    def leave_and_open(run: Run) -> None:
+        leave(run)
+        gate.set()
+
+    monkeypatch.setattr(Run, "_leave", leave_and_open)
+    return gate
+
+
+def test_it_stops_and_goes_on(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Beam()
-    model.gate = threading.Event()
+    model.gate = opened_when_stopped(monkeypatch)
     sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=out, workers=2, show=False)
-    until = time.monotonic() + 20
-    while sweep.progress.finished < 5 and time.monotonic() < until:
-        time.sleep(0.01)
-    threading.Timer(0.3, model.gate.set).start()  # what runs may end, the rest does not begin
+    wait_until(lambda: sweep.progress.finished >= 5)
     sweep.stop()
     assert sweep.progress.state == "interrupted"
     assert sweep.progress.pending > 50
@@ -161,10 +171,9 @@ def test_what_ends_a_sweep_is_raised_where_it_is_awaited(
         sweep.wait()
 
 
-def test_an_error_in_the_block_stops_it(out: Path) -> None:
+def test_an_error_in_the_block_stops_it(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Beam()
-    model.gate = threading.Event()
-    threading.Timer(0.5, model.gate.set).start()
+    model.gate = opened_when_stopped(monkeypatch)
     with (
         pytest.raises(ZeroDivisionError),
         farm.sweep(model, PARAMETERS, n=64, out=out, workers=1, show=False) as sweep,

@@ -135,13 +135,20 @@ def value(future: Future[Result], limit_s: float = 3 * LIMIT_S) -> float:
     return float(future.result(limit_s).outputs[0][0])
 
 
-def kill_at_random(workers: Workers, until: threading.Event, chance: random.Random) -> int:
-    """Kill workers now and then; how many."""
-    killed = 0
+def kill_at_random(
+    farm: Farm, workers: Workers, until: threading.Event, chance: random.Random
+) -> int:
+    """Kill workers now and then; how many.
+
+    Between two kills some call ends: on a busy machine no worker might live long enough for one.
+    """
+    killed, done = 0, -1
     while not until.wait(chance.uniform(0.1, 0.6)):
+        if (now := farm.snapshot()["done"]) == done:
+            continue
         with contextlib.suppress(ProcessLookupError, IndexError):
             os.kill(chance.choice(workers.pids()), signal.SIGKILL)
-            killed += 1
+            killed, done = killed + 1, now
     return killed
 
 
@@ -153,7 +160,7 @@ def survive_kills(farm: Farm, workers: Workers, *, rounds: int, calls: int) -> N
         over = threading.Event()
         kills: list[int] = []
         killer = threading.Thread(
-            target=lambda o=over, k=kills: k.append(kill_at_random(workers, o, chance))
+            target=lambda o=over, k=kills: k.append(kill_at_random(farm, workers, o, chance))
         )
         killer.start()
         try:
