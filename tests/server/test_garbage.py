@@ -13,7 +13,7 @@ import pytest
 
 from farm.server import garbage
 from farm.server.garbage import (
-    FEW_CALLS,
+    FEW_OPEN,
     search_all,
     search_no_more,
     search_now_and_then,
@@ -38,9 +38,9 @@ def test_cycles_are_found_unless_many_calls_are_open() -> None:
     gc.disable()
     try:
         lost = lost_cycle()
-        assert not search_all(FEW_CALLS + 1)
+        assert not search_all(FEW_OPEN + 1)
         assert lost() is not None
-        assert search_all(FEW_CALLS)
+        assert search_all(FEW_OPEN)
         assert lost() is None
     finally:
         gc.enable()
@@ -66,7 +66,7 @@ async def test_it_goes_on_until_cancelled(monkeypatch: pytest.MonkeyPatch) -> No
 
     def calls_open() -> int:
         searches.append(1)
-        return FEW_CALLS + 1
+        return FEW_OPEN + 1
 
     task = asyncio.create_task(search_now_and_then(calls_open))
     await until(lambda: len(searches) > 2)
@@ -132,3 +132,22 @@ def test_at_the_end_nothing_is_searched() -> None:
         gc.unfreeze()
         gc.collect()
     assert lost() is None
+
+
+@on_loop
+async def test_nothing_is_searched_while_there_are_many_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(garbage, "SEARCH_EVERY_S", 0.001)
+    monkeypatch.setattr(garbage, "search_all", asked.append)
+    task = asyncio.create_task(search_now_and_then(lambda: 7))
+    await until(lambda: asked)
+    files = [open("/dev/null") for _ in range(100)]  # noqa: SIM115, ASYNC230
+    before, count = asked[0], len(asked)
+    await until(lambda: len(asked) > count + 1)
+    task.cancel()
+    for file in files:
+        file.close()
+    assert before > 7
+    assert asked[-1] >= before + 90
