@@ -13,7 +13,7 @@ import pytest
 
 from farm.server import garbage
 from farm.server.garbage import (
-    FEW_OPEN,
+    FEW_CALLS,
     search_all,
     search_no_more,
     search_now_and_then,
@@ -34,18 +34,26 @@ def lost_cycle() -> weakref.ref[Node]:
     return weakref.ref(Node())
 
 
+@pytest.fixture
+def few_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many objects other tests have left."""
+    monkeypatch.setattr(garbage, "FEW_OBJECTS", 1 << 40)
+
+
+@pytest.mark.usefixtures("few_objects")
 def test_cycles_are_found_unless_many_calls_are_open() -> None:
     gc.disable()
     try:
         lost = lost_cycle()
-        assert not search_all(FEW_OPEN + 1)
+        assert not search_all(FEW_CALLS + 1)
         assert lost() is not None
-        assert search_all(FEW_OPEN)
+        assert search_all(FEW_CALLS)
         assert lost() is None
     finally:
         gc.enable()
 
 
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("long_s", [-1.0, 1e9])
 def test_what_takes_long_to_search_is_searched_once(
     long_s: float, monkeypatch: pytest.MonkeyPatch
@@ -66,7 +74,7 @@ async def test_it_goes_on_until_cancelled(monkeypatch: pytest.MonkeyPatch) -> No
 
     def calls_open() -> int:
         searches.append(1)
-        return FEW_OPEN + 1
+        return FEW_CALLS + 1
 
     task = asyncio.create_task(search_now_and_then(calls_open))
     await until(lambda: len(searches) > 2)
@@ -134,20 +142,17 @@ def test_at_the_end_nothing_is_searched() -> None:
     assert lost() is None
 
 
-@on_loop
-async def test_nothing_is_searched_while_there_are_many_connections(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = list[int]()
-    monkeypatch.setattr(garbage, "SEARCH_EVERY_S", 0.001)
-    monkeypatch.setattr(garbage, "search_all", asked.append)
-    task = asyncio.create_task(search_now_and_then(lambda: 7))
-    await until(lambda: asked)
-    files = [open("/dev/null") for _ in range(100)]  # noqa: SIM115, ASYNC230
-    before, count = asked[0], len(asked)
-    await until(lambda: len(asked) > count + 1)
-    task.cancel()
-    for file in files:
-        file.close()
-    assert before > 7
-    assert asked[-1] >= before + 90
+def test_many_objects_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of thousands of connections, which are no calls."""
+    gc.disable()
+    try:
+        lost = lost_cycle()
+        monkeypatch.setattr(garbage, "FEW_OBJECTS", len(gc.get_objects()) - 1000)
+        assert not search_all(0)
+        assert lost() is not None
+        monkeypatch.setattr(garbage, "FEW_OBJECTS", len(gc.get_objects()) + 1000)
+        assert search_all(0)
+        assert lost() is None
+    finally:
+        gc.unfreeze()
+        gc.enable()
