@@ -14,13 +14,13 @@ from typing import Any
 
 from farm.errors import InvalidInput, InvalidRequest
 from farm.protocols.json_numbers import kind_of
-from farm.protocols.json_stream import SHOWN_BYTES, Garbage, JsonObjects, Long, read_object
+from farm.protocols.json_stream import Garbage, JsonObjects, Long, beginning_of, read_object
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Longer requests are refused."""
 MAX_VALUES = 1_000_000
-"""Requests with more values are refused. As Python's objects a million take 32 MB, and 10 ms to
-free, in which nobody else is served."""
+"""Requests with more values are refused. A million Python objects take 32 MB, and freeing them
+blocks the event loop for 10 ms."""
 ANSWER_BYTES = 4096
 """What the Python client reads of an answer; an error with a long request is shortened to it."""
 
@@ -109,7 +109,7 @@ def read_long(whole: bytes) -> dict[str, Any] | Garbage:
         InvalidRequest(
             f"the message has {count} values; expected at most {MAX_VALUES}: send several messages"
         ),
-        whole[:SHOWN_BYTES].decode("utf-8", "replace"),
+        beginning_of(whole),
     )
 
 

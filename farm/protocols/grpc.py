@@ -98,18 +98,10 @@ def timeout_s(value: bytes) -> float:
     return int(number) * _SECONDS[unit]
 
 
-def framed(message: bytes | memoryview) -> bytes:
-    """A message with its prefix, as sent."""
-    return b"".join(_framed(message))
-
-
-def in_parts(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
-    """The same in parts, so that a long message is not copied."""
-    return (framed(message),) if len(message) <= LONG else _framed(message)
-
-
-def _framed(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
-    return b"\x00" + len(message).to_bytes(4, "big"), message
+def framed(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
+    """A message with its prefix, in one part or, so that it is not copied, a long one in two."""
+    prefix = b"\x00" + len(message).to_bytes(4, "big")
+    return (prefix, message) if len(message) > LONG else (prefix + message,)
 
 
 class Collects(Protocol):

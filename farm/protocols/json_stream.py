@@ -115,7 +115,7 @@ def read_object(whole: bytes) -> dict[str, Any] | Garbage:
         value = json_numbers.parse(whole)
     except InvalidRequest as error:  # such as text that is not UTF-8, or a number too large
         reason = error.message.removeprefix("the body is not JSON: ")
-        return Garbage(InvalidRequest(f"the message is not JSON: {reason}"), _shown(whole))
+        return Garbage(InvalidRequest(f"the message is not JSON: {reason}"), beginning_of(whole))
     return dict(value)
 
 
@@ -197,7 +197,7 @@ class JsonObjects:
 
     def _garbage(self, error: InvalidRequest) -> Garbage:
         buffer = self._buffer
-        text = _shown(buffer)
+        text = beginning_of(buffer)
         at = buffer.find(b"\n", self._at)
         while at >= 0 and not buffer.startswith(b"{", at := _end(SPACE, buffer, at)):
             at = buffer.find(b"\n", at)
@@ -313,7 +313,7 @@ class JsonObjects:
         return True
 
     def _wrong(self, expected: str) -> _Broken:
-        received = _shown(self._buffer[self._at : self._at + 20])
+        received = beginning_of(self._buffer[self._at : self._at + 20])
         return _Broken(f"expected {expected} at byte {self._at}, received {received!r}")
 
 
@@ -324,5 +324,6 @@ def _end(pattern: re.Pattern[bytes], buffer: bytearray, at: int) -> int:
     return match.end()
 
 
-def _shown(data: bytes | bytearray) -> str:
+def beginning_of(data: bytes | bytearray) -> str:
+    """The start of the first line, for an error answer."""
     return bytes(data[:SHOWN_BYTES]).split(b"\n", 1)[0].decode("utf-8", "replace")

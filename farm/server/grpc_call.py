@@ -11,18 +11,19 @@ from typing import NamedTuple, Protocol
 from farm.errors import FarmError
 from farm.protocols.grpc import (
     HEADERS,
+    LONG,
     OK,
     Failed,
     Messages,
     Packed,
     PackedLong,
-    in_parts,
+    framed,
     timeout_s,
     trailers,
 )
 from farm.protocols.http2 import Http2Connection
 from farm.protocols.kserve import ERRORS
-from farm.server.body import HEAVY_BYTES, Body, HeldBody
+from farm.server.body import Body, HeldBody
 from farm.server.door import INTERNAL_ERROR, Headers
 from farm.server.held import FREE_BYTES, HeldBytes, Share
 
@@ -235,7 +236,7 @@ class Call:
         http2 = self._line.http2
         http2.send_headers(self._stream, HEADERS)
         self._headers_sent = True
-        for part in in_parts(answer):
+        for part in framed(answer):
             http2.send_data(self._stream, part)
 
     async def _stream_answers(self, method: ServerStream, message: Message) -> None:
@@ -248,7 +249,7 @@ class Call:
             self._headers_sent = True
         self._clear.clear()
         gone = True
-        for part in in_parts(message):
+        for part in framed(message):
             gone = http2.send_data(self._stream, part)
         self._line.flush_soon()
         self._written += len(message) + WRITTEN_AT_ONCE // 16
@@ -396,7 +397,7 @@ def _unpacked(message: Packed | PackedLong[HeldBody]) -> Body:
     if isinstance(message, PackedLong):
         message = Packed(message.collected.read(), message.limit)
     body = message.unpack()
-    if len(body) <= HEAVY_BYTES:
+    if len(body) <= LONG:
         return body
     held = HeldBody(len(body))
     held.add(body)

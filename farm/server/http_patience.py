@@ -8,12 +8,12 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client may take for each step, in seconds.
+    """Time limits for a client, in seconds.
 
     idle: until a request begins; longer than clients keep connections, so that it is they who close
     them and none sends into a connection that is being closed. head: from its first byte to its
     last, which a client sends at once. body, stuck: for each `progress` bytes of a body or of an
-    answer; slower than 2 kB/s is no network that anybody works with. contended: the same for a
+    answer; networks in use are faster than 2 kB/s. contended: the same for a
     large body while others wait for its room, for each hundredth of it. linger: until a client has
     taken the answer after which the connection ends.
     """
@@ -28,7 +28,7 @@ class Patience:
 
 
 class Stage(Enum):
-    """What a connection waits for; all but BUSY is the client's to do in time."""
+    """The stages of a connection, by the event that each ends with; BUSY alone has no limit."""
 
     IDLE = "a request"
     HEAD = "the rest of a head"

@@ -11,6 +11,7 @@ from typing import Any
 
 from farm.call import Hints, ModelInfo
 from farm.errors import InvalidRequest, ModelNotFound, UnsupportedFeature
+from farm.protocols.grpc import LONG
 from farm.protocols.kserve import (
     InferRequest,
     call_of,
@@ -28,7 +29,7 @@ from farm.protocols.kserve_grpc import (
 )
 from farm.protocols.kserve_metadata import model_config, model_metadata, server_metadata
 from farm.protocols.kserve_tensors import shown
-from farm.server.body import HEAVY_BYTES, Body, HeldBody
+from farm.server.body import Body, HeldBody
 from farm.server.door import Backend, hints_of
 from farm.server.grpc_call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
 from farm.server.kserve_grpc_stream import Asked, InferStream, read_infer
@@ -194,8 +195,7 @@ def _short(body: Body) -> bytes:
     """The body of a request that has no tensors. Raises InvalidRequest for a long one."""
     if isinstance(body, HeldBody):
         raise InvalidRequest(
-            f"the request has {body.size} bytes; expected at most {HEAVY_BYTES} of one "
-            "without tensors"
+            f"the request has {body.size} bytes; expected at most {LONG} of one without tensors"
         )
     return body
 

@@ -41,6 +41,7 @@ CALLS_A_MESSAGE = 512
 BYTES_A_MESSAGE = 4 * 1024**2
 
 IDS_A_MESSAGE = 100_000
+"""A fifth of the values that a client's message may have."""
 
 ASK_AFTER_SILENCE_S = 3.0
 """The dispatcher probes each second; after this much silence the client asks if it is known."""
@@ -180,7 +181,7 @@ class _End:
     def take_back(self, ids: Iterable[int]) -> bool:
         taken = [i for i in ids if self._waiting.pop(i, None) is not None]
         if taken and not self._closed:
-            for some in batched(taken):
+            for some in _batches(taken):
                 self._leave(wire.encode(Kind.CANCEL, some))
         return bool(taken)
 
@@ -393,7 +394,7 @@ class _End:
         self._somebody_waited = somebody_waits
         silent_s = now - max(self._heard_at, self._idle_at)
         if silent_s > self._lost_after_s:
-            for some in batched(list(self._waiting)):
+            for some in _batches(list(self._waiting)):
                 self._send(wire.encode(Kind.CANCEL, some))
             self._fail_all(
                 Unavailable(
@@ -406,7 +407,7 @@ class _End:
             self._send(wire.encode(Kind.PROBE))
 
 
-def batched(ids: list[int]) -> Iterator[list[int]]:
-    """The ids, some for each message."""
+def _batches(ids: list[int]) -> Iterator[list[int]]:
+    """The ids of one message after another."""
     for first in range(0, len(ids), IDS_A_MESSAGE):
         yield ids[first : first + IDS_A_MESSAGE]

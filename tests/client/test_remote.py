@@ -389,7 +389,7 @@ def test_a_killed_farm_is_no_reason_to_hang(
         moody = client.model("moody")
         future = moody.submit(120.0)
         outs = moody.map([120.0] * 10)
-        # A map sends what a moment is enough for before it is asked: on a busy machine not all.
+        # Until its first output is asked for, a map sends points for 20 ms only.
         wait_until(lambda: in_farm(client) > 1)
         farm.process.kill()
         assert isinstance(future.exception(LIMIT_S), Unavailable)

@@ -10,6 +10,7 @@ import h2.connection
 import h2.events
 import h2.settings
 
+from farm.protocols import grpc
 from farm.protocols.http2 import Event, Http2Connection
 from farm.protocols.http2_frames import (
     END_HEADERS,
@@ -35,6 +36,11 @@ REQUEST: Pairs = (
 AS_READ = {name.encode(): value.encode() for name, value in REQUEST}
 ANSWER, TRAILERS = literal(b":status", b"200"), literal(b"grpc-status", b"0")
 GREETING = PREFACE + frame(SETTINGS, 0, 0)
+
+
+def framed(message: bytes) -> bytes:
+    """A message of gRPC with its prefix."""
+    return b"".join(grpc.framed(message))
 
 
 def block(*headers: tuple[str, str]) -> bytes:

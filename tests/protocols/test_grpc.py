@@ -7,6 +7,7 @@ import itertools
 import random
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -28,10 +29,10 @@ from farm.protocols.grpc import (
     Messages,
     Packed,
     PackedLong,
-    framed,
     timeout_s,
     trailers,
 )
+from tests.protocols.http2_bytes import framed
 
 
 def headers(block: bytes) -> dict[str, str]:
@@ -176,6 +177,16 @@ def test_long_messages_are_collected_as_they_come(
             assert len(expected) > LONG
             message = b"".join(message.parts)
         assert message == expected
+
+
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+@pytest.mark.parametrize(("size", "parts"), [(0, 1), (LONG, 1), (LONG + 1, 2)])
+def test_a_long_answer_is_not_copied(kind: type[Any], size: int, parts: int) -> None:
+    message = kind(bytes(size))
+    found = grpc_words.framed(message)
+    assert b"".join(found) == b"\0" + size.to_bytes(4, "big") + bytes(size)
+    assert len(found) == parts
+    assert parts == 1 or found[1] is message
 
 
 def test_a_packed_long_message_is_collected_packed() -> None:

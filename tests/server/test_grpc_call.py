@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from farm.protocols import http2
-from farm.protocols.grpc import Failed, framed
+from farm.protocols.grpc import Failed
 from farm.protocols.http2_frames import WINDOW_UPDATE
 from farm.server.body import Body
 from farm.server.grpc_call import (
@@ -24,7 +24,7 @@ from farm.server.grpc_call import (
 from farm.server.held import HeldBytes
 from tests.bodies import bytes_of
 from tests.loops import on_loop, until
-from tests.protocols.http2_bytes import greeted, request
+from tests.protocols.http2_bytes import framed, greeted, request
 
 LIMIT = 1_000_000
 

@@ -17,7 +17,6 @@ import h2.events
 import h2.settings
 import pytest
 
-from farm.protocols.grpc import framed
 from farm.protocols.http2_frames import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, literal
 from farm.server.access import Access
 from farm.server.body import Body
@@ -26,7 +25,7 @@ from farm.server.grpc_call import Bidirectional, Call, Caller, Requests, ServerS
 from tests.bodies import bytes_of
 from tests.garbage import garbage
 from tests.loops import LIMIT_S, on_loop, until
-from tests.protocols.http2_bytes import request
+from tests.protocols.http2_bytes import framed, request
 
 
 class Methods:

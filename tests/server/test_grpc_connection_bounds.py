@@ -11,7 +11,6 @@ import h2.settings
 import pytest
 
 from farm.protocols import grpc as grpc_words
-from farm.protocols.grpc import framed
 from farm.protocols.http2 import Http2Connection
 from farm.protocols.http2_frames import (
     DATA,
@@ -30,7 +29,7 @@ from farm.server.grpc_call import Call
 from farm.server.grpc_connection import ALL_STEPS, LONGEST_STEP, STEP, Connection, Patience
 from farm.server.turns import A_TURN
 from tests.loops import LIMIT_S, on_loop, until
-from tests.protocols.http2_bytes import GREETING, block, request
+from tests.protocols.http2_bytes import GREETING, block, framed, request
 from tests.server.test_grpc_connection import Client, connected
 
 

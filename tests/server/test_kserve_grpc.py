@@ -22,8 +22,8 @@ from farm.errors import (
     UnsupportedFeature,
 )
 from farm.model import Config, Inputs, Tensors
+from farm.protocols.grpc import LONG
 from farm.protocols.kserve_grpc import decode, messages
-from farm.server.body import HEAVY_BYTES
 from farm.server.grpc_call import Caller
 from farm.server.kserve_grpc import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc, hints_for
 from farm.server.kserve_repository import Repository
@@ -174,8 +174,8 @@ async def test_health_check() -> None:
 @on_loop
 async def test_a_request_without_tensors_is_short(method: str) -> None:
     async with methods() as service:
-        with pytest.raises(InvalidRequest, match=f"expected at most {HEAVY_BYTES}"):
-            await service.unary[f"/{method}"](body_of(bytes(HEAVY_BYTES + 1)), CALLER)
+        with pytest.raises(InvalidRequest, match=f"expected at most {LONG}"):
+            await service.unary[f"/{method}"](body_of(bytes(LONG + 1)), CALLER)
 
 
 @on_loop

@@ -16,12 +16,13 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, Operation, Result
+from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, Operation, Result, canonical_config
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -30,7 +31,7 @@ from farm.errors import (
     ModelNotFound,
     Unavailable,
 )
-from farm.protocols import wire
+from farm.protocols import wire, wire_bounds
 from farm.protocols.wire import Kind
 from farm.transports import native_client
 from farm.transports.connection import read_connection, read_worker_connection
@@ -164,6 +165,21 @@ def test_many_bytes_travel_in_several_messages(
             desk.say(Kind.WELCOME, number)
 
 
+def test_calls_with_the_longest_configs_are_within_a_messages_bounds(
+    desk: Desk, line: NativeLine
+) -> None:
+    """A quote within a text within JSON takes four bytes."""
+    configs = [canonical_config({"a": '"' * 499_000, "k": k}) for k in range(8)]
+    calls = [call(float(k), config=config) for k, config in enumerate(configs)]
+    line.send(list(enumerate(calls)), NO_HINTS, Inbox())
+    heard: list[str] = []
+    while len(heard) < 8:
+        message = desk.hear(Kind.CALLS)
+        wire_bounds.check(message.frames[0])
+        heard += [one.config for _, one in wire.decode_calls(message)[1] if isinstance(one, Call)]
+    assert heard == configs
+
+
 def test_each_message_has_one_set_of_hints(desk: Desk, line: NativeLine) -> None:
     for k, hints in enumerate((NO_HINTS, HINTS, NO_HINTS)):
         send(line, float(k), hints=hints)
@@ -206,6 +222,18 @@ def test_a_cancelled_call_is_taken_back(desk: Desk, line: NativeLine) -> None:
     assert value(kept.result(LIMIT_S)) == 2.0
     assert not kept.cancel()
     assert future.cancelled()
+
+
+def test_very_many_calls_are_taken_back_in_several_messages(
+    desk: Desk, line: NativeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_client, "IDS_A_MESSAGE", 3)
+    ids = line.send(list(enumerate(cube_calls(8))), NO_HINTS, Inbox())
+    desk.hear(Kind.CALLS)
+    line.take_back(ids)
+    messages = [wire.decode_ids(desk.hear(Kind.CANCEL)) for _ in range(3)]
+    assert list(map(len, messages)) == [3, 3, 2]
+    assert sorted(chain.from_iterable(messages)) == sorted(ids)
 
 
 def test_a_call_that_cannot_travel_fails_alone(desk: Desk, line: NativeLine) -> None:
