@@ -1,12 +1,24 @@
 # The same verbs here and in CI; `make help` lists them. Each makes the environment first.
 PYTHON ?= python3
 JOBS ?= 4
+PYTHONS ?= $(foreach version,3.12 3.13 3.14,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null))
 BIN := .venv/bin
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
+PURE := tests/encoding tests/wire tests/scheduler tests/dispatcher tests/protocols tests/sweep/design tests/experiment/config \
+	tests/http/test_reader.py tests/grpc/test_hpack.py tests/grpc/test_http2.py tests/test_call.py tests/test_model.py
+IMPURE := *endpoint* *connection* *service* *remote*
+# What uses other packages and the interpreter in each way that farm does: minutes.
+FAST := tests/bodies tests/cli/test_call.py tests/cli/test_cli.py tests/cli/test_status.py tests/client tests/contracts \
+	tests/dispatcher tests/encoding tests/experiment/config tests/grpc tests/http tests/machine tests/protocols tests/server \
+	tests/sweep/design tests/sweep/file tests/sweep/report tests/sweep/run/test_display.py tests/transports/dask \
+	tests/transports/zmq tests/wire tests/worker/frameworks/test_jax.py tests/worker/frameworks/test_onnx.py tests/worker/mpi tests/storage
+WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/test_surrogate.py \
+	tests/worker/frameworks/test_torch.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-root test-slurm test-gpu test-arithmetic check format proto bench examples clean
+.PHONY: help install demo quick test test-slow test-root test-slurm test-gpu test-arithmetic \
+	test-lowest test-python test-pythons check format proto bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +47,9 @@ test: $(STAMP) ## the default test suite, about five minutes, in JOBS=4 processe
 	@$(BIN)/python -m compileall -q farm
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
+quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PURE) $(IMPURE:%=--ignore-glob=tests/protocols/%)
+
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
 	$(BIN)/python -m pytest -m "slow and not root and not slurm" --timeout 900
 
@@ -52,6 +67,32 @@ test-arithmetic: $(STAMP) ## the tests of experiments, with the arithmetic of ot
 	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem $(BIN)/python -m pytest -n $(JOBS) tests/experiment
 	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest -n $(JOBS) tests/experiment
 
+# uv makes environments in seconds. It does not read pip's settings, which may name a folder with a CPU build of torch.
+UV_INSTALL = $(BIN)/uv pip install --quiet --python $(@D)/bin/python $(addprefix --find-links ,$(PIP_FIND_LINKS))
+
+test-lowest: .venv-lowest/.installed ## a fast part of the suite, with the lowest versions that pyproject.toml allows
+	HYPOTHESIS_PROFILE=quick .venv-lowest/bin/python -m pytest --quiet -n $(JOBS) --dist loadfile $(FAST) $(WITH_TORCH)
+
+.venv-lowest/.installed: $(STAMP) constraints-lowest.txt
+	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	@$(UV_INSTALL) --constraint constraints-lowest.txt --editable '.[test]'
+	@$(UV_INSTALL) --constraint constraints.txt --no-deps graphpipe
+	@touch $@
+
+test-python: .venv-$(notdir $(PYTHON))/.installed ## the same part with the Python that PYTHON names
+	HYPOTHESIS_PROFILE=quick .venv-$(notdir $(PYTHON))/bin/python -m pytest --quiet -n $(JOBS) --dist loadfile $(FAST)
+
+.venv-python%/.installed: $(STAMP)
+	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	@$(UV_INSTALL) --constraint constraints.txt --editable '.[dask,jax,kserve,mpi,onnx,plot,tools,xarray]'
+	@$(UV_INSTALL) --constraint constraints.txt --no-deps graphpipe
+	@touch $@
+
+test-pythons: $(STAMP) ## the same with each of PYTHONS, by default every newer one on PATH
+	@test -n "$(strip $(PYTHONS))" || \
+		{ echo "no newer Python is on PATH; try make test-pythons PYTHONS=/path/to/python3.13"; exit 1; }
+	@for python in $(PYTHONS); do $(MAKE) --no-print-directory test-python PYTHON=$$python || exit 1; done
+
 check: $(STAMP) ## format, lint, types, import order
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
@@ -62,8 +103,8 @@ format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-proto: $(STAMP) ## write the messages of farm/protocols/*.proto as Python
-	$(BIN)/python -m tests.protocols.kserve_proto
+proto: $(STAMP) ## write the messages of farm/protocols/kserve/grpc/*.proto as Python
+	$(BIN)/python -m tests.support.kserve_proto
 
 bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and machine
 	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v cluster); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
@@ -72,5 +113,5 @@ examples: $(STAMP) ## run every example; each checks its own answer
 	$(BIN)/python -m pytest --verbose tests/test_examples.py -m "slow or not slow" --timeout 300
 
 clean: ## remove the environment, caches and build products
-	rm -rf farm-demo .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf farm-demo .venv .venv-lowest .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

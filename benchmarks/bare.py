@@ -1,10 +1,10 @@
-"""Servers that do nothing but what nobody can leave out, to see what a target asks for.
+"""Minimal servers, which show the cost that no server can avoid.
 
     python benchmarks/bare.py echo|relay ANSWER      prints its port; ANSWER: a file with the answer
 
-`echo` takes connections and requests on uvloop and answers each with the same bytes. `relay` has a
-process of its own answer, over ZeroMQ, as a model that may crash or compute needs one: there is no
-protocol in it but the length of a request, no queue, no checks, no scheduler and no model.
+`echo` accepts connections and requests on uvloop and answers each with the same bytes. `relay` lets
+another process answer, over ZeroMQ, as is necessary for a model that may crash or compute. It
+parses only the length of a request; it has no queue, no checks, no scheduler and no model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Address = tuple[str, int]
 
 
 def length_of(data: bytearray) -> int:
-    """The length of the request that begins so, of MIP or HTTP; 0: it cannot be told yet."""
+    """Return the length of the MIP or HTTP request that starts with `data`; 0: not known yet."""
     if data[:1] == b"\0":
         return 8 + int.from_bytes(data[4:8]) if len(data) >= 8 else 0
     end = data.find(b"\r\n\r\n")
@@ -59,7 +59,7 @@ class Caller(asyncio.Protocol):
 
 
 class Relay:
-    """Hands requests to a worker process and gives its answers back."""
+    """Passes requests to a worker process and returns its answers."""
 
     def __init__(self, answer: str) -> None:
         self._socket: zmq.Socket[bytes] = zmq.Context().socket(zmq.DEALER)
@@ -77,7 +77,7 @@ class Relay:
         self._asking[name] = caller
         self._socket.send(name, zmq.SNDMORE)
         self._socket.send(bytes(request))
-        self._loop.call_soon(self._look)  # the descriptor tells of edges only
+        self._loop.call_soon(self._look)  # the descriptor only signals edges
 
     def _look(self) -> None:
         while int(self._socket.get(zmq.EVENTS)) & int(zmq.POLLIN):
@@ -101,7 +101,7 @@ def work(answer: bytes, port: int) -> None:
 
 
 async def serve(kind: str, answer: str, data: bytes) -> None:
-    """Until the parent's pipe closes; answer: the file with `data`."""
+    """Serve until the parent closes the pipe; answer: the file with `data`."""
     loop = asyncio.get_running_loop()
     relay = Relay(answer) if kind == "relay" else None
     ask = relay.ask if relay else lambda caller, _: caller.answer(data)
@@ -114,7 +114,7 @@ async def serve(kind: str, answer: str, data: bytes) -> None:
 
 @contextlib.contextmanager
 def bare_server(kind: str, answer: bytes) -> Iterator[Address]:
-    """Such a server for the length of the block."""
+    """Run such a server for the duration of the block."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(answer)
         file.flush()

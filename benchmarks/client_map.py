@@ -6,7 +6,7 @@ Client.map, one after the other in one run:
     make install && .venv/bin/python benchmarks/client_map.py
 
 A call has 4 numbers in and 1 out. The processor time of farm's three processes is printed beside
-its rate: a rate is only as good as the machine was idle.
+its rate, because other load on the machine lowers the rate.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ Map = Callable[[Array], Array]
 
 
 def trivial(x: Array) -> float:
-    """What the others run."""
+    """The function that the other contenders run."""
     return float(x.sum())
 
 
 def in_chunks(pool: ProcessPoolExecutor, size: int) -> Map:
-    """The pool's map, so many calls to a message."""
+    """Return the pool's map with chunks of `size` calls."""
     return lambda points: np.array(list(pool.map(trivial, points, chunksize=size)))
 
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[tuple[Path, psutil.Process]]:
-    """`farm serve --workers 1`: its run folder and its process."""
+    """Run `farm serve --workers 1`; yield its run folder and its process."""
     (folder / "model.py").write_text(MODEL)
     run = folder / "run"
     command = [sys.executable, "-m", "farm", "serve", str(folder / "model.py"), "--port", "0"]
@@ -79,13 +79,13 @@ class Contender:
     def __init__(self, name: str, run: Map, *, share: float = 1.0) -> None:
         self.name = name
         self.run = run
-        self.share = share  # of the points: a slow one need not take minutes
+        self.share = share  # of the points: a slow contender gets fewer
         self.processes: dict[str, psutil.Process] = {}
         self.rates: list[float] = []
         self.processor_s: dict[str, float] = {}
 
     def measure(self, points: Array) -> None:
-        """Map once, and check what comes out."""
+        """Map once, and check the results."""
         points = points[: int(self.share * len(points))]
         before = {role: processor_s(process) for role, process in self.processes.items()}
         start = time.perf_counter()
@@ -99,13 +99,13 @@ class Contender:
 
 
 def processor_s(process: psutil.Process) -> float:
-    """Seconds of processor time that a process has used."""
+    """Return the processor time that a process has used, in seconds."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def contenders(folder: Path) -> Iterator[Contender]:
-    """Each is there alone until the next is asked for."""
+    """Yield the contenders; each runs alone until the next one is requested."""
     with served(folder) as (run, server):
         with farm.connect(run) as client:
             model = client.model()

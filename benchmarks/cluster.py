@@ -1,12 +1,12 @@
-"""200 evaluations of a 50 ms model on SLURM: farm beside the ways people do it today.
+"""200 evaluations of a 50 ms model on SLURM: farm beside the usual ways to run them.
 
     eval "$(slurm/dev-cluster up)" && .venv/bin/python benchmarks/cluster.py
 
-On 4 nodes with 4 CPUs each, from `sbatch` to the last answer: farm in one job, a Dask cluster in
-one job, a job for each evaluation, a job array. On the development cluster all nodes share this
-machine's cores, so that to start an interpreter, which jobs do for each evaluation, costs more than
-on a real one; and to wait for SLURM less, as its scheduler runs each second there and nobody else
-has jobs.
+Measured on 4 nodes with 4 CPUs each, from `sbatch` to the last answer: farm in one job, a Dask
+cluster in one job, one job per evaluation, a job array. On the development cluster all nodes share
+this machine's cores, so starting an interpreter, which jobs do for each evaluation, costs more than
+on a real cluster. Waiting for SLURM costs less, because its scheduler runs every second there and
+there are no other users' jobs.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ kill %1 %2
 """
 
 ONE = "import time, numpy; time.sleep(0.05); open('done.%s', 'w').write(str(2 * %s))"
-"""What a job of one evaluation runs; the farm's model needs numpy too."""
+"""The program of a job with one evaluation; the farm's model imports numpy too."""
 
 
 def sbatch(folder: Path, *words: str) -> str:
-    """Submit a job; its id."""
+    """Submit a job; return its id."""
     command = ["sbatch", "--parsable", "--output=/dev/null", f"--chdir={folder}", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def wait_until(condition: Callable[[], bool]) -> float:
-    """When it came true."""
+    """Wait until the condition holds; return the time at which it did."""
     limit = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > limit:
@@ -98,14 +98,14 @@ def wait_until(condition: Callable[[], bool]) -> float:
 
 
 def times_of(folder: Path) -> tuple[float, float]:
-    """When a client in a job had its first answer, and its last one."""
+    """Return when a client in a job got its first and its last answer."""
     wait_until(lambda: (folder / "times").exists() and bool((folder / "times").read_text()))
     first, last = json.loads((folder / "times").read_text())
     return first, last
 
 
 def by_farm(folder: Path, count: int) -> tuple[float, float]:
-    """One job with farm in it."""
+    """Run farm in one job."""
     (folder / "model.py").write_text(MODEL)
     (folder / "client.py").write_text(FARM_CLIENT)
     size = (f"--nodes={NODES}", f"--ntasks={NODES * CPUS}")
@@ -116,7 +116,7 @@ def by_farm(folder: Path, count: int) -> tuple[float, float]:
 
 
 def by_dask(folder: Path, count: int) -> tuple[float, float]:
-    """One job with a Dask cluster in it."""
+    """Run a Dask cluster in one job."""
     (folder / "client.py").write_text(DASK_CLIENT)
     job = DASK_JOB.format(folder=folder, bin=Path(sys.executable).parent, count=count)
     (folder / "job.sh").write_text(job)
@@ -125,14 +125,14 @@ def by_dask(folder: Path, count: int) -> tuple[float, float]:
 
 
 def by_jobs(folder: Path, count: int) -> tuple[float, float]:
-    """A job for each evaluation, all submitted at once."""
+    """Run one job per evaluation, all submitted at once."""
     for i in range(count):
         sbatch(folder, "--wrap", f'{sys.executable} -c "{ONE % (i, i)}"')
     return files_of(folder, count)
 
 
 def by_array(folder: Path, count: int) -> tuple[float, float]:
-    """A job array."""
+    """Run a job array."""
     task = "$SLURM_ARRAY_TASK_ID"
     sbatch(
         folder, f"--array=0-{count - 1}", "--wrap", f'{sys.executable} -c "{ONE % (task, task)}"'
@@ -141,7 +141,7 @@ def by_array(folder: Path, count: int) -> tuple[float, float]:
 
 
 def files_of(folder: Path, count: int) -> tuple[float, float]:
-    """When the first result file was there, and the last one."""
+    """Return when the first and the last result file appeared."""
     wait_until(lambda: len(list(folder.glob("done.*"))) == count)
     written = [path.stat().st_mtime for path in folder.glob("done.*")]
     return min(written), max(written)

@@ -1,11 +1,11 @@
-"""How much of its workers' time an elastic farm leaves unused while it grows, and after.
+"""Idle share of an elastic farm's workers, while it grows and afterwards.
 
     eval "$(slurm/dev-cluster up)" && .venv/bin/python benchmarks/cluster_elastic.py
 
-A farm without a job gets a steady load: so many calls of a sleeping model are in flight all the
-time. It submits jobs up to its maximum, answers for a while, and lets them go after the load.
-Idle share is the time in which a worker that has joined runs nothing, over all workers, while the
-number of workers grows, and from when all are there to the end of the load.
+A farm without a job gets a steady load: a constant number of calls of a sleeping model is in
+flight. It submits jobs up to its maximum, answers for a while, and releases them after the load.
+The idle share is the time in which workers that have joined run nothing, divided by their total
+time: while the number of workers grows, and from when all have joined to the end of the load.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ max_jobs = {JOBS}
 
 @dataclass
 class Run:
-    """What was seen of one load; Unix times.
+    """The record of one load; Unix times.
 
-    runs: worker, begin and end of each model run; joined: when each worker was there.
+    runs: worker, begin and end of each model run; joined: when each worker joined.
     """
 
     begun: float = 0.0
@@ -69,18 +69,18 @@ class Run:
 
     @property
     def all_there(self) -> float:
-        """When the last worker joined."""
+        """Return when the last worker joined."""
         return max(self.joined.values())
 
     def idle_share(self, begin: float, end: float) -> float:
-        """Of the time of the workers that had joined."""
+        """Return the idle share of the workers' time after they had joined."""
         there = sum(max(0.0, end - max(begin, at)) for at in self.joined.values())
         busy = sum(max(0.0, min(end, b) - max(begin, a)) for _, a, b in self.runs)
         return 1.0 - busy / there
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Raises RuntimeError when it takes too long."""
+    """Wait for a condition. Raises RuntimeError on timeout."""
     limit = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > limit:
@@ -89,7 +89,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def steady_load(client: farm.Client, seconds: float, in_flight: int, length_s: float) -> Run:
-    """`in_flight` calls of `seconds` at any time, for `length_s` after the last worker has come."""
+    """Keep `in_flight` calls of `seconds` running until `length_s` after the last worker joined."""
     call = farm.Call("sleeper", farm.Operation.EVALUATE, (np.array([seconds]),))
     answers: queue.SimpleQueue[tuple[farm.Result, float]] = queue.SimpleQueue()
 
@@ -126,7 +126,7 @@ def steady_load(client: farm.Client, seconds: float, in_flight: int, length_s: f
 
 
 def report(run: Run) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     first = min(at for _, _, at in run.runs) - run.begun
     work = sum(end - begin for _, begin, end in run.runs)
     paid = sum(run.gone - at for at in run.joined.values())
@@ -142,9 +142,11 @@ def report(run: Run) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.25, help="run time of the model")
-    parser.add_argument("--in-flight", type=int, default=200, help="calls at any time")
-    parser.add_argument("--length", type=float, default=15.0, help="seconds with all workers")
-    parser.add_argument("--rounds", type=int, default=3, help="loads one after the other")
+    parser.add_argument("--in-flight", type=int, default=200, help="calls in flight")
+    parser.add_argument(
+        "--length", type=float, default=15.0, help="length with all workers, in seconds"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="number of loads")
     options = parser.parse_args()
     if shutil.which("sbatch") is None or "SLURM_CONF" not in os.environ:
         raise SystemExit('needs a SLURM cluster: eval "$(slurm/dev-cluster up)"')

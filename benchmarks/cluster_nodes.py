@@ -1,12 +1,12 @@
-"""What one call costs when its worker is on another node than the front door.
+"""Cost of one call when its worker is on another node than the server.
 
     eval "$(DEV_CLUSTER_NET=netns slurm/dev-cluster up)"
     .venv/bin/python benchmarks/cluster_nodes.py
 
-A model that does nothing is asked by one caller and by 16 at once, from the front door's node.
-Its one worker is on that node, then on another, and so on in turns. In this mode of the development
+One caller, and then 16 at once, call a model that does nothing, from the server's node. Its one
+worker alternates between that node and another one. In this mode of the development
 cluster nodes are network namespaces joined by a bridge: calls pass two real network stacks, but no
-cable, and all nodes share the cores of this machine. Both workers speak encrypted TCP.
+cable, and all nodes share the cores of this machine. Both workers use encrypted TCP.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def forward(x):
 
 @contextlib.contextmanager
 def running(host: str, *command: str, cwd: Path) -> Iterator[None]:
-    """A command on a host of the cluster for the length of the block."""
+    """Run a command on a host of the cluster for the duration of the block."""
     program = str(ROOT / "slurm" / "dev-cluster")
     quiet = subprocess.DEVNULL
     words = [program, "on", host, *command]
@@ -60,7 +60,7 @@ def running(host: str, *command: str, cwd: Path) -> Iterator[None]:
 
 
 def load(client: farm.Client, callers: int, seconds: float) -> Load:
-    """`callers` calls in flight for `seconds`, each answered one followed by another."""
+    """Keep `callers` calls in flight for `seconds`."""
     call = farm.Call("forward", farm.Operation.EVALUATE, (np.arange(1.0, 5.0),))
     found = Load()
     start = now = time.perf_counter()
@@ -91,7 +91,7 @@ def load(client: farm.Client, callers: int, seconds: float) -> Load:
 
 
 def measure(seconds: float) -> None:
-    """The loads, in a process on the front door's node; prints them as JSON."""
+    """Run the loads in a process on the server's node; print them as JSON."""
     limit = time.monotonic() + LIMIT_S
     with farm.connect("run") as client:
         while len(client.status()["workers"]) != 1:

@@ -1,11 +1,11 @@
-"""How much of the workers' time is work: sleeping models on 2 and 16 workers.
+"""Share of the workers' time that is spent in the model: sleeping models on 2 and 16 workers.
 
     make install && .venv/bin/python benchmarks/efficiency.py
 
-Efficiency is work / workers / makespan, with 40 calls for each worker, all handed over at once. A
+Efficiency is work / workers / makespan, with 40 calls for each worker, all submitted at once. A
 sleeping model needs no core, so 16 workers fit on any machine; at 1 ms and 16 workers the
-dispatcher has to answer 16,000 calls a second, which is then what is measured. The idle gap is how
-long a worker stood idle before a call that was waiting already; the farm measures it itself.
+dispatcher has to answer 16,000 calls a second, which then limits the result. The idle gap is how
+long a worker was idle before a call that was already queued; the farm measures it itself.
 ProcessPoolExecutor does the same work in the same run.
 """
 
@@ -39,14 +39,14 @@ def sleeper(seconds):
 
 
 def sleep(seconds: float) -> float:
-    """What the pool runs: the same, and how long it really took."""
+    """The pool's function: sleep, and return the actual duration."""
     start = time.perf_counter()
     time.sleep(seconds)
     return time.perf_counter() - start
 
 
 def farm_rows(model: Path, workers: int) -> list[tuple[float, float, float, float]]:
-    """For each run time: efficiency, and the median and p99 of the idle gap in seconds."""
+    """Return for each run time: efficiency, and the median and p99 of the idle gap in seconds."""
     rows = []
     with farm.serve(model, workers=workers) as client:
         while len(client.status()["workers"]) < workers:
@@ -54,7 +54,7 @@ def farm_rows(model: Path, workers: int) -> list[tuple[float, float, float, floa
         for seconds in RUN_TIMES_S:
             points = np.full((workers * CALLS_PER_WORKER, 1), seconds)
             sleeper = client.model("sleeper")
-            sleeper.map(points[: 2 * workers])  # the farm learns how long a call takes
+            sleeper.map(points[: 2 * workers])  # lets the farm learn the run time
             start = time.perf_counter()
             slept = sleeper.map(points)
             makespan = time.perf_counter() - start
@@ -64,7 +64,7 @@ def farm_rows(model: Path, workers: int) -> list[tuple[float, float, float, floa
 
 
 def pool_efficiency(workers: int, seconds: float) -> float:
-    """The same calls by ProcessPoolExecutor."""
+    """Return the efficiency of ProcessPoolExecutor for the same calls."""
     with ProcessPoolExecutor(workers) as pool:
         list(pool.map(sleep, [0.01] * 4 * workers))
         start = time.perf_counter()

@@ -1,11 +1,11 @@
-"""Calls per second and latency of Evaluate on a trivial model, farm beside what people use today.
+"""Calls per second and latency of Evaluate on a trivial model, farm beside common alternatives.
 
 One worker process everywhere, 1, 16 and 64 callers, all in one run:
 
     make install && .venv/bin/python benchmarks/evaluate.py
 
-HTTP peers get the same load from the same generator: `farm serve --workers 1` and the official
-UM-Bridge Python server alone, over kept connections and over a fresh one for each call. Without
+HTTP servers get the same load from the same generator: `farm serve --workers 1` and the official
+UM-Bridge Python server, over persistent connections and over a new one for each call. Without
 HTTP: farm's native client, a bare pyzmq ROUTER broker, dask.distributed and ProcessPoolExecutor.
 """
 
@@ -49,7 +49,7 @@ def forward(x):
 
 
 class Official(umbridge.Model):  # type: ignore[misc]  # published without types
-    """The same model as the official server serves it."""
+    """The same model for the official server."""
 
     def __init__(self) -> None:
         super().__init__("forward")
@@ -68,13 +68,13 @@ class Official(umbridge.Model):  # type: ignore[misc]  # published without types
 
 
 def trivial(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """What the pools run."""
+    """The function that the pools run."""
     return float(x.sum())
 
 
 @contextlib.contextmanager
 def process(arguments: list[str], ready: Callable[[], bool]) -> Iterator[None]:
-    """A program for the length of the block, from when `ready` says yes."""
+    """Run a program for the duration of the block, which starts when `ready` returns True."""
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as peer:
         try:
             give_up = time.monotonic() + 60
@@ -88,7 +88,7 @@ def process(arguments: list[str], ready: Callable[[], bool]) -> Iterator[None]:
 
 
 def answers(address: tuple[str, int]) -> bool:
-    """Whether a model server answers there."""
+    """Whether a model server answers at the address."""
     with contextlib.suppress(OSError, RuntimeError):
         run_load(address, "/Evaluate", BODY, callers=1, seconds=0, fresh=True, expected=EXPECTED)
         return True
@@ -96,14 +96,14 @@ def answers(address: tuple[str, int]) -> bool:
 
 
 def free_port() -> int:
-    """One that nothing listens at; the official server has no way to choose itself."""
+    """Return an unused port; the official server cannot choose one itself."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
 def keep_in_flight(submit: Callable[[], Future[Any]], callers: int, seconds: float) -> Load:
-    """`callers` calls in flight for `seconds`, each followed by another."""
+    """Keep `callers` calls in flight for `seconds`."""
     load = Load()
     start = time.perf_counter()
     sent = {submit(): time.perf_counter() for _ in range(callers)}
@@ -120,7 +120,7 @@ def keep_in_flight(submit: Callable[[], Future[Any]], callers: int, seconds: flo
 
 
 def http_peers(folder: Path, seconds: float) -> Iterator[tuple[str, int, Load]]:
-    """farm and the official server behind the same load."""
+    """Yield the loads of farm and the official server."""
     (folder / "model.py").write_text(MODEL)
     run = folder / "run"
     command = [sys.executable, "-m", "farm", "serve", str(folder / "model.py"), "--port", "0"]
@@ -138,7 +138,7 @@ def http_peers(folder: Path, seconds: float) -> Iterator[tuple[str, int, Load]]:
     ):
         host, _, port = read_connection(run).url.removeprefix("http://").rpartition(":")
         peers = {"farm": (host, int(port)), "official server": at_official}
-        # By turns, as the speed of a virtual machine changes from one minute to the next.
+        # Alternate, because the speed of a virtual machine changes from one minute to the next.
         for _ in range(ROUNDS):
             for fresh, callers in itertools.product((False, True), CALLERS):
                 for peer, address in peers.items():
@@ -154,7 +154,7 @@ def http_peers(folder: Path, seconds: float) -> Iterator[tuple[str, int, Load]]:
 
 
 def one_load(address: tuple[str, int], callers: int, seconds: float, *, fresh: bool) -> Load:
-    """A short load to warm up, then the one that counts."""
+    """Run a short load to warm up, then the measured one."""
     for length in (0.2 * seconds, seconds):
         load = run_load(
             address,
@@ -169,7 +169,7 @@ def one_load(address: tuple[str, int], callers: int, seconds: float, *, fresh: b
 
 
 def other_peers(seconds: float) -> Iterator[tuple[str, int, Load]]:
-    """What needs no HTTP."""
+    """Yield the loads of the contenders without HTTP."""
     with bare_broker() as endpoint:
         for callers in CALLERS:
             yield "bare pyzmq broker", callers, broker_load(endpoint, callers, seconds)

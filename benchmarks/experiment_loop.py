@@ -1,12 +1,12 @@
-"""How busy a closed loop keeps its workers while it fits a surrogate, beside Sobol points alone.
+"""Utilisation of workers by a closed loop that fits a surrogate, beside Sobol points alone.
 
     .venv/bin/python benchmarks/experiment_loop.py
     .venv/bin/python benchmarks/experiment_loop.py --workers 16 --seconds 1 --evaluations 480
 
-A model that sleeps is evaluated by worker processes; strategies are Sobol's sequence, and expected
+Worker processes evaluate a model that sleeps; the strategies are Sobol's sequence, and expected
 improvement by a Gaussian process after as many Sobol points as there are workers. Utilisation is
 the time in the model over the workers' time, from the first point asked for to the last told.
-Everything shares the cores of this machine; on a cluster the workers have their own.
+All processes share the cores of this machine; on a cluster the workers have their own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 
 import farm
-from farm.experiment.evaluators import Remote
 from farm.experiment.host import Experiments
-from farm.experiment.progress import Progress
-from farm.experiment.run import Run
-from farm.protocols.aepsych import Request
+from farm.experiment.loop.evaluators import RemoteEvaluator
+from farm.experiment.loop.progress import LoopProgress
+from farm.experiment.loop.run import ClosedLoop
+from farm.protocols.aepsych.codec import AepsychRequest
 from machine import versions
 
 MODEL = """
@@ -57,14 +57,14 @@ fill = {fill}
 """
 
 
-async def looped(client: farm.Client, journal: Path, config: str) -> Progress:
-    """A whole loop, from setup to the end."""
+async def looped(client: farm.Client, journal: Path, config: str) -> LoopProgress:
+    """Run a whole loop, from setup to the end."""
     experiments = Experiments(journal)
     await experiments.start()
     try:
-        request = Request("setup", {"config_str": config}, {})
+        request = AepsychRequest("setup", {"config_str": config}, {})
         await experiments.handle(experiments.session(), request)
-        run = Run(experiments, 0, Remote(client))
+        run = ClosedLoop(experiments, 0, RemoteEvaluator(client))
         await run.begin()
         return await run.go()
     finally:
@@ -74,7 +74,7 @@ async def looped(client: farm.Client, journal: Path, config: str) -> Progress:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one evaluation")
+    parser.add_argument("--seconds", type=float, default=1.0, help="run time of one evaluation")
     parser.add_argument("--evaluations", type=int, default=320)
     options = parser.parse_args()
     print(versions("numpy", "torch", "botorch"))

@@ -1,9 +1,9 @@
-"""What AEPsych's clients get of a server: messages per second, and what it takes while idle.
+"""Performance of the AEPsych server: messages per second, and its idle cost.
 
     python benchmarks/experiment_server.py
 
-Every tell is on the disk before its answer, so the disk has a share in all but `info`: how many
-transactions SQLite alone makes a second with the same settings stands beside it.
+Every tell is on the disk before its answer, so the disk has a share in all but `info`: how often a
+second a plain file can be appended to and synchronised stands beside it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -46,7 +46,7 @@ class Client:
         self._socket = socket.create_connection(("127.0.0.1", port))
 
     def ask(self, kind: str, message: Mapping[str, Any] | None = None) -> Any:
-        """The answer to a request."""
+        """Send a request; return the answer."""
         self._socket.sendall(json.dumps({"type": kind, "message": message or {}}).encode())
         data = b""
         while True:
@@ -57,14 +57,14 @@ class Client:
                 return answer
 
     def tell(self, number: int) -> None:
-        """One trial."""
+        """Tell one trial."""
         config = {"x": 0.5, "y": number / 1e6}
         self.ask("tell", {"config": config, "outcome": number})
 
 
 @contextlib.contextmanager
 def server(folder: Path) -> Iterator[tuple[int, psutil.Process]]:
-    """The port and the process of a server whose journal is in `folder`."""
+    """Run a server whose journal is in `folder`; yield its port and its process."""
     command = [sys.executable, "-m", "farm", "experiment", "serve", "--aepsych", "127.0.0.1:0"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -75,7 +75,7 @@ def server(folder: Path) -> Iterator[tuple[int, psutil.Process]]:
 
 
 def rate(count: int, do: Callable[[int], object]) -> float:
-    """How often a second something can be done."""
+    """Return how often per second `do` can run."""
     began = time.perf_counter()
     for k in range(count):
         do(k)
@@ -83,7 +83,7 @@ def rate(count: int, do: Callable[[int], object]) -> float:
 
 
 def together(port: int, count: int, *, one_experiment: bool) -> float:
-    """Tells a second of CLIENTS clients at once."""
+    """Return the tells per second of CLIENTS concurrent clients."""
 
     def one() -> None:
         client = Client(port)
@@ -104,7 +104,7 @@ def together(port: int, count: int, *, one_experiment: bool) -> float:
 
 
 def longest_info_s(port: int) -> float:
-    """The slowest answer to `info` while another client tells MANY_TRIALS at once."""
+    """Return the slowest answer to `info` while another client tells MANY_TRIALS at once."""
     telling, watching = Client(port), Client(port)
     for client in (telling, watching):
         client.ask("resume", {"strat_id": 0})
@@ -121,27 +121,31 @@ def longest_info_s(port: int) -> float:
 
 
 def bare_commits(folder: Path, count: int) -> float:
-    """Transactions a second of SQLite alone, each of one row and on the disk."""
-    file = sqlite3.connect(folder / "bare.db", isolation_level=None)
-    file.execute("PRAGMA journal_mode = WAL")
-    file.execute("PRAGMA synchronous = FULL")
-    file.execute("CREATE TABLE event (body TEXT)")
-    body = "x" * 200
-    done = rate(count, lambda k: file.execute("INSERT INTO event VALUES (?)", (body,)))
-    file.close()
-    return done
+    """Return the appends per second to a plain file, each synced to disk."""
+    body = b"x" * 200
+    with (folder / "bare").open("wb", buffering=0) as file:
+
+        def append(_: int) -> None:
+            file.write(body)
+            os.fsync(file.fileno())
+
+        return rate(count, append)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=500, help="of each kind and client")
-    parser.add_argument("--folder", default=None, help="where the journal is: its disk counts")
+    parser.add_argument(
+        "--messages", type=int, default=500, help="messages of each kind and client"
+    )
+    parser.add_argument(
+        "--folder", default=None, help="folder of the journal: its disk limits the rate"
+    )
     arguments = parser.parse_args()
     count = arguments.messages
     print(versions("numpy", "scipy", "uvloop"))
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        print(f"{bare_commits(folder, count):8,.0f} transactions/s of SQLite alone, one client")
+        print(f"{bare_commits(folder, count):8,.0f} synchronised appends/s to a plain file")
         with server(folder) as (port, process):
             client = Client(port)
             client.ask("setup", {"config_dict": CONFIG})

@@ -1,12 +1,12 @@
-"""What an experiment's models cost and what they are worth, each against Sobol points alone.
+"""Cost and benefit of an experiment's models, each against Sobol points alone.
 
     .venv/bin/python benchmarks/experiments.py                # all measures
     .venv/bin/python benchmarks/experiments.py regret --seeds 20
 
-ask: seconds for the next point after so many trials, with a fit and between fits, and memory.
-regret: how far the best of 30 evaluations of Branin's function is from its optimum, one at a time
-and eight in flight. contour: the part of a square that is put on the wrong side of the line where
-the probability of a yes is 0.75, after 60 trials.
+ask: seconds for the next point after a number of trials, with a fit and between fits, and memory.
+regret: distance of the best of 30 evaluations of Branin's function from its optimum, one at a time
+and eight in flight. contour: the fraction of a square that is put on the wrong side of the line
+where the probability of a yes is 0.75, after 60 trials.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from collections.abc import Callable
 import numpy as np
 
 from farm.call import Array
-from farm.experiment.config import Config
-from farm.experiment.grammar import read_config
-from farm.experiment.perform import perform, predict
-from farm.experiment.work import Data, Generate, Generated
+from farm.experiment.ask.execute import execute, predict
+from farm.experiment.config.definition import Config
+from farm.experiment.config.reader import read_config
+from farm.experiment.config.work import Data, Generate, Generated
 from machine import versions
 
 CONFIG = """
@@ -80,7 +80,7 @@ def branin(x: Array, _: np.random.Generator) -> Array:
 
 
 def probability(x: Array) -> Array:
-    """Of a yes: falls along a bent line."""
+    """Return the probability of a yes, which falls along a bent line."""
     a, b = (x[:, 0] + 5) / 15, x[:, 1] / 15
     height = 8 * (b - 0.35 - 0.25 * np.sin(4 * a))
     likely: Array = 1 / (1 + np.exp(-1.7 * height))
@@ -96,11 +96,11 @@ def points(
     config: Config, strategy: int, x: Array, y: Array, *, asked: int, seed: int,
     count: int = 1, pending: Array | None = None, fit_to: int | None = None,
 ) -> Array:  # fmt: skip
-    """The next points (count, 2) of a strategy after trials x (n, 2) and y (n,)."""
+    """Return the next points (count, 2) of a strategy after trials x (n, 2) and y (n,)."""
     data = Data(x[:, None, :], y[:, None], len(x) if fit_to is None else fit_to)
     flying = np.empty((0, 2)) if pending is None else pending
     work = Generate(config, strategy, count, asked, data, flying[:, None, :], seed=seed)
-    made = perform(work)
+    made = execute(work)
     assert isinstance(made, Generated)
     return made.points[:, 0]
 
@@ -113,7 +113,7 @@ def sobol(config: Config, count: int, seed: int) -> Array:
 def closed_loop(
     config: Config, truth: Truth, *, first: int, total: int, in_flight: int, seed: int
 ) -> tuple[Array, Array]:
-    """Trials, the first of them from Sobol points; each is told once `in_flight` are under way."""
+    """Run trials, starting with Sobol points, and keep `in_flight` of them pending; return all."""
     chance = np.random.default_rng(seed)
     x = sobol(config, first, seed)
     y = truth(x, chance)
@@ -129,7 +129,7 @@ def closed_loop(
 
 def measure_ask(options: argparse.Namespace) -> None:
     """Time and memory of an ask after many trials."""
-    # Seconds of one processor stand beside those of the clock: others may use the machine.
+    # Processor seconds are printed beside elapsed ones: other programs may use the machine.
     heads = f"{'with a fit':>16}{'between fits':>16}{'GiB':>7}"
     print(f"\n{'seconds to ask (CPU)':36}{'trials':>8}{heads}")
     x = sobol(OPTIMISING, 8, 0)
@@ -157,7 +157,7 @@ def _clocks() -> Array:
 
 
 def measure_regret(options: argparse.Namespace) -> None:
-    """The regret on Branin after 30 evaluations."""
+    """Measure the regret on Branin after 30 evaluations."""
     regrets: dict[str, list[float]] = {"Sobol alone": [], "one at a time": [], "8 in flight": []}
     for seed in range(options.seeds):
         chance = np.random.default_rng(seed)
@@ -172,7 +172,7 @@ def measure_regret(options: argparse.Namespace) -> None:
 
 
 def measure_contour(options: argparse.Namespace) -> None:
-    """The error of the line where the probability is 0.75, after 60 trials."""
+    """Measure the error of the line where the probability is 0.75, after 60 trials."""
     total = 60
     errors: dict[str, list[float]] = {"Sobol alone": [], **{name: [] for name in BOUNDARIES}}
     for seed in range(options.seeds):
@@ -186,7 +186,7 @@ def measure_contour(options: argparse.Namespace) -> None:
 
 
 def wrong_side(config: Config, x: Array, y: Array) -> float:
-    """The part of a grid that the model of these trials puts on the wrong side of 0.75."""
+    """Return the fraction of a grid that the fitted model puts on the wrong side of 0.75."""
     axes = np.meshgrid(np.linspace(-5, 10, 60), np.linspace(0, 15, 60))
     grid = np.stack(axes, -1).reshape(-1, 2)
     told = Data(x[:, None, :], y[:, None], len(x))
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("measures", nargs="*", metavar="MEASURE", help=", ".join(MEASURES))
     parser.add_argument("--seeds", type=int, default=5, help="runs of regret and contour")
     parser.add_argument("--trials", type=int, nargs="+", default=[50, 200, 1000])
-    parser.add_argument("--repeats", type=int, default=3, help="of each ask")
+    parser.add_argument("--repeats", type=int, default=3, help="repetitions of each ask")
     options = parser.parse_args()
     unknown = set(options.measures) - set(MEASURES)
     if unknown:

@@ -1,5 +1,5 @@
-// A stand-in for a GraphPipe server in Go: net/http, the same work on the numbers, and of
-// flatbuffers the least that answers graphpipe_rates.py. It checks nothing.
+// A stand-in for a GraphPipe server in Go: net/http, the same arithmetic, and just enough of
+// flatbuffers to answer graphpipe_rates.py. It checks nothing.
 package main
 
 import (

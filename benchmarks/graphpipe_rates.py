@@ -1,20 +1,20 @@
 """GraphPipe requests per second: farm beside the server of Oracle's Python package.
 
-One run, one load generator, by turns, 1 and 16 callers; four numbers doubled, 100,000 (0.8 MB), and
-four by a model that takes 5 ms for each evaluation, on farm of up to 64 rows. Each call has its own
-connection, as Oracle's Python client makes one; or connections are kept, as its Go client keeps
-them. The package's server is that of its examples, `http.server` with its `convert`, which answers
-one connection at a time; for kept ones it has a thread for each. It lives in an environment of its
-own and is left out when that is not given:
+One run, one load generator, alternating servers, 1 and 16 callers; four numbers doubled, 100,000
+(0.8 MB), and four by a model that takes 5 ms for each evaluation, on farm of up to 64 rows. Each
+call has its own connection, as with Oracle's Python client; or connections are kept open, as with
+its Go client. The package's server is that of its examples, `http.server` with its `convert`, which
+answers one connection at a time; for persistent connections it has a thread for each. It runs in
+its own environment and is left out if none is given:
 
     python3 -m venv /tmp/graphpipe
     /tmp/graphpipe/bin/pip install requests numpy flatbuffers==1.12
     /tmp/graphpipe/bin/pip install --no-deps graphpipe==1.0.4
     .venv/bin/python benchmarks/graphpipe_rates.py --graphpipe /tmp/graphpipe
 
-With `--go GO`, the command of a Go toolchain, there is a server in Go besides, which reads and
-writes these messages and no others (graphpipe_bare.go); Oracle's own does more for each call. What
-a hop to another process costs alone is what the bare relay shows (bare.py).
+With `--go GO`, the command of a Go toolchain, the run includes a server in Go, which reads and
+writes only these messages (graphpipe_bare.go); Oracle's own server does more for each call. The
+bare relay (bare.py) shows the cost of a hop to another process.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ import numpy as np
 
 from bare import bare_server
 from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
-from farm.protocols.graphpipe import encode_result
-from farm.protocols.graphpipe_client import encode_call
+from farm.protocols.graphpipe.client import encode_call
+from farm.protocols.graphpipe.codec import encode_result
 from farm.transports.connection import read_connection
 from http_load import Load, run_load
 from machine import versions
@@ -51,7 +51,7 @@ CASES = {
 """Model and size of each case."""
 NUMBERS = ("four numbers", "four numbers, batched", "100,000 numbers")
 FRESH = {case: (True,) if model == "slow" else (True, False) for case, (model, _) in CASES.items()}
-"""Whether connections are fresh: threads that sleep are no model of one that computes."""
+"""Whether connections are new: sleeping threads do not represent a model that computes."""
 
 START_S = 60.0
 
@@ -122,7 +122,7 @@ served.serve_forever()
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server that is up; fresh: whether it is asked so, else over kept connections."""
+    """A running server; fresh: whether each call uses a new connection."""
 
     name: str
     address: tuple[str, int]
@@ -134,19 +134,19 @@ INFO = ModelInfo("double", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),))
 
 
 def body_of(size: int) -> bytes:
-    """The request for `size` numbers, all 1.5."""
+    """Return the request for `size` numbers, all 1.5."""
     return encode_call(Call("double", Operation.EVALUATE, (np.full(size, 1.5),)), INFO)
 
 
 def answer_to(size: int) -> bytes:
-    """The answer to it, in HTTP."""
+    """Return the answer to it, in HTTP."""
     body = encode_result(range(1), INFO, Result((np.full(size, 3.0),)))
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 @contextlib.contextmanager
 def farm_peer(folder: Path) -> Iterator[Peer]:
-    """`farm serve` with one worker process."""
+    """Run `farm serve` with one worker process."""
     (folder / "m.py").write_text(FARM)
     run = folder / "run"
     command = [sys.executable, "-m", "farm", "serve", "m.py:Double", "m.py:Batched", "m.py:Slow"]
@@ -162,7 +162,7 @@ def farm_peer(folder: Path) -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def python_peer(folder: Path, python: Path, kind: str) -> Iterator[Peer]:
-    """The server of the Python package; kind: one connection at a time, or threads."""
+    """Run the server of the Python package; kind: one connection at a time, or threads."""
     (folder / "peer.py").write_text(PEER)
     with _process([str(python), "peer.py", kind], folder) as process:
         assert process.stdout is not None
@@ -173,7 +173,7 @@ def python_peer(folder: Path, python: Path, kind: str) -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def go_peer(folder: Path, go: str) -> Iterator[Peer]:
-    """The server in Go."""
+    """Run the server in Go."""
     source = Path(__file__).with_name("graphpipe_bare.go")
     subprocess.run([go, "build", "-o", str(folder / "bare"), str(source)], check=True)
     with _process([str(folder / "bare")], folder) as process:
@@ -184,7 +184,7 @@ def go_peer(folder: Path, go: str) -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def relay_peer(case: str) -> Iterator[Peer]:
-    """The bare relay, which has one answer."""
+    """Run the bare relay, which has one answer."""
     with bare_server("relay", answer_to(CASES[case][1])) as address:
         yield Peer("bare relay", address, cases=(case,))
 
@@ -200,11 +200,11 @@ def _process(command: list[str], folder: Path) -> Iterator[subprocess.Popen[byte
 
 
 Loads = dict[tuple[str, bool, str, int], Load]
-"""By case, fresh, peer and callers."""
+"""Loads by case, fresh, peer and callers."""
 
 
 def measure(peers: Sequence[Peer], seconds: float, rounds: int) -> Loads:
-    """All loads on all peers, by turns: the speed of a virtual machine changes by the minute."""
+    """Run all loads on all peers in turn: the speed of a virtual machine changes by the minute."""
     loads: Loads = {}
     cases = [(c, f, n) for c in CASES for f in FRESH[c] for n in CALLERS]
     for _ in range(rounds):
@@ -228,7 +228,7 @@ def measure(peers: Sequence[Peer], seconds: float, rounds: int) -> Loads:
 
 
 def show(loads: Loads, peers: Sequence[Peer]) -> None:
-    """Tables of rates and median latencies, and of ratios."""
+    """Print tables of rates and median latencies, and of ratios."""
     for case in CASES:
         for fresh in FRESH[case]:
             title = f"{case}, {'fresh' if fresh else 'kept'} connections: /s (median ms)"
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--graphpipe", type=Path, help="virtual environment with graphpipe")
     parser.add_argument("--go", help="command of a Go toolchain")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
-    parser.add_argument("--rounds", type=int, default=3, help="turns in which it is spent")
+    parser.add_argument("--rounds", type=int, default=3, help="turns into which it is divided")
     options = parser.parse_args()
     print(versions("numpy", "pyzmq", "uvloop"))
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""Who has no token: wrong ones, many connections, and streams to ports that have no token at all.
+"""Attacks without a token: wrong tokens, many connections, and floods of ports without tokens.
 
-As root the attacker is another user of the machine, otherwise it comes as a caller from elsewhere.
+As root the attacker runs as another user of the machine, otherwise it poses as a remote caller.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from hostile_target import Target
 
 STRANGER = 65534
 LASTS_S = 0.5
-"""One round of a case."""
+"""Duration of one round of a case."""
 
 AT_ONCE = 400
-"""Connections, or requests on one, that are open at a time."""
+"""Number of connections, or requests on one, that are open at a time."""
 
 EVALUATE = b'{"name":"innocent","input":[[1.0]],"config":{}}'
 
 
 def as_stranger() -> None:
-    """Go on as another user, if this one may."""
+    """Continue as another user, if this one may."""
     if os.geteuid() == 0:
-        socket.getaddrinfo("127.0.0.1", 1)  # imports what the other user may not be able to read
+        socket.getaddrinfo("127.0.0.1", 1)  # imports what the other user may be unable to read
         os.setgroups([])
         os.setgid(STRANGER)
         os.setuid(STRANGER)
 
 
 def request(*headers: bytes) -> bytes:
-    """An evaluation that is not let in, by whoever asks."""
+    """Return an evaluation that is refused for any caller."""
     lines = [b"POST /Evaluate HTTP/1.1", b"host: farm.example", b"forwarded: for=192.0.2.1"]
     lines += [b"content-length: %d" % len(EVALUATE), *headers, b"", b""]
     return b"\r\n".join(lines) + EVALUATE
@@ -42,7 +42,7 @@ WRONG = request(b"authorization: Bearer 0123456789abcdef0123456789abcdef")
 
 
 def wrong_tokens(target: Target) -> None:
-    """On one connection, as fast as they are answered."""
+    """Send wrong tokens on one connection, as fast as they are answered."""
     as_stranger()
     end = time.monotonic() + LASTS_S
     with socket.create_connection(target.http, 10) as client:
@@ -54,7 +54,7 @@ def wrong_tokens(target: Target) -> None:
 
 
 def wrong_tokens_anew(target: Target) -> None:
-    """Each on a connection of its own."""
+    """Send each wrong token on a new connection."""
     as_stranger()
     end = time.monotonic() + LASTS_S
     while time.monotonic() < end:
@@ -64,7 +64,7 @@ def wrong_tokens_anew(target: Target) -> None:
 
 
 def opened_and_closed(address: Callable[[Target], tuple[str, int]]) -> Callable[[Target], None]:
-    """Connections that send a request and are gone, as many as can be made."""
+    """Send a request and disconnect, on as many connections as possible."""
 
     def case(target: Target) -> None:
         as_stranger()
@@ -77,7 +77,7 @@ def opened_and_closed(address: Callable[[Target], tuple[str, int]]) -> Callable[
 
 
 def held_open(address: Callable[[Target], tuple[str, int]]) -> Callable[[Target], None]:
-    """Connections that are opened together and kept for a while."""
+    """Open many connections together and keep them for a while."""
 
     def case(target: Target) -> None:
         as_stranger()

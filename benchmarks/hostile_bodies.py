@@ -1,4 +1,4 @@
-"""Cases of `hostile.py`: requests that take long to read, and answers that take long to write."""
+"""Cases of `hostile.py`: requests that are slow to decode, and answers that are slow to encode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @cache
 def numbers(mib: int) -> bytes:
-    """A JSON list of numbers, of so many MiB."""
+    """Return a JSON list of numbers of `mib` MiB."""
     few = ",".join(repr(random.random()) for _ in range(50_000)).encode()
     return b"[" + b",".join([few] * (mib * MIB // len(few))) + b"]"
 
@@ -70,7 +70,7 @@ def bomb() -> bytes:
 
 
 def post(target: Target, path: str, body: bytes, headers: str = "", read: int = 1 << 30) -> None:
-    """One request over a connection of its own; its answer is read to the end."""
+    """Send one request over a new connection; read its answer to the end."""
     with socket.create_connection((target.host, target.http_port), 120) as connection:
         connection.sendall(
             f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {target.token}\r\n"
@@ -82,7 +82,7 @@ def post(target: Target, path: str, body: bytes, headers: str = "", read: int = 
 
 
 def at_once(case: Callable[[Target], None], clients: int) -> Callable[[Target], None]:
-    """The same from several clients."""
+    """Run the case from several clients at once."""
 
     def several(target: Target) -> None:
         threads = [threading.Thread(target=case, args=(target,)) for _ in range(clients)]
@@ -99,7 +99,7 @@ def http(path: str, body: Callable[[], bytes], headers: str = "") -> Callable[[T
 
 
 def mip(target: Target) -> None:
-    """An inference of 65,535 entries of a few bytes."""
+    """Send an inference of 65,535 entries of a few bytes."""
     value = struct.pack("!2L", 2, 3) + b"[1]"
     payload = struct.pack("!2BH", 1, 1, 65535) + value * 65535
     with socket.create_connection((target.host, target.mip_port), 120) as connection:
@@ -108,7 +108,7 @@ def mip(target: Target) -> None:
 
 
 def aepsych(target: Target, part: str = "9.25") -> None:
-    """A message of 60 MiB that nobody asked for."""
+    """Send an unsolicited message of 60 MiB."""
     body = '{"type":"tell","message":{"config":{"x":[' + ",".join(
         [part] * (60 * MIB // (len(part) + 1))
     )
@@ -118,7 +118,7 @@ def aepsych(target: Target, part: str = "9.25") -> None:
 
 
 def aepsych_tells(target: Target) -> None:
-    """A message of 20 MiB of trials."""
+    """Send a message of 20 MiB of trials."""
     tell = {"type": "tell", "message": {"config": {"x": [0.5] * 4_000_000}, "outcome": 1}}
     with socket.create_connection((target.host, target.aepsych_port), 120) as connection:
         connection.sendall(json.dumps(tell).encode())
@@ -127,8 +127,8 @@ def aepsych_tells(target: Target) -> None:
 
 @cache
 def typed_numbers(count: int) -> bytes:
-    """A ModelInferRequest of numbers that are no raw tensor, as a gRPC message."""
-    from farm.protocols.kserve_grpc import messages
+    """Return a ModelInferRequest with typed contents instead of raw tensors, as a gRPC message."""
+    from farm.protocols.kserve.grpc.codec import messages
 
     message = messages()["inference.ModelInferRequest"](model_name="echo")
     message.inputs.add(name="x", datatype="FP64", shape=[count])
@@ -137,7 +137,7 @@ def typed_numbers(count: int) -> bytes:
 
 
 def grpc_typed(target: Target) -> None:
-    """48 MiB of typed contents, answered in the same form."""
+    """Send 48 MiB of typed contents, answered in the same form."""
     import grpc
 
     limits = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
@@ -159,7 +159,7 @@ ECHO_BINARY = (
 
 
 def binary_to_json(target: Target) -> None:
-    """64 MiB of numbers in, raw, and out as JSON."""
+    """Send 64 MiB of numbers as raw bytes, answered as JSON."""
     head = f"Inference-Header-Content-Length: {len(ECHO_BINARY)}\r\n"
     post(target, INFER, ECHO_BINARY + raw(), head)
 

@@ -16,19 +16,19 @@ MANY = 500
 
 @contextlib.contextmanager
 def connections(target: Target, count: int) -> Iterator[list[socket.socket]]:
-    """So many connections for the length of the block."""
+    """Open `count` connections for the duration of the block."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(socket.create_connection(target.http, 60)) for _ in range(count)]
 
 
 def head(target: Target, path: str, *lines: str) -> bytes:
-    """The start of a POST that gets past the front door."""
+    """Return the start of a POST that passes the access checks."""
     lines = (f"POST {path} HTTP/1.1", "Host: localhost", *lines)
     return "\r\n".join([*lines, f"Authorization: Bearer {target.token}", "", ""]).encode()
 
 
 def send_all(connection: socket.socket, data: bytes) -> None:
-    """Send as long as the farm reads; answers are thrown away. Raises OSError when it hangs up."""
+    """Send while the farm reads; discard answers. Raises OSError if the farm disconnects."""
     left = memoryview(data)
     connection.setblocking(False)
     end = time.monotonic() + 5
@@ -47,7 +47,7 @@ def huge_headers(target: Target) -> None:
 
 
 def many_headers(target: Target) -> None:
-    """Heads of 64 KiB that are all lines, on 50 connections."""
+    """Heads of 64 KiB that consist of short lines, on 50 connections."""
     data = b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 16_000 + b"\r\n"
     with connections(target, 50) as all_of_them:
         for connection in all_of_them:
@@ -119,7 +119,7 @@ def tiny_chunks(target: Target) -> None:
 
 
 def pipelined(target: Target) -> None:
-    """20,000 requests sent ahead on each of 20 connections, whose answers nobody reads."""
+    """20,000 pipelined requests on each of 20 connections, whose answers are not read."""
     with connections(target, 20) as all_of_them:
         end = time.monotonic() + target.seconds
         left = {c: memoryview(b"GET /Info HTTP/1.1\r\n\r\n" * 20_000) for c in all_of_them}
@@ -133,7 +133,7 @@ def pipelined(target: Target) -> None:
 
 
 def pipelined_and_read(target: Target) -> None:
-    """The same by clients that read, as fast as they can."""
+    """The same by clients that read as fast as they can."""
     with connections(target, 20) as all_of_them:
         for connection in all_of_them:
             send_all(connection, b"GET /Info HTTP/1.1\r\n\r\n" * 5_000)
@@ -146,13 +146,13 @@ def connection_flood(target: Target) -> None:
 
 
 def connects(target: Target) -> None:
-    """Connections that are opened and closed again at once."""
+    """Connections that are closed as soon as they are open."""
     for _ in range(2_000):
         socket.create_connection(target.http, 60).close()
 
 
 def unread_answers(target: Target) -> None:
-    """Long answers that nobody reads, on 20 connections."""
+    """Long answers that are not read, on 20 connections."""
     numbers = ",".join(["0.1234567"] * 20_000)
     body = f'{{"name":"echo","input":[[{numbers}]],"config":{{}}}}'.encode()
     ask = head(target, "/Evaluate", f"Content-Length: {len(body)}") + body

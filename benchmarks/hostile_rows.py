@@ -1,4 +1,4 @@
-"""Attacks by numbers: calls of millions of rows, messages of millions of calls or ids."""
+"""Attacks by large counts: calls of millions of rows, messages of millions of calls or ids."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import farm
-from farm.call import Call, Hints, Operation
-from farm.protocols import wire
-from farm.protocols.wire_bounds import MOST_LISTS, MOST_VALUES
+from farm.call import Buffer, Call, Hints, Operation
 from farm.transports.connection import read_connection
 from farm.transports.dial import dial
 from farm.transports.identity import CLIENT_PREFIX
+from farm.wire import messages as wire
+from farm.wire.bounds import MOST_LISTS, MOST_VALUES
 from hostile_target import Target
 
 ROWS = 4_000_000
@@ -28,11 +28,11 @@ POINTS = 100_000
 CALLS = 1_000_000
 TRIALS = 100_000
 WAIT_S = 1.0
-"""How long an attacker stays for its answer, which would take minutes; then it hangs up."""
+"""How long an attacker waits for its answer, which would take minutes, before it disconnects."""
 
 
 def post(target: Target, path: str, body: bytes, headers: dict[str, str]) -> None:
-    """Send a request, and read what is answered within `WAIT_S`."""
+    """Send a request, and read the part of the answer that arrives within `WAIT_S`."""
     connection = http.client.HTTPConnection(*target.http, timeout=target.seconds + WAIT_S)
     try:
         connection.request(
@@ -47,19 +47,19 @@ def post(target: Target, path: str, body: bytes, headers: dict[str, str]) -> Non
 
 @cache
 def json_rows() -> bytes:
-    """15 MiB: a request of KServe for 4 million rows of one number."""
+    """Return a KServe request of 15 MiB for 4 million rows of one number."""
     numbers = b",".join([b"1.5"] * ROWS)
     head = {"name": "x", "shape": [ROWS, 1], "datatype": "FP64"}
     return b'{"inputs":[' + json.dumps(head).encode()[:-1] + b',"data":[' + numbers + b"]}]}"
 
 
 def kserve_json(target: Target) -> None:
-    """As many rows as fit 15 MiB of JSON."""
+    """Send as many rows as fit 15 MiB of JSON."""
     post(target, "/v2/models/single/infer", json_rows(), {"Content-Type": "application/json"})
 
 
 def kserve_binary(target: Target) -> None:
-    """The same rows as raw bytes."""
+    """Send the same rows as raw bytes."""
     tensor = {"name": "x", "shape": [ROWS, 1], "datatype": "FP64"}
     data = np.full(ROWS, 1.5).tobytes()
     head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": len(data)}}]})
@@ -68,20 +68,20 @@ def kserve_binary(target: Target) -> None:
 
 
 def points(target: Target) -> None:
-    """Very many points to be answered line by line."""
+    """Send a great number of points, to be answered line by line."""
     body = json.dumps({"inputs": [[[1.5]]] * POINTS}).encode()
     post(target, "/farm/models/single/evaluate", body, {"Content-Type": "application/json"})
 
 
 def mip_packet(entries: int) -> bytes:
-    """An inference of so many entries of one number."""
+    """Return an inference of `entries` entries of one number."""
     value = struct.pack("!2L", 2, 3) + b"[1]"
     payload = struct.pack("!2BH", 1, 0, entries) + value * entries
     return struct.pack("!4BL", 0, 2, 0, 0, len(payload)) + payload
 
 
 def mip(target: Target) -> None:
-    """100,000 entries in two packets."""
+    """Send 100,000 entries in two packets."""
     with socket.create_connection(target.mip, target.seconds) as connection:
         connection.sendall(b"".join(map(mip_packet, MIP_ENTRIES)))
         connection.settimeout(target.seconds)
@@ -90,7 +90,7 @@ def mip(target: Target) -> None:
 
 
 def native_map(target: Target) -> None:
-    """A map of a million points, as a client of farm sends it."""
+    """Send a map of a million points, as a client of farm does."""
     end = time.monotonic() + target.seconds
     with farm.connect(target.connection_file) as client:
         many = client.model("single").map(({"x": [1.5]} for _ in range(CALLS)), in_flight=CALLS)
@@ -105,12 +105,12 @@ def alike(count: int) -> Iterator[tuple[int, Call]]:
 
 
 def native_message(target: Target, count: int, kind: wire.Kind) -> None:
-    """So many calls in one message; or all of them taken back in one, as often as there is time."""
+    """Send `count` calls in one message, or cancel all of them in one, repeatedly."""
     name = f"{CLIENT_PREFIX.decode()}hostile/{time.monotonic_ns()}"
     line = dial(read_connection(target.connection_file), name)
     end = time.monotonic() + WAIT_S
 
-    def say(frames: list[wire.Buffer]) -> None:
+    def say(frames: list[Buffer]) -> None:
         line.send(frames)
         line.flush(target.seconds)
 
@@ -127,7 +127,7 @@ def native_message(target: Target, count: int, kind: wire.Kind) -> None:
 
 
 def native_nonsense(target: Target, data: Any) -> None:
-    """As much JSON as a message may have, and what is a list or a text too much."""
+    """Send JSON at the limits of a client's message, or above them, repeatedly."""
     name = f"{CLIENT_PREFIX.decode()}hostile/{time.monotonic_ns()}"
     line = dial(read_connection(target.connection_file), name)
     try:
@@ -141,7 +141,7 @@ def native_nonsense(target: Target, data: Any) -> None:
 
 
 def aepsych_tell(target: Target) -> None:
-    """One tell of 100,000 trials."""
+    """Send one tell of 100,000 trials."""
     config = (
         "[common]\nparnames = [x]\nlb = [0]\nub = [1]\nstimuli_per_trial = 1\n"
         "outcome_types = [continuous]\nstrategy_names = [s]\n"

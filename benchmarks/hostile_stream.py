@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from farm.call import Call, Operation
-from farm.protocols import wire
-from farm.protocols.wire import Buffer, Kind
+from farm.call import Buffer, Call, Operation
 from farm.transports.connection import read_connection
 from farm.transports.dial import DialedLine, dial
 from farm.transports.identity import CLIENT_PREFIX
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
 from hostile_target import Target
 
 MB = 1_000_000
@@ -23,18 +23,18 @@ LINES = 200
 
 
 def dialed(target: Target) -> DialedLine:
-    """A line as a client of its own."""
+    """Return a line with a client identity of its own."""
     name = CLIENT_PREFIX.decode() + secrets.token_hex(8)
     return dial(read_connection(target.connection_file), name)
 
 
 def echo(number: int, array: np.ndarray) -> Sequence[Buffer]:
-    """The message that asks for the array back."""
+    """Return the message that asks for the array back."""
     return wire.encode_calls([(number, Call("echo", Operation.EVALUATE, (array,)))])
 
 
 def large_messages(target: Target) -> None:
-    """64 MB there and back, one after the other."""
+    """Send 64 MB and receive them back, repeatedly."""
     line = dialed(target)
     end = time.monotonic() + target.seconds
     while time.monotonic() < end:
@@ -48,7 +48,7 @@ def large_messages(target: Target) -> None:
 
 
 def answers_unread(target: Target) -> None:
-    """Ask for 64 MB again and again, and read nothing."""
+    """Ask for 64 MB repeatedly, without reading."""
     line = dialed(target)
     end = time.monotonic() + target.seconds
     number = 0
@@ -60,7 +60,7 @@ def answers_unread(target: Target) -> None:
 
 
 def small_talk(target: Target) -> None:
-    """Messages of some bytes, as many as go through."""
+    """Send messages of a few bytes, as many as possible."""
     line = dialed(target)
     probe = wire.encode(Kind.PROBE)
     end = time.monotonic() + target.seconds
@@ -74,7 +74,7 @@ def small_talk(target: Target) -> None:
 
 
 def many_lines(target: Target) -> None:
-    """Connections that say who they are, half a message, and nothing more; then go."""
+    """Connect, send an identity and half a message, then nothing more; then disconnect."""
     end = time.monotonic() + target.seconds
     while time.monotonic() < end:
         lines = [dialed(target) for _ in range(LINES)]

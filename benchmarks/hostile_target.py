@@ -1,4 +1,4 @@
-"""Where a farm under attack is, for the cases of hostile.py."""
+"""The addresses of the farm under attack, for the cases of hostile.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Target:
     """A farm with the models `innocent`, `single` (one number each) and `echo` (any length).
 
     mip_port serves `single`. token: for requests that should get past the front door.
-    seconds: how long a case attacks; a case function is called again until they are over, so one
-    call of it should take no longer than about a second, or look at them itself.
+    seconds: how long a case attacks; the case function is called repeatedly for that time, so one
+    call should take about a second at most, or check the time itself.
     """
 
     host: str

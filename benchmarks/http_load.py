@@ -1,4 +1,4 @@
-"""A load of HTTP callers from one process: each sends its request again once it is answered."""
+"""A load of HTTP callers from one process: each sends its next request after its answer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Load:
-    """What came of a load: calls per second, and every latency in seconds."""
+    """The result of a load: number of calls, duration, and every latency in seconds."""
 
     seconds: float = 0.0
     latencies_s: list[float] = field(default_factory=list)
 
     def add(self, other: Load) -> None:
-        """Count another load too, as of the same peer a while later."""
+        """Add another load of the same peer."""
         self.seconds += other.seconds
         self.latencies_s += other.latencies_s
 
     @property
     def per_s(self) -> float:
-        """Calls answered in a second."""
+        """Calls answered per second."""
         return len(self.latencies_s) / self.seconds
 
     @property
@@ -49,11 +49,11 @@ class _Caller:
         else:
             self.sent_at = time.perf_counter()
         self.answer = bytearray()
-        self.whole = 0  # bytes of the answer, once its head is there
+        self.whole = 0  # bytes of the answer, known once its head has arrived
         self.socket.sendall(request)
 
     def receive(self) -> bool:
-        """Read what is there; whether the answer is whole."""
+        """Read the available bytes; return whether the answer is complete."""
         assert self.socket is not None
         data = self.socket.recv(1 << 20)
         if not data:
@@ -86,10 +86,10 @@ def run_load(
     expected: bytes,
     headers: str = "Content-Type: application/json",
 ) -> Load:
-    """`callers` at once for `seconds`. fresh: a new connection for each call, as stock clients do.
+    """Run `callers` at once for `seconds`. fresh: a new connection per call, as stock clients do.
 
-    headers: lines of the head beside `Host` and `Content-Length`.
-    Raises RuntimeError when an answer is not status 200 with `expected` in its body.
+    headers: lines of the head besides `Host` and `Content-Length`.
+    Raises RuntimeError if an answer is not status 200 with `expected` in its body.
     """
     request = (
         f"POST {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"

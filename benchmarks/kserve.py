@@ -1,8 +1,8 @@
 """Requests per second and latency of KServe v2 inference: farm beside MLServer and Triton.
 
-One run, one load generator, by turns, 1, 16 and 64 callers; JSON, binary tensors and gRPC; a
-trivial model, and one of 5 ms per execution that takes batches of up to 64 rows. The others run in
-environments of their own, and are left out when they are not given:
+One run, one load generator, alternating servers, 1, 16 and 64 callers; JSON, binary tensors and
+gRPC; a trivial model, and one of 5 ms per execution that accepts batches of up to 64 rows. The
+other servers run in their own environments, and are left out if these are not given:
 
     python3 -m venv /tmp/mlserver && /tmp/mlserver/bin/pip install mlserver==1.7.1 'uvloop<0.22'
     python3 -m venv /tmp/triton && /tmp/triton/bin/pip install nvidia-pytriton
@@ -47,16 +47,16 @@ AS_BINARY = HEADER + X.tobytes()
 
 
 def json_load(peer: Peer, model: str, callers: int, seconds: float) -> Load:
-    """Inference with numbers in JSON."""
+    """Run inference with numbers in JSON."""
     path = f"/v2/models/{model}/infer"
-    # Some write 8.0, some 8.
+    # Some servers write 8.0, some 8.
     return run_load(
         peer.http, path, AS_JSON, callers=callers, seconds=seconds, fresh=False, expected=b"8"
     )
 
 
 def binary_load(peer: Peer, model: str, callers: int, seconds: float) -> Load:
-    """Inference with the binary tensor extension both ways, as tritonclient has it."""
+    """Run inference with the binary tensor extension in both directions, as tritonclient does."""
     return run_load(
         peer.http,
         f"/v2/models/{model}/infer",
@@ -70,7 +70,7 @@ def binary_load(peer: Peer, model: str, callers: int, seconds: float) -> Load:
 
 
 def grpc_load(peer: Peer, model: str, callers: int, seconds: float) -> Load:
-    """Inference over gRPC with raw contents; the messages are made once."""
+    """Run inference over gRPC with raw contents; the messages are encoded once."""
     request = service_pb2.ModelInferRequest(model_name=model)
     tensor = request.inputs.add()
     tensor.name, tensor.datatype = "x", "FP64"
@@ -104,17 +104,17 @@ FORMS: dict[str, Callable[[Peer, str, int, float], Load]] = {
 }
 
 Loads = dict[tuple[str, str, str, int], Load]
-"""By model, form, peer and number of callers."""
+"""Loads by model, form, peer and number of callers."""
 
 
 def measure(peers: list[Peer], options: argparse.Namespace) -> Loads:
-    """All loads on all peers, by turns: the speed of a virtual machine changes by the minute."""
+    """Run all loads on all peers in turn: the speed of a virtual machine changes by the minute."""
     loads: Loads = {}
     seconds = options.seconds / options.rounds
     for _ in range(options.rounds):
         for model, form, callers in itertools.product(options.models, options.forms, CALLERS):
             for peer in peers:
-                # MLServer turns binary tensors down.
+                # MLServer refuses binary tensors.
                 if form == "binary" and peer.name == "MLServer":
                     continue
                 run = FORMS[form]
@@ -125,7 +125,7 @@ def measure(peers: list[Peer], options: argparse.Namespace) -> Loads:
 
 
 def show(loads: Loads, peers: list[Peer], options: argparse.Namespace) -> None:
-    """Tables of rates and median latencies, and of ratios."""
+    """Print tables of rates and median latencies, and of ratios."""
     for model, form in itertools.product(options.models, options.forms):
         title = f"{model}, {form}: requests/s (median ms)"
         print(f"\n{title:44}" + "".join(f"{c:>8} callers" for c in CALLERS))
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--mlserver", type=Path, help="virtual environment with mlserver")
     parser.add_argument("--triton", type=Path, help="virtual environment with nvidia-pytriton")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
-    parser.add_argument("--rounds", type=int, default=3, help="turns in which it is spent")
+    parser.add_argument("--rounds", type=int, default=3, help="turns into which it is divided")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""The servers that `kserve.py` compares: farm, and those in virtual environments of their own.
+"""The servers that `kserve.py` compares: farm, and others in their own virtual environments.
 
 Each serves two models that double four numbers: `trivial`, and `slow`, which takes 5 ms for each
-execution of up to 64 rows. Every model runs in one process beside the server's own.
+execution of up to 64 rows. Every model runs in one process, separate from the server's.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ dynamic_batching { max_queue_delay_microseconds: DELAY }
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server that is up: where it speaks HTTP and gRPC."""
+    """A running server with its HTTP and gRPC addresses."""
 
     name: str
     http: tuple[str, int]
@@ -144,7 +144,7 @@ FARM_COMMAND = (sys.executable, "-m", "farm")
 
 @contextlib.contextmanager
 def farm_peer(folder: Path, command: Sequence[str] = FARM_COMMAND) -> Iterator[Peer]:
-    """`farm serve` with one worker process."""
+    """Run `farm serve` with one worker process."""
     folder.mkdir()
     (folder / "models.py").write_text(FARM)
     models = [f"{folder / 'models.py'}:{name}" for name in ("Trivial", "Slow")]
@@ -165,7 +165,7 @@ def farm_peer(folder: Path, command: Sequence[str] = FARM_COMMAND) -> Iterator[P
 
 @contextlib.contextmanager
 def mlserver_peer(folder: Path, python: Path) -> Iterator[Peer]:
-    """MLServer with one inference worker."""
+    """Run MLServer with one inference worker."""
     folder.mkdir()
     http, grpc, metrics = _free_ports(3)
     ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
@@ -190,7 +190,7 @@ def mlserver_peer(folder: Path, python: Path) -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def pytriton_peer(folder: Path, python: Path) -> Iterator[Peer]:
-    """Triton with models in a Python process, by nvidia-pytriton."""
+    """Run Triton with models in a Python process, by nvidia-pytriton."""
     folder.mkdir()
     http, grpc, metrics = _free_ports(3)
     (folder / "serve.py").write_text(PYTRITON)
@@ -200,7 +200,7 @@ def pytriton_peer(folder: Path, python: Path) -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def triton_peer(folder: Path, python: Path) -> Iterator[Peer]:
-    """Triton itself, from nvidia-pytriton's package, with its own Python backend."""
+    """Run Triton itself, from nvidia-pytriton's package, with its own Python backend."""
     folder.mkdir()
     http, grpc = _free_ports(2)
     for name, delay in (("trivial", 0), ("slow", 1000)):
@@ -209,7 +209,7 @@ def triton_peer(folder: Path, python: Path) -> Iterator[Peer]:
         config = TRITON_CONFIG.replace("NAME", name).replace("DELAY", str(delay))
         (folder / "models" / name / "config.pbtxt").write_text(config)
     (site,) = (python.parent.parent / "lib").glob("python3*/site-packages/pytriton/tritonserver")
-    # The backend wants the interpreter of its Python version beside it.
+    # The backend expects the interpreter of its Python version beside it.
     version = site.parents[2].name.removeprefix("python")
     shutil.copytree(site / "backends", folder / "backends")
     stub = site / "python_backend_stubs" / version / "triton_python_backend_stub"

@@ -1,6 +1,6 @@
-"""What the pause after a batch of several calls is worth: farm with it and without it, by turns.
+"""Benefit of the pause after a batch of several calls: farm with and without it, alternating.
 
-The model takes 5 ms for each execution of up to 64 rows; callers ask again once they are answered:
+The model takes 5 ms for each execution of up to 64 rows; callers call again after each answer:
 
     .venv/bin/python benchmarks/linger.py
 """
@@ -35,7 +35,7 @@ COMMANDS = {"with": FARM_COMMAND, "without": (sys.executable, "-c", WITHOUT)}
 
 
 def mean_batch(peer: Peer) -> float:
-    """Rows per execution, as the server counts them."""
+    """Return the rows per execution, as the server counts them."""
     url = f"http://{peer.http[0]}:{peer.http[1]}/v2/models/slow/stats"
     with urllib.request.urlopen(url) as answer:
         (row,) = json.load(answer)["model_stats"]
@@ -45,7 +45,7 @@ def mean_batch(peer: Peer) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=6.0, help="length of each load")
-    parser.add_argument("--rounds", type=int, default=10, help="turns in which it is spent")
+    parser.add_argument("--rounds", type=int, default=10, help="turns into which it is divided")
     options = parser.parse_args()
     print(versions("numpy", "pyzmq", "uvloop"))
     seconds = options.seconds / options.rounds

@@ -1,4 +1,4 @@
-"""What every benchmark prints above its table: the machine and the versions that ran."""
+"""The header that every benchmark prints above its table: the machine and the versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def versions(*packages: str) -> str:
-    """Two lines: machine and interpreter; versions of the packages, those missing marked so."""
+    """Return two lines: machine and interpreter; versions of the packages, missing ones marked."""
     found = []
     for package in ("modelfarm", *packages):
         try:

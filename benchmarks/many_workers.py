@@ -2,9 +2,9 @@
 
     make install && .venv/bin/python benchmarks/many_workers.py
 
-The workers are simulated by a transport that answers each call on the next turn of the event loop,
-so what is measured is the dispatcher and the scheduler on one core, and how little 1,000 workers
-differ from one. Calls are kept in flight, twice as many as there are workers.
+A transport simulates the workers and answers each call in the next iteration of the event loop, so
+the benchmark measures the dispatcher and the scheduler on one core, and how little 1,000 workers
+differ from one. Twice as many calls as there are workers are kept in flight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import uvloop
 
 from farm.call import NO_HINTS, Call, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
-from farm.dispatcher import Dispatcher
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId
 from machine import versions
@@ -52,11 +52,11 @@ class Simulated:
         for worker, of_worker in answers.items():
             self._dispatcher.finished(worker, of_worker)
 
-    def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
-        self._loop.call_soon(self._dispatcher.taken_back, worker, [])
+    def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
+        self._loop.call_soon(self._dispatcher.recalled, worker, [])
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
-        """Nothing: there are none here."""
+        """Do nothing: there are no streams here."""
 
     def stop_workers(self) -> None:
         pass
@@ -66,7 +66,7 @@ class Simulated:
 
 
 async def run(workers: int, calls: int) -> tuple[float, float]:
-    """Calls per second, and growth of the memory in MiB over the second half of the calls."""
+    """Return calls per second, and growth of memory in MiB over the second half of the calls."""
     dispatcher = Dispatcher([Simulated(workers)])
     dispatcher.start()
     left = [calls]

@@ -1,11 +1,11 @@
-"""MIP: calls per second of farm and of KubeMo's own server, one run, one load generator, by turns.
+"""MIP: calls per second of farm and of KubeMo's own server, one run, one load generator.
 
     python benchmarks/mip.py
 
-Each call has a connection of its own, as KubeMo's client makes them. Three loads: a trivial model,
-a model that takes 5 ms, and packets of 1,000 entries; 1 and 16 clients at once. Two servers that do
-nothing (bare.py) say what the same loads leave room for: one answers itself, the other has another
-process answer over ZeroMQ, as a model of farm does.
+Each call has its own connection, as with KubeMo's client; the servers alternate. Three loads: a
+trivial model, a model that takes 5 ms, and packets of 1,000 entries; 1 and 16 clients at once. Two
+minimal servers (bare.py) show the upper limit for the same loads: one answers itself, the other
+lets another process answer over ZeroMQ, as farm does with a model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from machine import versions
 ENTRIES, SIZE = 1000, 4
 SLOW_S = 0.005
 WORKERS = 16
-"""For the model of 5 ms, which waits as for a device; the other loads have two."""
+"""For the model of 5 ms, which sleeps as if waiting for a device; the other loads have two."""
 
 FARM_MODEL = f"""
 import time
@@ -62,7 +62,7 @@ Address = tuple[str, int]
 
 
 def packet(entries: int, *, answer: bool = False) -> bytes:
-    """A request of KubeMo's client for so many entries, or an answer to it."""
+    """Return a request of KubeMo's client with `entries` entries, or an answer to it."""
     value = json.dumps([0.25 * k for k in range(SIZE)]).encode()
     tlv = struct.pack("!2L", 2, len(value)) + value
     payload = struct.pack("!2BH", 1, int(answer), entries) + tlv * entries
@@ -70,14 +70,14 @@ def packet(entries: int, *, answer: bool = False) -> bytes:
 
 
 class Caller:
-    """One client: connects, asks, reads the answer, closes, and again."""
+    """One client: connects, sends, reads the answer, closes, repeatedly."""
 
     def __init__(self, address: Address, request: bytes, selector: selectors.BaseSelector) -> None:
         self._address, self._request, self._selector = address, request, selector
         self.begin()
 
     def begin(self) -> None:
-        """Connect; a server whose queue is full keeps others waiting, not us."""
+        """Connect; a server whose queue is full delays its other clients, not this one."""
         self.began_at = time.perf_counter()
         self._socket = socket.socket()
         self._socket.setblocking(False)
@@ -87,7 +87,7 @@ class Caller:
         self._selector.register(self._socket, selectors.EVENT_WRITE, self)
 
     def go_on(self) -> bool:
-        """Send or read what can be; whether the answer is whole and right."""
+        """Send or read as far as possible; return whether the answer is complete and correct."""
         if self._unsent:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
             if not self._unsent:
@@ -105,13 +105,13 @@ class Caller:
         return False
 
     def end(self) -> None:
-        """Close."""
+        """Close the connection."""
         self._selector.unregister(self._socket)
         self._socket.close()
 
 
 def run_load(address: Address, request: bytes, clients: int, seconds: float) -> Load:
-    """So many clients at once for so long."""
+    """Run `clients` clients at once for `seconds`."""
     load = Load()
     with selectors.DefaultSelector() as selector:
         start = time.perf_counter()
@@ -121,7 +121,7 @@ def run_load(address: Address, request: bytes, clients: int, seconds: float) -> 
                 caller: Caller = key.data
                 try:
                     whole = caller.go_on()
-                except ConnectionResetError:  # what a listener with a full queue may do
+                except ConnectionResetError:  # a listener with a full queue may do this
                     caller.end()
                     caller.begin()
                     continue
@@ -138,7 +138,7 @@ def run_load(address: Address, request: bytes, clients: int, seconds: float) -> 
 
 
 class KubemoDouble(kubemo.Inference):  # type: ignore[misc]  # published without types
-    """The same model, as its documentation writes one."""
+    """The same model, written as in its documentation."""
 
     def preprocess(self, inputs: Any) -> Any:
         return tuple(np.array(x.decode()) for x in inputs)
@@ -192,7 +192,7 @@ def farm_server(folder: Path, kind: str) -> Iterator[Address]:
         assert running.stdout is not None
         for line in running.stdout:
             if line.startswith("MIP for"):
-                time.sleep(0.2 * workers)  # the other workers come up
+                time.sleep(0.2 * workers)  # time for the other workers to start
                 yield "127.0.0.1", int(line.rpartition(":")[2])
                 return
         raise RuntimeError("farm serve ended")
@@ -206,7 +206,7 @@ LOADS = {
 
 
 def ask(port: str, seconds: str) -> None:
-    """Ask with KubeMo's own client for so long, once a line says go; print how often it was."""
+    """Call with KubeMo's own client for `seconds`, after a line says go; print how many calls."""
     client, answered = kubemo.Client(), 0
     print("ready", flush=True)
     sys.stdin.readline()
@@ -221,7 +221,7 @@ def ask(port: str, seconds: str) -> None:
 
 
 def asked_by_processes(address: Address, count: int, seconds: float) -> list[int]:
-    """The calls of so many processes, each with KubeMo's own client."""
+    """Return the calls of `count` processes, each with KubeMo's own client."""
     own = (sys.executable, str(Path(__file__).resolve()), "--ask", str(address[1]), str(seconds))
     clients = [
         subprocess.Popen(own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -240,7 +240,7 @@ def asked_by_processes(address: Address, count: int, seconds: float) -> list[int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=6.0, help="length of each load")
-    parser.add_argument("--rounds", type=int, default=3, help="turns in which it is spent")
+    parser.add_argument("--rounds", type=int, default=3, help="turns into which it is divided")
     options = parser.parse_args()
     print(versions("numpy", "kubemo", "uvloop"))
     print(f"\n{'calls/s (median ms)':34}{'clients':>8}", end="")
@@ -268,7 +268,7 @@ def main() -> None:
 def measure(
     addresses: list[Address], request: bytes, clients: int, options: argparse.Namespace
 ) -> list[Load]:
-    """A load on each, by turns: the speed of a virtual machine changes by the minute."""
+    """Run the load on each, alternating: the speed of a virtual machine changes by the minute."""
     loads = [Load() for _ in addresses]
     seconds = options.seconds / options.rounds
     for _ in range(options.rounds):

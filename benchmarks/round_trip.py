@@ -1,11 +1,11 @@
-"""What one call costs on its way: farm's native client beside a bare pyzmq ROUTER broker.
+"""Cost of one call on its way: farm's native client beside a bare pyzmq ROUTER broker.
 
     make install && .venv/bin/python benchmarks/round_trip.py
 
-The bare broker is what one writes in twenty lines: clients and one worker process dial in to a
-process with two ROUTER sockets that hands messages on. It has no queue, no checks, no answer to
-losses; its messages are four doubles there and one back. farm carries the same numbers through its
-client, dispatcher, scheduler and worker.
+The bare broker is a program of twenty lines: clients and one worker process connect to a
+process with two ROUTER sockets that forwards messages. It has no queue, no checks, no recovery
+from losses; its messages are four doubles to the worker and one back. farm carries the same
+numbers through its client, dispatcher, scheduler and worker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CALLERS = (1, 16, 64)
 
 
 def broker(tell: Connection) -> None:
-    """Hands what clients send to the worker, and its answers back."""
+    """Forward messages of clients to the worker, and its answers back."""
     context = zmq.Context()
     clients, workers = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     tell.send(
@@ -53,7 +53,7 @@ def broker(tell: Connection) -> None:
 
 
 def worker(endpoint: str) -> None:
-    """Sums what comes."""
+    """Return the sum of each message."""
     socket = zmq.Context().socket(zmq.DEALER)
     socket.connect(endpoint)
     while True:
@@ -63,7 +63,7 @@ def worker(endpoint: str) -> None:
 
 @contextlib.contextmanager
 def bare_broker() -> Iterator[str]:
-    """The clients' endpoint of a broker with one worker, for the length of the block."""
+    """Run a broker with one worker for the duration of the block; yield the clients' endpoint."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     processes = [context.Process(target=broker, args=(there,), daemon=True)]
@@ -80,7 +80,7 @@ def bare_broker() -> Iterator[str]:
 
 
 def broker_load(endpoint: str, callers: int, seconds: float) -> Load:
-    """`callers` messages in flight for `seconds`, each answered one followed by another."""
+    """Keep `callers` messages in flight for `seconds`."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(endpoint)
         data = np.arange(1.0, 5.0).tobytes()
@@ -106,7 +106,7 @@ def broker_load(endpoint: str, callers: int, seconds: float) -> Load:
 
 
 def alone(client: farm.Client, seconds: float) -> Load:
-    """One call after the other through farm."""
+    """Run one call after the other through farm."""
     call = farm.Call("forward", farm.Operation.EVALUATE, (np.arange(1.0, 5.0),))
     load = Load()
     for length in (0.2 * seconds, seconds):

@@ -1,9 +1,9 @@
-"""Microseconds of scheduler per call: taken in, placed, sent, answered, and room given to the next.
+"""Microseconds of scheduler time per call: accept, place, send, answer, and free the slot.
 
-There is no transport and no clock here but the benchmark's own: what is timed is every call of
+There is no transport, and the only clock is the benchmark's: it times every call of
 `Scheduler.submit`, `finished` and `actions` that one evaluation costs, as the dispatcher makes them
-for each message. `median` is that over chunks of calls, `best` is the quickest chunk: what the code
-takes when nothing else runs on the machine. The bar is 10 microseconds with 1,000 workers.
+for each message. `median` is over chunks of calls, `best` is the fastest chunk: the cost of the
+code if nothing else runs on the machine. The budget is 10 microseconds with 1,000 workers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def model(name: str, max_batch: int) -> ModelInfo:
 class Case:
     """`waiting`: calls in the farm per worker; above 1 every worker is busy and some calls wait.
 
-    models: what worker i serves. run_time_s: tiny ones travel many to a message.
+    models: the models that worker i serves. run_time_s: tiny models get many calls per message.
     """
 
     title: str
@@ -74,7 +74,7 @@ CASES = [
 
 
 def measure(case: Case) -> list[float]:
-    """Seconds per call, one number for each chunk of calls."""
+    """Return seconds per call, one number for each chunk of calls."""
     scheduler = Scheduler(max_queued=10**9, max_queued_per_client=10**9)
     names = sorted({name for i in range(case.workers) for name in case.models(i)})
     infos = {name: model(name, case.max_batch) for name in names}
@@ -136,7 +136,7 @@ def measure(case: Case) -> list[float]:
             chunks.append(spent / done)
             spent, done = 0.0, 0
     scheduler.check()
-    return chunks[2:]  # the first fill what is empty at the start
+    return chunks[2:]  # the first ones fill idle workers at the start
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
     make install && .venv/bin/python benchmarks/sweep_writer.py
 
-A row is a finished point: its outputs, its status, its times. farm's writer also keeps the journal
-that no kill can hurt; the others keep nothing. What a user would write by hand is either a file
+A row is a finished point: its outputs, its status, its times. farm's writer also keeps a journal
+that survives any kill; the others keep nothing. By hand a user would write either a file
 that grows row by row, or one of full size; "batches" is the best that h5py can do.
 """
 
@@ -20,12 +20,12 @@ import h5py
 import numpy as np
 
 from farm.call import Array, ModelInfo, TensorInfo
-from farm.sweep.journal import Row, Status
-from farm.sweep.parameters import Uniform
-from farm.sweep.plan import Plan
-from farm.sweep.points import parse_design
-from farm.sweep.prepare import Request, make_plan
-from farm.sweep.store import COMPLETE, Store
+from farm.sweep.design.parameters import Uniform
+from farm.sweep.design.plan import Plan
+from farm.sweep.design.points import parse_design
+from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.store import COMPLETE, Store
 from machine import versions
 
 BATCH = 256
@@ -33,9 +33,9 @@ Writer = Callable[[Path, Array, Array], None]
 
 
 def plan_of(rows: int, size: int) -> Plan:
-    """A sweep of one parameter and one output of `size` numbers."""
+    """Return a sweep of one parameter and one output of `size` numbers."""
     info = ModelInfo("m", (TensorInfo("k", (1,)),), (TensorInfo("y", (size,)),))
-    request = Request(parse_design(f"random:{rows}"), 0, {"k": Uniform(0, 1)})
+    request = SweepRequest(parse_design(f"random:{rows}"), 0, {"k": Uniform(0, 1)})
     return make_plan(request, lambda config: info)
 
 
@@ -44,7 +44,7 @@ def farm_writer(path: Path, order: Array, values: Array, *, close: bool = True) 
     store = Store.create(path, plan_of(len(order), values.shape[1]))
     worker = store.worker_id("node/1")
     for point in order.tolist():
-        store.add(Row(point, Status.DONE, 1, worker, 1.7e9, 0.1, 0.0, 0.1, values[point]))
+        store.add(Row(point, PointStatus.DONE, 1, worker, 1.7e9, 0.1, 0.0, 0.1, values[point]))
     if close:
         store.close(COMPLETE, {})
     else:
@@ -52,7 +52,7 @@ def farm_writer(path: Path, order: Array, values: Array, *, close: bool = True) 
 
 
 def without_verification(path: Path, order: Array, values: Array) -> None:
-    """farm, but for reading everything again at the end."""
+    """farm, but without reading everything again at the end."""
     farm_writer(path, order, values, close=False)
 
 
@@ -70,7 +70,7 @@ def growing(path: Path, order: Array, values: Array) -> None:
 
 
 def row_by_row(path: Path, order: Array, values: Array) -> None:
-    """h5py: full size from the start, each row written by itself, one flush at the end."""
+    """h5py: full size from the start, each row written separately, one flush at the end."""
     with h5py.File(path, "w") as file:
         y = file.create_dataset("y", values.shape, "f8")
         status = file.create_dataset("status", (len(order),), "u1")
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="Where to write. Default: a temporary one.")
+    parser.add_argument("--folder", type=Path, help="folder to write to; default: a temporary one")
     options = parser.parse_args()
     print(versions("h5py", "numpy"))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A farm on this machine sweeps a real model into one HDF5 file, and shows what came out.
+# Sweep a real model into one HDF5 file with a farm on this machine, and show the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p farm-demo

@@ -1,7 +1,9 @@
 """farm turns any expensive model into a service that a whole cluster works for.
 
-What a model needs is here at once. Clients, sweeps and servers are imported when their name is
-first used, so that a worker starts as fast as the model it loads.
+The names below are the public interface: models and clients need no other module. In the package,
+begin with `model.py` and `call.py`, then follow the journey of a call in docs/architecture.md.
+Importing `farm` loads only the names that a model needs. Clients, sweeps and servers are imported
+when their name is first used, so that a worker starts as fast as its model loads.
 """
 
 import importlib
@@ -14,38 +16,38 @@ from farm.version import __version__
 
 if TYPE_CHECKING:
     from farm.client import Client, Executor, RemoteModel, connect
-    from farm.server.inline import serve
+    from farm.protocols.graphpipe.remote import GraphpipeModel
+    from farm.protocols.kserve.rest.remote import KserveModel
+    from farm.protocols.mip.remote import MipModel
+    from farm.server.in_process import serve
     from farm.sweep.api import Sweep, sweep
-    from farm.sweep.parameters import Integer as integer
-    from farm.sweep.parameters import Log as log
-    from farm.sweep.parameters import Normal as normal
-    from farm.sweep.parameters import choice
+    from farm.sweep.design.parameters import Integer as integer
+    from farm.sweep.design.parameters import Log as log
+    from farm.sweep.design.parameters import Normal as normal
+    from farm.sweep.design.parameters import choice
     from farm.worker.command import CommandModel
-    from farm.worker.graphpipe import GraphpipeModel
-    from farm.worker.jax import jax_model
-    from farm.worker.kserve import KserveModel
-    from farm.worker.mip import MipModel
-    from farm.worker.onnx import OnnxModel
-    from farm.worker.torch import TorchModel
+    from farm.worker.frameworks.jax import jax_model
+    from farm.worker.frameworks.onnx import OnnxModel
+    from farm.worker.frameworks.torch import TorchModel
 else:
     _LATER = {
         "Client": ("farm.client", "Client"),
         "CommandModel": ("farm.worker.command", "CommandModel"),
         "Executor": ("farm.client", "Executor"),
-        "GraphpipeModel": ("farm.worker.graphpipe", "GraphpipeModel"),
-        "KserveModel": ("farm.worker.kserve", "KserveModel"),
-        "MipModel": ("farm.worker.mip", "MipModel"),
-        "OnnxModel": ("farm.worker.onnx", "OnnxModel"),
+        "GraphpipeModel": ("farm.protocols.graphpipe.remote", "GraphpipeModel"),
+        "KserveModel": ("farm.protocols.kserve.rest.remote", "KserveModel"),
+        "MipModel": ("farm.protocols.mip.remote", "MipModel"),
+        "OnnxModel": ("farm.worker.frameworks.onnx", "OnnxModel"),
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
-        "TorchModel": ("farm.worker.torch", "TorchModel"),
-        "choice": ("farm.sweep.parameters", "choice"),
+        "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
+        "choice": ("farm.sweep.design.parameters", "choice"),
         "connect": ("farm.client", "connect"),
-        "integer": ("farm.sweep.parameters", "Integer"),
-        "jax_model": ("farm.worker.jax", "jax_model"),
-        "log": ("farm.sweep.parameters", "Log"),
-        "normal": ("farm.sweep.parameters", "Normal"),
-        "serve": ("farm.server.inline", "serve"),
+        "integer": ("farm.sweep.design.parameters", "Integer"),
+        "jax_model": ("farm.worker.frameworks.jax", "jax_model"),
+        "log": ("farm.sweep.design.parameters", "Log"),
+        "normal": ("farm.sweep.design.parameters", "Normal"),
+        "serve": ("farm.server.in_process", "serve"),
     }
 
     def __getattr__(name: str) -> Any:
@@ -55,11 +57,11 @@ else:
         found = globals()[name] = getattr(importlib.import_module(module), attribute)
         return found
 
-    # The package takes the name when it is first imported; the function has it from then on.
+    # The first import binds the name to the package; rebind it to the function.
     importlib.import_module("farm.sweep")
 
     def sweep(*arguments: Any, **options: Any) -> Any:
-        """Evaluate a model at many points into one HDF5 file: see `farm.sweep.api.sweep`."""
+        """Evaluate a model at many points and write one HDF5 file: see `farm.sweep.api.sweep`."""
         return importlib.import_module("farm.sweep.api").sweep(*arguments, **options)
 
 

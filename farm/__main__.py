@@ -1,4 +1,4 @@
-"""`python -m farm` is the command `farm`."""
+"""Run the command `farm` as `python -m farm`."""
 
 from farm.cli import main
 

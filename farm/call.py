@@ -1,6 +1,6 @@
-"""The values that travel: a Call to a worker, a Result back, and what a model says of itself.
+"""The values that calls are made of: Call, Result, and the descriptions of models and workers.
 
-All are frozen and hold numpy arrays and plain data only. Nobody changes a Call after it is made;
+All are frozen and hold only numpy arrays and plain data. A Call never changes after it is made;
 counters, deadlines and placement belong to the scheduler's Task.
 """
 
@@ -21,21 +21,30 @@ from farm.errors import FarmError
 
 Array = NDArray[Any]
 
+Buffer = bytes | bytearray | memoryview
+"""Bytes of a message, owned or a view of a buffer."""
+
 EMPTY_CONFIG = "{}"
 
 
 class Operation(StrEnum):
-    """What a call asks of a model."""
+    """The operation that a call requests from a model."""
 
     EVALUATE = "evaluate"
     GRADIENT = "gradient"
     APPLY_JACOBIAN = "apply_jacobian"
     APPLY_HESSIAN = "apply_hessian"
     STREAM = "stream"
-    """Several answers to one evaluation, each as it is there."""
+    """One evaluation that is answered in several parts, each sent as soon as it is ready."""
     DESCRIBE = "describe"
-    """The model's tensors for a config; takes no inputs, needs no free worker."""
+    """Return the model's tensors for a config; takes no inputs and needs no free worker."""
 
+
+RUN_S = 0.02
+"""Time limit of one run of rows, in seconds; other tasks wait that long for their turn."""
+
+RUN_BYTES = 4 * 1024**2
+"""Upper bound on the input bytes, and on the output bytes, of one run of rows: one message."""
 
 BYTES = "bytes"
 BFLOAT16 = "bfloat16"
@@ -43,10 +52,10 @@ BFLOAT16 = "bfloat16"
 
 @lru_cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy type of a tensor whose dtype has this name.
+    """Return the numpy type for the name of a tensor's dtype.
 
-    Beside numpy's own numbers, "bytes" stands for arrays of `object` that hold `bytes`, as text and
-    images are, and "bfloat16" for that of the package ml_dtypes. Raises TypeError.
+    Besides numpy's number types, "bytes" stands for arrays of `object` that hold `bytes`, such as
+    text and images, and "bfloat16" for the type of the package ml_dtypes. Raises TypeError.
     """
     if name == BYTES:
         return np.dtype(object)
@@ -67,9 +76,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One named input or output of a model; `shape` is that of one evaluation, without batch.
+    """One named input or output of a model; `shape` is the shape of one evaluation, without batch.
 
-    A size of -1 in the shape is one that varies from call to call. dtype: see `numpy_dtype`.
+    A size of -1 in the shape varies from call to call. dtype: see `numpy_dtype`.
     """
 
     name: str
@@ -78,21 +87,21 @@ class TensorInfo:
 
     @property
     def varies(self) -> bool:
-        """Whether some size of it is known with the call only."""
+        """Whether a size in the shape is only known with each call."""
         return -1 in self.shape
 
     @property
     def size(self) -> int:
-        """Number of entries of one evaluation; -1 when it varies."""
+        """Number of entries in one evaluation; -1 if it varies."""
         return -1 if -1 in self.shape else math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model says of itself for one config.
+    """The description of a model for one config.
 
-    max_batch: rows that one evaluate may take along a leading batch axis; 1 when it has none.
-    repeatable: whether a call may run again, such as when its worker is lost.
+    max_batch: rows that one evaluation accepts along a leading batch axis; 1 without such an axis.
+    repeatable: whether a call may run a second time, for example after its worker is lost.
     """
 
     name: str
@@ -104,7 +113,7 @@ class ModelInfo:
     description: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain JSON data; `from_json` reads it back."""
+        """Return the description as plain JSON data, which `from_json` reads."""
         return {
             "name": self.name,
             "inputs": [{"name": t.name, "shape": t.shape, "dtype": t.dtype} for t in self.inputs],
@@ -117,7 +126,7 @@ class ModelInfo:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ModelInfo:
-        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+        """Return the description that `to_json` wrote. Raises KeyError, TypeError or ValueError."""
 
         def tensors(items: list[dict[str, Any]]) -> tuple[TensorInfo, ...]:
             return tuple(
@@ -142,7 +151,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Derivative:
-    """The arguments of a derivative call, in UM-Bridge's words; indices count from 0.
+    """The arguments of a derivative call, named as in UM-Bridge; indices count from 0.
 
     gradient:       J^T sens                                  sens: size of output out_wrt
     apply_jacobian: J vec                                     vec: size of input in_wrt
@@ -158,11 +167,11 @@ class Derivative:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One immutable question to a model.
+    """One immutable request to a model.
 
     inputs: one array per model input, in the model's order. With `rows` None, input i has the
     tensor's shape or is flat with its size; with `rows` B it has a leading batch axis of length B.
-    config: canonical JSON text, see `canonical_config`; text, so that it cannot change under way.
+    config: canonical JSON text, see `canonical_config`; text because text is immutable.
     """
 
     model: str
@@ -175,16 +184,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """One immutable answer: arrays in the order of the model's outputs, and how long the model ran.
+    """One immutable answer: arrays in the order of the model's outputs, and the model's run time.
 
-    For derivatives `outputs` holds one flat array; for describe none, and `info` is set.
-    run_time_s: seconds inside the model; calls that ran as one batch all carry the batch's time.
-    queue_time_s: seconds in the farm's queue, and at the worker until the run; from a worker only
-    these last ones.
-    idle_s: seconds the worker had nothing to do before this run; negative where that is not known.
-    batch_rows: rows that this run of the model was for, those of other calls included.
+    For derivatives `outputs` holds one flat array; for describe it is empty and `info` is set.
+    run_time_s: seconds inside the model; all calls of one batch carry the batch's time.
+    queue_time_s: seconds in the farm's queue plus seconds at the worker before the run; a worker
+    fills in only the latter.
+    idle_s: seconds for which the worker was idle before this run; negative if unknown.
+    batch_rows: rows in this run of the model, including those of other calls.
     more: this is one of several answers of a stream, and more may follow; the last has no outputs.
-    failed: how the row behind those of the outputs failed, of a run of rows: see `rows_done`.
+    failed: for a run of rows, the error of the row after the last one in outputs: see `rows_done`.
     """
 
     outputs: tuple[Array, ...]
@@ -198,10 +207,10 @@ class Result:
     failed: FarmError | None = None
 
     def rows_done(self, asked: int) -> int:
-        """How many of the rows of a call have their outputs here.
+        """Return how many of the `asked` rows have their outputs in this result.
 
-        Of a model without batches a worker evaluates the rows one after another. It may answer
-        before it has come to the last one, and does so where one fails.
+        A worker evaluates the rows one after another if the model has no batches. It may answer
+        before it reaches the last row, and always does when a row fails.
         """
         if asked == 1 or not self.outputs:
             return 0 if self.failed is not None else asked
@@ -210,11 +219,11 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a caller says about a call beside its data; never part of the model's config.
+    """Scheduling information that accompanies a call; never part of the model's config.
 
-    client: who asks, for the fair share; priority: higher goes first;
-    deadline_s: seconds from submission after which the answer is of no use; start_within_s: those
-    after which it is not to begin any more, which KServe's clients may say.
+    client: the caller, for fair sharing; priority: higher runs first;
+    deadline_s: seconds after submission until which the answer is useful; start_within_s: seconds
+    after submission within which the run must begin, which KServe's clients may specify.
     """
 
     client: str = ""
@@ -228,10 +237,10 @@ NO_HINTS = Hints()
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a worker says of itself when it joins.
+    """The description that a worker sends when it joins.
 
-    name: unique for one incarnation of one process; slots: calls it runs at once;
-    ends_at: Unix time at which its allocation ends, None when it has no end.
+    name: unique for one start of one process; slots: calls it runs at once;
+    ends_at: Unix time at which its allocation ends, None if it has no end.
     """
 
     name: str
@@ -244,7 +253,7 @@ class WorkerInfo:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain JSON data; `from_json` reads it back."""
+        """Return the description as plain JSON data, which `from_json` reads."""
         return {
             "name": self.name,
             "models": [m.to_json() for m in self.models],
@@ -258,7 +267,7 @@ class WorkerInfo:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> WorkerInfo:
-        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+        """Return the description that `to_json` wrote. Raises KeyError, TypeError or ValueError."""
         ends_at = data.get("ends_at")
         return WorkerInfo(
             name=_text(data["name"]),
@@ -291,9 +300,9 @@ def _at_least(least: int, value: Any) -> int:
 
 
 def canonical_config(config: Any) -> str:
-    """The one JSON text of a config: sorted keys, no spaces; equal configs give equal texts.
+    """Return the canonical JSON text of a config: sorted keys, no spaces; equal for equal configs.
 
-    None counts as the empty config. Raises TypeError or ValueError when it is not JSON data.
+    None counts as the empty config. Raises TypeError or ValueError if it is not JSON data.
     """
     if not config:
         if config is None or isinstance(config, Mapping):

@@ -1,4 +1,4 @@
-"""Which types of numbers are taken for which, and which entries fit."""
+"""Which number types convert to which, and which array entries fit the target type."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from farm.call import BFLOAT16, Array
 
 
 def casts(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether entries of one type are taken where a tensor has another.
+    """Whether entries of one type are accepted for a tensor of another.
 
-    Whole numbers are numbers: JSON has no float64, so int64 input to a float64 model is right.
-    Whether each entry fits is for `unfit` to say.
+    Integers count as numbers: JSON has no float64, so int64 input to a float64 model is correct.
+    `unfit` checks whether each entry fits.
     """
     if dtype == wanted:
         return True
@@ -26,10 +26,10 @@ def casts(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
 
 def unfit(array: Array, wanted: np.dtype[Any]) -> str:
-    """An entry that would be another number as `wanted`, as text; "" when all fit.
+    """Return, as text, an entry whose value `wanted` cannot represent; "" if all fit.
 
-    Rounding to fewer digits changes no number in this sense; wrapping around, or becoming
-    infinite, does. The types must pass `casts`.
+    Rounding to fewer digits is allowed; wrapping around or becoming infinite is not. The types must
+    pass `casts`.
     """
     if array.dtype == wanted or not array.size or np.can_cast(array.dtype, wanted, "safe"):
         return ""
@@ -45,9 +45,9 @@ def unfit(array: Array, wanted: np.dtype[Any]) -> str:
 
 
 def bytes_array(value: Any) -> Array:
-    """An array of `bytes`, as tensors of dtype "bytes" are, from bytes and texts in any nesting.
+    """Return an array of `bytes`, for a tensor of dtype "bytes", from nested bytes and texts.
 
-    Raises TypeError that says what is none.
+    Raises TypeError that names a value of another type.
     """
     array = np.array(value, dtype=object)
     flat = np.empty(array.size, dtype=object)

@@ -1,4 +1,4 @@
-"""What can go wrong with a call, by meaning; each protocol maps these to its own codes once.
+"""The errors of a call, by meaning; each protocol has one table that maps them to its codes.
 
 FarmError
 ├── InvalidRequest      the bytes are not a message of the protocol (malformed JSON, wrong path)
@@ -10,9 +10,9 @@ FarmError
 ├── WorkerLost          the workers that ran the call died, more often than it may be retried
 ├── TimeLimitExceeded   the model ran longer than one call may; its worker was killed
 ├── DeadlineExceeded    the caller's own deadline passed before the answer came
-├── Cancelled           the caller took the call back
+├── Cancelled the caller cancelled the call
 ├── Overloaded          the queue is full; try again later
-└── Unavailable         the farm is starting, shutting down or unreachable
+└── Unavailable the farm is starting, shutting down or unreachable
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ import re
 from typing import ClassVar
 
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
-"""What a terminal may take for a command: all control characters but tabs and line ends."""
+"""Characters that a terminal may take for commands: all control characters but tab and newline."""
 
 
 def printable(text: str) -> str:
-    """The text with control characters as escapes such as `\\x1b`, but for tabs and line ends."""
+    """Return the text with control characters escaped as `\x1b`, except tabs and line ends."""
     if text.isprintable():
         return text
     return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class FarmError(Exception):
-    """A call's outcome when there is no result: one line for the caller, more for the log.
+    """The outcome of a call without a result: one line for the caller, more for the log.
 
-    message: one line that says expected and actual and what to do; clients see it.
-    detail: longer text, such as a traceback; for logs and sweep files, protocols do not send it.
-    Control characters in both are written as escapes, as by `printable`: what a model or another
-    server says may end on somebody's terminal.
-    row: which row of a task of several rows it is about, counted from 0; None: not known.
+    message: one line with expected and actual values and what to do; clients see it.
+    detail: longer text, such as a traceback, for logs and sweep files; protocols do not send it.
+    Control characters in both are escaped, as by `printable`: text from a model or another server
+    may end up on a user's terminal.
+    row: the row of a task of several rows that failed, counted from 0; None if unknown.
     """
 
     kinds: ClassVar[dict[str, type[FarmError]]] = {}
@@ -58,15 +58,15 @@ class FarmError(Exception):
 
 
 class InvalidRequest(FarmError):
-    """The bytes are not a message of the protocol."""
+    """The bytes are not a valid message of the protocol."""
 
 
 class InvalidInput(FarmError):
-    """The question does not fit the model."""
+    """The inputs or arguments do not fit the model."""
 
 
 class ModelNotFound(FarmError):
-    """No model of that name is served here."""
+    """The farm serves no model of that name."""
 
 
 class UnsupportedFeature(FarmError):
@@ -74,11 +74,11 @@ class UnsupportedFeature(FarmError):
 
 
 class ModelFailed(FarmError):
-    """The model raised."""
+    """The model raised an exception."""
 
 
 class InvalidOutput(FarmError):
-    """The model's answer does not fit what it declares."""
+    """The model's answer does not match its declaration."""
 
 
 class WorkerLost(FarmError):
@@ -86,7 +86,7 @@ class WorkerLost(FarmError):
 
 
 class TimeLimitExceeded(FarmError):
-    """The model ran longer than one call may."""
+    """The model ran longer than the time limit of a call."""
 
 
 class DeadlineExceeded(FarmError):
@@ -94,7 +94,7 @@ class DeadlineExceeded(FarmError):
 
 
 class Cancelled(FarmError):
-    """The caller took the call back."""
+    """The caller cancelled the call."""
 
 
 class Overloaded(FarmError):
@@ -106,7 +106,7 @@ class Unavailable(FarmError):
 
 
 def error_named(name: str, message: str, detail: str = "") -> FarmError:
-    """The error of class `name`, as it came over a wire; an unknown name becomes ModelFailed."""
+    """Return an error of class `name`, as received in a message; ModelFailed for unknown names."""
     kind = FarmError.kinds.get(name)
     if kind is None:
         return ModelFailed(f"{name}: {message}", detail=detail)

@@ -1,4 +1,4 @@
-"""What a user writes: a Model with named inputs and outputs; and the checks of calls against it."""
+"""The Model class that users subclass, and the checks of calls against a model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.call import (
-    BYTES,
-    Array,
-    Call,
-    Derivative,
-    ModelInfo,
-    Operation,
-    TensorInfo,
-    numpy_dtype,
-)
+from farm.call import BYTES, Array, Call, Derivative, ModelInfo, Operation, TensorInfo, numpy_dtype
 from farm.dtypes import bytes_array, casts, unfit
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 
@@ -29,9 +20,9 @@ Tensors = Mapping[str, Shape]
 
 
 class Inputs(dict[str, Array]):
-    """The arrays of one call by name, `inputs["E"]`, or by position, `inputs[0]`."""
+    """The arrays of one call, by name as in `inputs["E"]` or by position as in `inputs[0]`."""
 
-    if TYPE_CHECKING:  # the dictionary's own does it, with __missing__
+    if TYPE_CHECKING:  # the dictionary's own lookup handles both, with __missing__
 
         def __getitem__(self, key: str | int) -> Array: ...
 
@@ -44,19 +35,19 @@ class Inputs(dict[str, Array]):
 class Model:
     """A model F: inputs -> outputs; subclass it, set the two dictionaries and write `evaluate`.
 
-    inputs, outputs: name -> shape of one evaluation; an int n means (n,); dtype float64 unless a
-    `TensorInfo` says otherwise. Sizes that depend on the config come from `describe` instead; one
-    of -1 may be another one in each call.
-    max_batch: when above 1, `evaluate` takes and gives arrays with a leading batch axis.
+    inputs, outputs: name -> shape of one evaluation; an int n means (n,); the dtype is float64
+    unless a `TensorInfo` sets another. Override `describe` for sizes that depend on the config; a
+    size of -1 may differ from call to call.
+    max_batch: when above 1, `evaluate` takes and returns arrays with a leading batch axis.
     repeatable: False means that each call runs at most once, and fails if its worker is lost.
-    Optional methods, each taken as supported when it is defined, `out_wrt` and `in_wrt` being
-    positions that count from 0 (source: UM-Bridge protocol 1.0):
+    Optional methods; a model supports those that it defines. `out_wrt` and `in_wrt` are positions
+    that count from 0 (source: UM-Bridge protocol 1.0):
 
     gradient(out_wrt, in_wrt, inputs, sens, config)                    -> J^T sens, like the input
     apply_jacobian(out_wrt, in_wrt, inputs, vec, config)               -> J vec, like the output
     apply_hessian(out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config) -> like input in_wrt1
 
-    and for protocols that carry several answers to one question
+    and for protocols that carry several answers to one request
 
     stream(inputs, config)    a generator of outputs, each in a form that `evaluate` may return
     """
@@ -70,19 +61,19 @@ class Model:
     comm: Any = None
     """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
     operations: frozenset[Operation] | None = None
-    """What the model offers; None: the operations whose methods it defines."""
+    """The operations that the model offers; None: those whose methods it defines."""
 
     def describe(self, config: Config) -> tuple[Tensors, Tensors]:
-        """The inputs and outputs for this config; override it where sizes depend on the config."""
+        """Return the inputs and outputs for this config; override it if sizes depend on it."""
         return self.inputs, self.outputs
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        """The outputs: a dict by name, a sequence in order, or the one array of a single output."""
+        """Return the outputs: a dict by name, a sequence in order, or the only output's array."""
         raise NotImplementedError(f"{type(self).__name__} defines no evaluate")
 
 
 class FunctionModel(Model):
-    """A model made of one function that takes the inputs by name and, if it asks for it, config."""
+    """A model made of one function, which takes the inputs by name and, optionally, `config`."""
 
     def __init__(
         self,
@@ -118,7 +109,7 @@ class FunctionModel(Model):
             )
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        """The function's value at `inputs`."""
+        """Return the function's value at `inputs`."""
         if self.takes_config:
             return self.function(**inputs, config=config)
         return self.function(**inputs)
@@ -135,7 +126,7 @@ def model(
     max_batch: int = 1,
     repeatable: bool = True,
 ) -> Callable[[Callable[..., Any]], FunctionModel]:
-    """Decorator: the function becomes a model whose arguments are the inputs, by name.
+    """Decorator that turns a function into a model; its arguments are the inputs, by name.
 
     An argument called `config` gets the call's config. Example:
 
@@ -166,7 +157,7 @@ OPTIONAL_OPERATIONS = DERIVATIVES | {Operation.STREAM}
 
 
 def operations_of(model: Model) -> frozenset[Operation]:
-    """The operations a model offers: those it says or defines; a bare `Model.evaluate` is none."""
+    """Return the operations a model lists or defines; the base `Model.evaluate` does not count."""
     if model.operations is not None:
         return frozenset(model.operations)
     offered = {op for op in OPTIONAL_OPERATIONS if callable(getattr(model, op.value, None))}
@@ -176,13 +167,13 @@ def operations_of(model: Model) -> frozenset[Operation]:
 
 
 def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
-    """What `model` says of itself for `config`. Raises InvalidOutput when that makes no sense."""
+    """Return the description of `model` for `config`. Raises InvalidOutput if it is invalid."""
     described = model.describe(config)
     try:
         inputs, outputs = described
     except (TypeError, ValueError):
         raise InvalidOutput(
-            f"describe gave {type(described).__name__}; expected a pair (inputs, outputs)"
+            f"describe returned {type(described).__name__}; expected a pair (inputs, outputs)"
         ) from None
     if int(model.max_batch) < 1:
         raise InvalidOutput(f"max_batch is {model.max_batch}; expected 1 or more")
@@ -231,7 +222,7 @@ def check_call(call: Call, info: ModelInfo) -> None:
     """Check that `call` fits the model: operation, number and length of vectors, indices.
 
     The order of the checks is that of the UM-Bridge conformity suite. Raises UnsupportedFeature or
-    InvalidInput with expected and actual.
+    InvalidInput with expected and actual values.
     """
     name = info.name
     if call.operation not in info.operations:
@@ -244,10 +235,10 @@ def check_call(call: Call, info: ModelInfo) -> None:
             f"model {name!r} expects {len(info.inputs)} input vectors, got {len(call.inputs)}"
         )
     if call.rows == 0:
-        raise InvalidInput(f"the call has no rows; model {name!r} wants one or more")
+        raise InvalidInput(f"the call has no rows; model {name!r} expects one or more")
     for i, (array, tensor) in enumerate(zip(call.inputs, info.inputs, strict=True)):
         if call.rows is None and _is_as_declared(array, tensor.shape, tensor.dtype):
-            continue  # nearly always
+            continue  # the usual case
         if not _shape_fits(array, tensor, call.rows):
             if array.ndim <= 1 and call.rows is None and not tensor.varies:
                 raise InvalidInput(
@@ -302,7 +293,7 @@ def _check_vector(key: str, vector: Array | None, tensor: TensorInfo, like: str)
 
 
 def _shape_fits(array: Array, tensor: TensorInfo, rows: int | None) -> bool:
-    """Whether an input has the tensor's shape, or can be put into it, being flat."""
+    """Whether an input has the tensor's shape, or is flat and can be reshaped to it."""
     shape = array.shape
     if rows is not None:
         if shape[:1] != (rows,):
@@ -314,9 +305,9 @@ def _shape_fits(array: Array, tensor: TensorInfo, rows: int | None) -> bool:
 
 
 def varying_shape(shape: tuple[int, ...], declared: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of an array whose tensor is declared with sizes that vary; None: it does not fit.
+    """Return the shape of an array whose tensor has varying sizes; None if it does not fit.
 
-    A flat array fits where its length leaves no doubt about the one size that varies.
+    A flat array fits if its length determines the one size that varies.
     """
     if len(shape) == len(declared):
         fits = all(d in (-1, n) for n, d in zip(shape, declared, strict=True))
@@ -328,7 +319,7 @@ def varying_shape(shape: tuple[int, ...], declared: tuple[int, ...]) -> tuple[in
 
 
 def _is_as_declared(array: Array, shape: tuple[int, ...], dtype: str) -> bool:
-    # The very type object: comparing types by name costs as much as all else here.
+    # Compare the type objects: comparing types by name would cost as much as the rest.
     return array.shape == shape and array.dtype is _FLOAT64 and dtype == "float64"
 
 
@@ -337,13 +328,13 @@ def _fits_exactly(array: Array, tensor: TensorInfo) -> bool:
 
 
 def as_declared(call: Call, info: ModelInfo) -> Call:
-    """The call with its inputs in the shapes and types that the model declares.
+    """Return the call with its inputs in the shapes and types that the model declares.
 
-    So calls that were asked in different ways, flat or not, may share a batch. The call must have
-    passed `check_call`.
+    Calls with flat and with shaped inputs can then share a batch. The call must have passed
+    `check_call`.
     """
     if call.rows is None and all(map(_fits_exactly, call.inputs, info.inputs)):
-        return call  # nearly always
+        return call  # the usual case
     inputs = []
     for array, tensor in zip(call.inputs, info.inputs, strict=True):
         if array.shape != tensor.shape or call.rows is not None or tensor.varies:
@@ -353,7 +344,7 @@ def as_declared(call: Call, info: ModelInfo) -> Call:
 
 
 def shape_of(array: Array, tensor: TensorInfo, rows: int | None) -> tuple[int, ...]:
-    """The shape in which the model takes an input that fits its tensor, batch axis included."""
+    """Return the shape, with batch axis, in which the model takes an input that fits its tensor."""
     lead = () if rows is None else (rows,)
     if not tensor.varies:
         return lead + tensor.shape
@@ -363,9 +354,9 @@ def shape_of(array: Array, tensor: TensorInfo, rows: int | None) -> tuple[int, .
 
 
 def inputs_for(call: Call, info: ModelInfo) -> Inputs:
-    """The call's arrays as the model takes them: by name, in declared shape and dtype.
+    """Return the call's arrays for the model: by name, in declared shape and dtype.
 
-    They are copies, which the model may write to: a Call's arrays may be views of a message.
+    They are copies, which the model may modify: a Call's arrays may be views of a message.
     """
     return Inputs(
         (
@@ -379,9 +370,9 @@ def inputs_for(call: Call, info: ModelInfo) -> Inputs:
 
 
 def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tuple[Array, ...]:
-    """The model's answer to evaluate as one array per declared output, with a batch axis if `rows`.
+    """Return the model's answer as one array per declared output, with a batch axis if `rows`.
 
-    Raises InvalidOutput with expected and actual when it does not fit what the model declares.
+    Raises InvalidOutput, with expected and actual values, if it does not match the declaration.
     """
     expected = [t.name for t in info.outputs]
     if len(expected) == 1 and isinstance(value, np.ndarray | np.generic):
@@ -389,7 +380,8 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
     elif isinstance(value, Mapping):
         if set(value) != set(expected):
             raise InvalidOutput(
-                f"model {info.name!r} gave outputs {sorted(map(str, value))}, declares {expected}"
+                f"model {info.name!r} returned outputs {sorted(map(str, value))}, "
+                f"declares {expected}"
             )
         values = [value[name] for name in expected]
     elif len(expected) == 1 and not _is_sequence_of_one(value, info.outputs[0], rows):
@@ -399,8 +391,9 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
     else:
         size = f" of {len(value)}" if isinstance(value, list | tuple | np.ndarray) else ""
         raise InvalidOutput(
-            f"model {info.name!r} gave a {type(value).__name__}{size}, declares {len(expected)} "
-            f"outputs {expected}; give a dict by name or a sequence in that order"
+            f"model {info.name!r} returned a {type(value).__name__}{size}, "
+            f"declares {len(expected)} outputs {expected}; return a dict by name "
+            "or a sequence in that order"
         )
     lead = () if rows is None else (rows,)
     return tuple(
@@ -420,7 +413,8 @@ def _checked_output(
 
 def _is_sequence_of_one(value: Any, tensor: TensorInfo, rows: int | None) -> bool:
     # `[array]` for a model with one output: a list that holds the array and is not the array.
-    # UM-Bridge models answer so; for an output of size 1, [[3.0]] is one, [3.0] is the array.
+    # UM-Bridge models answer in this form; for an output of size 1, [[3.0]] is such a list and
+    # [3.0] is the array.
     if not isinstance(value, list | tuple) or len(value) != 1:
         return False
     depth = len(tensor.shape) + (rows is not None)
@@ -428,9 +422,9 @@ def _is_sequence_of_one(value: Any, tensor: TensorInfo, rows: int | None) -> boo
 
 
 def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> Array:
-    """`value` as an array of that shape and dtype; a flat one of the right length is reshaped.
+    """Return `value` as an array of that shape and dtype; reshape a flat one of the right length.
 
-    Raises InvalidOutput naming `what`, with expected and actual.
+    Raises InvalidOutput that names `what`, with expected and actual values.
     """
     if dtype == BYTES:
         try:

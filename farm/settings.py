@@ -1,12 +1,15 @@
-"""The settings of a farm: frozen values with their limits; where they come from is the CLI's."""
+"""The settings of a farm: frozen values with their limits. The CLI collects them."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from farm.descriptors import Option
 
 NonFinite = Literal["literal", "null", "error"]
 Transport = Literal["auto", "zmq"]
@@ -18,45 +21,41 @@ _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
 
 
 ANY_HOST = ("0.0.0.0", "::", "*", "")
-"""Hosts that mean every address of this machine; others reach it by its name."""
+"""Hosts that mean every address of this machine; other machines reach it by its name."""
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be: says which, what was given and what is expected."""
+    """An invalid setting; the message has its name, the value given and what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How one farm runs.
+    """The settings of one farm.
 
-    host, port: where the HTTP door listens; port 0 picks a free one.
-    unix: a path where HTTP is served too, by a Unix socket that is for this user alone.
-    grpc_port: where gRPC is served at that host, 0 picks a free one; None: it is not.
+    host, port: address of the HTTP server; port 0 picks a free one.
+    unix: path of a Unix socket that also serves HTTP, for this user only.
+    grpc_port: port of the gRPC server on that host, 0 picks a free one; None: no gRPC.
     grpc_tls_cert, grpc_tls_key: PEM files of the certificate and its key, to encrypt gRPC.
-    graphpipe_default: the model that GraphPipe's clients find at the root; None: the only one.
-    mip: models served over MIP: NAME=HOST:PORT or NAME=unix:/path each, without NAME= the only one.
-    mip_max_bytes: largest payload of a MIP packet.
-    aepsych: where AEPsych's clients are served, HOST:PORT; port 0 picks a free one.
-    journal: the file that keeps their experiments; None: experiments.db in the run folder.
-    auth: who shows the token on HTTP and gRPC: everybody, whoever is not a program of this user, or
-    whoever is not on this machine. allow_origin: origins of web pages that are served although they
-    are not farm's own, as behind a proxy: https://hub.example.
-    insecure: others may reach MIP's and AEPsych's addresses, although these have no token.
-    transport: how workers and native clients talk to the farm. auto: over a socket in the run
-    folder on its own machine, over ZeroMQ between machines; zmq: always over ZeroMQ.
+    options: settings of protocols, by the names of their descriptors' options.
+    auth: which HTTP and gRPC clients must present the token: all, all but programs of this user, or
+    all but those on this machine. allow_origin: origins of web pages that are served besides farm's
+    own, such as those behind a proxy: https://hub.example.
+    insecure: allow others to reach the addresses of protocols without a token, MIP and AEPsych.
+    transport: how workers and native clients connect to the farm. auto: by a socket in the run
+    folder on the same machine, by ZeroMQ between machines; zmq: always by ZeroMQ.
     dir: the run folder, for the connection file and the logs of models.
-    workers: model processes on this machine; 0 when all come from elsewhere.
-    mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: what starts them, `{ranks}`
-    standing for their number; None: mpiexec.
-    dask: a Dask cluster that runs the models too: its scheduler's address, or scheduler file.
-    dask_slots: calls that cluster is given at once even while it has fewer threads.
+    workers: model processes on this machine; 0 if all run elsewhere.
+    mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: the command that starts them,
+    with `{ranks}` for their number; None: mpiexec.
+    dask: a Dask cluster that also runs the models: its scheduler's address, or scheduler file.
+    dask_slots: minimum number of calls sent to that cluster at once, even if it has fewer threads.
     time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
-    retries: how often a call goes back to its queue after a worker died with it.
-    max_queued, max_queued_per_client: waiting calls above which callers are told to come later; a
-    tenth more is taken of clients that have fewer than 100 in the queue.
+    retries: how often a call is requeued after a worker died while running it.
+    max_queued, max_queued_per_client: number of queued calls from which new ones are refused with
+    "try again later"; clients with fewer than 100 in the queue may exceed max_queued by a tenth.
     max_body_bytes: largest request body. non_finite: how NaN and infinities are written in JSON.
-    max_held_bytes: room for all bodies of more than 64 KiB that are being received or answered;
-    others wait for it. None: a quarter of the memory of this machine.
+    max_held_bytes: memory for all bodies of more than 64 KiB that are being received or answered;
+    further ones wait for it. None: a quarter of the memory of this machine.
     heartbeat_s: silence after which a host counts as dead.
     start_timeout_s: how long the first worker may take to load its models.
     grace_s: how long running calls may take to finish when the farm shuts down.
@@ -68,11 +67,7 @@ class Settings:
     grpc_port: int | None = None
     grpc_tls_cert: Path | None = None
     grpc_tls_key: Path | None = None
-    graphpipe_default: str | None = None
-    mip: tuple[str, ...] = ()
-    mip_max_bytes: int = 64 << 20
-    aepsych: str | None = None
-    journal: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     auth: Auth = "other-users"
     allow_origin: tuple[str, ...] = ()
     insecure: bool = False
@@ -107,7 +102,7 @@ class Settings:
                 raise SettingsError(f"grpc_tls_{one} is set; expected grpc_tls_{other} beside it")
         for name in ("workers", "retries", "dask_slots"):
             expect(name, getattr(self, name) >= 0, "0 or more")
-        for name in ("max_queued", "max_queued_per_client", "max_body_bytes", "mip_max_bytes"):
+        for name in ("max_queued", "max_queued_per_client", "max_body_bytes"):
             expect(name, getattr(self, name) >= 1, "1 or more")
         held = self.max_held_bytes
         expect("max_held_bytes", held is None or held >= 1, "1 or more")
@@ -126,10 +121,35 @@ class Settings:
         expect("allow_origin", origins, "origins as browsers send them: https://hub.example:8000")
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """The values in a farm.toml, by the names of `Settings`.
+def settings_of(values: Mapping[str, Any], options: Iterable[Option] = ()) -> Settings:
+    """Return the Settings with these values, which may include protocols' options, by name.
 
-    Raises SettingsError when the file is missing, is not TOML, or has a name that is no setting.
+    Raises SettingsError for an unknown name.
+    """
+    theirs = {option.name for option in options}
+    ours = {f.name for f in fields(Settings)} - {"options"}
+    if taken := theirs & ours:
+        raise SettingsError(f"a protocol has the option {min(taken)!r}, a setting of farm itself")
+    for name in values:
+        if name not in theirs | ours:
+            raise SettingsError(
+                f"{name!r} is not a setting; expected one of: {_listed(theirs | ours)}"
+            )
+    return Settings(
+        **{name: value for name, value in values.items() if name in ours},
+        options={name: value for name, value in values.items() if name in theirs},
+    )
+
+
+def option_values(settings: Settings, options: Iterable[Option]) -> dict[str, Any]:
+    """Return the values of a protocol's options by name, with defaults for those not set."""
+    return {option.name: settings.options.get(option.name, option.default) for option in options}
+
+
+def read_settings(path: Path, options: Iterable[Option] = ()) -> dict[str, Any]:
+    """Return the values in a farm.toml, by the names of `Settings` and of the protocols' options.
+
+    Raises SettingsError if the file is missing, is not TOML, or has an unknown name.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -137,11 +157,12 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise SettingsError(f"no settings file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"settings file {path} cannot be read: {error}") from None
-    types = {f.name: f.type for f in fields(Settings)}
+    types: dict[str, Any] = {f.name: f.type for f in fields(Settings) if f.name != "options"}
+    types |= {o.name: "tuple[str, ...]" if o.repeatable else o.kind.__name__ for o in options}
     for name, value in values.items():
         if name not in types:
             raise SettingsError(
-                f"{path} sets {name!r}, which is no setting; they are: {', '.join(sorted(types))}"
+                f"{path} sets {name!r}, which is not a setting; expected one of: {_listed(types)}"
             )
         expected = _EXPECTED[types[name]]
         is_flag = isinstance(value, bool)
@@ -154,6 +175,10 @@ def read_settings(path: Path) -> dict[str, Any]:
         if types[name].startswith("Path"):
             values[name] = Path(str(value))
     return values
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 _EXPECTED: dict[Any, tuple[type, ...]] = {

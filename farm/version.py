@@ -1,3 +1,3 @@
-"""The version of farm; packaging, the command line and provenance read it here."""
+"""The version of farm, read by packaging, the command line and provenance records."""
 
 __version__ = "0.1.0"

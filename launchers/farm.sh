@@ -12,16 +12,16 @@
 #   sbatch -N 2 -n 8 launchers/farm.sh model.py -- farm sweep --param x=0:1 --design sobol:256 -o s.h5
 #   sbatch -N 2 --gpus-per-node=4 launchers/farm.sh --gpus auto surrogate.py
 #
-# Without a COMMAND the farm serves until the job ends. With one it serves it: the command runs on the first node with
-# FARM_CONNECTION (the connection file) and FARM_URL (for any UM-Bridge client) set, and the job ends with its status.
+# Without a COMMAND the farm serves until the job ends. A COMMAND runs on the first node with FARM_CONNECTION (the
+# connection file) and FARM_URL (for any UM-Bridge client) set, and the job ends with its exit status.
 #
-#   --cpus N           CPUs of one worker; a node gets as many workers as it has room for [SLURM_CPUS_PER_TASK, else 1]
+#   --cpus N           CPUs of one worker; a node gets as many workers as fit [SLURM_CPUS_PER_TASK, or else 1]
 #   --workers N        workers on each node instead
 #   --gpus auto|0,1    a worker for each GPU of a node instead, or for each of these
 #   --time-limit S     kill a model call that runs longer
 #   --dir DIR          run folder, which all nodes see [farm-JOBID]
 #
-# `farm` is looked for on the PATH that sbatch was called with; FARM=/path/to/farm says otherwise.
+# `farm` is looked up on the PATH of the sbatch call; FARM=/path/to/farm selects another program.
 set -uo pipefail
 
 usage() { sed -n '/^# A farm in/,/^# .farm. is/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
@@ -56,7 +56,7 @@ command -v "$farm" >/dev/null ||
     die "no $farm on the PATH: activate farm's environment before sbatch, or set FARM to the path of the program"
 dir=${dir:-farm-$SLURM_JOB_ID}
 
-# A step of one second before all else: where steps cannot start they often wait for ever, and nobody knows why.
+# A test step before all else: if steps cannot start, they often wait for ever without a message.
 timeout --kill-after=5 "${FARM_PROBE_S:-60}" srun --overlap --nodes=1 --ntasks=1 --mem=0 true ||
     die "srun cannot start a step in this job (exit status $?); what it says is above. Does the job have a CPU left?"
 
@@ -71,7 +71,7 @@ end() {
 }
 finish() {
     trap '' TERM INT
-    # The front door lets running calls finish and tells the workers to end; then their step is over by itself.
+    # The front door lets running calls finish and stops the workers, which ends their step.
     [[ -z $serving ]] || { kill -TERM "$serving" 2>/dev/null; wait "$serving"; }
     [[ -z $working ]] || {
         for _ in {1..100}; do kill -0 "$working" 2>/dev/null || break; sleep 0.1; done
@@ -103,14 +103,14 @@ elif [[ -n $count ]]; then
 else
     many=(--cpus "$cpus")
 fi
-# One task a node, which starts the node's workers and looks after them. --mem=0: all that the job has there. The step
-# shares the job's CPUs with the command, and a node that fails takes no other along.
+# One task per node supervises the node's workers. --mem=0: all of the job's memory there. The step
+# shares the job's CPUs with the command, and a failed node does not end it.
 srun --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mem=0 \
     --kill-on-bad-exit=0 --no-kill --wait=0 \
     "$farm" worker "${models[@]}" --connect "$FARM_CONNECTION" "${many[@]}" "${time_limit[@]}" &
 working=$!
 
-# Clients that ask for a model before any worker has it are told that there is none.
+# A client that calls a model before any worker has it gets ModelNotFound.
 until "$farm" status --json --to "$dir" 2>/dev/null | grep -q '"slots"'; do
     for part in "$serving" "$working"; do
         kill -0 "$part" 2>/dev/null || { wait "$part"; status=$?; ((status)) || status=1; finish; }
@@ -118,7 +118,7 @@ until "$farm" status --json --to "$dir" 2>/dev/null | grep -q '"slots"'; do
     sleep 0.2
 done
 
-# The job's output is a file that others can often read: there the token is not written, but how to see it.
+# Others can often read the job's output file, so it names the command that prints the token instead of the token.
 shown="the address that is printed by: $farm url $(realpath "$dir")"
 [[ ! -t 1 ]] || shown=$FARM_URL
 cat <<TXT
@@ -131,7 +131,7 @@ TXT
 if ((${#command[@]})); then
     "${command[@]}" &
     running=$!
-    # Whichever ends first: without workers or a front door the command would wait for ever.
+    # Wait for the first to end: without workers or a front door the command would wait for ever.
     wait -n "$running" "$serving" "$working"
     if kill -0 "$running" 2>/dev/null; then
         echo "farm.sh: the $(kill -0 "$serving" 2>/dev/null && echo workers || echo "front door") ended before the command" >&2

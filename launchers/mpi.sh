@@ -3,17 +3,17 @@
 #SBATCH --output=farm-mpi-%j.out
 #SBATCH --open-mode=append
 #SBATCH --signal=B:TERM@60
-# Groups of MPI ranks in one SLURM job, for a farm that runs already.
+# Groups of MPI ranks in one SLURM job, for a running farm.
 #
 #   sbatch [SBATCH OPTIONS] launchers/mpi.sh --mpi RANKS [OPTIONS] MODEL...
 #
 #   sbatch -n 64 launchers/mpi.sh --mpi 4 --connect /shared/run7 solver.py
 #
-# The job's tasks make as many groups as there is room for; each is a step of its own, so that one that dies is replaced
-# and leaves the others alone. All options are those of `farm worker`.
+# The job's tasks form as many groups as fit. Each group is a step of its own, so a group that dies is replaced
+# without affecting the others. The options are those of `farm worker`.
 #
-#   MPI_TYPE=pmix      what srun's --mpi has to be: pmi2 for MPICH and Intel MPI [pmi2], pmix for Open MPI
-#   FARM=/path/to/farm the program, if it is not on the PATH that sbatch was called with
+#   MPI_TYPE=pmix      the value of srun's --mpi: pmi2 for MPICH and Intel MPI [pmi2], pmix for Open MPI
+#   FARM=/path/to/farm the program, if it is not on the PATH of the sbatch call
 set -euo pipefail
 
 die() { printf 'mpi.sh: %s\n' "$*" >&2; exit 2; }
@@ -33,7 +33,7 @@ farm=${FARM:-farm}
 command -v "$farm" >/dev/null ||
     die "no $farm on the PATH: activate farm's environment before sbatch, or set FARM to the path of the program"
 
-# --mem=0: the groups share the job's memory; else the first would have all of it.
-# -N: a step wants all nodes of its job unless told that fewer will do.
+# --mem=0: the groups share the job's memory; otherwise the first one would get all of it.
+# -N: by default a step requests all nodes of its job.
 exec "$farm" worker "$@" -n $((tasks / ranks)) \
     --mpi-launch "srun --mpi=${MPI_TYPE:-pmi2} --kill-on-bad-exit=1 --exact --mem=0 -N 1-${SLURM_JOB_NUM_NODES:-1} -n {ranks}"

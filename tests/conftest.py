@@ -1,9 +1,9 @@
-"""What holds for every test.
+"""Settings and fixtures for all tests.
 
-With FARM_NO_SKIPS=1, as in CI, a skipped test is a failed test. hypothesis has no deadline for one
-example, which a busy machine breaks, and in CI tries the same examples each time. Ctrl-C works in
-the programs that tests start, also where the tests run in the background of a shell, which has them
-ignore it. The user's own state folder is left alone.
+With FARM_NO_SKIPS=1, as in CI, a skipped test is a failed test. hypothesis has no deadline per
+example, which a busy machine would exceed, and in CI tries the same examples each time; its profile
+`quick` has few examples. Ctrl-C works in programs that tests start, even if the tests run in the
+background of a shell, which makes them ignore it. The user's own state folder is not used.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from tests.patience import scaled
-from tests.running_farm import Farm
+from tests.support.running_farm import Farm
+from tests.support.time_limits import scaled
+
+# Rewrite its assertions too, so that they explain themselves.
+pytest.register_assert_rewrite("tests.scheduler.recorder")
 
 settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("farm")
+settings.register_profile("quick", settings.get_profile("farm"), max_examples=10)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "farm"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# For tests that say no time of their own; `--timeout` has precedence.
+# For tests without their own timeout; `--timeout` has precedence.
 os.environ.setdefault("PYTEST_TIMEOUT", str(scaled(60.0)))
 
 STATE = tempfile.TemporaryDirectory(prefix="farm-state-")
@@ -37,7 +41,7 @@ os.environ["XDG_STATE_HOME"] = STATE.name
 
 @pytest.fixture(params=["stream", pytest.param("zmq", marks=pytest.mark.slow)])
 def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """`Farm` of tests.running_farm serves this machine by a unix socket, and then by ZeroMQ."""
+    """`running_farm.Farm` serves this machine by a unix socket, and then by ZeroMQ."""
     monkeypatch.setattr(Farm, "wire", request.param)
     return str(request.param)
 
@@ -46,7 +50,7 @@ DONT_WRITE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 
 
 def pytest_collection_finish() -> None:
-    """From now on as the environment says."""
+    """Apply the setting of the environment."""
     sys.dont_write_bytecode = DONT_WRITE
 
 

@@ -1,4 +1,4 @@
-"""Values travel unchanged: JSON and back, bad JSON refused, one text for equal configs."""
+"""Values survive JSON unchanged, bad JSON is refused, and equal configs have one text."""
 
 from __future__ import annotations
 

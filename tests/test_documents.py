@@ -1,4 +1,4 @@
-"""The models that documents show are models that work, and the tests that they name are there."""
+"""Models shown in the documents work, and tests named there exist."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from onnx import TensorProto, helper
 
 import farm
 from farm.call import Array, Call, Derivative, Operation, Result
-from farm.worker.load import load_models
-from farm.worker.mpi import launcher_path
-from farm.worker.run import Runner
-from tests.front_door import front_door
+from farm.worker.loader import load_models
+from farm.worker.mpi.world import launcher_path
+from farm.worker.runner import Runner
+from tests.support.front_door import front_door
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "models.md").read_text()
 SHOWN = dict(enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)))
 ELSEWHERE = {
-    7: "tests/worker/test_torch.py",
-    8: "tests/worker/test_torch.py",
+    7: "tests/worker/frameworks/test_torch.py",
+    8: "tests/worker/frameworks/test_torch.py",
     9: "examples/surrogate/surrogate.py",
 }
-"""Blocks that are tried where their libraries are loaded anyway."""
+"""Blocks that are tested where their libraries are loaded anyway."""
 SPRING = """
 /STIFFNESS/ { k = $2 }
 /LOADS/ { for (i = 2; i <= NF; i++) printf "SHIFT = %.17g\\n", $i / k }
@@ -43,7 +43,7 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runner(number: int, folder: Path) -> tuple[Runner, str]:
-    """A Runner with the model of the page's block `number`, and the model's name."""
+    """Return a Runner with the model of the page's block `number`, and the model's name."""
     path = folder / f"shown{number}.py"
     path.write_text(SHOWN[number])
     (folder / "spring.awk").write_text(SPRING)
@@ -129,8 +129,8 @@ def test_the_shown_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 RANK = """
 import sys
 import numpy as np
-from farm.worker.load import load_models
-from farm.worker.mpi import join_world
+from farm.worker.loader import load_models
+from farm.worker.mpi.world import join_world
 (model,) = load_models(sys.argv[1:], comm=join_world(2, size=2)).values()
 value = model.evaluate({"x": np.full(1000, 2.0)}, {})
 assert abs(value - 4000**0.5) < 1e-12, value

@@ -1,4 +1,4 @@
-"""Every example runs in a process of its own, from another folder, and its answer is right."""
+"""Every example runs in its own process, from another folder, and its answer is right."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiment_server import serving_experiments
-from tests.patience import scaled
+from tests.support.experiment_server import serving_experiments
+from tests.support.time_limits import scaled
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = [
@@ -34,7 +34,7 @@ LONG = {
     "posterior/sample.py",
     "surrogate/surrogate.py",
 }
-"""Those that fit surrogates, or sample for long."""
+"""Examples that fit surrogates, or sample for long."""
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_asking_and_telling(tmp_path: Path) -> None:
         ended = subprocess.run(
             [*command, str(server.port)], capture_output=True, text=True, timeout=LIMIT_S
         )
-    assert ended.returncode == 0, ended.stderr  # it judges its own answer
+    assert ended.returncode == 0, ended.stderr  # it checks its own answer
     said = re.fullmatch(r"best at x = (0\.\d+), expected 0\.300 within 0\.02\n", ended.stdout)
     assert said is not None, ended.stdout
     assert abs(float(said[1]) - 0.3) <= 0.02

@@ -1,4 +1,4 @@
-"""The names of `import farm`: all there, the same for type checkers, and cheap for a worker."""
+"""The names of `import farm`: all exist, the same for type checkers, and cheap for a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import types
 import pytest
 
 import farm
-from farm.sweep import api, parameters
+from farm.sweep import api
+from farm.sweep.design import parameters
 
 HEAVY = {"h5py", "fastapi", "zmq", "rich", "urllib3", "scipy"}
 
@@ -20,7 +21,7 @@ def test_name_is_there_and_is_no_module(name: str) -> None:
 
 
 def test_sweep_is_the_function_whatever_is_imported_before() -> None:
-    assert parameters.__name__ == "farm.sweep.parameters"
+    assert parameters.__name__ == "farm.sweep.design.parameters"
     with pytest.raises(TypeError, match="out"):
         farm.sweep("model.py", {})  # type: ignore[call-arg]  # the missing argument is the test
     assert farm.Sweep is api.Sweep
@@ -32,7 +33,7 @@ def test_unknown_name() -> None:
 
 
 def test_a_model_needs_little() -> None:
-    """A worker that imports a model's file pays for numpy and no more."""
+    """A worker that imports a model's file loads numpy and no other library."""
     script = f"import sys, farm; print(sorted({HEAVY!r} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert found.stdout.strip() == b"[]"

@@ -1,4 +1,4 @@
-"""Models say what they are, and calls and answers are held against that."""
+"""Descriptions of models, and checks of calls and answers against them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ import farm
 from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo, numpy_dtype
 from farm.dtypes import casts
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
-from farm.model import (
-    as_declared,
-    check_call,
-    check_outputs,
-    info_of,
-    inputs_for,
-    operations_of,
-)
+from farm.model import as_declared, check_call, check_outputs, info_of, inputs_for, operations_of
 from tests.test_dtypes import FIT, UNFIT
 
 EVALUATE = Operation.EVALUATE
@@ -40,7 +33,7 @@ def call(*inputs: Any, rows: int | None = None, **derivative: Any) -> Call:
     return Call("plate", EVALUATE, tuple(np.asarray(x) for x in inputs), derivative=wrt, rows=rows)
 
 
-# What a model is
+# Descriptions of models
 
 
 class Plate(farm.Model):
@@ -139,7 +132,7 @@ def test_inputs_by_name_and_by_position() -> None:
     [
         call(X, N),
         call(X.reshape(2, 3), N),
-        call(np.arange(6), N),  # whole numbers are numbers
+        call(np.arange(6), N),  # integers are numbers
         call(X.astype("float32"), N),
         call(np.zeros((5, 6)), np.zeros((5, 2), int), rows=5),
         call(np.zeros((5, 2, 3)), np.zeros((5, 2), int), rows=5),
@@ -260,10 +253,10 @@ def test_an_answer_by_name_or_in_order(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        (None, "gave a NoneType, declares 2 outputs"),
-        (Y, "gave a ndarray of 4"),
-        ([Y], "gave a list of 1"),
-        ({"y": Y}, "gave outputs .'y'., declares"),
+        (None, "returned a NoneType, declares 2 outputs"),
+        (Y, "returned a ndarray of 4"),
+        ([Y], "returned a list of 1"),
+        ({"y": Y}, "returned outputs .'y'., declares"),
         ({"y": Y, "z": Z, "w": Z}, "declares"),
         ([Y[:3], Z], r"output 'y' .* has shape \(3,\), expected \(4,\)"),
         ([Y.reshape(2, 2), Z], r"has shape \(2, 2\), expected \(4,\)"),

@@ -7,11 +7,17 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import farm
-from tests.imports import LEVELS, violations
+from farm.descriptors import BUILT_IN
+from farm.transitions import TransitionTable
+from tests.support.diagrams import TABLES, diagram
+from tests.support.layers import LEVELS, part_of, table, violations
+from tests.support.lowest_versions import NOT_TESTED_LOWER, lowest, lowest_of, pins, release
+from tests.support.private_names import defined_in, foreign_private_names, replaced_names
 
 ROOT = Path(__file__).parent.parent
 FARM = sorted((ROOT / "farm").rglob("*.py"))
@@ -24,15 +30,39 @@ FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|managers?|common)($|_)")
 
 WITHOUT_TEST_FILE = {
     "farm/__main__.py": "one call of the command line, which tests/cli runs",
-    "farm/experiment/config.py": "values without code",
+    "farm/experiment/config/definition.py": "values without code",
     "farm/experiment/models/libraries.py": "imports, whose warnings test_proposals.py would see",
-    "farm/experiment/progress.py": "a value without code",
-    "farm/experiment/work.py": "values without code",
+    "farm/experiment/loop/progress.py": "a value without code",
+    "farm/experiment/config/work.py": "values without code",
+    **dict.fromkeys(
+        [f"{module.replace('.', '/')}.py" for module in BUILT_IN],
+        "a value; test_descriptors.py reads all of these",
+    ),
+    "farm/protocols/site.py": "values without code",
     "farm/version.py": "one constant; this file compares it with the changelog",
 }
-"""Modules without a test file of their own, and why."""
+"""Modules without their own test file, and why."""
 
-NOT_MIRRORED = {"contracts", "conformance", "slurm", "system"}
+ENDS_AT_ONCE = "documented; ends a process whose other threads may hang"
+FOREIGN_PRIVATE_NAMES = {
+    ("farm/machine/lifeline.py", "os._exit"): ENDS_AT_ONCE,
+    (
+        "farm/machine/memory_file.py",
+        "from _thread import start_new_thread",
+    ): "documented; `threading` takes a lock that its caller may hold",
+    ("farm/provision/local/process.py", "os._exit"): ENDS_AT_ONCE,
+    ("farm/provision/local/rank.py", "os._exit"): ENDS_AT_ONCE,
+    ("farm/transports/worker_host.py", "os._exit"): ENDS_AT_ONCE,
+    ("farm/worker/mpi/group.py", "os._exit"): ENDS_AT_ONCE,
+    ("farm/worker/servers.py", "os._exit"): ENDS_AT_ONCE,
+    (
+        "farm/protocols/umbridge/files.py",
+        "sys.argv",
+    ): "documented; a model file must not read the arguments of farm as its own",
+}
+"""Names of other packages that begin with an underscore or are assigned to, and why."""
+
+NOT_MIRRORED = {"contracts", "conformance", "slurm", "support", "system"}
 """Test folders that go across the package: one suite over several modules, or over processes."""
 
 
@@ -47,14 +77,14 @@ def distributions(requirements: list[str]) -> frozenset[str]:
 
 BASE = distributions(PROJECT["dependencies"])
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-FOR_DEVELOPERS = {"examples", "test", "dev"}
+FOR_DEVELOPERS = {"examples", "tools", "test", "dev"}
 OPTIONAL = distributions(
     [text for extra, texts in EXTRAS.items() if extra not in FOR_DEVELOPERS for text in texts]
 ) | {"dask"}
 
 
 PARTS = [path for path in FARM if path != ROOT / "farm" / "__init__.py"]
-"""All but the public names, which stand above every part."""
+"""All names but the public ones, which belong to the package above every part."""
 
 
 @pytest.mark.parametrize("path", PARTS, ids=name_of)
@@ -65,9 +95,10 @@ def test_imports_point_one_way(path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "source", "complaint"),
     [
-        ("farm/protocols/x.py", "import asyncio", "pure part"),
+        ("farm/protocols/mip/x.py", "import asyncio", "pure part"),
+        ("farm/protocols/mip/x.py", "from farm.protocols.kserve import codec", "lower numbers"),
         ("farm/scheduler/x.py", "from time import monotonic", "pure part"),
-        ("farm/scheduler/x.py", "from farm.protocols import wire", "lower numbers"),
+        ("farm/scheduler/x.py", "from farm.protocols.mip import calls", "lower numbers"),
         ("farm/call.py", "from farm import worker", "lower numbers"),
         ("farm/worker/x.py", "from farm.dispatcher import Dispatcher", "lower numbers"),
         ("farm/sweep/x.py", "def f():\n    from farm.server import app", "lower numbers"),
@@ -78,7 +109,11 @@ def test_imports_point_one_way(path: Path) -> None:
         ("farm/sweep/x.py", "import matplotlib", "in functions only"),
         ("farm/sweep/x.py", "import scipy", "in functions only"),
         ("farm/transports/x.py", "import zmq", "in functions only"),
-        ("farm/server/x.py", "from farm.transports.zmq import ZmqListener", "in functions only"),
+        (
+            "farm/server/x.py",
+            "from farm.transports.zmq.listener import ZmqListener",
+            "in functions only",
+        ),
         ("farm/experiment/session.py", "import time", "pure part"),
         ("farm/experiment/x.py", "import torch", "in functions only"),
         ("farm/experiment/x.py", "from farm.experiment.models import fit", "in functions only"),
@@ -102,9 +137,90 @@ def test_allowed_imports_pass() -> None:
     assert violations("farm/experiment/x.py", source, base=BASE, extras=OPTIONAL) == []
 
 
+def test_the_architecture_shows_the_table_of_layers() -> None:
+    assert table() in (ROOT / "docs" / "architecture.md").read_text()
+
+
+@pytest.mark.parametrize("phases", TABLES, ids=lambda phases: str(phases.name))
+def test_the_architecture_shows_the_phases(phases: TransitionTable[Any]) -> None:
+    assert diagram(phases) in (ROOT / "docs" / "architecture.md").read_text()
+
+
 def test_every_part_has_a_level() -> None:
-    parts = {path.relative_to(ROOT / "farm").parts[0].removesuffix(".py") for path in FARM}
-    assert parts - {"__init__"} <= set(LEVELS)
+    without_code = {"farm/__init__.py", "farm/protocols/__init__.py"}
+    parts = {part_of(name_of(path)) for path in FARM if name_of(path) not in without_code}
+    assert parts == set(LEVELS)
+
+
+def test_no_private_name_of_another_package_is_used() -> None:
+    inherited = {name for path in FARM for name in defined_in(path.read_text())}
+    found = {
+        (name_of(path), use.text)
+        for path in FARM
+        for text in [path.read_text()]
+        for use in [*foreign_private_names(text, inherited), *replaced_names(text)]
+    }
+    assert found == set(FOREIGN_PRIVATE_NAMES)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import zmq._future",
+        "from h5py._hl import files",
+        "from concurrent.futures import _base",
+        "from _thread import allocate_lock",
+        "import sys\nsys._getframe()",
+        "import asyncio\ndef f(loop): return loop._ready",
+        "class A(Future):\n    def f(self): return self._state",
+        "class A(Future):\n    def f(self): return super()._cancel()",
+        "def f(server): return getattr(server, '_handlers')",
+        "from operator import attrgetter\nkey = attrgetter('_value')",
+        "import importlib\nimportlib.import_module('uvicorn._types')",
+    ],
+)
+def test_private_name_of_another_package_is_seen(source: str) -> None:
+    assert len(foreign_private_names(source, {"_name"})) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A(B):\n    def f(self): return self._name",
+        "class A(B):\n    def f(self): return super()._name()",
+        "class A:\n    def _f(self): ...\ndef g(a): return a._f()",
+        "class A:\n    def __init__(self): self._x = 0\n    def f(self, other): return other._x",
+        "class A:\n    _x: int\n    def f(self, other): return hasattr(other, '_x')",
+        "def f(point): return point._replace(x=1)",
+        "for _ in range(3): print(_)",
+        "def f(module): return module.__name__",
+    ],
+)
+def test_own_private_name_passes(source: str) -> None:
+    assert foreign_private_names(source, {"_name"}) == []
+
+
+def test_private_name_on_another_object_must_be_of_the_same_file() -> None:
+    source = "def f(other): return other._name"
+    assert [use.text for use in foreign_private_names(source, {"_name"})] == ["other._name"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import umbridge.um\numbridge.um.serve_models = print",
+        "from http.client import HTTPConnection\nHTTPConnection.debuglevel = 1",
+        "import sys as system\nsystem.argv, x = [], 0",
+        "import socket\ndel socket.AF_UNIX",
+    ],
+)
+def test_name_replaced_in_another_package_is_seen(source: str) -> None:
+    assert len(replaced_names(source)) == 1
+
+
+def test_own_names_may_be_assigned() -> None:
+    source = "from farm.model import Model\nModel.name = ''\nself.x = x = 0"
+    assert replaced_names(source) == []
 
 
 @pytest.mark.parametrize("path", FARM, ids=name_of)
@@ -119,9 +235,18 @@ def test_module_names_say_what_they_do(path: Path) -> None:
 
 
 def holds_code(path: Path) -> bool:
-    """Whether a file does more than describe itself and pass names on."""
+    """Whether a file does more than describe itself and re-export names."""
     passive = ast.Import | ast.ImportFrom | ast.Expr | ast.Assign
     return any(not isinstance(node, passive) for node in ast.parse(path.read_text()).body)
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FARM:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_tests_mirror_the_package() -> None:
@@ -177,13 +302,32 @@ def test_extras_named_in_texts_exist() -> None:
     assert {(extra, where) for extra, where in named if extra not in EXTRAS} == set()
 
 
+def test_the_lowest_versions_are_those_that_are_tested() -> None:
+    """`constraints-lowest.txt` holds the minimum of each requirement in pyproject.toml."""
+    pinned = pins((ROOT / "constraints-lowest.txt").read_text())
+    expected = {**lowest_of(PROJECT), **NOT_TESTED_LOWER}
+    wrong = {
+        name: (version, pinned.get(name))
+        for name, version in expected.items()
+        if not version or release(pinned.get(name, "")) != release(version)
+    }
+    assert wrong == {}
+
+
+def test_lowest_versions_are_read_from_requirements() -> None:
+    texts = ["a_b>=8.2", "C[d,e]>=1.0,<2", "f==0.dev2", "g", "h; os_name == 'x'", "modelfarm[a]"]
+    assert lowest(texts) == {"a-b": "8.2", "c": "1.0", "f": "0.dev2", "g": "", "h": ""}
+    assert pins("# a==1\nB_c==2.0+cpu\n") == {"b-c": "2.0+cpu"}
+    assert release("8.2") == release("8.2.0") != release("8.2.1")
+
+
 def prose(text: str) -> str:
-    """A document without its code, where brackets mean other things than links."""
+    """Return a document without its code, where brackets have other meanings than links."""
     return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
 
 
 def anchors(text: str) -> set[str]:
-    """The headings of a Markdown document as links name them."""
+    """Return the headings of a Markdown document as link targets."""
     headings = re.findall(r"^#+ +(.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -206,7 +350,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def test_every_page_is_linked_from_somewhere() -> None:
-    """A page that no other page names is lost to its readers."""
+    """Readers cannot find a page without a link to it."""
     linked = {
         (path.parent / link.partition("#")[0]).resolve()
         for path in DOCUMENTS

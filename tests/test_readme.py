@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands, but for the port and the run folder."""
+"""The README's examples run as shown, except for the port and the run folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from tests.patience import scaled
+from tests.support.time_limits import scaled
 
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -26,14 +26,14 @@ TIP = 500.0 * 2.0**4 / (8 * 210e9 * 0.1 * 0.02**3 / 12)
 
 
 def farm_command(line: str) -> list[str]:
-    """The words of a shown command; `farm` is the one under test."""
+    """Return the words of a shown command; `farm` is the one under test."""
     program, *words = shlex.split(line)
     assert program == "farm"
     return [sys.executable, "-m", "farm", *words]
 
 
 def output_of(text: str, folder: Path) -> str:
-    """What a shown program prints."""
+    """Return the output of a shown program."""
     ended = subprocess.run(
         [sys.executable, "-c", text], cwd=folder, capture_output=True, timeout=LIMIT_S, check=True
     )

@@ -1,4 +1,4 @@
-"""Settings: their limits, and what a settings file may say."""
+"""Settings: their limits, and the contents of a settings file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from farm.settings import Settings, SettingsError, read_settings
+from farm.descriptors import Option
+from farm.settings import Settings, SettingsError, option_values, read_settings, settings_of
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,6 @@ from farm.settings import Settings, SettingsError, read_settings
         ("max_queued", 0),
         ("max_body_bytes", 0),
         ("max_held_bytes", 0),
-        ("mip_max_bytes", 0),
         ("heartbeat_s", 0.0),
         ("grace_s", -1.0),
         ("time_limit_s", 0.0),
@@ -38,6 +38,31 @@ def test_a_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> Non
         Settings(**{name: value})
 
 
+OPTIONS = [
+    Option("places", repeatable=True),
+    Option("most", kind=int, default=7),
+    Option("book", kind=Path),
+]
+
+
+def test_options_of_protocols_are_settings_too(tmp_path: Path) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text('port = 0\nplaces = ["a", "b"]\nbook = "c.db"\n')
+    settings = settings_of(read_settings(file, OPTIONS), OPTIONS)
+    assert (settings.port, settings.options["places"]) == (0, ("a", "b"))
+    assert option_values(settings, OPTIONS) == {
+        "places": ("a", "b"),
+        "most": 7,
+        "book": Path("c.db"),
+    }
+    with pytest.raises(
+        SettingsError, match=r"'pages' is not a setting; expected one of: .*book.*places"
+    ):
+        settings_of({"pages": 1}, OPTIONS)
+    with pytest.raises(SettingsError, match="a protocol has the option 'port', a setting of farm"):
+        settings_of({}, [Option("port", kind=int)])
+
+
 def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "farm.toml"
     file.write_text('port = 0\ndir = "runs/a"\ngrace_s = 3\ntime_limit_s = 1.5\n')
@@ -48,12 +73,14 @@ def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("prot = 1", "'prot', which is no setting"),
+        ("prot = 1", "'prot', which is not a setting"),
         ('port = "one"', "port to 'one'; expected int"),
         ("workers = true", "workers to True; expected int"),
         ("insecure = 1", "insecure to 1; expected bool"),
-        ('mip = "127.0.0.1:9000"', "mip to '127.0.0.1:9000'; expected tuple"),
-        ("mip = [9000]", r"mip to \[9000\]; expected a list of texts"),
+        ('places = "127.0.0.1:9000"', "places to '127.0.0.1:9000'; expected tuple"),
+        ("places = [9000]", r"places to \[9000\]; expected a list of texts"),
+        ("most = true", "most to True; expected int"),
+        ("book = 1", "book to 1; expected Path"),
         ("port = ", "cannot be read"),
     ],
 )
@@ -61,7 +88,7 @@ def test_a_wrong_file_is_refused_in_words(tmp_path: Path, text: str, complaint: 
     file = tmp_path / "farm.toml"
     file.write_text(text)
     with pytest.raises(SettingsError, match=complaint):
-        read_settings(file)
+        read_settings(file, OPTIONS)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -72,6 +99,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "farm.toml"
     for field in fields(Settings):
+        if field.name == "options":
+            continue  # each of them has its own name
         kind = str(field.type).removesuffix(" | None")
         value = {
             "str": '"x"',

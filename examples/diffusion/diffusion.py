@@ -5,10 +5,10 @@ On the unit square, with u = 0 on its boundary,
     -div(exp(k(x, theta)) grad u) = 1,      k(x, theta) = sum_j theta_j sqrt(lambda_j) phi_j(x),
 
 where phi_j are products of cosines: the Karhunen-Loeve modes of a Gaussian field with covariance
-proportional to (tau^2 - Laplace)^-2, so independent standard normal theta_j draw the field.
+proportional to (tau^2 - Laplace)^-2, so independent standard normal theta_j sample the field.
 
 Linear finite elements on a regular mesh; the field is constant on each triangle. One sparse matrix
-G takes the values of u at the nodes to its gradients on the triangles, and everything follows:
+G maps the values of u at the nodes to its gradients on the triangles. With it:
 
     stiffness     A = G^T diag(w) G           w = area * exp(k), once for each component
     state         A u = b                     y = S u, the values at the sensors
@@ -37,12 +37,12 @@ MODES = 16
 CORRELATION = 5.0
 """tau: the field's correlation length is about 1 / tau."""
 SENSORS = 3
-"""Sensors stand on a regular grid of 3 x 3 inner points, 1/4 apart."""
+"""Sensors are on a regular grid of 3 x 3 inner points, 1/4 apart."""
 DEFAULT_MESH = 32
 
 
 def unit_source(x: Array, y: Array) -> Array:
-    """The right-hand side: the same everywhere."""
+    """The right-hand side, 1 at every point."""
     return np.ones_like(x)
 
 
@@ -76,7 +76,7 @@ def mode_values(x: Array, y: Array) -> Array:
 
 @dataclass(frozen=True)
 class Mesh:
-    """A regular mesh of 2 n^2 triangles, and the matrices that depend on it alone."""
+    """A regular mesh of 2 n^2 triangles, and the matrices that depend only on it."""
 
     n: int
     x: Array
@@ -98,7 +98,7 @@ def mesh_of(n: int) -> Mesh:
     number = np.full((n + 1, n + 1), -1)  # -1: on the boundary, where u is 0
     number[1:-1, 1:-1] = np.arange((n - 1) ** 2).reshape(n - 1, n - 1)
     corners = {(i, j): number[i : n + i, j : n + j].ravel() for i in (0, 1) for j in (0, 1)}
-    # The lower triangle of a square sees its left and bottom edge, the upper one the others.
+    # The lower triangle of a square has its left and bottom edge, the upper one the others.
     edges = [
         ((1, 0), (0, 0)),
         ((1, 1), (0, 1)),
@@ -131,7 +131,7 @@ def _difference(plus: NDArray[np.int64], minus: NDArray[np.int64], n: int) -> An
 
 
 class State:
-    """The solution for one theta on one mesh, and what its derivatives need."""
+    """The solution for one theta on one mesh, and the operators for its derivatives."""
 
     def __init__(
         self, mesh: Mesh, theta: Array, source: Callable[[Array, Array], Array] = unit_source
@@ -153,7 +153,7 @@ class State:
         return self.solve(self.mesh.sensors.T @ sens)
 
     def tangent(self, nodal: Array, dk: Array) -> Array:
-        """How a solution of A x = const changes when the field changes by dk."""
+        """The change of a solution of A x = const when the field changes by dk."""
         change = np.concatenate([self.weight * dk] * 2) * (self.mesh.gradient @ nodal)
         return -self.solve(self.mesh.gradient.T @ change)
 
@@ -167,7 +167,7 @@ class State:
 class Diffusion(farm.Model):
     """theta, 16 standard normal coefficients of the log-permeability, to u at 9 sensors.
 
-    config: {"mesh": n}, n squares along a side, a multiple of 4; 32 unless said.
+    config: {"mesh": n}, n squares along a side, a multiple of 4; default 32.
     """
 
     name = "diffusion"
@@ -182,7 +182,7 @@ class Diffusion(farm.Model):
     def gradient(
         self, out_wrt: int, in_wrt: int, inputs: farm.Inputs, sens: Array, config: farm.Config
     ) -> Array:
-        """J^T sens by one adjoint solution, whatever the number of parameters."""
+        """J^T sens by one adjoint solution, for any number of parameters."""
         state = self.state(inputs, config)
         return -state.mesh.phi.T @ state.product(state.adjoint(sens), state.u)
 
@@ -212,7 +212,7 @@ class Diffusion(farm.Model):
         return -state.mesh.phi.T @ change
 
     def state(self, inputs: farm.Inputs, config: farm.Config) -> State:
-        """The solution at these inputs. Raises ValueError when the mesh misses the sensors."""
+        """The solution at these inputs. Raises ValueError if no nodes are at the sensors."""
         n = config.get("mesh", DEFAULT_MESH)
         if not isinstance(n, int) or n < 4 or n % 4:
             raise ValueError(f"config mesh is {n!r}; expected a multiple of 4, such as 32")

@@ -28,7 +28,7 @@ def main(port: int = 5555) -> None:
         while not finished:
             asked = say("ask")
             x = asked["config"]["x"][0]
-            say("tell", config=asked["config"], outcome=-((x - 0.3) ** 2))  # what is to be large
+            say("tell", config=asked["config"], outcome=-((x - 0.3) ** 2))  # maximised
             finished = asked["is_finished"]
         best = say("query", query_type="max")
         print(f"best at x = {best['x']['x'][0]:.3f}, expected 0.300 within 0.02")

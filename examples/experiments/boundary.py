@@ -1,9 +1,9 @@
-"""Find which permeabilities let the pressure rise too high, by 48 solutions near the edge.
+"""Find the permeabilities with too high a pressure, by 48 solutions near the edge of this set.
 
     python examples/experiments/boundary.py
 
-The same as `farm experiment run boundary.ini ../diffusion/diffusion.py --workers 2`; then the
-experiment is served again, asked about 200 points, and its answers are compared with the model's.
+Runs `farm experiment run boundary.ini ../diffusion/diffusion.py --workers 2`, then serves the
+experiment, queries its predictions at 200 points, and compares them with the model.
 Ends with exit code 0 only when nearly all agree.
 """
 
@@ -30,7 +30,7 @@ ALLOWED = 0.08
 
 
 def predicted(journal: str, points: np.ndarray) -> list[float]:
-    """The probability of being unsafe at each point, by AEPsych's messages."""
+    """The probability that each point is unsafe, queried by AEPsych's messages."""
     serve = ("serve", "--aepsych", "127.0.0.1:0", "--journal", journal)
     server = subprocess.Popen([*FARM, *serve], stdout=subprocess.PIPE, text=True)
     try:

@@ -2,8 +2,8 @@
 
     python examples/experiments/source.py
 
-The same as `farm experiment run source.ini ../posterior/plume.py --workers 2`, and a look at the
-answer. Ends with exit code 0 only when it is right.
+Runs `farm experiment run source.ini ../posterior/plume.py --workers 2` and checks the answer. Ends
+with exit code 0 only when it is right.
 """
 
 from __future__ import annotations

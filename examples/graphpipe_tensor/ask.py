@@ -1,4 +1,4 @@
-"""Ask the plate by Oracle's own GraphPipe client, in single precision, many fields at once.
+"""Call the plate with Oracle's own GraphPipe client, in single precision, many fields at once.
 
     pip install requests flatbuffers && pip install --no-deps graphpipe==1.0.4
     python examples/graphpipe_tensor/ask.py
@@ -22,7 +22,7 @@ from plate import EIGENVALUES, POINTS, SINES
 
 Fields = NDArray[np.float32]
 
-# The client, of 2018, is warned by the flatbuffers of today.
+# The client, of 2018, uses functions that current flatbuffers deprecate.
 warnings.filterwarnings("ignore", "numElems is deprecated", DeprecationWarning)
 
 

@@ -6,7 +6,7 @@ On the unit square, with u = 0 on its boundary,
 
 by finite volumes on n x n cells: A(theta) u = b. Ranks exchange the rows at their borders, and sum
 the inner products of the conjugate gradients. The mean temperature is b^T u, and A is symmetric,
-so the adjoint solution is u itself and the gradient needs no further one:
+so the adjoint solution is u itself and the gradient needs no second solution:
 
     d(b^T u) / d theta_j = -u^T (dA / d theta_j) u = -sum_faces phi_j exp(k) (jump of u)^2.
 
@@ -48,12 +48,12 @@ class Rows:
         self.phi_y = phi(centres, edges[first : last + 1])  # faces between rows
         self.k_x = np.exp(np.tensordot(theta, self.phi_x, 1))
         self.k_y = np.exp(np.tensordot(theta, self.phi_y, 1))
-        # Roughly, at the plate's edge: it only makes the conjugate gradients faster.
+        # Approximate at the plate's edge, which is enough for a preconditioner.
         self.diagonal = self.k_x[:, 1:] + self.k_x[:, :-1] + self.k_y[1:] + self.k_y[:-1]
         self.b = np.full((last - first, n), 1.0 / n**2)
 
     def total(self, part: Array) -> Array:
-        """The sum of what all ranks have."""
+        """The sum of the parts over all ranks."""
         if self.comm is None:
             return part
         whole = np.empty_like(part)
@@ -65,12 +65,12 @@ class Rows:
         return float(self.total(np.array([np.vdot(a, b)]))[0])
 
     def neighbours(self, u: Array) -> tuple[Array, Array]:
-        """The rows beside ours; beyond the plate's edge the one that makes u vanish there."""
+        """The rows beside this rank's; outside the plate, rows that make u vanish at its edge."""
         before, after = -u[0], -u[-1]
         if self.comm is not None:
             down = self.rank - 1 if self.rank > 0 else None
             up = self.rank + 1 if self.rank + 1 < self.size else None
-            # Even ranks speak upwards first, so that every word finds a listener.
+            # Even ranks exchange upwards first, so that every send meets a receive.
             for up_turn in (self.rank % 2 == 0, self.rank % 2 == 1):
                 if up_turn and up is not None:
                     after = np.empty_like(u[-1])
@@ -88,13 +88,13 @@ class Rows:
         return x, y
 
     def apply(self, u: Array) -> Array:
-        """Our rows of A u."""
+        """This rank's rows of A u."""
         x, y = self.jumps(u)
         outflow: Array = -np.diff(self.k_x * x, axis=1) - np.diff(self.k_y * y, axis=0)
         return outflow
 
     def solve(self) -> Array:
-        """Our rows of u, by preconditioned conjugate gradients; all ranks take the same steps."""
+        """This rank's rows of u, by preconditioned conjugate gradients, in step with all ranks."""
         u = np.zeros_like(self.b)
         r = self.b.copy()
         z = r / self.diagonal
@@ -118,7 +118,7 @@ class Rows:
         x, y = self.jumps(u)
         in_x, in_y = self.k_x * x**2, self.k_y * y**2
         in_x[:, [0, -1]] /= 2  # at the plate's edge the jump is over half a cell
-        in_y[0] /= 2  # at the edge so too; else two ranks share that face, and each has half
+        in_y[0] /= 2  # the same at the edge; inside, two ranks share the face, half each
         in_y[-1] /= 2
         part = np.tensordot(self.phi_x, in_x, 2) + np.tensordot(self.phi_y, in_y, 2)
         return -self.total(part)
@@ -127,7 +127,7 @@ class Rows:
 class Heat(farm.Model):
     """theta, coefficients of the log-conductivity, to the plate's mean temperature.
 
-    config: {"cells": n}, cells along a side; 48 unless said.
+    config: {"cells": n}, cells along a side; default 48.
     """
 
     name = "heat"

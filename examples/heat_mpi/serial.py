@@ -1,7 +1,7 @@
-"""A farm with one group of MPI ranks gives what a serial direct solution gives.
+"""Compare a farm with one group of MPI ranks with a serial direct solution.
 
-RANKS ranks of `heat.py` answer through a farm; beside them stand a sparse direct solution of the
-same equations, in this process alone, and central differences of it.
+RANKS ranks of `heat.py` answer through a farm. The reference is a sparse direct solution of the
+same equations in this process, and its central differences.
 
     python examples/heat_mpi/serial.py
 
@@ -57,7 +57,7 @@ def slopes(theta: Array, step: float = 1e-4) -> Array:
 
 @contextlib.contextmanager
 def running(*words: str) -> Iterator[None]:
-    """A program that is asked to end when the block does."""
+    """Run a program during the block, and terminate it at the end."""
     with subprocess.Popen([*FARM, *words], stdout=subprocess.DEVNULL) as process:
         try:
             yield
@@ -66,7 +66,7 @@ def running(*words: str) -> Iterator[None]:
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
-    """Until it is so, within the limit."""
+    """Wait until the condition holds, for at most LIMIT_S."""
     limit = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > limit:

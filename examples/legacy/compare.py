@@ -38,7 +38,7 @@ def worst_error(fin: farm.RemoteModel, points: list[Point], nodes: int) -> float
 
 
 def words_of_failure(fin: farm.RemoteModel, point: Point) -> str:
-    """What the caller learns when the simulator stops on its deck."""
+    """The error that the caller gets when the simulator stops on its deck."""
     try:
         fin.evaluate(point)
     except farm.FarmError as error:

@@ -23,6 +23,6 @@ fin = CommandModel(
     },
     config={"nodes": 81},
     timeout_s=10.0,
-    keep="never",  # of the scratch folders; "failed" keeps those to look at
+    keep="never",  # delete scratch folders; "failed" keeps those of failed calls
     name="fin",
 )

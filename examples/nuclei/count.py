@@ -2,7 +2,7 @@
 
     python examples/nuclei/count.py
 
-The images are drawn, so that the right counts are known. Ends with exit code 0 only when every
+The images are synthetic, so the right counts are known. Ends with exit code 0 only when every
 check holds.
 """
 
@@ -24,7 +24,7 @@ SIZE, RADIUS, COUNTS = 256, 7.0, (3, 11, 24, 40)
 
 
 def drawn(count: int, rng: np.random.Generator) -> bytes:
-    """A PNG of so many discs on a noisy ground, no two of which touch."""
+    """A PNG of `count` discs on a noisy background, no two of which touch."""
     y, x = np.mgrid[:SIZE, :SIZE]
     cells = rng.permutation(64)[:count]  # one disc at most in each cell of 32 x 32
     image = rng.normal(40.0, 8.0, (SIZE, SIZE))

@@ -1,4 +1,4 @@
-"""How many nuclei a microscope image shows, how large they are, and the image with them marked."""
+"""Count nuclei in a microscope image, measure their area and mark them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does the smoke come from: a Gaussian plume from a source of unknown place and strength."""
+"""A Gaussian plume of smoke from a source of unknown place and strength."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import farm
 Array = NDArray[np.float64]
 
 WIND = 4.0
-"""Metres a second, along x."""
+"""Wind speed in metres a second, along x."""
 HEIGHT = 20.0
-"""Of the source, metres; the sensors stand on the ground."""
+"""Height of the source, metres; the sensors are on the ground."""
 SENSORS = np.array(
     [
         (400, -60),
@@ -47,7 +47,7 @@ def concentration(y0: Array, strength: Array) -> Array:
 class Plume(farm.Model):
     """theta = (y0 in metres, log of the strength in grams a second) to 8 concentrations.
 
-    `evaluate` takes many rows at once: the farm joins the walkers that wait into one call.
+    `evaluate` takes many rows at once: the farm joins the queued walkers into one call.
     """
 
     name = "plume"

@@ -2,8 +2,8 @@
 
     python examples/posterior/sample.py
 
-It serves `plume.py` by two workers for as long as it runs; with `farm.connect(URL)` in place of
-`farm.serve(...)` it asks any other farm. Ends with exit code 0 only when every check holds.
+It serves `plume.py` by two workers while it runs; replace `farm.serve(...)` by
+`farm.connect(URL)` to use any other farm. Ends with exit code 0 only when every check holds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def sample(log_posterior: Callable[[Array], Array]) -> tuple[Array, float]:
 
 
 def same_by_pool(log_posterior: Callable[[Array], Array]) -> bool:
-    """Whether a pool that maps a function of one theta makes the very same chain."""
+    """Whether a pool that maps a function of one theta makes exactly the same chain."""
     chains = []
     with farm.Executor() as pool:
         for how in ({"vectorize": True}, {"pool": pool}):

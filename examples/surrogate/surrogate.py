@@ -1,9 +1,9 @@
-"""A Gaussian process in the place of the beam: trained on a sweep, served as an ONNX file.
+"""A Gaussian process that replaces the beam: trained on a sweep, served as an ONNX file.
 
     python examples/surrogate/surrogate.py
 
 It sweeps the beam of ../sweep_xarray, fits the tip's deflection with scikit-learn, writes ONNX and
-serves the file; UM-Bridge's and Triton's own clients ask the one address at once. Ends with exit
+serves the file; UM-Bridge's and Triton's own clients use the same address. Ends with exit
 code 0 only when every check holds.
 """
 

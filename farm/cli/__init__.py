@@ -1,4 +1,7 @@
-"""The command line: serve, worker, call, sweep, experiment, status, url."""
+"""The command line: serve, worker, call, sweep, experiment, status, url.
+
+`main` is the program `farm`; COMMANDS names the module of each command.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ COMMANDS = {
     "status": "farm.cli.status:status",
     "url": "farm.cli.url:url",
 }
-"""Each command and where it is; imported when it is used, so that `farm --help` is quick: what it
-says of each is written below."""
+"""Maps each command to its module and function. A module is imported when its command is used,
+which keeps `farm --help` fast; the docstring of `cli` therefore has the summaries it prints."""
 
 
 class _Commands(click.Group):
@@ -39,7 +42,7 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """No second list, for which all commands would be imported."""
+        """Print nothing: the list would import all commands, and the docstring of `cli` has one."""
 
 
 @click.group(
@@ -48,30 +51,30 @@ class _Commands(click.Group):
     epilog="Start with: farm serve model.py --workers 4",
 )
 @click.version_option(__version__, prog_name="farm")
-@click.option("-v", "--verbose", count=True, help="Say more on stderr; twice for everything.")
+@click.option("-v", "--verbose", count=True, help="Log more to stderr; repeat to log everything.")
 def cli(verbose: int) -> None:
-    """Turn any model into a service that many workers answer for.
+    """Turn any model into a service that runs on many workers.
 
     \b
-    serve       a model on this machine: one address for every client
-    worker      more workers for a running farm, from anywhere
-    call        one evaluation or derivative, to see that it works
-    sweep       many evaluations into one HDF5 file
-    experiment  points chosen one after another: ask, evaluate, tell
-    status      what a farm is doing
-    url         its address with the token, for clients elsewhere
+    serve       Serve a model from this machine at one address for every client
+    worker      Add workers to a running farm, from any machine
+    call        Evaluate a model or a derivative once, for example to test it
+    sweep       Evaluate a model at many points and write one HDF5 file
+    experiment  Choose points one after another: ask, evaluate, tell
+    status      Show the workers, queues and calls of a farm
+    url         Print the address of a farm with its token, for clients elsewhere
     """
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; a user's mistake is one line on stderr and exit status 2."""
+    """Run a command and exit; a user's mistake prints one line to stderr and exits with 2."""
     sys.exit(run(arguments))
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """The same as `main`, with the exit status as its value."""
+    """Run a command like `main`, but return the exit status."""
     try:
         status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -85,7 +88,7 @@ def run(arguments: list[str] | None = None) -> int:
         return _complain("interrupted", 130)
     except (FarmError, SettingsError) as error:
         return _complain(str(error), 2)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return status if isinstance(status, int) else 0

@@ -1,4 +1,4 @@
-"""`farm call`: one evaluation or derivative, with output to read."""
+"""`farm call`: evaluate a model or a derivative once and print the result."""
 
 from __future__ import annotations
 
@@ -20,41 +20,43 @@ from farm.call import (
     Result,
     canonical_config,
 )
-from farm.cli.target import target_option
+from farm.cli.options import target_option
 from farm.client import Client, connect
 from farm.errors import DeadlineExceeded
 
 EXAMPLES = """\b
 Examples:
-  farm call 0.1,0.2                       the farm of ./farm-run, its only model
+  farm call 0.1,0.2                       the only model of the farm in ./farm-run
   farm call E=1,2,3 load=5                inputs by name
   farm call --to http://node3:4242 --model beam 1,2,3 --config '{"mesh": 2}'
   farm call 0.1,0.2 --gradient --sens 1,0
   farm call 0.1,0.2 --apply-jacobian --vec 1,0 --json
-  farm call @point.json                   [[...], [...]] or {"name": [...]} from a file
+  farm call @point.json                   inputs from a file: [[...], [...]] or {"name": [...]}
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
 @target_option
-@click.option("--model", "model", help="Name of the model; not needed when there is only one.")
-@click.option("--config", default=EMPTY_CONFIG, help="The model's config, a JSON object.")
-@click.option("--gradient", "operation", flag_value="gradient", help="J^T sens.")
-@click.option("--apply-jacobian", "operation", flag_value="apply_jacobian", help="J vec.")
+@click.option("--model", "model", help="Name of the model; optional if there is only one.")
+@click.option(
+    "--config", default=EMPTY_CONFIG, metavar="JSON", help="Config of the model, as a JSON object."
+)
+@click.option("--gradient", "operation", flag_value="gradient", help="Compute J^T sens.")
+@click.option("--apply-jacobian", "operation", flag_value="apply_jacobian", help="Compute J vec.")
 @click.option(
     "--apply-hessian",
     "operation",
     flag_value="apply_hessian",
-    help="Derivative of J^T sens along vec.",
+    help="Compute the derivative of J^T sens along vec.",
 )
-@click.option("--out-wrt", default=0, help="Which output, counted from 0.")
-@click.option("--in-wrt", default=0, help="Which input, counted from 0.")
-@click.option("--in-wrt2", default=0, help="Which input vec belongs to (apply-hessian).")
-@click.option("--sens", help="Weights of the output, like 1,0,0.")
-@click.option("--vec", help="Direction in the input, like 1,0,0.")
-@click.option("--timeout", type=float, help="Give up after so many seconds.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--out-wrt", default=0, help="Index of the output to differentiate, from 0.")
+@click.option("--in-wrt", default=0, help="Index of the input to differentiate by, from 0.")
+@click.option("--in-wrt2", default=0, help="With --apply-hessian: index of the input of --vec.")
+@click.option("--sens", metavar="VECTOR", help="Weights of the output's entries, like 1,0,0.")
+@click.option("--vec", metavar="VECTOR", help="Direction in the input's space, like 1,0,0.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Longest time to wait.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 def call(
     inputs: tuple[str, ...],
     target: str | None,
@@ -69,9 +71,10 @@ def call(
     timeout: float | None,
     as_json: bool,
 ) -> None:
-    """Call a model once.
+    """Call a model once and print the result.
 
-    INPUT is one vector for each input of the model in order, like 1,2,3, or NAME=1,2,3.
+    Pass one INPUT for each input of the model: vectors in the model's order, like 1,2,3, or by
+    name, like NAME=1,2,3.
     """
     canonical = _canonical(config)
     derivative = None
@@ -107,7 +110,7 @@ def _described(client: Client, model: str | None, config: str) -> ModelInfo:
         models = client.expect_models()
         if len(models) != 1:
             names = ", ".join(models) or "none"
-            raise click.UsageError(f"say which --model you mean; there are: {names}")
+            raise click.UsageError(f"specify --model; the farm has: {names}")
         model = models[0]
     return client.describe(model, json.loads(config))
 

@@ -1,4 +1,4 @@
-"""`farm experiment`: points chosen one after another, for clients that ask and tell."""
+"""`farm experiment`: serve, run and inspect experiments, which choose points one by one."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import uvloop
 
 from farm.cli import experiment_read, experiment_run
 from farm.experiment.host import Experiments
-from farm.server.access import Access
-from farm.server.aepsych import AepsychServer, read_address
-from farm.sweep.errors import SweepError
+from farm.http.access import Access
+from farm.protocols.aepsych.service import AepsychServer, read_address
+from farm.sweep.design.errors import SweepError
 from farm.transports.connection import new_token
 
 GRACE_S = 10.0
-"""How long asks that run may take to end when the server stops."""
+"""Time in seconds that running asks get to finish when the server stops."""
 
 EXAMPLES = """\b
 Examples:
-  farm experiment serve                                 for AEPsych's clients at 127.0.0.1:5555
+  farm experiment serve                                 serve AEPsych clients at 127.0.0.1:5555
   farm experiment serve --aepsych 127.0.0.1:0 --journal study.db
-  farm experiment run tune.ini model.py --workers 4     points evaluated by a farm
-  farm experiment status study.db                       also while a server has it
+  farm experiment run tune.ini model.py --workers 4     evaluate the points on a farm
+  farm experiment status study.db                       works while a server runs, too
   farm experiment export study.db trials.csv --id 0
   farm experiment export study.db trials.h5
-  farm serve model.py --aepsych 127.0.0.1:5555          beside a model: farm serve
+  farm serve model.py --aepsych 127.0.0.1:5555          serve experiments and a model
 """
 
 
-class _Group(click.Group):
-    """A group whose mistakes are one line."""
+class _ExperimentGroup(click.Group):
+    """A command group that reports SweepError and OSError as one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -45,12 +45,12 @@ class _Group(click.Group):
 
 
 @click.group(
-    cls=_Group,
+    cls=_ExperimentGroup,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 def experiment() -> None:
-    """Experiments: ask for a point, tell what came out, ask for the next."""
+    """Run experiments: ask for a point, evaluate it, tell the outcome, ask for the next."""
 
 
 @experiment.command(epilog=EXAMPLES, context_settings={"auto_envvar_prefix": "FARM"})
@@ -59,7 +59,7 @@ def experiment() -> None:
     default="127.0.0.1:5555",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to listen; port 0 picks a free one.",
+    help="Address to listen on; port 0 picks a free port.",
 )
 @click.option(
     "--journal",
@@ -67,10 +67,12 @@ def experiment() -> None:
     show_default=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="What keeps the experiments; those that are in it go on.",
+    help="File that stores the experiments; experiments in it are continued.",
 )
 @click.option(
-    "--insecure", is_flag=True, help="Let it listen beyond this machine, for everybody there."
+    "--insecure",
+    is_flag=True,
+    help="Allow an address that other machines can reach; anyone there can connect.",
 )
 @click.option(
     "--grace",
@@ -78,10 +80,10 @@ def experiment() -> None:
     default=GRACE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long asks that run may take at the end.",
+    help="Time that running asks get to finish at shutdown.",
 )
 def serve(aepsych: str, journal: Path, insecure: bool, grace_s: float) -> int:
-    """Serve experiments to AEPsych's clients, until Ctrl-C or SIGTERM; no model is needed."""
+    """Serve experiments to AEPsych clients until Ctrl-C or SIGTERM. No model is needed."""
     host, port = read_address(aepsych, insecure=insecure)
     access = Access(None if insecure else new_token())
     return uvloop.run(_serve(access, host, port, journal, grace_s))
@@ -100,7 +102,7 @@ async def _serve(access: Access, host: str, port: int, journal: Path, grace_s: f
         click.echo(f"experiments for AEPsych's clients at {address}")
         click.echo(f"journal {journal}: {len(experiments.experiments)} experiments so far")
         await stop.wait()
-        click.echo("farm stops; once more to hurry", err=True)
+        click.echo("farm stops; Ctrl-C again to hurry", err=True)
         stop.clear()
         ending = loop.create_task(server.stop(grace_s))
         hurry = loop.create_task(stop.wait())

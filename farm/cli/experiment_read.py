@@ -1,4 +1,4 @@
-"""`farm experiment status|best|plot|export`: what a journal holds, whoever is writing it."""
+"""`farm experiment status|best|plot|export`: read a journal, even while it is being written."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from farm.cli.options import new_file, report_option
+from farm.cli.tables import text_table
 from farm.errors import InvalidInput, Unavailable, UnsupportedFeature
-from farm.experiment.best import Best, best_expected, best_told, place_of
-from farm.experiment.events import RunPhase
-from farm.experiment.experiment import Experiment, Snapshot
-from farm.experiment.export import write_csv, write_sweep
 from farm.experiment.host import applied
-from farm.experiment.journal import is_served, read_journal
-from farm.experiment.report import write_report
-from farm.experiment.trials import record_of
-from farm.sweep.provenance import command_line, provenance
+from farm.experiment.results.best import Best, best_expected, best_told, place_of
+from farm.experiment.results.export import write_csv, write_sweep
+from farm.experiment.results.report import write_report
+from farm.experiment.state.events import RunPhase
+from farm.experiment.state.experiment import Experiment, Snapshot
+from farm.experiment.state.journal import is_served, read_journal
+from farm.experiment.state.trials import record_of
+from farm.sweep.file.provenance import command_line, provenance
 
 STATUS_EXAMPLES = """\b
 Examples:
   farm experiment status experiments.db
-  farm experiment status farm-run                  the journal in a run folder
+  farm experiment status farm-run                  use the journal in a run folder
   farm experiment status farm-run --json | jq .[0].told
 """
 
@@ -48,24 +49,29 @@ Examples:
 """
 
 id_option = click.option(
-    "--id", "number", type=int, metavar="N", help="Which experiment.  [default: the only one]"
+    "--id",
+    "number",
+    type=int,
+    metavar="N",
+    help="Number of the experiment.  [default: the only one]",
 )
 
 journal_argument = click.argument("journal", metavar="FILE|DIR", type=click.Path(path_type=Path))
 
 
 def journal_of(path: Path) -> Path:
-    """The journal that a path names: itself, or that of a run folder."""
+    """Return the journal at `path`: `path` itself, or the journal in it if it is a run folder."""
     return path / "experiments.db" if path.is_dir() else path
 
 
 @click.command(epilog=STATUS_EXAMPLES)
 @journal_argument
-@click.option("--json", "as_json", is_flag=True, help="Print everything as a JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="Print all details as a JSON list.")
 def status(journal: Path, as_json: bool) -> None:
     """Show the experiments of a journal: strategies, points asked, told and pending.
 
-    It works while a server runs and after. A closed loop is interrupted when its process is gone.
+    The command works while a server runs and afterwards. The state "interrupted" means that the
+    process of a closed loop ended before the loop did.
     """
     shown = snapshots(journal_of(journal))
     served = is_served(journal_of(journal))
@@ -88,14 +94,13 @@ def status(journal: Path, as_json: bool) -> None:
 def export(journal: Path, out: Path, number: int | None) -> None:
     """Write the trials of an experiment to a file.
 
-    OUT.h5 has the layout of sweeps, which farm sweep, h5py and xarray read; OUT.csv one row for
-    each recorded trial.
+    OUT.h5 has the layout of a sweep file, which farm sweep, h5py and xarray can read. OUT.csv has
+    one row for each recorded trial.
     """
     kind = out.suffix.lower()
     if kind not in (".h5", ".hdf5", ".csv"):
         raise click.UsageError(f"{out} ends in {kind or 'nothing'}; expected .h5 or .csv")
-    if out.exists():
-        raise click.UsageError(f"{out} exists; name another file")
+    new_file(out)
     file = journal_of(journal)
     record = record_of(read_journal(file), number)
     if kind == ".csv":
@@ -110,19 +115,19 @@ def export(journal: Path, out: Path, number: int | None) -> None:
 @click.command(epilog=BEST_EXAMPLES)
 @journal_argument
 @id_option
-@click.option("--outcome", metavar="NAME", help="Which, of several.  [default: the first]")
-@click.option("--min", "least", is_flag=True, help="The least instead of the greatest.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as a JSON object.")
+@click.option("--outcome", metavar="NAME", help="Name of the outcome.  [default: the first]")
+@click.option("--min", "least", is_flag=True, help="Find the minimum instead of the maximum.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 def best(
     journal: Path, number: int | None, outcome: str | None, least: bool, as_json: bool
 ) -> None:
-    """Show the best point: of those told, and where the surrogate expects it.
+    """Show the best point among the told trials and the best point that the surrogate predicts.
 
-    Of a binary outcome it is the point where a 1 is most likely.
+    For a binary outcome, the best point is the one where a 1 is most likely.
     """
     file = journal_of(journal)
     chosen = experiments_of(file)[record_of(read_journal(file), number).number]
-    place_of(chosen.config, outcome)  # else it would be said twice
+    place_of(chosen.config, outcome)  # reports a wrong name once; the calls below would do so twice
     found: dict[str, Best | str] = {}
     for name, ask in (("told", best_told), ("expected", best_expected)):
         try:
@@ -142,15 +147,10 @@ def best(
 @click.command(epilog=PLOT_EXAMPLES)
 @journal_argument
 @id_option
-@click.option("--outcome", metavar="NAME", help="Which, of several.  [default: the first]")
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The report.  [default: the journal's name with .html for its ending]",
-)
+@click.option("--outcome", metavar="NAME", help="Name of the outcome.  [default: the first]")
+@report_option("the journal's name")
 def plot(journal: Path, number: int | None, outcome: str | None, out: Path | None) -> None:
-    """Write a report with figures as one HTML file that needs nothing else."""
+    """Write a report with figures to one self-contained HTML file."""
     file = journal_of(journal)
     record = record_of(read_journal(file), number)
     out = out or file.with_suffix(".html")
@@ -162,12 +162,12 @@ COMMANDS = (status, best, plot, export)
 
 
 def snapshots(path: Path) -> list[Snapshot]:
-    """The experiments of a journal as they are now. Raises FarmError."""
+    """Return the current state of a journal's experiments, ordered by number. Raises FarmError."""
     return [one.snapshot() for _, one in sorted(experiments_of(path).items())]
 
 
 def experiments_of(path: Path) -> dict[int, Experiment]:
-    """The experiments of a journal, by number. Raises FarmError."""
+    """Return the experiments of a journal by number. Raises FarmError."""
     experiments: dict[int, Experiment] = {}
     for event in read_journal(path):
         try:
@@ -178,24 +178,26 @@ def experiments_of(path: Path) -> dict[int, Experiment]:
 
 
 def _is_interrupted(one: Snapshot, served: bool) -> bool:
-    """Whether its loop was running when its process ended, and can go on."""
+    """Whether the experiment's process ended while its loop was running; it can be resumed."""
     return one.run is RunPhase.RUNNING and not served
 
 
 def _table(shown: list[Snapshot], served: bool) -> Table:
-    table = Table("id", "name", "strategy", box=None, header_style="dim")
-    for column in ("asked", "told", "modelled", "failed", "pending"):
-        table.add_column(column, justify="right")
-    table.add_column("state")
-    for one in shown:
-        state = str(one.run) if one.run else "finished" if one.finished else "open"
-        state = "interrupted" if _is_interrupted(one, served) else state
-        numbers = (one.asked, one.told, one.modelled, one.failed, one.pending)
-        table.add_row(
-            str(one.number),
-            escape(one.name or one.experiment_id),
-            escape(one.strategy_name),
-            *map(str, numbers),
-            state,
-        )
-    return table
+    columns = ("id", "name", "strategy", ">asked", ">told", ">modelled", ">failed", ">pending")
+    return text_table(
+        (*columns, "state"),
+        [
+            [
+                *(one.number, one.name or one.experiment_id, one.strategy_name),
+                *(one.asked, one.told, one.modelled, one.failed, one.pending),
+                _state(one, served),
+            ]
+            for one in shown
+        ],
+    )
+
+
+def _state(one: Snapshot, served: bool) -> str:
+    if _is_interrupted(one, served):
+        return "interrupted"
+    return str(one.run) if one.run else "finished" if one.finished else "open"

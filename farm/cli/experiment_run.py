@@ -1,4 +1,4 @@
-"""`farm experiment run`: a closed loop on a farm, from a configuration to its end."""
+"""`farm experiment run`: run an experiment's closed loop on a farm until it is finished."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from rich.console import Console
 
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, open_farm
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
-from farm.experiment.best import best_told
-from farm.experiment.evaluators import Remote
-from farm.experiment.events import RunPhase
-from farm.experiment.experiment import Experiment
-from farm.experiment.grammar import read_config
+from farm.experiment.config.evaluated_model import read_evaluated_model
+from farm.experiment.config.reader import read_config
 from farm.experiment.host import Experiments, OnRun
-from farm.experiment.progress import Progress
-from farm.experiment.run import Run, fitting_model
+from farm.experiment.loop.evaluators import RemoteEvaluator
+from farm.experiment.loop.progress import LoopProgress
+from farm.experiment.loop.run import ClosedLoop, fitting_model
+from farm.experiment.results.best import best_told
 from farm.experiment.session import RunAction, RunCommand
-from farm.experiment.subject import read_subject
-from farm.protocols.aepsych import Request
-from farm.server.access import Access
-from farm.server.aepsych import AepsychServer, read_address
-from farm.sweep.display import LiveBar
-from farm.sweep.progress import duration
+from farm.experiment.state.events import RunPhase
+from farm.experiment.state.experiment import Experiment
+from farm.http.access import Access
+from farm.protocols.aepsych.codec import AepsychRequest
+from farm.protocols.aepsych.service import AepsychServer, read_address
+from farm.sweep.file.progress import duration
+from farm.sweep.run.display import LiveBar
 from farm.transports.connection import new_token
 
 EXAMPLES = """\b
 Examples:
-  farm experiment run tune.ini model.py --workers 4     a farm of this machine meanwhile
-  farm experiment run tune.ini --to http://node3:4242   a farm that runs already
-  farm experiment run tune.ini model.py --budget 200    goes on where it stopped, with more to spend
+  farm experiment run tune.ini model.py --workers 4     start a farm on this machine
+  farm experiment run tune.ini --to http://node3:4242   use a running farm
+  farm experiment run tune.ini model.py --budget 200    continue with a larger budget
   farm experiment run tune.ini model.py --aepsych 127.0.0.1:5555
-                                                        AEPsych's clients may watch and ask
+                                                        let AEPsych clients query and ask
 """
 
 SHOW_EVERY_S = 0.25
 
 
 Served = tuple[Access, str, int]
-"""Who may ask, and the host and port where."""
+"""Access rules, host and port of the AEPsych server."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -59,34 +59,39 @@ Served = tuple[Access, str, int]
     "--journal",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="What keeps the experiment; the same file goes on.  [default: CONFIG ending in .db]",
+    help="File that stores the experiment; run again with it to continue.  [default: CONFIG with "
+    "the ending .db]",
 )
 @click.option(
-    "--new", is_flag=True, help="Begin anew, also where the journal has one to go on with."
+    "--new",
+    is_flag=True,
+    help="Start a new experiment even if the journal has one of this CONFIG to continue.",
 )
 @click.option(
     "--in-flight",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Points evaluated at once, instead of what [farm] says.",
+    help="Points to evaluate at once; overrides CONFIG's section [farm].",
 )
 @click.option(
     "--budget",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Evaluations in all, instead of what [farm] says.",
+    help="Total number of evaluations; overrides CONFIG's section [farm].",
 )
 @click.option(
     "--aepsych",
     metavar="HOST:PORT",
-    help="Serve AEPsych's clients meanwhile, who may ask and query the same experiment.",
+    help="Serve AEPsych clients at this address; they can ask and query the same experiment.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Let --aepsych listen beyond this machine, for everybody there.",
+    help="Allow an --aepsych address that other machines can reach; anyone there can connect.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the end as JSON on stdout.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the final state as a JSON object to stdout."
+)
 def run(
     config: Path,
     target: Target,
@@ -100,26 +105,27 @@ def run(
 ) -> int:
     """Run the experiment of CONFIG: ask for points, evaluate them on a farm, tell the outcomes.
 
-    CONFIG is a configuration of AEPsych with a section [farm], which names the model and what its
-    inputs and outputs mean. Ctrl-C waits for the points in flight; twice leaves at once. Either
-    way the same command goes on where it stopped.
+    CONFIG is an AEPsych configuration with a section [farm], which names the model and maps its
+    inputs and outputs. The first Ctrl-C waits for the points in flight, a second one exits at once.
+    In both cases the same command continues the experiment.
     """
     text = _text_of(config)
-    subject = read_subject(read_config(text))
+    model = read_evaluated_model(read_config(text))
     served = None
     if aepsych is not None:
         access = Access(None if insecure else new_token())
         served = (access, *read_address(aepsych, insecure=insecure))
     journal = journal or config.with_suffix(".db")
-    target, kills = _limited(target, subject.time_limit_s)
+    target, kills = _limited(target, model.time_limit_s)
     with _kept(journal) as experiments, open_farm(target, journal) as farm:
         closed = _Closed(experiments, text, new=new, in_flight=in_flight, budget=budget)
         try:
             return uvloop.run(closed.go(farm, served, kills=kills, as_json=as_json))
         except (InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature) as error:
-            # It is refused, which is no fault of the models: what they said need not be kept.
+            # The request is wrong, not the models. A ClickException makes `open_farm` delete the
+            # models' logs.
             raise click.ClickException(error.message) from error
-        except KeyboardInterrupt:  # before there is anything in flight
+        except KeyboardInterrupt:  # before any point was in flight
             farm.hurry()
             raise
 
@@ -134,8 +140,10 @@ def _text_of(config: Path) -> str:
 
 
 def _limited(target: Target, time_limit_s: float | None) -> tuple[Target, bool]:
-    """The farm with the time limit of [farm], and whether it keeps that one: one of our own does,
-    as it can kill the model."""
+    """Return the target with the time limit of [farm], and whether the farm enforces that limit.
+
+    Only a farm that serves the models itself can: it kills the model process.
+    """
     if time_limit_s is None or not target.models or target.dask:
         return target, False
     least_s = min(filter(None, (time_limit_s, target.time_limit_s)))
@@ -144,7 +152,7 @@ def _limited(target: Target, time_limit_s: float | None) -> tuple[Target, bool]:
 
 @contextlib.contextmanager
 def _kept(journal: Path) -> Iterator[Experiments]:
-    """The experiments of a journal, which is nobody else's for the block. Raises Unavailable."""
+    """Open a journal's experiments and lock the journal for the block. Raises Unavailable."""
     experiments = Experiments(journal)
     uvloop.run(experiments.start())
     try:
@@ -154,7 +162,7 @@ def _kept(journal: Path) -> Iterator[Experiments]:
 
 
 class _Closed:
-    """One run of the command."""
+    """One run of the closed loop, with its signals, display and AEPsych server."""
 
     def __init__(
         self,
@@ -174,13 +182,13 @@ class _Closed:
         self._console = Console(stderr=True)
 
     async def go(self, farm: OpenFarm, served: Served | None, *, kills: bool, as_json: bool) -> int:
-        """The exit status."""
+        """Run the loop, print a summary and return the exit status."""
         try:
-            evaluator = Remote(farm.client, farm.reconnect)
+            evaluator = RemoteEvaluator(farm.client, farm.reconnect)
             async with self._served(served):
                 number = await self._number(evaluator)
                 experiment = self._experiments.experiments[number]
-                run = Run(
+                run = ClosedLoop(
                     self._experiments,
                     number,
                     evaluator,
@@ -204,30 +212,33 @@ class _Closed:
             return 0
         return 130 if self._asked_to_stop else 1
 
-    async def _number(self, farm: Remote) -> int:
-        """Of the experiment to run: that of the same configuration, or a new one, which fits."""
+    async def _number(self, farm: RemoteEvaluator) -> int:
+        """Return the number of the experiment to run.
+
+        That is the last one with the same configuration, or a new one, whose model is checked.
+        """
         known, journal = self._experiments.experiments, self._experiments.db_name
         config = read_config(self._text)
         same = [n for n, e in known.items() if e.config.text == config.text]
         if same and not self._new:
             experiment = known[same[-1]]
             if experiment.finished and not experiment.evaluating:
-                end = "is finished; --new begins another"
+                end = "is finished; --new starts another"
                 self._say(f"experiment {same[-1]} in {journal} has this configuration and {end}")
             else:
                 told = f"{experiment.told} told"
-                self._say(f"goes on with experiment {same[-1]} in {journal}: {told}")
+                self._say(f"continues experiment {same[-1]} in {journal}: {told}")
             return same[-1]
-        # What is refused leaves no experiment behind.
-        subject = read_subject(config)
-        subject.check_end(config, self._budget)
-        await fitting_model(subject, farm)
-        request = Request("setup", {"config_str": self._text}, {})
+        # Check before creating the experiment, so that a wrong configuration adds none.
+        model = read_evaluated_model(config)
+        model.check_end(config, self._budget)
+        await fitting_model(model, farm)
+        request = AepsychRequest("setup", {"config_str": self._text}, {})
         reply = await self._experiments.handle(self._experiments.session(), request)
         number = int(reply.answer["strat_id"])
         if number and not same:
             self._say(
-                f"begins experiment {number} in {journal}: those before have another configuration"
+                f"starts experiment {number} in {journal}: earlier ones have another configuration"
             )
         return number
 
@@ -236,7 +247,7 @@ class _Closed:
 
     @contextlib.asynccontextmanager
     async def _served(self, served: Served | None) -> AsyncIterator[None]:
-        """AEPsych's clients are served for the block, if there is an address for them."""
+        """Serve AEPsych clients for the block, if an address is given."""
         if served is None:
             yield
             return
@@ -248,7 +259,7 @@ class _Closed:
         finally:
             await server.stop(0.0)
 
-    async def _watched(self, run: Run, experiment: Experiment) -> None:
+    async def _watched(self, run: ClosedLoop, experiment: Experiment) -> None:
         loop = asyncio.get_running_loop()
         going = loop.create_task(run.go())
 
@@ -257,7 +268,7 @@ class _Closed:
             if self._asked_to_stop == 1:
                 flying = run.now().in_flight
                 waited = f"{flying} points in flight" if flying else "the choice of a point"
-                self._say(f"waits for {waited}; once more to leave at once")
+                self._say(f"waiting for {waited}; Ctrl-C again to exit at once")
                 run.pause("interrupted")
             else:
                 going.cancel()
@@ -266,7 +277,7 @@ class _Closed:
             loop.add_signal_handler(number, stop)
         for warning in experiment.warnings:
             self._say(warning)
-        with Display(self._console) as display:
+        with LoopDisplay(self._console) as display:
             while not going.done():
                 display.show(run.now(), best_text(experiment))
                 await asyncio.wait([going], timeout=SHOW_EVERY_S)
@@ -275,8 +286,11 @@ class _Closed:
             await going
 
 
-def _commands(run: Run, number: int) -> OnRun:
-    """What is answered to clients who command the loop: how it is; the terminal has the rest."""
+def _commands(run: ClosedLoop, number: int) -> OnRun:
+    """Return a handler for clients' loop commands: it reports the status and refuses the others.
+
+    The terminal controls the loop.
+    """
 
     async def command(command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
         if command.action is not RunAction.STATUS:
@@ -290,14 +304,14 @@ def _commands(run: Run, number: int) -> OnRun:
     return command
 
 
-class Display(LiveBar):
-    """Shows how far a run is on a console, as often as it is told."""
+class LoopDisplay(LiveBar):
+    """Shows the progress of a run on a console; call `show` with each update."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, over="goes on", clock=clock)
 
-    def show(self, progress: Progress, best: str) -> None:
-        """Bring it up to date."""
+    def show(self, progress: LoopProgress, best: str) -> None:
+        """Update the display."""
         done = progress.evaluations - progress.in_flight - progress.ready
         facts = ", ".join(filter(None, [*_facts(progress), best]))
         self.bring_up_to_date(progress.strategy, done, progress.budget, facts, progress.message)
@@ -305,7 +319,7 @@ class Display(LiveBar):
 
 
 def best_text(experiment: Experiment) -> str:
-    """The best outcome so far, where there is one number to tell."""
+    """Return the best outcome so far as text, or "" if the experiment has no best point."""
     try:
         outcomes = best_told(experiment).outcomes
     except InvalidInput:
@@ -313,15 +327,15 @@ def best_text(experiment: Experiment) -> str:
     return f"best {next(iter(outcomes.values())):.6g}"
 
 
-def _facts(progress: Progress) -> list[str]:
+def _facts(progress: LoopProgress) -> list[str]:
     facts = [f"{progress.in_flight} in flight"]
     if progress.failed:
         facts.append(f"{progress.failed} failed")
     return facts
 
 
-def _summary(progress: Progress, experiment: Experiment, journal: str) -> list[str]:
-    """What is said at the end."""
+def _summary(progress: LoopProgress, experiment: Experiment, journal: str) -> list[str]:
+    """Return the lines to print at the end of a run."""
     how = {RunPhase.ENDED: "ended", RunPhase.PAUSED: "paused"}.get(progress.phase, "left")
     lines = [
         f"experiment {experiment.number} {how}{f': {progress.why}' if progress.why else ''}",

@@ -1,4 +1,4 @@
-"""`farm serve`: a model on this machine behind one address."""
+"""`farm serve`: serve models from this machine at one address."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any, get_args
 import click
 import uvloop
 
-from farm.cli.mpi_options import mpi_options
+from farm.cli.options import mpi_options
 from farm.cli.url import with_token
+from farm.descriptors import Option, every
 from farm.errors import FarmError
-from farm.provision.kinds import Plan, read_plan
-from farm.provision.local import WorkersFailed
-from farm.provision.script import job_script
+from farm.machine.addresses import is_loopback
+from farm.machine.freed_memory import keep_freed_memory
+from farm.provision.batch.kinds import ClusterPlan, read_plan
+from farm.provision.batch.script import job_script
+from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm
 from farm.server.garbage import (
     search_no_more,
@@ -24,26 +27,27 @@ from farm.server.garbage import (
     search_young_in_time,
     search_young_only,
 )
-from farm.settings import Auth, Settings, Transport, read_settings
-from farm.transports.connection import is_loopback
-from farm.worker.freed_memory import keep_freed_memory
+from farm.settings import Auth, Settings, Transport, read_settings, settings_of
+
+BEFORE_PROTOCOLS = "grpc_tls_key"
+"""`--help` lists the protocols' options after this one."""
 
 EXAMPLES = """\b
 Examples:
-  farm serve model.py --workers 4             the one model in a file
-  farm serve model.py:Beam plate.py:Plate     several models, each worker has all
-  farm serve mypackage.models:forward         anything that can be imported
-  farm serve net.onnx                         a network in a file, also net.pt2
+  farm serve model.py --workers 4             the only model in a file, in 4 processes
+  farm serve model.py:Beam plate.py:Plate     several models; each worker loads all of them
+  farm serve mypackage.models:forward         a model in an importable module
+  farm serve net.onnx                         a network in an ONNX file; net.pt2 works too
   farm serve solver.py --mpi 4 -n 2           two groups of four MPI ranks
-  farm serve http://127.0.0.1:4243            a running UM-Bridge server's models
-  farm serve m@http://a:4243,http://b:4243    two servers of one model share its calls
-  farm serve --workers 0                      workers come from elsewhere: farm worker
-  farm serve model.py --slurm cluster.toml    SLURM jobs of workers, as many as calls need
-  farm serve model.py --dask tcp://node1:8786 a Dask cluster runs the model
-  farm serve model.py --host 0.0.0.0          other machines too; needs the token: farm url
-  farm serve model.py --grpc-port 8001        KServe v2 clients over gRPC, beside HTTP
-  farm serve model.py --mip 127.0.0.1:9000    KubeMo's clients over MIP, beside HTTP
-  farm serve model.py --aepsych 127.0.0.1:5555  AEPsych's clients, beside HTTP
+  farm serve http://127.0.0.1:4243            the models of a running UM-Bridge server
+  farm serve m@http://a:4243,http://b:4243    one model on two servers that share its calls
+  farm serve --workers 0                      no workers here; start them with farm worker
+  farm serve model.py --slurm cluster.toml    workers in SLURM jobs, scaled with demand
+  farm serve model.py --dask tcp://node1:8786 run the model on a Dask cluster
+  farm serve model.py --host 0.0.0.0          serve other machines too, with the token of farm url
+  farm serve model.py --grpc-port 8001        serve KServe v2 over gRPC in addition to HTTP
+  farm serve model.py --mip 127.0.0.1:9000    serve KubeMo clients over MIP in addition to HTTP
+  farm serve model.py --aepsych 127.0.0.1:5555  serve AEPsych clients in addition to HTTP
 
 \b
 Then, in another terminal:
@@ -54,16 +58,42 @@ Then, in another terminal:
 
 def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     if path is not None:
-        ctx.default_map = {**(ctx.default_map or {}), **read_settings(path)}
+        ctx.default_map = {**(ctx.default_map or {}), **read_settings(path, _options())}
 
 
-@click.command(epilog=EXAMPLES, context_settings={"auto_envvar_prefix": "FARM"})
+def _options() -> list[Option]:
+    return [option for protocol in every() for option in protocol.options]
+
+
+class _Serve(click.Command):
+    """A command that adds the options of all installed protocols, looked up on first use."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        given = super().get_params(ctx)
+        theirs = [_click_option(option) for option in _options() if option.help]
+        place = next(i for i, each in enumerate(given) if each.name == BEFORE_PROTOCOLS) + 1
+        return [*given[:place], *theirs, *given[place:]]
+
+
+def _click_option(option: Option) -> click.Option:
+    return click.Option(
+        ["--" + option.name.replace("_", "-")],
+        type=click.Path(dir_okay=False, path_type=Path) if option.kind is Path else option.kind,
+        default=option.default,
+        multiple=option.repeatable,
+        metavar=option.metavar or None,
+        help=option.help,
+    )
+
+
+@click.command(cls=_Serve, epilog=EXAMPLES, context_settings={"auto_envvar_prefix": "FARM"})
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option(
     "-n",
     "--workers",
     type=int,
-    help="Model processes here.  [default: 1; 0 with --slurm or --dask]",
+    metavar="COUNT",
+    help="Model processes on this machine.  [default: 1; 0 with --slurm or --dask]",
 )
 @mpi_options
 @click.option(
@@ -71,112 +101,96 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     "plan_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.TOML",
-    help="Submit SLURM jobs of workers as demand grows; the file says of what kinds.",
+    help="Submit SLURM jobs of workers as demand grows; the file describes the kinds of jobs.",
 )
-@click.option("--dry-run", is_flag=True, help="With --slurm: print the job scripts and end.")
+@click.option("--dry-run", is_flag=True, help="With --slurm: print the job scripts and exit.")
 @click.option(
     "--dask",
     metavar="ADDRESS|FILE",
-    help="Have a Dask cluster run the models: its scheduler's address or scheduler file.",
+    help="Run the models on a Dask cluster: its scheduler's address or scheduler file.",
 )
 @click.option(
     "--dask-slots",
     default=0,
     metavar="COUNT",
-    help="Calls the Dask cluster gets at once even if it has fewer threads: for an adaptive one.",
+    help="Minimum number of calls to keep at the Dask cluster; lets an adaptive cluster scale up.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", default=4242, show_default=True, help="Port; 0 picks a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", default=4242, show_default=True, help="Port to listen on; 0 picks a free port."
+)
 @click.option(
     "--unix",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Serve HTTP at this Unix socket too, for nobody but you.",
+    help="Also serve HTTP at this Unix socket, which only your user can open.",
 )
 @click.option(
-    "--grpc-port", type=int, help="Serve KServe v2 over gRPC at this port too; 0 picks a free one."
+    "--grpc-port",
+    type=int,
+    metavar="PORT",
+    help="Also serve KServe v2 over gRPC at this port; 0 picks a free port.",
 )
 @click.option(
     "--grpc-tls-cert",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.PEM",
-    help="Encrypt gRPC: the server's certificate, and those that vouch for it.",
+    help="Encrypt gRPC with this server certificate, followed by its certificate chain.",
 )
 @click.option(
     "--grpc-tls-key",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.PEM",
-    help="The certificate's key.",
-)
-@click.option(
-    "--graphpipe-default",
-    metavar="NAME",
-    help="The model that GraphPipe's clients find at /.  [default: the only one]",
-)
-@click.option(
-    "--mip",
-    multiple=True,
-    metavar="NAME=ADDRESS",
-    help="Serve a model over MIP, for KubeMo's clients, at HOST:PORT or unix:/path; repeatable.",
-)
-@click.option(
-    "--aepsych",
-    metavar="HOST:PORT",
-    help="Serve experiments to AEPsych's clients; port 0 picks a free one.",
-)
-@click.option(
-    "--journal",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="What keeps these experiments.  [default: experiments.db in the run folder]",
+    help="Private key of --grpc-tls-cert.",
 )
 @click.option(
     "--auth",
     type=click.Choice(get_args(Auth)),
     default="other-users",
     show_default=True,
-    help="Who shows the token: everybody, whoever is another user than you, or whoever is not on "
-    "this machine.",
+    help="Clients that must send the token: all clients, clients of other users than you, or "
+    "clients on other machines.",
 )
 @click.option(
     "--allow-origin",
     multiple=True,
     metavar="ORIGIN",
-    help="Serve web pages of this origin, such as https://hub.example; repeatable. "
-    "[default: farm's own only]",
+    help="Allow requests from web pages of this origin, such as https://hub.example; repeatable. "
+    "[default: only farm's own pages]",
 )
 @click.option(
     "--transport",
     type=click.Choice(get_args(Transport)),
     default="auto",
     show_default=True,
-    help="Workers and native clients of this machine talk over a socket in the run folder and "
-    "those of others over ZeroMQ (auto), or all over ZeroMQ.",
+    help="Transport to workers and native clients. auto: a socket in the run folder on this "
+    "machine, ZeroMQ to other machines. zmq: ZeroMQ to all.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Let --mip and --aepsych listen beyond this machine, for everybody there.",
+    help="Allow --mip and --aepsych addresses that other machines can reach; anyone there can "
+    "connect.",
 )
 @click.option(
     "--dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("farm-run"),
     show_default=True,
-    help="Run folder: farm.json (how to connect) and the models' logs.",
+    help="Run folder, which holds the connection file farm.json and the models' logs.",
 )
 @click.option(
     "--time-limit",
     "time_limit_s",
     type=float,
     metavar="SECONDS",
-    help="Kill a model call that runs longer.",
+    help="Kill a model process when one of its calls runs longer.",
 )
 @click.option(
     "--retries",
     default=3,
     show_default=True,
-    help="How often a call runs again after its worker died.",
+    help="Times that a call is retried after its worker died.",
 )
 @click.option(
     "--grace",
@@ -184,14 +198,14 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long running calls may finish at the end.",
+    help="Time that running calls get to finish at shutdown.",
 )
 @click.option(
     "--non-finite",
     type=click.Choice(["literal", "null", "error"]),
     default="literal",
     show_default=True,
-    help="NaN and infinities in JSON answers.",
+    help="NaN and infinity in JSON answers: write NaN and Infinity, write null, or send an error.",
 )
 @click.option(
     "--config",
@@ -200,28 +214,32 @@ def _settings_file(ctx: click.Context, _: click.Parameter, path: Path | None) ->
     is_eager=True,
     callback=_settings_file,
     metavar="FARM.TOML",
-    help="A file with settings; options given here win.",
+    help="Read settings from this file; options on the command line override it.",
 )
 def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **values: Any) -> int:
-    """Serve one or more MODELs to every client, until Ctrl-C or SIGTERM.
+    """Serve one or more MODELs to every client until Ctrl-C or SIGTERM.
 
     MODEL is FILE.py, FILE.py:NAME, package.module:NAME, FILE.onnx, FILE.pt2, or the URL of a
-    running server, http://... for UM-Bridge, kserve+http://... for KServe, graphpipe+http://...
-    for GraphPipe and mip://... for MIP; MODEL@URL,URL is several servers of one model. NAME=MODEL
-    gives it another name.
+    running server: http://... for UM-Bridge, kserve+http://... for KServe, graphpipe+http://...
+    for GraphPipe, mip://... for MIP. MODEL@URL,URL spreads the calls of one model over several
+    servers. NAME=MODEL serves the model under another name.
     """
     if values["workers"] is None:
         values["workers"] = 0 if plan_file or values["dask"] else 1
     if not models and (values["workers"] or values["dask"]):
-        raise click.UsageError("which MODEL? Or --workers 0 if all workers come from elsewhere")
+        raise click.UsageError(
+            "missing MODEL; use --workers 0 if all workers are started elsewhere"
+        )
     if values["dask"] and values["time_limit_s"] is not None:
-        raise click.UsageError("--time-limit kills model processes; those of Dask are not farm's")
+        raise click.UsageError(
+            "--time-limit kills model processes, but --dask runs models in Dask's own processes"
+        )
     if values["mpi"] is not None and not values["workers"]:
         raise click.UsageError(
-            "--mpi is for workers here: say how many by --workers; for SLURM jobs ranks are set in "
-            "their FILE.TOML, and Dask has none"
+            "--mpi applies to workers on this machine: set their number with --workers. Set the "
+            "ranks of SLURM jobs in FILE.TOML; Dask does not support MPI groups"
         )
-    settings = Settings(**values)
+    settings = settings_of(values, _options())
     plan = read_plan(plan_file, models) if plan_file else None
     if dry_run:
         if plan is None:
@@ -240,7 +258,7 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
         search_no_more()
 
 
-def _print_scripts(plan: Plan, settings: Settings) -> None:
+def _print_scripts(plan: ClusterPlan, settings: Settings) -> None:
     for kind in plan.kinds:
         script = job_script(
             kind,
@@ -273,15 +291,13 @@ async def _serve(farm: Farm) -> int:
     if connection.grpc:
         tls = " with TLS" if farm.settings.grpc_tls_cert else ""
         click.echo(f"gRPC for KServe v2 clients{tls} at {connection.grpc}")
-    for address, name in connection.mip.items():
-        click.echo(f"MIP for {name} at {address}")
-    if connection.aepsych:
-        click.echo(f"experiments for AEPsych's clients at {connection.aepsych}")
+    for line in farm.announced:
+        click.echo(line)
     click.echo(f"connection file {farm.connection_file.absolute()}")
     if farm.has_plan:
         click.echo(f"SLURM jobs come with demand: farm status --to {farm.settings.dir}")
     if not is_loopback(farm.settings.host):
-        # A token in a file that others may read, such as a job's output, is no secret.
+        # Others may read a file that holds our output, such as that of a job: show no token there.
         how = with_token(connection) if sys.stdout.isatty() else f"farm url {farm.settings.dir}"
         click.echo(f"clients elsewhere: {how}")
     searches = search_now_and_then(farm.dispatcher.calls_open), search_young_in_time()
@@ -292,7 +308,7 @@ async def _serve(farm: Farm) -> int:
         task.cancel()
     stop.clear()
     hurry = loop.create_task(stop.wait())
-    click.echo("farm stops; once more to hurry", err=True)
+    click.echo("farm stops; Ctrl-C again to hurry", err=True)
     ending = loop.create_task(farm.stop())
     await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
     if not ending.done():

@@ -1,4 +1,4 @@
-"""`farm status`: what a farm is doing, as tables or JSON."""
+"""`farm status`: print the state of a farm as tables or JSON."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from farm.cli.target import target_option
+from farm.cli.options import target_option
+from farm.cli.tables import text_table
 from farm.client import connect
 
 EXAMPLES = """\b
 Examples:
   farm status                  the farm of ./farm-run
-  farm status --watch          anew each second
+  farm status --watch          refresh each second
   farm status --to http://node3:4242 --json | jq .queues
 """
 
@@ -28,8 +29,8 @@ JOBS_SHOWN = 4
 
 @click.command(epilog=EXAMPLES)
 @target_option
-@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-@click.option("--watch", is_flag=True, help="Show it anew each second, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print all details as one JSON object.")
+@click.option("--watch", is_flag=True, help="Refresh each second until Ctrl-C.")
 def status(target: str | None, as_json: bool, watch: bool) -> None:
     """Show workers, calls in flight, queues, rates, overhead and idle gaps of a farm."""
     with connect(target) as client:
@@ -47,12 +48,14 @@ def status(target: str | None, as_json: bool, watch: bool) -> None:
 
 
 def tables(state: dict[str, Any]) -> RenderableType:
-    """A snapshot of the dispatcher, for people."""
+    """Return a snapshot of the dispatcher as tables for a console."""
     head = (
         f"[b]{len(state['workers'])}[/b] workers, [b]{state['calls_per_s']:.4g}[/b] calls/s, "
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    if state.get("calls"):
+        parts.append(_calls(state["calls"]))
     if "slurm" in state:
         parts += _slurm(state["slurm"])
     if state.get("experiments"):
@@ -74,62 +77,80 @@ def tables(state: dict[str, Any]) -> RenderableType:
 
 
 def _queues(rows: list[dict[str, Any]]) -> Table:
-    table = Table("model", "operation", box=None, header_style="dim")
-    for column in ("queued", "in flight", "done", "failed", "p50", "p95"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(
-            row["model"],
-            row["operation"],
-            *(str(row[key]) for key in ("queued", "in_flight", "done", "failed")),
-            duration(row["run_time_p50_s"]),
-            duration(row["run_time_p95_s"]),
-        )
-    return table
+    columns = ("model", "operation", ">queued", ">in flight", ">done", ">failed", ">p50", ">p95")
+    return text_table(
+        columns,
+        [
+            [
+                *(row[key] for key in ("model", "operation", "queued", "in_flight", "done")),
+                row["failed"],
+                duration(row["run_time_p50_s"]),
+                duration(row["run_time_p95_s"]),
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _workers(rows: list[dict[str, Any]]) -> Table:
-    table = Table("worker", "models", "device", box=None, header_style="dim")
-    for column in ("in flight", "busy for", "done"):
-        table.add_column(column, justify="right")
+    return text_table(
+        ("worker", "models", "device", ">in flight", ">busy for", ">done"),
+        [
+            [
+                row["name"],
+                ", ".join(row["models"]),
+                row.get("device") or "cpu",
+                row["in_flight"],
+                "idle" if row["busy_s"] is None else duration(row["busy_s"]),
+                row["done"],
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _calls(rows: list[dict[str, Any]]) -> Table:
+    """A table of the calls that lost a worker and the oldest calls, with their history."""
+    table = Table("oldest calls", "operation", "age", "what happened", box=None)
+    table.header_style = "dim"
     for row in rows:
-        busy_s = row["busy_s"]
-        table.add_row(
-            row["name"],
-            ", ".join(row["models"]),
-            row.get("device") or "cpu",
-            str(row["in_flight"]),
-            "idle" if busy_s is None else duration(busy_s),
-            str(row["done"]),
-        )
+        story = escape(", ".join(row["story"]))
+        table.add_row(escape(row["model"]), row["operation"], duration(row["age_s"]), story)
     return table
 
 
 def _experiments(rows: list[dict[str, Any]]) -> Table:
-    table = Table("experiment", "strategy", box=None, header_style="dim")
-    for column in ("asked", "told", "failed", "pending"):
-        table.add_column(column, justify="right")
-    table.add_column("state")
-    for row in rows:
-        name = f"{row['number']} {row['name']}".rstrip()
-        numbers = (str(row[key]) for key in ("asked", "told", "failed", "pending"))
-        state = row["run"] or ("finished" if row["finished"] else "open")
-        table.add_row(escape(name), escape(row["strategy_name"]), *numbers, state)
-    return table
+    return text_table(
+        ("experiment", "strategy", ">asked", ">told", ">failed", ">pending", "state"),
+        [
+            [
+                f"{row['number']} {row['name']}".rstrip(),
+                row["strategy_name"],
+                *(row[key] for key in ("asked", "told", "failed", "pending")),
+                row["run"] or ("finished" if row["finished"] else "open"),
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _slurm(state: dict[str, Any]) -> list[RenderableType]:
-    """How many jobs of each kind there are and should be, where they stand, what is in the way."""
-    kinds = Table("SLURM jobs of", "models", box=None, header_style="dim")
-    for column in ("wanted", "pending", "running", "most", "workers"):
-        kinds.add_column(column, justify="right")
+    """Tables of the SLURM jobs: wanted and existing ones of each kind, their states, problems."""
+    kinds = text_table(
+        ("SLURM jobs of", "models", ">wanted", ">pending", ">running", ">most", ">workers"),
+        [
+            [
+                row["name"],
+                ", ".join(row["models"]),
+                *(row[key] for key in ("wanted", "pending", "running", "max_jobs", "workers")),
+            ]
+            for row in state["kinds"]
+        ],
+    )
     problems: list[RenderableType] = []
     if state["problem"]:
         problems.append(f"[red]SLURM does not answer: {escape(state['problem'])}[/]")
     for row in state["kinds"]:
-        columns = ("wanted", "pending", "running", "max_jobs", "workers")
-        models = ", ".join(row["models"])
-        kinds.add_row(row["name"], models, *(str(row[key]) for key in columns))
         if row["problem"]:
             text = f"{row['name']}: {row['problem']}"
             if row["next_try_in_s"] is not None:
@@ -140,16 +161,16 @@ def _slurm(state: dict[str, Any]) -> list[RenderableType]:
         reason = job["reason"] if job["phase"] == "pending" else job["nodes"]
         key: tuple[str, ...] = (job["kind"], job["phase"], job["state"] or "submitted", reason)
         alike.setdefault(key, []).append(job["id"])
-    jobs = Table("kind", "phase", "SLURM says", "reason or nodes", "jobs", box=None)
-    jobs.header_style = "dim"
+    rows = []
     for words, ids in alike.items():
         more = f" and {len(ids) - JOBS_SHOWN} more" if len(ids) > JOBS_SHOWN else ""
-        jobs.add_row(*map(escape, words), ", ".join(ids[:JOBS_SHOWN]) + more)
+        rows.append([*words, ", ".join(ids[:JOBS_SHOWN]) + more])
+    jobs = text_table(("kind", "phase", "SLURM says", "reason or nodes", "jobs"), rows)
     return [kinds, *([jobs] if alike else []), *problems]
 
 
 def duration(seconds: float) -> str:
-    """A time span with three digits and a unit that suits it."""
+    """Format a time span with three digits and a suitable unit."""
     for limit, unit, scale in ((1e-3, "us", 1e6), (1.0, "ms", 1e3), (120.0, "s", 1.0)):
         if seconds < limit:
             return f"{seconds * scale:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""The farm behind a sweep: a running one, or one that lives as long as the sweep."""
+"""The farm that evaluates a sweep: a running farm, or one that is started for the sweep."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from typing import Any
 
 import click
 
-from farm.cli.mpi_options import mpi_options
+from farm.cli.options import mpi_options
 from farm.client import Client, connect
 from farm.errors import FarmError
-from farm.provision.local import WorkersFailed
+from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
-from farm.sweep.errors import SweepError
-from farm.sweep.signature import is_ours
-from farm.sweep.window import PER_WORKER, START
-from farm.worker.load import is_package, located
+from farm.sweep.design.errors import SweepError
+from farm.sweep.file.signature import is_ours
+from farm.sweep.run.concurrency_limit import PER_WORKER, START
+from farm.worker.loader import is_package, located
 
 Command = Callable[..., Any]
-
-STATUS_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which farm: models to serve here, or else where one runs; kept with the sweep as JSON."""
+    """Models to serve here, or the address of a running farm; stored with the sweep as JSON."""
 
     models: tuple[str, ...] = ()
     to: str | None = None
@@ -44,9 +42,9 @@ class Target:
     mpi_launch: str | None = None
 
     def to_json(self) -> str:
-        """As text that means the same in every folder; `from_json` reads it back.
+        """Return JSON text that is valid in every folder; `from_json` reads it back.
 
-        Paths are absolute. `folder` is where packages are looked up first.
+        Paths are absolute. `folder` is the folder in which packages are looked up first.
         """
         data = asdict(self) | {"models": [located(spec) for spec in self.models]}
         if self.to is not None and Path(self.to).exists():
@@ -55,7 +53,7 @@ class Target:
 
     @staticmethod
     def from_json(text: str) -> Target:
-        """Read what `to_json` wrote; no farm in particular from anything else."""
+        """Parse the text that `to_json` wrote; any other text gives the default Target."""
         try:
             data = json.loads(text)
             known = {f.name: data[f.name] for f in fields(Target) if f.name in data}
@@ -64,7 +62,7 @@ class Target:
             return Target()
 
     def __str__(self) -> str:
-        """What it runs, in words."""
+        """Describe the models and the farm in words."""
         parts = [*self.models]
         parts += [f"the farm at {self.to}"] if self.to else []
         parts += [f"on the Dask cluster at {self.dask}"] if self.dask else []
@@ -74,10 +72,10 @@ class Target:
 
 
 def kept_target(facts: Mapping[str, str], path: Path, *, trust: bool) -> Target:
-    """The farm that the sweep file at `path` names in its provenance.
+    """Return the farm that the sweep file at `path` names in its provenance.
 
-    Raises click.ClickException unless the user who runs this has signed that part of the file, or
-    says `--trust`: a file that somebody else made would choose which program runs here.
+    Raises click.ClickException unless the current user signed that part of the file or passes
+    `--trust`: otherwise a file from another user could choose the program that runs here.
     """
     text = facts.get("target", "")
     target = Target.from_json(text)
@@ -86,23 +84,24 @@ def kept_target(facts: Mapping[str, str], path: Path, *, trust: bool) -> Target:
     if not is_ours(facts):
         raise click.ClickException(
             f"{path} was not written by you, or was changed since. It would run: "
-            f"{target}. If you trust that, add --trust; or name the model yourself"
+            f"{target}. If you trust it, add --trust; or name the model yourself"
         )
     folder = Path(json.loads(text).get("folder", ""))
     packages = [m for m in target.models if located(m) == m and is_package(m)]
     if packages and folder != Path.cwd():
         raise click.ClickException(
             f"{', '.join(packages)} is looked up in the current folder first, and {path} was "
-            f"begun in {folder}: run this command there, add --trust, or name the model yourself"
+            f"started in {folder}: run this command there, add --trust, or name the model yourself"
         )
     return target
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFarm:
-    """A farm to give points to. start: points in flight at first, enough for its workers.
+    """A connection to the farm that evaluates a sweep's points.
 
-    hurry: kills what it runs, if it ends with the sweep.
+    start: number of points in flight at first, enough for the farm's workers.
+    hurry: kills the running model processes of a farm that was started for the sweep.
     """
 
     client: Client
@@ -112,7 +111,7 @@ class OpenFarm:
 
 
 def farm_options(command: Command) -> Command:
-    """The options that say which farm runs a sweep; the command gets them as its `target`."""
+    """Add the options that select a sweep's farm; the command receives them as `target`."""
 
     @functools.wraps(command)
     def with_target(**values: Any) -> Any:
@@ -125,27 +124,28 @@ def farm_options(command: Command) -> Command:
             "--dask-slots",
             default=0,
             metavar="COUNT",
-            help="Points the Dask cluster gets at once even if it has fewer threads: for an "
-            "adaptive one.",
+            help="Minimum number of points to keep at the Dask cluster; lets an adaptive cluster "
+            "scale up.",
         ),
         click.option(
             "--dask",
             metavar="ADDRESS|FILE",
-            help="Have a Dask cluster run MODEL: its scheduler's address or scheduler file.",
+            help="Run MODEL on a Dask cluster: its scheduler's address or scheduler file.",
         ),
         click.option(
             "--time-limit",
             "time_limit_s",
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
-            help="Kill a model call that runs longer (when MODEL is served here).",
+            help="With MODEL: kill a model process when one of its calls runs longer.",
         ),
         click.option(
             "-n",
             "--workers",
             type=click.IntRange(min=1),
-            help="Model processes when MODEL is served here. Default: as many as keep all cores "
-            "busy, or none with --dask.",
+            metavar="COUNT",
+            help="With MODEL: model processes on this machine. Default: one per core, or one "
+            "per --mpi RANKS cores; none with --dask.",
         ),
         click.option(
             "--to",
@@ -164,18 +164,20 @@ def farm_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
-    """A client of the farm that runs the sweep `out`; models are served until the block ends.
+    """Connect to the farm that runs the sweep `out`; the target's models are served for the block.
 
     Raises click.UsageError, FarmError.
     """
     if target.models and target.to:
         raise click.UsageError("give MODEL to serve it here, or --to for a running farm, not both")
     if target.dask and not target.models:
-        raise click.UsageError("--dask needs the MODEL that the Dask cluster is to run")
+        raise click.UsageError("--dask needs MODEL, which the Dask cluster runs")
     if target.mpi is not None and (target.dask or not target.models):
-        raise click.UsageError("--mpi needs the MODEL, which is then served here and not by Dask")
+        raise click.UsageError("--mpi needs MODEL and cannot be combined with --dask")
     if target.dask and target.time_limit_s is not None:
-        raise click.UsageError("--time-limit kills model processes; those of Dask are not farm's")
+        raise click.UsageError(
+            "--time-limit kills model processes, but --dask runs models in Dask's own processes"
+        )
     if target.models:
         with _served(target, out) as own, connect(str(own.connection_file)) as client:
             start = max(_start(client), PER_WORKER * _workers(target))
@@ -184,7 +186,7 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
     current = connect(target.to)
 
     def reconnect() -> Client:
-        # A farm that was started anew has another address and other keys.
+        # A restarted farm has a new address and new keys.
         nonlocal current
         new = connect(target.to)
         current.close()
@@ -199,9 +201,9 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
 
 @contextlib.contextmanager
 def _served(target: Target, out: Path) -> Iterator[Farm]:
-    """A farm in this process for the block.
+    """Run a farm in this process for the block.
 
-    Its run folder, with what the models print, stays when the farm fails, or a call's answer.
+    The run folder with the models' logs is kept if the farm or a call fails.
     """
     folder = out.with_name(out.name + ".run")
     settings = Settings(
@@ -219,10 +221,10 @@ def _served(target: Target, out: Path) -> Iterator[Farm]:
         with running(farm):
             yield farm
     except WorkersFailed as error:
-        said = f" (what the models said is in {folder}/logs)" * _is_of_worth(folder)
+        said = f" (the models' logs are in {folder}/logs)" * _is_of_worth(folder)
         raise click.ClickException(f"{error}{said}") from None
     except (SweepError, click.ClickException, KeyboardInterrupt):
-        shutil.rmtree(folder, ignore_errors=True)  # the sweep is refused: no fault of the models
+        shutil.rmtree(folder, ignore_errors=True)  # the request is wrong, not the models
         raise
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -232,7 +234,7 @@ def _served(target: Target, out: Path) -> Iterator[Farm]:
 
 
 def _is_of_worth(folder: Path) -> bool:
-    """Whether models have said something there, or another farm lives in it."""
+    """Whether the run folder has logs of models or belongs to another farm."""
     return any(folder.glob("logs/*.log")) or (folder / "farm.json").exists()
 
 
@@ -243,7 +245,10 @@ def _workers(target: Target) -> int:
 
 
 def _start(client: Client) -> int:
-    """Points to give at first: a farm tells how many calls it runs at once, other servers few."""
+    """Return the number of points to submit at first.
+
+    A farm reports how many calls it runs at once; for other servers it is START.
+    """
     try:
         slots: int = sum(worker["slots"] for worker in client.status()["workers"])
     except (FarmError, KeyError):

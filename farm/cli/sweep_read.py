@@ -1,4 +1,4 @@
-"""The verbs of `farm sweep` that look at a sweep, also while it runs elsewhere."""
+"""The subcommands of `farm sweep` that read a sweep file, even while the sweep is running."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
+from farm.cli.options import new_file, report_option
+from farm.cli.tables import text_table
 from farm.errors import printable
-from farm.sweep.display import Display, facts
-from farm.sweep.errors import SweepError
-from farm.sweep.progress import Progress, duration
-from farm.sweep.read import (
+from farm.sweep.file.progress import Progress, duration
+from farm.sweep.file.reading import (
     SILENT,
     failures_of,
     known_of,
@@ -26,9 +25,10 @@ from farm.sweep.read import (
     write_csv,
     write_netcdf,
 )
-from farm.sweep.recover import RUNNING
-from farm.sweep.report import write_report
-from farm.sweep.store import COMPLETE
+from farm.sweep.file.recovery import RUNNING
+from farm.sweep.file.store import COMPLETE
+from farm.sweep.report.report import write_report
+from farm.sweep.run.display import Display, facts
 
 DONE, FAILURES, TIME_OUT, INCOMPLETE = 0, 1, 2, 3
 NODES_SHOWN = 5
@@ -39,11 +39,11 @@ file_argument = click.argument("file", type=click.Path(dir_okay=False, path_type
 
 @click.command()
 @file_argument
-@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print all details as one JSON object.")
 def status(file: Path, as_json: bool) -> None:
-    """Show how far a sweep is: counts, rate, expected end, run times, nodes.
+    """Show the progress of a sweep: counts, rate, expected end, run times, nodes.
 
-    It works from any machine that sees FILE, while the sweep runs and after.
+    The command works on any machine that can read FILE, during the sweep and afterwards.
     """
     progress = progress_of(file)
     if as_json:
@@ -51,26 +51,20 @@ def status(file: Path, as_json: bool) -> None:
         return
     click.echo(describe(progress))
     if progress.nodes:
-        table = Table("node", box=None, header_style="dim")
-        for column in ("done", "failed", "mean run time"):
-            table.add_column(column, justify="right")
-        for node in progress.nodes[:NODES_SHOWN]:
-            table.add_row(
-                node["host"] or "?",
-                str(node["done"]),
-                str(node["failed"]),
-                duration(node["mean_run_s"]),
-            )
-        Console().print(table)
+        rows = [
+            [node["host"] or "?", node["done"], node["failed"], duration(node["mean_run_s"])]
+            for node in progress.nodes[:NODES_SHOWN]
+        ]
+        Console().print(text_table(("node", ">done", ">failed", ">mean run time"), rows))
 
 
 @click.command()
 @file_argument
-@click.option("--timeout", type=float, metavar="SECONDS", help="Give up after so long.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop watching after this time.")
 def watch(file: Path, timeout: float | None) -> int:
-    """Watch a sweep until it ends.
+    """Show the progress of a sweep until it ends.
 
-    Exit status: 0 all points done, 1 some failed, 2 time-out, 3 it ended before it was complete.
+    Exit status: 0 all points done, 1 some points failed, 2 timeout, 3 the sweep ended incomplete.
     """
     until = None if timeout is None else time.monotonic() + timeout
     with Display() as display:
@@ -91,8 +85,10 @@ def watch(file: Path, timeout: float | None) -> int:
 
 @click.command()
 @file_argument
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with tracebacks.")
-@click.option("--all", "all_attempts", is_flag=True, help="Also of points that were retried since.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, which includes tracebacks.")
+@click.option(
+    "--all", "all_attempts", is_flag=True, help="Include failed attempts of retried points."
+)
 def failures(file: Path, as_csv: bool, all_attempts: bool) -> None:
     """List the points that failed: attempt, error, worker, parameters."""
     rows = failures_of(file, all_attempts=all_attempts)
@@ -116,32 +112,27 @@ def failures(file: Path, as_csv: bool, all_attempts: bool) -> None:
 
 @click.command()
 @file_argument
-@click.option("--csv", "as_csv", metavar="OUT", help="Write CSV; - for the standard output.")
-@click.option("--netcdf", metavar="OUT", type=click.Path(path_type=Path), help="Write netCDF.")
+@click.option("--csv", "as_csv", metavar="OUT", help="File for CSV; - is standard output.")
+@click.option("--netcdf", metavar="OUT", type=click.Path(path_type=Path), help="File for netCDF.")
 def export(file: Path, as_csv: str | None, netcdf: Path | None) -> None:
-    """Write a sweep as CSV or netCDF."""
+    """Export the points of a sweep as CSV or netCDF."""
     if as_csv is None and netcdf is None:
-        raise click.UsageError("say what to write: --csv out.csv or --netcdf out.nc")
+        raise click.UsageError("missing the format: --csv out.csv or --netcdf out.nc")
     if as_csv == "-":
         write_csv(file, sys.stdout)
     elif as_csv is not None:
-        with _new(Path(as_csv)).open("w", newline="", encoding="utf-8") as out:
+        with new_file(Path(as_csv)).open("w", newline="", encoding="utf-8") as out:
             write_csv(file, out)
     if netcdf is not None:
-        write_netcdf(file, _new(netcdf))
+        write_netcdf(file, new_file(netcdf))
 
 
 @click.command()
 @file_argument
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The report. Default: FILE with .html for its ending.",
-)
-@click.option("--output", help="The output that colours points. Default: the first one.")
+@report_option("FILE")
+@click.option("--output", help="Output that colours the points. Default: the first.")
 def plot(file: Path, out: Path | None, output: str | None) -> None:
-    """Write a report with figures as one HTML file that needs nothing else."""
+    """Write a report with figures to one self-contained HTML file."""
     out = out or file.with_suffix(".html")
     write_report(file, out, colour_by=output)
     click.echo(out)
@@ -150,10 +141,14 @@ def plot(file: Path, out: Path | None, output: str | None) -> None:
 @click.command(name="snapshot")
 @file_argument
 @click.option(
-    "-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The copy."
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for the copy.",
 )
 def copy(file: Path, out: Path) -> None:
-    """Write a closed copy of a sweep, to read while it runs on."""
+    """Write a consistent copy of a sweep file that you can read while the sweep is running."""
     snapshot(file, out)
     click.echo(out)
 
@@ -162,7 +157,7 @@ COMMANDS = (status, watch, failures, export, plot, copy)
 
 
 def describe(progress: Progress) -> str:
-    """A few lines about a moment of a sweep."""
+    """Describe the progress of a sweep in a few lines."""
     counts = [f"{progress.done} done"]
     counts += [
         f"{count} {name}"
@@ -190,17 +185,11 @@ def describe(progress: Progress) -> str:
 
 
 def state(progress: Progress) -> str:
-    """The state of a sweep in words."""
+    """Return the state of a sweep in words."""
     if progress.state != SILENT:
         return progress.state
     ago = duration(time.time() - progress.time)
     return (
-        f"not complete; its process {progress.pid} on {progress.host} has said nothing for {ago}. "
-        "If it is gone: farm sweep --resume"
+        f"not complete; its process {progress.pid} on {progress.host} has not reported for {ago}. "
+        "If the process is gone: farm sweep --resume"
     )
-
-
-def _new(path: Path) -> Path:
-    if path.exists():
-        raise SweepError(f"{path} exists; name another file")
-    return path

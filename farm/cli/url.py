@@ -1,4 +1,4 @@
-"""`farm url`: the address of a running farm, with its token, for clients elsewhere."""
+"""`farm url`: print the address of a running farm with its token, for clients elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farm.transports.connection import Connection, read_connection
 EXAMPLES = """\b
 Examples:
   farm url                      the farm of ./farm-run
-  farm url farm-4711            that of another run folder, such as a SLURM job's
+  farm url farm-4711            the farm of another run folder, such as one of a SLURM job
   FARM_URL=$(farm url) python client.py
   farm url --json | jq -r .token
 """
@@ -23,9 +23,11 @@ Examples:
 @click.argument(
     "folder", type=click.Path(path_type=Path), default=Path("farm-run"), metavar="[DIR|FILE]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the parts as one JSON object.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print address, token and URL as one JSON object."
+)
 def url(folder: Path, as_json: bool) -> None:
-    """Print the address of the farm of a run folder, with its token: whoever has it can call.
+    """Print the HTTP address of a farm with its token. Anyone who has it can call the models.
 
     DIR is the run folder, FILE the connection file farm.json in it.  [default: farm-run]
     """
@@ -41,5 +43,5 @@ def url(folder: Path, as_json: bool) -> None:
 
 
 def with_token(connection: Connection) -> str:
-    """The HTTP address as clients take it that cannot set headers."""
+    """Return the HTTP address with the token in it, for clients that cannot set headers."""
     return f"http://farm:{connection.token}@{connection.url.removeprefix('http://')}"

@@ -1,4 +1,4 @@
-"""`farm worker`: model processes that dial in to a running farm."""
+"""`farm worker`: start model processes that connect to a running farm."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from farm.cli.mpi_options import mpi_options
+from farm.cli.options import mpi_options
 from farm.errors import InvalidInput
-from farm.provision.allocation import end_time
-from farm.provision.devices import cpus_here, devices
-from farm.provision.group import launch_of
-from farm.provision.local import Workers, WorkerSettings, WorkersFailed
+from farm.provision.batch.allocation import end_time
+from farm.provision.local.devices import cpus_here, devices
+from farm.provision.local.group import launch_of
+from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed
 from farm.transports.connection import workers_file
-from farm.worker.mpi import told_size
+from farm.worker.mpi.world import told_size
 
 EXAMPLES = """\b
 Examples:
@@ -21,8 +21,8 @@ Examples:
   farm worker model.py --connect /shared/run7 -n 2 --time-limit 600
   farm worker solver.py --mpi 4 -n 2
   srun --mpi=pmi2 -n 64 farm worker solver.py --mpi 4
-  farm worker solver.py --cpus 8              as many as fit
-  farm worker surrogate.py --gpus auto        one on each GPU; -n 2 puts two on each
+  farm worker solver.py --cpus 8              as many processes as fit, with 8 CPUs each
+  farm worker surrogate.py --gpus auto        one process per GPU; -n 2 starts two per GPU
 """
 
 
@@ -35,13 +35,14 @@ Examples:
     envvar="FARM_CONNECTION",
     show_default=True,
     metavar="FILE|DIR",
-    help="The farm's run folder, or its file workers.json; farm.json names the one beside it.",
+    help="The farm's run folder, or the file workers.json in it; farm.json works as well.",
 )
 @click.option(
     "-n",
     "count",
     type=click.IntRange(1),
-    help="Number of model processes; with --gpus, on each GPU; with --mpi, of groups.  "
+    metavar="COUNT",
+    help="Number of model processes; with --gpus: per GPU; with --mpi: number of groups.  "
     "[default: 1]",
 )
 @mpi_options
@@ -49,25 +50,25 @@ Examples:
     "--cpus",
     type=click.IntRange(1),
     metavar="CPUS",
-    help="CPUs of each process: without -n as many are started as this machine, or the SLURM job's "
-    "part of it, has room for.",
+    help="CPUs per process. Without -n, farm starts as many processes as fit on this machine or "
+    "in the SLURM job's share of it.",
 )
 @click.option(
     "--gpus",
     metavar="auto|per-node|0,1",
-    help="One process for each GPU, or for each of these; it sees only its own.",
+    help="Start one process for each GPU, or for each listed GPU; a process sees only its own.",
 )
 @click.option(
     "--time-limit",
     "time_limit_s",
     type=float,
     metavar="SECONDS",
-    help="Kill a model call that runs longer.",
+    help="Kill a model process when one of its calls runs longer.",
 )
 @click.option(
     "--logs",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for what the models print. Default: logs in the run folder.",
+    help="Folder for the models' output. Default: logs in the run folder.",
 )
 def worker(
     models: tuple[str, ...],
@@ -80,11 +81,12 @@ def worker(
     time_limit_s: float | None,
     logs: Path | None,
 ) -> int:
-    """Load MODELs in N processes and answer calls of a running farm, until SIGTERM or Ctrl-C.
+    """Load MODELs in model processes and work for a running farm until SIGTERM or Ctrl-C.
 
-    The first signal drains: what runs is finished, the rest handed back. A second one hurries.
+    The first signal drains the workers: they finish their running calls and return the queued ones
+    to the farm. A second signal stops them at once.
 
-    With --mpi under srun or mpiexec the processes that are there form the groups.
+    With --mpi under srun or mpiexec, the processes that the launcher started form the groups.
     """
     file = workers_file(connect)
     if mpi_launch is not None and mpi is None:
@@ -93,13 +95,15 @@ def worker(
         if count or cpus or gpus or logs:
             raise click.UsageError(
                 "-n, --cpus, --gpus and --logs are for processes that farm starts; under srun or "
-                "mpiexec give these to the launcher, or have farm use one by --mpi-launch"
+                "mpiexec pass these to the launcher, or let farm start one with --mpi-launch"
             )
-        from farm.provision.rank import serve_rank
+        from farm.provision.local.rank import serve_rank
 
         return serve_rank(models, file, ranks=mpi, time_limit_s=time_limit_s)
     if gpus is not None and mpi is not None:
-        raise click.UsageError("--gpus is for single processes; ranks get theirs by --mpi-launch")
+        raise click.UsageError(
+            "--gpus assigns GPUs to single processes; assign those of ranks with --mpi-launch"
+        )
     try:
         its_devices = () if gpus is None else devices(gpus)
     except InvalidInput as error:

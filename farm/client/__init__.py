@@ -1,4 +1,7 @@
-"""The Python client: `connect`, remote models, and an executor over them."""
+"""The Python client: `connect`, remote models, and an executor for them.
+
+`connect` in `client.py` is the entry point. The names below are the public ones.
+"""
 
 from farm.client.client import Client, connect
 from farm.client.executor import Executor

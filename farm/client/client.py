@@ -1,4 +1,4 @@
-"""The way in: `connect` finds a farm, or any UM-Bridge server, and gives a Client."""
+"""`connect`, which finds a farm or any UM-Bridge server, and the Client that it returns."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from types import TracebackType
 from typing import Any
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
+from farm.client.http_line import HttpLine
 from farm.client.remote import RemoteModel
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.transports.connection import read_connection
-from farm.transports.http_client import HttpLine
 from farm.transports.line import Line, as_it_is, submit
 from farm.transports.native_client import NativeLine
 
 RUN_FOLDER = Path("farm-run")
-"""Where `farm serve` keeps its connection file unless told otherwise."""
+"""Default folder of the connection file that `farm serve` writes."""
 
 LOST_AFTER_S = 30.0
-"""Silence of a farm's dispatcher after which calls fail."""
+"""Calls fail after the farm's dispatcher has been silent for this many seconds."""
 
 GONE_S = 2.0
-"""How long a farm may take to answer whose process is not to be seen."""
+"""Timeout for the first answer of a farm whose process does not seem to exist."""
 
 
 def connect(
@@ -38,16 +38,17 @@ def connect(
     token: str | None = None,
     connections: int | None = None,
 ) -> Client:
-    """A client of the farm, or of the UM-Bridge server, at `target`.
+    """Connect to the farm, or to the UM-Bridge server, at `target`.
 
-    target: a farm's connection file or run folder, for the native wire; or a URL such as
-    `http://host:4242` or `http://user:TOKEN@host:4242`, of a farm or of anybody's UM-Bridge
-    server. None: the environment's FARM_CONNECTION or else FARM_URL, or else ./farm-run.
-    client: the name under which the farm shares out its workers between clients; priority: higher
-    goes first; deadline_s: seconds after which the answer to a call is of no use.
-    token: for a farm by URL, if the URL has none; connections: to a URL at the most, at a time.
+    target: a farm's connection file or run folder, for the native protocol; or a URL such as
+    `http://host:4242` or `http://user:TOKEN@host:4242` of a farm or of any UM-Bridge server.
+    None: the environment variable FARM_CONNECTION, then FARM_URL, then ./farm-run.
+    client: client name for fair sharing of the workers; priority: higher goes first; deadline_s:
+    seconds after which the answer to a call is no longer needed.
+    token: the token of a farm, if the URL has none; connections: most simultaneous connections to a
+    URL.
 
-    Raises Unavailable when nobody answers there.
+    Raises Unavailable if there is no answer.
     """
     given = _default_target() if target is None else target
     hints = Hints(client, priority, deadline_s)
@@ -73,9 +74,9 @@ def _default_target() -> str | Path:
     if (RUN_FOLDER / "farm.json").exists():
         return RUN_FOLDER
     raise Unavailable(
-        "which farm? Give connect a URL, a connection file or a run folder, or set "
-        "FARM_CONNECTION or FARM_URL; there is no farm-run/farm.json here, which `farm serve` "
-        "would have written"
+        "no farm specified: pass a URL, a connection file or a run folder, or set "
+        "FARM_CONNECTION or FARM_URL; the default farm-run/farm.json, which `farm serve` writes, "
+        "does not exist here"
     )
 
 
@@ -92,7 +93,7 @@ def _native_line(path: Path) -> NativeLine:
             f"the farm that wrote {path} (process {connection.pid} on this host) has ended"
         ) from None
     line.close()
-    # The process has another number where we are, as in a container.
+    # The farm lives: its process has another id in our namespace, as in a container.
     return NativeLine(connection, lost_after_s=LOST_AFTER_S)
 
 
@@ -107,25 +108,25 @@ def _lives(pid: int) -> bool:
 
 
 class Client:
-    """A farm's client, or that of a UM-Bridge server. Threads may share it; processes may not.
+    """A client of a farm or of a UM-Bridge server. Threads may share it; processes may not.
 
-    Pickled, it connects anew where it is unpickled. As a context manager it closes at the end.
+    A pickled client reconnects when it is unpickled. As a context manager it closes at the end.
     """
 
     def __init__(self, line: Line, hints: Hints, address: tuple[Any, ...]) -> None:
-        """`connect` makes clients. address: its arguments."""
+        """Use `connect` to make clients. address: the arguments of `connect`, for pickling."""
         self.line = line
         self.hints = hints
         self._address = address
 
     def models(self) -> list[str]:
-        """The names of the models that are served."""
+        """Return the names of the served models."""
         return sorted(self.line.names())
 
     def expect_models(self) -> list[str]:
-        """The same for who cannot go on without one.
+        """Return the names of the served models, for callers that need at least one.
 
-        Raises Unavailable when there is none yet and the farm says what it waits for.
+        Raises Unavailable if there is none yet and the farm reports what it is waiting for.
         """
         names = self.models()
         if not names:
@@ -134,43 +135,43 @@ class Client:
             except Unavailable:
                 raise
             except FarmError:
-                pass  # it waits for nothing, or is no farm
+                pass  # the farm is not waiting for models, or it is another kind of server
         return names
 
     def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
-        """What a model says of itself for a config. Raises FarmError."""
+        """Return a model's description for a config. Raises FarmError."""
         return self.line.describe(model, canonical_config(config))
 
     def model(self, name: str | None = None) -> RemoteModel:
-        """A model as an object to call; without a name the only one there is.
+        """Return a served model as a callable object; without a name, the only model.
 
-        Raises ModelNotFound, or Unavailable while a farm awaits its first workers.
+        Raises ModelNotFound, or Unavailable while a farm is waiting for its first workers.
         """
         names = self.expect_models()
         if name is None and len(names) == 1:
             (name,) = names
         if name not in names:
             served = ", ".join(names) or "none; no worker has joined yet"
-            asked = "say which model" if name is None else f"model {name!r} is not served here"
-            raise ModelNotFound(f"{asked}; the models are: {served}")
+            problem = "specify a model" if name is None else f"model {name!r} is not served here"
+            raise ModelNotFound(f"{problem}; the models are: {served}")
         return RemoteModel(self, name)
 
     def submit(self, call: Call, hints: Hints | None = None) -> Future[Result]:
-        """The result of a call to come; `cancel()` takes it back.
+        """Submit a call and return a future of its result; `cancel()` cancels the call.
 
-        hints: instead of those given to `connect`.
+        hints: replace those passed to `connect`.
         """
         return submit(self.line, call, hints or self.hints, as_it_is)
 
     def status(self) -> dict[str, Any]:
-        """Workers, queues, rates and percentiles as JSON data.
+        """Return workers, queues, rates and percentiles as JSON data.
 
-        Raises UnsupportedFeature when the server is no farm.
+        Raises UnsupportedFeature if the server is not a farm.
         """
         return self.line.status()
 
     def close(self) -> None:
-        """Let go of every resource; calls without an outcome fail with Cancelled."""
+        """Release all resources; open calls fail with Cancelled."""
         self.line.close()
 
     def __enter__(self) -> Client:

@@ -1,4 +1,4 @@
-"""A standard executor for which remote models are functions."""
+"""A concurrent.futures executor that runs remote models as functions."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from farm.client.daemon_pool import DaemonPool
 from farm.client.remote import RemoteModel
-from farm.transports.crew import Crew
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 64
-"""They mostly wait for models, so there may be many more of them than processors."""
+"""Default number of threads. They mostly wait for models, so it may far exceed the CPU count."""
 
 
 class Executor(concurrent.futures.Executor):
-    """An executor of the standard library that sends remote models' calls to their farm.
+    """A concurrent.futures executor that sends calls of remote models to their farm.
 
-    Any other function runs in one of `threads` threads; calls that it makes to remote models run
-    on the farm beside those of the other threads. So it serves as the `pool` of samplers that
-    bring their own function, as emcee does:
+    Other functions run on one of `threads` threads; the calls that they make to remote models run
+    on the farm concurrently. The executor can therefore be the `pool` of samplers that evaluate
+    their own function, such as emcee:
 
         with farm.Executor() as pool:
             sampler = emcee.EnsembleSampler(walkers, dimensions, log_probability, pool=pool)
 
-    Left by an exception, such as Ctrl-C, it does not wait for what runs.
+    If an exception such as Ctrl-C ends the block, it does not wait for running calls.
     """
 
     def __init__(self, threads: int = THREADS) -> None:
-        self._crew = Crew(threads, "farm executor")
+        self._pool = DaemonPool(threads, "farm executor")
         self._lock = threading.Lock()
-        # Under the lock.
+        # Guarded by the lock.
         self._pending: set[Future[Any]] = set()
         self._shut_down = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """The value of `fn(*args, **kwargs)` to come. Raises RuntimeError after `shutdown`."""
+        """Return a future of `fn(*args, **kwargs)`. Raises RuntimeError after `shutdown`."""
         with self._lock:
             if self._shut_down:
                 raise RuntimeError("the executor is shut down")
@@ -51,7 +51,7 @@ class Executor(concurrent.futures.Executor):
                 future = send(*args, **kwargs)
             else:
                 future = Future()
-                self._crew.do(partial(_run, future, partial(fn, *args, **kwargs)))
+                self._pool.submit(partial(_run, future, partial(fn, *args, **kwargs)))
             self._pending.add(future)
         future.add_done_callback(self._done)
         return future
@@ -63,20 +63,20 @@ class Executor(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[T]:
-        """The values of `fn` at the entries of the iterables, in their order.
+        """Return the values of `fn` at the entries of the iterables, in their order.
 
-        For a remote model and one iterable this is the model's own `map`.
+        For a remote model and one iterable, this calls the model's own `map`.
         """
         if isinstance(fn, RemoteModel) and len(iterables) == 1 and timeout is None:
             return iter(fn.map(iterables[0]))
         return super().map(fn, *iterables, timeout=timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take nothing more; wait for what is under way, after cancelling it if asked to."""
+        """Accept no more calls; wait for the pending ones, or cancel them first if requested."""
         with self._lock:
             self._shut_down = True
             pending = list(self._pending)
-        self._crew.dismiss()
+        self._pool.shutdown()
         if cancel_futures:
             for future in pending:
                 future.cancel()

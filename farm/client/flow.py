@@ -1,4 +1,4 @@
-"""Many calls at once: given to the farm as fast as it takes them, outcomes as they come."""
+"""Submits many calls as fast as the farm accepts them, and yields outcomes as they arrive."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from farm.errors import FarmError, Overloaded
 from farm.transports.line import Line, Outcome
 
 IN_FLIGHT = 4096
-"""Calls of one flow that are sent and not yet taken: enough for a thousand workers, and a small
-part of what the queue of a farm holds."""
+"""Default for the most calls of a flow that are sent but whose outcomes are not yet taken.
+
+It is enough for a thousand workers, and small compared with the queue of a farm."""
 
 SEND_AT_ONCE = 256
-"""More calls to a message make it no cheaper for each."""
+"""Most calls per message; more do not make a call cheaper."""
 
 GATHER_S = 0.002
-"""How long calls may take to come together for a message; where they come more slowly, each leaves
-at once."""
+"""Longest time to collect calls for a message; calls that arrive more slowly are sent at once."""
 
 START_S = 0.02
-"""How long the flow may send before anybody asks for an outcome."""
+"""Longest time for which the flow sends calls before the first outcome is requested."""
 
 PAUSE_S = 0.2
-"""How long a flow leaves a farm alone whose queue is full."""
+"""Pause of a flow after the farm's queue was full."""
 
 
 class _Inbox:
-    """Outcomes on their way from the line's thread to the flow's."""
+    """Passes outcomes from the line's thread to the flow's thread."""
 
     def __init__(self) -> None:
         self.arrived: deque[tuple[int, Outcome]] = deque()
@@ -45,19 +45,19 @@ class _Inbox:
             self.something.set()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Until something has arrived."""
+        """Wait until an outcome has arrived, or for `timeout_s` seconds."""
         self.something.clear()
         if not self.arrived:
             self.something.wait(timeout_s)
 
 
 class Flow(Iterator[tuple[int, Outcome]]):
-    """The outcomes of many calls with their indices, an error in place of a failed one's result.
+    """Iterates over the outcomes of many calls, as (index, result or error).
 
-    calls: taken as there is room, on the thread that asks for outcomes; an error in place of a call
-    is its outcome. ordered: by index, else as they come. in_flight: bound of the calls that are
-    sent and not yet taken. An exception, `close` and the flow's own end take back what is under
-    way. A full queue makes the flow wait.
+    calls: consumed as there is room, on the thread that iterates; an error in place of a call is
+    its outcome. ordered: yield outcomes by index, otherwise as they arrive. in_flight: most calls
+    that are sent but whose outcomes are not yet taken. An exception, `close` and garbage collection
+    of the flow cancel the open calls. If the farm's queue is full, the flow waits.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Flow(Iterator[tuple[int, Outcome]]):
         self._in_flight = in_flight
         self._at_once = 1
         self._worth_sending = min(SEND_AT_ONCE, max(1, in_flight // 4))
-        self._open = 0  # sent and not yet taken
+        self._open = 0  # calls sent, outcome not yet taken
         self._under_way: dict[int, tuple[int, Call]] = {}  # by index: the line's id, the call
         self._refused: list[tuple[int, Call]] = []
         self._pause_until = 0.0
-        self._held: dict[int, Outcome] = {}  # arrived before their turn
+        self._held: dict[int, Outcome] = {}  # arrived out of order
         self._turn = 0
         self._inbox = _Inbox()
         limit = time.monotonic() + START_S
@@ -104,26 +104,26 @@ class Flow(Iterator[tuple[int, Outcome]]):
             raise
 
     def close(self) -> None:
-        """Take back what is under way; there are no more outcomes."""
+        """Cancel the open calls; there are no more outcomes."""
         self._calls = None
         under_way, self._under_way = self._under_way, {}
         self._refused, self._held, self._inbox = [], {}, _Inbox()
         self._open = 0
         if under_way:
-            self._line.take_back([call_id for call_id, _ in under_way.values()])
+            self._line.cancel([call_id for call_id, _ in under_way.values()])
 
     def __del__(self) -> None:
         if hasattr(self, "_inbox"):
             self.close()
 
     def _room(self) -> int:
-        """How many calls may be sent now."""
+        """Return how many calls may be sent now."""
         if self._refused:
             return len(self._refused) if time.monotonic() >= self._pause_until else 0
         return 0 if self._calls is None else max(0, self._in_flight - self._open)
 
     def _send_some(self) -> None:
-        """Send a message of calls, of as many as there are in a moment."""
+        """Send one message with the calls that can be collected within GATHER_S."""
         if self._refused:
             chunk, self._refused = self._refused, []
         else:
@@ -153,7 +153,7 @@ class Flow(Iterator[tuple[int, Outcome]]):
         return chunk
 
     def _take(self) -> tuple[int, Outcome] | None:
-        """The next outcome, if it is there."""
+        """Return the next outcome if it has arrived."""
         if self._ordered and self._turn in self._held:
             return self._given(self._turn, self._held.pop(self._turn))
         arrived = self._inbox.arrived
@@ -180,6 +180,6 @@ class Flow(Iterator[tuple[int, Outcome]]):
 
 
 def raised(error: FarmError, index: int) -> FarmError:
-    """The error of the point at `index`, to be raised."""
+    """Return `error` with a note that names the point at `index`."""
     error.add_note(f"at point {index}")
     return error

@@ -1,4 +1,4 @@
-"""A model that is served somewhere, as an object: call it, map it over points, differentiate it."""
+"""A served model as an object: evaluate it, map it over points, differentiate it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from farm.call import (
-    Array,
-    Call,
-    ModelInfo,
-    Operation,
-    Result,
-    canonical_config,
-)
+from farm.call import Array, Call, ModelInfo, Operation, Result, canonical_config
 from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError
@@ -30,23 +23,23 @@ T = TypeVar("T")
 Config = Mapping[str, Any]
 
 BYTES_IN_FLIGHT = 512 * 1024**2
-"""Bounds the calls of one `map` that are under way where vectors are long."""
+"""Most bytes of inputs and outputs in flight for one `map`, which matters for long vectors."""
 
 LEAST_IN_FLIGHT = 64
 
 CONFIGS_KEPT = 256
-"""Descriptions kept by config; a config for each call must not fill the memory."""
+"""Most descriptions cached by config; a new config for each call must not fill the memory."""
 
 
 class RemoteModel:
-    """A served model. Threads may share it; pickled, it connects anew where it is unpickled.
+    """A served model. Threads may share it; a pickled one reconnects when it is unpickled.
 
-    A point is a dict by input name; for a model of several inputs a sequence in order; for a model
-    of one input the array itself. An output is an array, or for models of several outputs a dict
-    by name. Shapes are the model's own; a flat array of the right length is taken too. `config`
-    selects a variant of the model and may change the shapes.
+    A point is a dict by input name; for a model with several inputs also a sequence in order; for a
+    model with one input also the array itself. An output is an array, or for a model with several
+    outputs a dict by name. Arrays have the model's shapes; a flat array of the right length is
+    accepted too. `config` selects a variant of the model and may change the shapes.
 
-    What goes wrong with a call raises a FarmError whose class says what.
+    A failed call raises a FarmError; its class tells the kind of failure.
     """
 
     def __init__(self, client: Client, name: str) -> None:
@@ -56,21 +49,21 @@ class RemoteModel:
 
     @property
     def info(self) -> ModelInfo:
-        """What the model says of itself for the empty config."""
+        """The model's description for the empty config."""
         return self.describe()
 
     def describe(self, config: Config | None = None) -> ModelInfo:
-        """What the model says of itself for a config: names, shapes, operations."""
+        """Return the model's description for a config: names, shapes, operations."""
         return self._values_for(config).info
 
     # One point
 
     def __call__(self, point: Point, config: Config | None = None) -> Output:
-        """The output at a point; waits for it."""
+        """Evaluate the model at a point and return the output."""
         return self.evaluate(point, config)
 
     def evaluate(self, point: Point, config: Config | None = None) -> Output:
-        """The output at a point; waits for it."""
+        """Evaluate the model at a point and return the output."""
         return _waited_for(self.submit(point, config))
 
     def gradient(
@@ -81,9 +74,9 @@ class RemoteModel:
         sens: ArrayLike,
         config: Config | None = None,
     ) -> Array:
-        """J^T sens, in the shape of input `in_wrt`.
+        """Return J^T sens in the shape of input `in_wrt`.
 
-        out_wrt, in_wrt: by name, or by position from 0; sens: like output `out_wrt`.
+        out_wrt, in_wrt: by name, or by position from 0; sens: same shape as output `out_wrt`.
         """
         values = self._values_for(config)
         call = values.derivative(Operation.GRADIENT, point, out_wrt, in_wrt, sens=sens)
@@ -97,7 +90,7 @@ class RemoteModel:
         vec: ArrayLike,
         config: Config | None = None,
     ) -> Array:
-        """J vec, in the shape of output `out_wrt`; vec: like input `in_wrt`."""
+        """Return J vec in the shape of output `out_wrt`; vec: same shape as input `in_wrt`."""
         values = self._values_for(config)
         call = values.derivative(Operation.APPLY_JACOBIAN, point, out_wrt, in_wrt, vec=vec)
         return self._derivative(values, call)
@@ -112,9 +105,10 @@ class RemoteModel:
         vec: ArrayLike,
         config: Config | None = None,
     ) -> Array:
-        """The derivative of J^T sens, J being that by `in_wrt1`, along `vec` in input `in_wrt2`.
+        """Return the derivative of J^T sens along `vec` in input `in_wrt2`, in input 1's shape.
 
-        sens: like output `out_wrt`; vec: like input `in_wrt2`; the answer: like input `in_wrt1`.
+        J is the Jacobian with respect to `in_wrt1`. sens: same shape as output `out_wrt`; vec: same
+        shape as input `in_wrt2`; the result has the shape of input `in_wrt1`.
         """
         values = self._values_for(config)
         call = values.derivative(
@@ -130,7 +124,7 @@ class RemoteModel:
     # Many points
 
     def submit(self, point: Point, config: Config | None = None) -> Future[Output]:
-        """The output to come; `cancel()` takes the call back."""
+        """Submit a point and return a future of its output; `cancel()` cancels the call."""
         values = self._values_for(config)
         client = self._client
         return submit(client.line, values.call(point), client.hints, values.output)
@@ -163,15 +157,15 @@ class RemoteModel:
         return_errors: bool = False,
         in_flight: int | None = None,
     ) -> Array | Iterator[Output]:
-        """The outputs at many points, in their order.
+        """Return the outputs at many points, in their order.
 
-        An array of shape (N, *input shape) gives an array (N, *output shape), for models of one
-        input and one output. Any other iterable of points gives an iterator of outputs; points are
-        taken from it as the farm has room.
+        For a model with one input and one output, an array of shape (N, *input shape) gives an
+        array (N, *output shape). Any other iterable of points gives an iterator of outputs; it
+        consumes points as the farm has room.
 
-        return_errors: give a FarmError in place of an output, instead of raising it at its place;
-        the outcome is an iterator then. in_flight: points that are sent and not yet taken, if the
-        default, some thousands, does not suit.
+        return_errors: yield a FarmError in place of an output instead of raising it; the result is
+        then always an iterator. in_flight: most points that are sent but whose outputs are not yet
+        taken; the default is some thousands, fewer for long vectors.
         """
         values = self._values_for(config)
         if isinstance(points, np.ndarray) and points.dtype != object and not return_errors:
@@ -187,7 +181,7 @@ class RemoteModel:
         return_errors: bool = False,
         in_flight: int | None = None,
     ) -> Iterator[tuple[int, Output]]:
-        """(index, output) of each point, as they finish; otherwise as `map`."""
+        """Yield (index, output) of each point as it finishes; otherwise like `map`."""
         values = self._values_for(config)
         flow = self._flow(values, points, ordered=False, in_flight=in_flight)
         return _outputs(flow, values, return_errors)
@@ -268,7 +262,7 @@ def _at(index: int, error: FarmError) -> FarmError:
 
 
 def _waited_for(future: Future[T]) -> T:
-    """The future's result; the call is taken back when the wait is interrupted, as by Ctrl-C."""
+    """Return the future's result; cancel the call if the wait is interrupted, as by Ctrl-C."""
     try:
         return future.result()
     finally:

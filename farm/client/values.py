@@ -1,8 +1,8 @@
-"""What users give a model and get from it: how that becomes a Call, and comes out of a Result.
+"""Converts users' points to Calls, and Results to users' outputs.
 
-A point is one evaluation's inputs: a dict by name; for a model of several inputs a sequence in
-order; for a model of one input the array itself, or a list of it as UM-Bridge has it. An output is
-the array of a model's only output, or a dict by name.
+A point holds the inputs of one evaluation: a dict by name; for a model with several inputs also a
+sequence in order; for a model with one input also the array itself, or a list with the array as in
+UM-Bridge. An output is the array of a model's only output, or a dict by name.
 """
 
 from __future__ import annotations
@@ -13,16 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import (
-    Array,
-    Call,
-    Derivative,
-    ModelInfo,
-    Operation,
-    Result,
-    TensorInfo,
-    numpy_dtype,
-)
+from farm.call import Array, Call, Derivative, ModelInfo, Operation, Result, TensorInfo, numpy_dtype
 from farm.dtypes import bytes_array, casts, unfit
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 from farm.model import check_call, varying_shape
@@ -34,7 +25,7 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 class Values:
-    """Between users' values and the calls and results of one model with one config."""
+    """Converts between users' values and the calls and results of one model with one config."""
 
     def __init__(self, info: ModelInfo, config: str) -> None:
         self.info = info
@@ -43,10 +34,10 @@ class Values:
         self._outputs = [(tensor, numpy_dtype(tensor.dtype)) for tensor in info.outputs]
         sized = [(t.size, dtype) for t, dtype in self._inputs + self._outputs if not t.varies]
         self.nbytes = sum(size * dtype.itemsize for size, dtype in sized)
-        """Bytes of one evaluation's vectors, in and out, as far as it is known beforehand."""
+        """Bytes of the inputs and outputs of one evaluation, without those of varying size."""
 
     def call(self, point: Point) -> Call:
-        """The call that evaluates a point; its arrays are copies.
+        """Return the call that evaluates a point; its arrays are copies.
 
         Raises InvalidInput, UnsupportedFeature.
         """
@@ -64,7 +55,7 @@ class Values:
         sens: Any = None,
         vec: Any = None,
     ) -> Call:
-        """The call for a derivative at a point; outputs and inputs by name or position.
+        """Return the call for a derivative at a point; outputs and inputs by name or position.
 
         Raises InvalidInput, UnsupportedFeature.
         """
@@ -80,7 +71,7 @@ class Values:
         return call
 
     def derivative_output(self, call: Call, result: Result) -> Array:
-        """What a derivative gave, in the shape of its input or output. Raises InvalidOutput."""
+        """Return a derivative in the shape of its input or output. Raises InvalidOutput."""
         wrt = call.derivative
         assert wrt is not None, "a call made by `derivative`"
         if call.operation is Operation.APPLY_JACOBIAN:
@@ -96,7 +87,7 @@ class Values:
         return np.array(result.outputs[0], _FLOAT64).reshape(like.shape)
 
     def table(self, points: Array) -> Iterator[Call]:
-        """The calls that evaluate the rows of an array, for a model of one input and output.
+        """Return the calls that evaluate the rows of an array, for one input and one output.
 
         points: of shape (N, *shape of the input), or (N, its size). Raises InvalidInput,
         UnsupportedFeature.
@@ -105,15 +96,15 @@ class Values:
         info = self.info
         if len(info.inputs) != 1 or len(info.outputs) != 1:
             raise InvalidInput(
-                f"an array of points is for models of one input and one output; {info.name!r} has "
-                f"inputs {_shown(info.inputs)} and outputs {_shown(info.outputs)}: "
-                "give a list of points"
+                f"an array of points needs a model with one input and one output; {info.name!r} "
+                f"has inputs {_shown(info.inputs)} and outputs {_shown(info.outputs)}: "
+                "pass a list of points"
             )
         tensor, dtype = self._inputs[0]
         if tensor.varies or info.outputs[0].varies:
             raise InvalidInput(
-                f"an array of points is for models of fixed sizes; {info.name!r} has input "
-                f"{_shown(info.inputs)} and output {_shown(info.outputs)}: give a list of points"
+                f"an array of points needs a model with fixed sizes; {info.name!r} has input "
+                f"{_shown(info.inputs)} and output {_shown(info.outputs)}: pass a list of points"
             )
         rows = _numbers(points, dtype, "the array of points")
         if rows.shape[1:] not in (tensor.shape, (tensor.size,)):
@@ -147,7 +138,7 @@ class Values:
                 size = f" of {len(point)}" if isinstance(point, list | tuple | np.ndarray) else ""
                 raise InvalidInput(
                     f"the point is a {type(point).__name__}{size}; model {self.info.name!r} has "
-                    f"{len(tensors)} inputs, {_shown(self.info.inputs)}: give a dict or a list"
+                    f"{len(tensors)} inputs, {_shown(self.info.inputs)}: pass a dict or a list"
                 )
         elif _is_list_of(point, tensors[0][0]):
             values = point
@@ -170,7 +161,7 @@ class Values:
         return array.reshape(fitting)
 
     def output(self, result: Result) -> Output:
-        """What an evaluation gave, as private copies. Raises InvalidOutput when it does not fit."""
+        """Return the output of an evaluation as a copy. Raises InvalidOutput if it does not fit."""
         self._check_count(result)
         arrays = [self._given(y, *t) for y, t in zip(result.outputs, self._outputs, strict=True)]
         if len(arrays) == 1:
@@ -178,14 +169,17 @@ class Values:
         return {t.name: array for t, array in zip(self.info.outputs, arrays, strict=True)}
 
     def put_output(self, result: Result, into: Array) -> None:
-        """Write what an evaluation gave to a row of `room`. Raises InvalidOutput."""
+        """Write the output of an evaluation to a row of `room`. Raises InvalidOutput."""
         self._check_count(result)
         tensor = self.info.outputs[0]
         array = result.outputs[0]
         into[...] = array if array.shape == tensor.shape else self._given(array, *self._outputs[0])
 
     def room(self, count: int) -> Array:
-        """An array for the only output of `count` evaluations: (count, *shape of the output)."""
+        """Return an empty array for the only output of `count` evaluations.
+
+        Its shape is (count, *shape of the output).
+        """
         tensor, dtype = self._outputs[0]
         return np.empty((count, *tensor.shape), dtype)
 
@@ -204,12 +198,12 @@ class Values:
                 f"output {tensor.name!r} has shape {array.shape}, "
                 f"model {self.info.name!r} declares {tensor.shape}"
             )
-        # A copy: what came is a piece of a message, which it would keep alive as a whole.
+        # Copy: the array is a view of a message and would keep the whole message in memory.
         return np.array(array, dtype).reshape(tensor.shape)
 
 
 def _numbers(value: Any, dtype: np.dtype[Any], what: str) -> Array:
-    """A copy of `value` as an array of `dtype`; what does not fit it is refused."""
+    """Return a copy of `value` as an array of `dtype`. Raises InvalidInput if it does not fit."""
     try:
         if dtype.hasobject:
             return bytes_array(value)
@@ -224,19 +218,19 @@ def _numbers(value: Any, dtype: np.dtype[Any], what: str) -> Array:
 
 
 def _is_list_of(point: Point, tensor: TensorInfo) -> bool:
-    """Whether the point is a list with the only input in it, as UM-Bridge has it."""
+    """Whether the point is a list that contains the only input, as in UM-Bridge."""
     depth = max(1, len(tensor.shape))
     return isinstance(point, list | tuple) and len(point) == 1 and np.ndim(point[0]) >= depth
 
 
 def _position(which: int | str, tensors: Sequence[TensorInfo], what: str) -> int:
-    """Where the tensor of that name is; a position stands for itself and is checked later."""
+    """Return the position of a tensor by name; a position is returned as it is, unchecked."""
     if not isinstance(which, str):
         return operator.index(which)
     for i, tensor in enumerate(tensors):
         if tensor.name == which:
             return i
-    raise InvalidInput(f"{which!r} is no {what}; the {what}s are {_shown(tensors)}")
+    raise InvalidInput(f"no {what} is named {which!r}; the {what}s are {_shown(tensors)}")
 
 
 def _shown(tensors: Sequence[TensorInfo]) -> str:

@@ -1,8 +1,9 @@
-"""Experiments: points asked for and outcomes told, by clients of AEPsych or by farm itself.
+"""Experiments: points asked for and outcomes reported, by AEPsych clients or by farm itself.
 
-The path of one message: `server/aepsych.py` frames it, `session.py` checks it (`messages.py` knows
-what its values mean) and says what is to be done, `events.py` are what has happened and
-`journal.py` keeps them, `experiment.py` is the state that they make; what takes a while is
-`work.py`, done by `generators.py` and `models/` in a process that `fitters.py` has, and `host.py`
-brings these together on the event loop.
+Servers and commands use `host.py`, which runs experiments on the event loop. A message takes this
+path: `protocols/aepsych/service.py` frames it, and `session.py` checks it and returns the next
+step; `messages.py` parses its values. `state/events.py` defines the facts, `state/journal.py`
+stores them, and `state/experiment.py` is the state that results from them. Long-running work is
+defined in `config/work.py` and done by `ask/generators.py` and `models/` in a process owned by
+`ask/fitters.py`.
 """

@@ -1,8 +1,8 @@
-"""The experiments of a server: what clients and the closed loop do to them, in order and kept.
+"""The experiments of a server: applies requests of clients and closed loops in order, durably.
 
-The way of one request: `Session.receive` says what is to be done; work is done by `fitters.py`; its
-events are in the journal before they are applied, and applied before anybody is answered. So what
-was answered is there after any end of the server, and what was refused never was.
+A request takes this path: `Session.receive` returns the next step; `fitters.py` does its work; its
+events are written to the journal before they are applied, and applied before the answer is sent. So
+an answered request survives any end of the server, and a refused one leaves no trace.
 """
 
 from __future__ import annotations
@@ -13,43 +13,37 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from farm.errors import FarmError, Unavailable, UnsupportedFeature
-from farm.experiment.events import Event, SetUp
-from farm.experiment.experiment import Experiment
-from farm.experiment.fitters import Fitters
-from farm.experiment.grammar import read_config
-from farm.experiment.journal import Journal
+from farm.experiment.ask.fitters import Fitters
+from farm.experiment.config.reader import read_config
+from farm.experiment.config.work import Answered, Generated, Work
 from farm.experiment.session import RunAction, RunCommand, Session, Step
-from farm.experiment.work import Answered, Generated, Work
-from farm.protocols.aepsych import Request
+from farm.experiment.state.events import Event, SetUp
+from farm.experiment.state.experiment import Experiment
+from farm.experiment.state.journal import ExperimentJournal
+from farm.protocols.aepsych.codec import AepsychReply, AepsychRequest
 
 logger = logging.getLogger(__name__)
 
 OnRun = Callable[[RunCommand, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Carries out a command for the closed loop, given also what the experiment knows of it, and gives
-the answer. Raises FarmError."""
+"""Carries out a command for the closed loop and returns the answer. Raises FarmError.
+
+The second argument is the experiment's own status.
+"""
 
 A_FEW_EVENTS = 3
-"""Events of one step that are applied in one turn of the event loop."""
+"""Events of one step that are applied in one event-loop iteration."""
 
 SHOWN = 20
-"""Experiments that the status of a server shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a client is answered; close: the connection ends then."""
-
-    answer: Mapping[str, Any]
-    close: bool = False
+"""Maximum number of experiments in a server's status."""
 
 
 def applied(experiments: dict[int, Experiment], event: Event) -> None:
-    """Let an event take effect. Raises FarmError when its configuration cannot be read."""
+    """Apply an event to the experiments. Raises FarmError if its configuration cannot be read."""
     if isinstance(event, SetUp):
         experiments[event.experiment] = Experiment(
             event.experiment,
@@ -63,45 +57,45 @@ def applied(experiments: dict[int, Experiment], event: Event) -> None:
 class Experiments:
     """All experiments of one journal; `start`, then `session` and `handle`, then `stop`.
 
-    It is the world that sessions see. on_run: carries out commands for the closed loop, if there
-    is a farm to evaluate points.
+    Implements the World that sessions see. on_run: carries out commands for the closed loop, if
+    there is a farm to evaluate points.
     """
 
     def __init__(self, path: Path, *, fitters: Fitters | None = None) -> None:
-        """path: of the journal. fitters: does the work."""
+        """path: the journal's file. fitters: does the work."""
         self.experiments: dict[int, Experiment] = {}
         self.db_name = str(path)
         self.on_run: OnRun | None = None
         self._path = path
         self._fitters = fitters or Fitters()
-        self._journal: Journal | None = None
+        self._journal: ExperimentJournal | None = None
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changing: set[asyncio.Task[Step]] = set()
-        self._changed: Counter[int] = Counter()  # how often each has
+        self._changed: Counter[int] = Counter()  # number of changes by experiment
 
     @property
     def next_number(self) -> int:
-        """Of the experiment that is set up next."""
+        """Number of the next experiment to be set up."""
         return max(self.experiments, default=-1) + 1
 
     @property
     def pids(self) -> Mapping[int, int]:
-        """The process of each experiment that has one."""
+        """The process id of each experiment that has a process."""
         return self._fitters.pids
 
     async def start(self) -> None:
-        """Take up what the journal holds. Raises Unavailable."""
+        """Load the journal. Raises Unavailable."""
         self._journal, self.experiments = await asyncio.to_thread(_loaded, self._path)
 
     def session(self) -> Session:
-        """For a new client."""
+        """Return a session for a new client."""
         return Session(self)
 
-    async def handle(self, session: Session, request: Request) -> Reply:
-        """Do what a client asks. Raises FarmError, and then nothing has changed.
+    async def handle(self, session: Session, request: AepsychRequest) -> AepsychReply:
+        """Carry out a client's request. If it raises FarmError, nothing has changed.
 
-        One request of a session at a time. Cancelling it leaves nothing half-done either.
+        One request of a session at a time. Cancelling it is atomic too.
         """
         turn = session.turn(request)
         async with contextlib.AsyncExitStack() as held:
@@ -110,12 +104,12 @@ class Experiments:
             number = turn if turn is not None else session.current
             step = await self._take(session, number, lambda: session.receive(request, time.time()))
             while step.work is not None or step.slow is not None:
-                assert number is not None, "who has work has an experiment"
+                assert number is not None, "work belongs to an experiment"
                 step = await self._work(session, number, step)
             if step.run is not None:
-                return Reply(await self._run(step.run, step.answer or {}), step.close)
-        assert step.answer is not None, "else there is more to do"
-        return Reply(step.answer, step.close)
+                return AepsychReply(await self._run(step.run, step.answer or {}), step.close)
+        assert step.answer is not None, "the last step has an answer"
+        return AepsychReply(step.answer, step.close)
 
     @contextlib.asynccontextmanager
     async def turn(self, number: int) -> AsyncIterator[None]:
@@ -123,25 +117,25 @@ class Experiments:
         async with self._turns[number]:
             yield
 
-    async def perform(self, number: int, work: Work) -> Generated | Answered:
+    async def execute(self, number: int, work: Work) -> Generated | Answered:
         """Do work for an experiment, in its process if it needs one. Raises FarmError."""
-        return await self._fitters.perform(number, work)
+        return await self._fitters.execute(number, work)
 
     def status(self) -> list[dict[str, Any]]:
-        """What there is to see of the last `SHOWN` experiments, as JSON data."""
+        """Return the state of the last `SHOWN` experiments as JSON data."""
         last = sorted(self.experiments)[-SHOWN:]
         return [asdict(self.experiments[number].snapshot()) for number in last]
 
     def waits(self, number: int) -> bool:
-        """Whether somebody has asked this experiment for points and waits for them."""
+        """Whether a client is waiting for points of this experiment."""
         return self._turns[number].locked()
 
     async def record(
         self, number: int, events: Callable[[Experiment], Sequence[Event]]
     ) -> Sequence[Event]:
-        """Keep and apply what `events` makes of the experiment as it is when its turn has come.
+        """Store and apply the events that `events` returns for the experiment's state at its turn.
 
-        Raises Unavailable when it cannot be kept; then nothing has changed.
+        Raises Unavailable if they cannot be stored; then nothing has changed.
         """
 
         def step() -> Step:
@@ -150,11 +144,11 @@ class Experiments:
         return (await self._take(None, number, step)).events
 
     def hurry(self) -> None:
-        """End all work now: asks that wait for it have an error, as has each one from now on."""
+        """End all work now: asks that wait for it fail, and so do later ones."""
         self._fitters.stop()
 
     async def stop(self) -> None:
-        """End all work, keep what is being kept, close the journal."""
+        """End all work, finish pending writes, and close the journal."""
         self.hurry()
         journal, self._journal = self._journal, None
         if self._changing:
@@ -170,7 +164,7 @@ class Experiments:
             result = await asyncio.to_thread(step.slow)
         else:
             assert work is not None
-            result = await self.perform(number, work)
+            result = await self.execute(number, work)
         return await self._take(session, number, lambda: then(result, time.time()))
 
     async def _run(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -186,26 +180,26 @@ class Experiments:
     async def _take(
         self, session: Session | None, number: int | None, make: Callable[[], Step]
     ) -> Step:
-        """The step that `make` gives, its events kept and applied. Raises FarmError.
+        """Return the step of `make`, with its events stored and applied. Raises FarmError.
 
-        make: gives the step of this moment; it is asked again when others went first.
+        make: returns the step for the current state; called again if other changes came first.
         """
         seen = 0 if number is None else self._changed[number]
         step = make()
         if step.events:
-            assert number is not None, "as the events belong to an experiment"
+            assert number is not None, "events belong to an experiment"
             change = asyncio.create_task(self._change(number, step, seen, make))
             self._changing.add(change)
             change.add_done_callback(self._settled)
-            # Whoever waits may leave; what is on its way to the disk must be applied all the same.
+            # The caller may be cancelled; events on their way to the disk must be applied all the
+            # same.
             step = await asyncio.shield(change)
         if session is not None:
             session.took(step)
         return step
 
     def _make_ready(self, number: int) -> None:
-        """Say what there is to say of a new experiment, and begin to load what it needs, while its
-        first points are evaluated."""
+        """Log a new experiment's warnings, and load its libraries in the background."""
         experiment = self.experiments[number]
         for warning in experiment.warnings:
             logger.warning("experiment %d: %s", number, warning)
@@ -215,7 +209,7 @@ class Experiments:
     def _settled(self, change: asyncio.Task[Step]) -> None:
         self._changing.discard(change)
         if not change.cancelled():
-            change.exception()  # whoever waited for it may be gone
+            change.exception()  # mark it as retrieved: its caller may be gone
 
     async def _change(self, number: int, step: Step, seen: int, make: Callable[[], Step]) -> Step:
         async with self._changes[number]:
@@ -228,7 +222,7 @@ class Experiments:
                 self._changed[number] += 1
                 for event in step.events:
                     applied(self.experiments, event)
-                    if len(step.events) > A_FEW_EVENTS:  # of a long tell: others have their turn
+                    if len(step.events) > A_FEW_EVENTS:  # a long tell: let other clients run
                         await asyncio.sleep(0)
                 for event in step.events:
                     if isinstance(event, SetUp):
@@ -236,9 +230,9 @@ class Experiments:
         return step
 
 
-def _loaded(path: Path) -> tuple[Journal, dict[int, Experiment]]:
-    """The journal, and the experiments in it."""
-    journal = Journal(path)
+def _loaded(path: Path) -> tuple[ExperimentJournal, dict[int, Experiment]]:
+    """Return the journal, and the experiments in it."""
+    journal = ExperimentJournal(path)
     experiments: dict[int, Experiment] = {}
     try:
         for event in journal.load():

@@ -1,7 +1,7 @@
-"""What the values of a client's messages mean, in all the forms that clients write them. Pure.
+"""Parses the values of a client's messages, in all the forms that clients use. Pure.
 
-Everything is checked before anything is done with it: errors say the name, what was expected and
-what was received.
+Everything is checked before anything is done with it: errors give the name, the expected and the
+received value.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 from farm.call import Array
 from farm.errors import InvalidInput, UnsupportedFeature
-from farm.experiment.config import Config, Outcome, OutcomeKind, ParameterKind
-from farm.experiment.experiment import Experiment
-from farm.experiment.ini import number_of
-from farm.experiment.space import WHOLE, Space
-from farm.experiment.work import Answered, Query, QueryKind
+from farm.experiment.config.definition import Config, Outcome, OutcomeKind, ParameterKind
+from farm.experiment.config.option_table import number_of
+from farm.experiment.config.space import WHOLE, Space
+from farm.experiment.config.work import Answered, Query, QueryKind
+from farm.experiment.state.experiment import Experiment
 
 MAX_SEED = 2**31
 TRUE = ("true", "1", "1.0", "yes", "on")
@@ -27,7 +27,7 @@ FALSE = ("false", "0", "0.0", "no", "off")
 
 
 def config_source(message: Mapping[str, Any]) -> str | Mapping[str, Any]:
-    """The config of a setup message, as text or sections."""
+    """Return the config of a setup message, as text or sections."""
     unknown = [key for key in message if key not in ("config_str", "config_dict")]
     if unknown:
         raise InvalidInput(f"setup has {unknown[0]!r}; expected config_str or config_dict alone")
@@ -46,8 +46,8 @@ def config_source(message: Mapping[str, Any]) -> str | Mapping[str, Any]:
 
 
 def seed_of(config: Config, number: int) -> int:
-    """What the random numbers of an experiment depend on: its own `seed`, else its number."""
-    for options in (config.subject or {}, config.sections.get("common", {})):
+    """Return the seed of an experiment's random numbers: its option `seed`, or else its number."""
+    for options in (config.farm or {}, config.sections.get("common", {})):
         seed = number_of(options.get("seed"))
         if seed is not None and seed.is_integer():
             return int(seed) % MAX_SEED
@@ -55,14 +55,14 @@ def seed_of(config: Config, number: int) -> int:
 
 
 def experiment_number(message: Mapping[str, Any]) -> int | None:
-    """The `strat_id` of a message, perhaps as text."""
+    """Return the `strat_id` of a message, which may be a text."""
     return whole_number(message, "strat_id", least=0)
 
 
 def whole_number(
     message: Mapping[str, Any], key: str, *, least: int, most: int | None = None
 ) -> int | None:
-    """The number that the message has under the key, perhaps as text; None without one."""
+    """Return the whole number under a key, which may be a text; None if it is missing."""
     value = message.get(key)
     if value is None:
         return None
@@ -76,7 +76,7 @@ def whole_number(
 
 
 def text(message: Mapping[str, Any], key: str) -> str | None:
-    """The text that the message has under the key; None without one."""
+    """Return the text under a key; None if it is missing."""
     value = message.get(key)
     if value is not None and not isinstance(value, str):
         raise InvalidInput(f"{key!r} is {shown(value)}; expected text")
@@ -84,7 +84,7 @@ def text(message: Mapping[str, Any], key: str) -> str | None:
 
 
 def flag(message: Mapping[str, Any], key: str, default: bool) -> bool:
-    """The truth that the message has under the key, perhaps as 0, 1 or text."""
+    """Return the flag under a key, which may be 0, 1 or a text."""
     value = message.get(key)
     if value is None:
         return default
@@ -95,7 +95,7 @@ def flag(message: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def held(space: Space, values: Any, where: str) -> dict[str, float]:
-    """Coordinates that are to be held, by the parameter's name, within their bounds."""
+    """Return the coordinates to hold constant, by parameter name. Raises InvalidInput."""
     fixed = space.held(values, where)
     for parameter in space.free:
         value = fixed.get(parameter.name)
@@ -113,7 +113,7 @@ def held(space: Space, values: Any, where: str) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trials:
-    """What a tell says. points: shape (n, stimuli, d); outcomes: shape (n, outcomes)."""
+    """The trials of a tell. points: shape (n, stimuli, d); outcomes: shape (n, outcomes)."""
 
     points: Array
     outcomes: Array
@@ -122,7 +122,7 @@ class Trials:
 
 
 def read_tell(experiment: Experiment, message: Mapping[str, Any]) -> Trials:
-    """The trials of a tell, checked. Raises InvalidInput."""
+    """Return the trials of a tell, checked. Raises InvalidInput."""
     config = experiment.config
     if message.get("config") is None:
         names = ", ".join(p.name for p in config.parameters)
@@ -141,21 +141,21 @@ def read_tell(experiment: Experiment, message: Mapping[str, Any]) -> Trials:
 
 
 def most_trials(message: Mapping[str, Any]) -> int:
-    """How many trials a tell has at most, told by the longest list in it."""
+    """Return an upper bound of a tell's trials: the length of the longest list in it."""
     values = [message.get("config"), message.get("outcome")]
     lists = [*values, *[v for of in values if isinstance(of, Mapping) for v in of.values()]]
     return max([len(value) for value in lists if isinstance(value, list)], default=0)
 
 
 def _all_are(value: float | str | None, column: Any) -> bool:
-    """Whether the column, of one trial or stimulus each, says nothing but this value."""
+    """Whether a column, of one trial or stimulus each, has only this value."""
     if isinstance(column, list):
         return all(_all_are(value, entry) for entry in column)
     return column == value or number_of(column) == number_of(value) is not None
 
 
 def _outcomes(config: Config, value: Any, count: int) -> Array:
-    """Outcomes of `count` trials, shape (count, outcomes)."""
+    """Return the outcomes of `count` trials, shape (count, outcomes)."""
     names = [outcome.name for outcome in config.outcomes]
     if isinstance(value, dict):
         if set(value) != set(names):
@@ -205,14 +205,14 @@ def _number(outcome: Outcome, value: Any) -> float:
 
 
 def read_query(experiment: Experiment, message: Mapping[str, Any]) -> Query:
-    """The work that a query asks for. Raises InvalidInput, UnsupportedFeature."""
+    """Return the work that a query requests. Raises InvalidInput, UnsupportedFeature."""
     kind = _query_kind(message)
     config, space = experiment.config, experiment.space
     strategy = experiment.with_surrogate()
     if strategy is None:
         raise InvalidInput("a query needs a model, but no strategy of the experiment has one")
     if not experiment.has_data(strategy):
-        raise InvalidInput("a query needs data, but nothing has been told that is modelled")
+        raise InvalidInput("a query needs data, but no modelled trial is recorded yet")
     probability = flag(message, "probability_space", False)
     if probability and not all(o.kind is OutcomeKind.BINARY for o in config.outcomes):
         raise InvalidInput(
@@ -234,7 +234,7 @@ def read_query(experiment: Experiment, message: Mapping[str, Any]) -> Query:
 
 
 def query_answer(query: Query, message: Mapping[str, Any], result: Answered) -> dict[str, Any]:
-    """What the client is told: `y` is a bare number for one outcome."""
+    """Return the answer to a query; `y` is a bare number if there is one outcome."""
     x = result.x if query.x is None else query.x
     y = [float(value) for value in result.y]
     return {
@@ -257,7 +257,7 @@ def _query_kind(message: Mapping[str, Any]) -> QueryKind:
 
 
 def _x(space: Space, value: Any) -> Array:
-    """The one point of a prediction, shape (1, stimuli, d), or (1, 1, d) for one of a pair."""
+    """Return the point of a prediction, shape (1, stimuli, d), or (1, 1, d) for one of a pair."""
     if not isinstance(value, dict) or not value:
         names = ", ".join(p.name for p in space.free)
         raise InvalidInput(f"'x' is {shown(value)}; expected values of {names} for a prediction")
@@ -279,13 +279,13 @@ def _is_pair(value: Any) -> bool:
 def _y(config: Config, message: Mapping[str, Any]) -> float:
     if len(config.outcomes) > 1:
         raise UnsupportedFeature(
-            f"an inverse query has one outcome to meet, but there are {len(config.outcomes)}"
+            f"an inverse query needs a single outcome, but there are {len(config.outcomes)}"
         )
     value = message.get("y")
     one = value[0] if isinstance(value, list) and len(value) == 1 else value
     number = number_of(one)
     if number is None:
-        raise InvalidInput(f"'y' is {shown(value)}; expected the value whose point is sought")
+        raise InvalidInput(f"'y' is {shown(value)}; expected the value to search for")
     return number
 
 
@@ -299,6 +299,6 @@ def _max_time(value: Any) -> float | None:
 
 
 def shown(value: object) -> str:
-    """The value as an error shows it, in few characters."""
+    """Return the value as an error message shows it, shortened."""
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,8 +1,8 @@
-"""One client's conversation about experiments: a message in, what is to be done and answered out.
+"""One client's conversation about experiments: takes a message, returns events, work and an answer.
 
-Nothing changes here: a Step holds the events of a message, and whoever keeps them applies them.
-So a message that is refused, or that cannot be kept, leaves nothing behind. What the values of a
-message mean is in `messages.py`.
+A session changes no experiment: a Step holds the events of a message, and its owner stores and
+applies them. So a message that is refused, or that cannot be stored, has no effect. `messages.py`
+parses the values of messages.
 """
 
 from __future__ import annotations
@@ -18,49 +18,51 @@ from uuid import NAMESPACE_OID, uuid5
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment import messages
-from farm.experiment.config import Config, Generator, ParameterKind
-from farm.experiment.events import Asked, Event, Finished, Released, SetUp, Told
-from farm.experiment.experiment import Experiment
-from farm.experiment.grammar import read_config
-from farm.experiment.perform import can_perform
-from farm.experiment.seeding import seeds_of
-from farm.experiment.work import Answered, Generate, Generated, Work
-from farm.protocols.aepsych import Request
+from farm.experiment.ask.execute import can_execute
+from farm.experiment.config.definition import Config, Generator, ParameterKind
+from farm.experiment.config.reader import read_config
+from farm.experiment.config.work import Answered, Generate, Generated, Work
+from farm.experiment.state.events import Asked, Event, Finished, Released, SetUp, Told
+from farm.experiment.state.experiment import Experiment
+from farm.experiment.state.seeding import seeds_of
+from farm.protocols.aepsych.codec import AepsychRequest
 
 SETUPS = -1
-"""The turn that setups wait for: they are numbered one after another."""
+"""The turn shared by all setups: they are numbered one after another."""
 MAX_POINTS = 10_000
-"""Of one ask. An answer of more than about 100 is already too long for the Python client."""
+"""Maximum points of one ask. An answer of more than about 100 is too long for the Python client."""
 MAX_NUMBERS = 1_000_000
-"""Of the points of one ask: the answer has 20 MB, and others wait a second while it is written."""
+"""Maximum coordinates of one ask's points: the answer has 20 MB, and encoding it delays other
+clients by a second.
+"""
 
 LONG_TELL = 2_000
-"""Trials of a tell from which on it is read in a thread."""
+"""Number of trials from which a tell is parsed in a thread."""
 TRIALS_AN_EVENT = 10_000
-"""More of one tell are several events, so that none of them takes long to write and to apply."""
+"""Longer tells are split into several events, so that each is quick to write and to apply."""
 
 LONGEST_NOTES = 2000
-"""Bytes of the notes in `info`: of the whole answer the Python client reads 4096."""
+"""Maximum bytes of the notes in `info`: the Python client reads 4096 bytes of the whole answer."""
 
 
 class World(Protocol):
-    """What a session sees of the server."""
+    """The part of the server that a session uses."""
 
     @property
     def experiments(self) -> Mapping[int, Experiment]:
-        """By number."""
+        """The experiments by number."""
 
     @property
     def next_number(self) -> int:
-        """Of the experiment that is set up next."""
+        """Number of the next experiment to be set up."""
 
     @property
     def db_name(self) -> str:
-        """What `info` calls the database."""
+        """The database name that `info` reports."""
 
 
 class RunAction(StrEnum):
-    """Requests of farm's own: the server evaluates the points itself."""
+    """Requests specific to farm: the server evaluates the points itself."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -69,7 +71,7 @@ class RunAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """What is asked of the closed loop of an experiment; None: as its [farm] section says."""
+    """A command for an experiment's closed loop; None: the value of its [farm] section."""
 
     action: RunAction
     experiment: int
@@ -79,14 +81,14 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a message asks for, in this order: keep and apply `events`, then work or answer.
+    """The steps of a message, in this order: store and apply `events`, then work or answer.
 
-    answer: the answer, if there is nothing more to do. A status command's answer is what the
-    experiment knows; whoever runs the loop may add to it.
-    work, then: work to be done, and what to do with its result (and the time when it is there).
-    slow: a function for a thread, in the place of work.
+    answer: the answer, if no work is left. The answer to a status command is the experiment's own
+    status; the owner of the loop may add to it.
+    work, then: work to do, and a function for its result and the time at which it is done.
+    slow: a function to run in a thread, in place of work.
     run: a command for the loop. close: the connection ends after the answer.
-    current: the session's experiment from now on; `Session.took` sees to that.
+    current: the session's experiment from now on; set by `Session.took`.
     """
 
     events: tuple[Event, ...] = ()
@@ -100,7 +102,7 @@ class Step:
 
 
 class Session:
-    """One connection: it has a current experiment, the last one set up or resumed.
+    """One connection. Its current experiment is the one that it set up or resumed last.
 
     current: its number. last_set_up: the id that a later setup without one inherits.
     """
@@ -110,18 +112,18 @@ class Session:
         self.current: int | None = None
         self.last_set_up = ""
 
-    def turn(self, request: Request) -> int | None:
-        """What the request waits for before `receive` and holds to its last Step; None: nothing.
+    def turn(self, request: AepsychRequest) -> int | None:
+        """Return the turn to hold from before `receive` to the last Step; None: no turn is needed.
 
-        Asks of one experiment are answered one after another: its number. Setups: SETUPS.
-        Tells, queries and all others never wait.
+        Asks of one experiment are answered one after another: the turn is its number. For setups it
+        is SETUPS. Tells, queries and all others never wait.
         """
         if request.type == "setup":
             return SETUPS
         return self.current if request.type == "ask" else None
 
-    def receive(self, request: Request, now: float) -> Step:
-        """What to do about the request. now: Unix seconds.
+    def receive(self, request: AepsychRequest, now: float) -> Step:
+        """Return the step for a request. now: Unix seconds.
 
         Raises FarmError, whose message is the answer.
         """
@@ -158,7 +160,7 @@ class Session:
         raise InvalidInput(f"type {request.type!r} is unknown")
 
     def took(self, step: Step) -> None:
-        """The events of the step are kept and applied: its experiment is the current one."""
+        """Make the step's experiment current, after its events are stored and applied."""
         if step.current is not None:
             self.current = step.current
         for event in step.events:
@@ -172,13 +174,13 @@ class Session:
         experiment = self.world.experiments.get(number)
         if experiment is None:
             count = len(self.world.experiments)
-            there = f"there are {count}, from 0" if count else "there is none yet"
+            there = f"there are {count}, from 0" if count else "there are none yet"
             raise InvalidInput(f"experiment {number} does not exist; {there}")
         return experiment
 
     def _setup(self, message: Mapping[str, Any], now: float) -> Step:
         config = read_config(messages.config_source(message))
-        can_perform(config)
+        can_execute(config)
         number = self.world.next_number
         chosen = config.metadata.experiment_id or self.last_set_up
         event = SetUp(
@@ -221,10 +223,10 @@ class Session:
     def _run(self, action: RunAction, message: Mapping[str, Any]) -> Step:
         experiment = self._experiment(messages.experiment_number(message))
         known = asdict(experiment.snapshot())
-        if experiment.config.subject is None and action is not RunAction.STATUS:
+        if experiment.config.farm is None and action is not RunAction.STATUS:
             raise InvalidInput(
-                f"experiment {experiment.number} has no section [farm], which says what {action} "
-                "is to evaluate"
+                f"experiment {experiment.number} has no section [farm], which defines the model "
+                f"for {action}"
             )
         command = RunCommand(
             action,
@@ -260,7 +262,7 @@ def _ask(experiment: Experiment, message: Mapping[str, Any], now: float) -> Step
 
 
 def asked_event(experiment: Experiment, work: Generate, result: Generated, now: float) -> Asked:
-    """What has happened when an experiment gave out the points of this work."""
+    """Return the event that records the points of this work as handed out."""
     first = experiment.next_id
     return Asked(
         experiment=experiment.number,
@@ -312,7 +314,7 @@ def _query(experiment: Experiment, message: Mapping[str, Any]) -> Step:
 
 
 def _bounds(config: Config) -> dict[str, Any]:
-    unit = (0.0, 1.0)  # as the stock server says of a fixed parameter
+    unit = (0.0, 1.0)  # the stock server reports this for a fixed parameter
     return {
         p.name: list(unit if p.kind is ParameterKind.FIXED else (p.lower, p.upper))
         for p in config.parameters
@@ -320,7 +322,7 @@ def _bounds(config: Config) -> dict[str, Any]:
 
 
 def _readable(notes: Sequence[str]) -> list[str]:
-    """The first of the notes, as many as clients can read."""
+    """Return the first notes, as many as clients can read."""
     left = LONGEST_NOTES
     for shown, note in enumerate(notes):
         left -= len(json.dumps(note))
@@ -360,12 +362,12 @@ def _finish(experiment: Experiment, now: float) -> Step:
 
 
 def acquisition_name(generator: Generator) -> str:
-    """How points are judged, as the config calls it; several are joined, none is ""."""
+    """Return the config's acquisition function, several ones joined, or "" without one."""
     if generator.acquisition is not None:
         return generator.acquisition.name
     return ", ".join(filter(None, map(acquisition_name, generator.parts)))
 
 
 def _unique_id(*parts: object) -> str:
-    """A UUID that is another one for another database, number, moment or config."""
+    """Return a UUID that differs by database, number, time and config."""
     return str(uuid5(NAMESPACE_OID, "/".join(map(str, parts))))

@@ -1,4 +1,4 @@
-"""How much memory this process may use."""
+"""The amount of memory that this process may use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
-"""Where a container's limit stands: of cgroup v2, and of v1."""
+"""Files with a container's limit: of cgroup v2, and of v1."""
 
 
 def usable_memory(cgroups: Path = CGROUPS) -> int:
-    """Bytes of memory of this machine, or of the container around this process if that has less."""
+    """Return this machine's memory in bytes, or the limit of this process's container if lower."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([whole, *(limit for name in LIMITS if (limit := _read(cgroups / name)))])
 

@@ -1,7 +1,7 @@
-"""Who is at the other end of a connection: its address, and the user who owns its socket.
+"""The other end of a connection: its address, and the user who owns its socket.
 
 The kernel knows the owner of every socket of this machine, so a connection from this machine can be
-attributed to a user without a token. Asked once, when the connection is accepted.
+attributed to a user without a token. The owner is looked up once, when the connection is accepted.
 
 A socket that its program has closed has no owner any more: the kernel then reports uid 0 and inode
 0. So an owner counts only together with an inode. Source: sock_diag(7), linux/inet_diag.h.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 UNIX = "unix"
-"""The host of a peer that came by a Unix socket."""
+"""The host of a peer connected by a Unix socket."""
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
@@ -38,11 +38,17 @@ CONNECTED = frozenset({1, 4, 5, 8, 9, 11})
 """States of a socket whose handshake is done: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT,
 LAST_ACK, CLOSING (net/tcp_states.h). A lookup may also find a listener at the same port."""
 
+CLOSING = frozenset({4, 5, 9, 11})
+"""Those of them that a socket has after its program closed it."""
+
+NOBODY = -1
+"""The owner of a socket that its program has closed."""
+
 MAPPED = bytes(10) + b"\xff\xff"
-"""How an IPv4 address begins that is written as IPv6 (RFC 4291, 2.5.5.2)."""
+"""Prefix of an IPv4 address written as IPv6 (RFC 4291, 2.5.5.2)."""
 
 ALL_MAPPED = ["0", "0", "4294967295"]
-"""The user namespace of a machine outside of any container, in /proc/self/uid_map."""
+"""The user namespace of a machine outside any container, in /proc/self/uid_map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +56,19 @@ class Peer:
     """The other end of a connection.
 
     host: its address, "unix" for a Unix socket, "" if unknown. uid: the owner of its socket if that
-    socket is of this machine and open, otherwise None.
+    socket is on this machine and open, otherwise None. closed: whether its program is known to have
+    closed the socket, so that it will read no answer.
     """
 
     host: str
     uid: int | None = None
+    closed: bool = False
 
     def __str__(self) -> str:
         return self.host if self.uid is None else f"{self.host} (uid {self.uid})"
 
 
-class Pair(NamedTuple):
+class AddressPair(NamedTuple):
     """One end of a TCP connection by its addresses, in network order: 4 or 16 bytes each."""
 
     address: bytes
@@ -69,14 +77,14 @@ class Pair(NamedTuple):
     other_port: int
 
 
-OwnerOf = Callable[[Pair], int | None]
-"""The owner of the open socket at this end of a connection; None: there is none here."""
+OwnerOf = Callable[[AddressPair], int | None]
+"""Returns the owner of the socket at this end of a connection, or NOBODY; None: no such socket."""
 
 
 class Owners:
-    """Finds the owners of connections' other ends. From one thread.
+    """Finds the owners of connections' other ends. For one thread.
 
-    way: how it asks, "netlink" or "proc"; "" where this machine's kernel cannot tell.
+    way: the method, "netlink" or "proc"; "" if this machine's kernel offers neither.
     """
 
     def __init__(self) -> None:
@@ -98,7 +106,7 @@ class Owners:
                 continue
 
     def peer(self, transport: Any) -> Peer:
-        """The other end of an accepted connection; transport: asyncio's, or one like it."""
+        """Return the other end of an accepted connection; transport: asyncio's, or one like it."""
         ours = transport.get_extra_info("sockname")
         if isinstance(ours, str | bytes):  # a path
             try:
@@ -107,8 +115,11 @@ class Owners:
                 return Peer(UNIX)
         theirs = transport.get_extra_info("peername")
         if not theirs or not ours:
-            return Peer("")  # it has left already
-        return Peer(str(theirs[0]), self._known(self._tcp_owner(theirs, ours)))
+            return Peer("")  # it has disconnected already
+        uid = self._tcp_owner(theirs, ours)
+        if uid == NOBODY:
+            return Peer(str(theirs[0]), closed=True)
+        return Peer(str(theirs[0]), self._known(uid))
 
     def is_own(self, peer: Peer) -> bool:
         """Whether the peer is a program of the user who runs this process."""
@@ -118,18 +129,18 @@ class Owners:
         if self._owner_of is None:
             return None
         try:
-            pair = Pair(_packed(theirs[0]), theirs[1], _packed(ours[0]), ours[1])
+            pair = AddressPair(_packed(theirs[0]), theirs[1], _packed(ours[0]), ours[1])
             return self._owner_of(pair)
         except OSError:
             return None
 
     def _known(self, uid: int | None) -> int | None:
-        """In a container every user outside of it has the same number: that one is nobody's."""
+        """Return the uid, or None for the one that stands for all users outside the container."""
         return None if uid == self._ambiguous else uid
 
 
 class _Netlink:
-    """Asks for exactly one socket; 7 microseconds, however many there are."""
+    """Looks up exactly one socket; 7 microseconds, for any number of sockets."""
 
     def __init__(self) -> None:
         sock = socket.socket(
@@ -146,7 +157,7 @@ class _Netlink:
         weakref.finalize(self, os.close, self._fd)
         self._number = 0
 
-    def __call__(self, pair: Pair) -> int | None:
+    def __call__(self, pair: AddressPair) -> int | None:
         self._number = (self._number + 1) & 0xFFFFFFFF
         family = socket.AF_INET if len(pair.address) == 4 else socket.AF_INET6
         ports = PORTS.pack(pair.port, pair.other_port)
@@ -165,15 +176,22 @@ class _Netlink:
 
 def _found(answer: bytes, ports: bytes) -> int | None:
     _, state, _, _, ids, _, _, _, uid, inode = FOUND.unpack_from(answer, HEAD.size)
-    if state not in CONNECTED or not inode or not ids.startswith(ports):
+    if state not in CONNECTED or not ids.startswith(ports):
         return None
-    return int(uid)
+    return _owner(int(uid), inode, state)
 
 
-def _proc_owner(pair: Pair) -> int | None:
-    """The same from /proc/net/tcp, which has a line for every socket: slower, and always there.
+def _owner(uid: int, inode: int, state: int) -> int | None:
+    """Return the owner of a socket that was found, if it has one."""
+    if inode:
+        return uid
+    return NOBODY if state in CLOSING else None
 
-    A program may reach an IPv4 address by a socket of IPv6, which stands in the other file.
+
+def _proc_owner(pair: AddressPair) -> int | None:
+    """Find the owner in /proc/net/tcp, one line per socket: slower, but always available.
+
+    A program may reach an IPv4 address by an IPv6 socket, which is listed in the other file.
     """
     wide = pair._replace(address=_wide(pair.address), other=_wide(pair.other))
     tables = [("tcp6", wide)] if len(pair.address) == 16 else [("tcp", pair), ("tcp6", wide)]
@@ -184,8 +202,10 @@ def _proc_owner(pair: Pair) -> int | None:
                 # sl, local, remote, state, queues, timer, retransmits, uid, timeout, inode
                 fields = line.split(None, 10)
                 if fields[1:3] == ends:
-                    connected = int(fields[3], 16) in CONNECTED and fields[9] != b"0"
-                    return int(fields[7]) if connected else None
+                    state = int(fields[3], 16)
+                    if state not in CONNECTED:
+                        return None
+                    return _owner(int(fields[7]), int(fields[9]), state)
     return None
 
 
@@ -199,7 +219,7 @@ def _wide(address: bytes) -> bytes:
 
 
 def _packed(host: str) -> bytes:
-    """An address in network order; one of IPv4 that is written as IPv6 is of IPv4 to the kernel."""
+    """Return an address in network order; the kernel treats IPv4 written as IPv6 as IPv4."""
     if ":" not in host:
         return socket.inet_pton(socket.AF_INET, host)
     packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
@@ -207,7 +227,7 @@ def _packed(host: str) -> bytes:
 
 
 def peer_uid(connected: Any) -> int:
-    """The user who owns the other end of a Unix socket, as the kernel saw when it was connected.
+    """Return the uid of the other end of a Unix socket, as recorded when it was connected.
 
     Raises OSError.
     """
@@ -219,12 +239,12 @@ def peer_uid(connected: Any) -> int:
 
 
 def _knows_its_own(owner_of: OwnerOf) -> bool:
-    """Whether it finds a socket of this very process. Raises OSError."""
+    """Whether `owner_of` finds a socket of this process. Raises OSError."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         with socket.create_connection(address) as client:
             (host, port), (other, other_port) = client.getsockname(), address
-            pair = Pair(_packed(host), port, _packed(other), other_port)
+            pair = AddressPair(_packed(host), port, _packed(other), other_port)
             return owner_of(pair) == os.geteuid()
 
 
@@ -236,7 +256,7 @@ def _has_unmapped_users() -> bool:
 
 
 def _overflow_uid() -> int | None:
-    """What the kernel reports of users that this user namespace does not know."""
+    """Return the uid that the kernel reports for users unknown to this user namespace."""
     try:
         return int(Path("/proc/sys/kernel/overflowuid").read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Folders and files that only this user can open, whatever the umask says."""
+"""Folders and files that only this user can open, whatever the umask."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 from farm.errors import Unavailable
 
 OTHERS = 0o077
-"""The rights of everybody but the owner."""
+"""The permission bits of all users but the owner."""
 
 
 def private_opener(path: str | os.PathLike[str], flags: int) -> int:
-    """For `open(path, mode, opener=private_opener)`: a file that it creates is the user's alone."""
+    """Opener for `open(path, mode, opener=...)` that creates files for this user only."""
     return os.open(path, flags, 0o600)
 
 
 def make_private_folder(folder: Path, *, known: Collection[str]) -> None:
     """Make a folder that only this user can enter.
 
-    If it is there already and others can enter it, they no longer can, nor can they open what is in
-    it. But this is done only if every name in the folder matches a pattern of `known`: a folder
-    with other things in it may be open to others on purpose.
+    If it exists and others can enter it, their access to it and to its contents is removed. But
+    this is done only if every name in the folder matches a pattern of `known`: a folder with other
+    things in it may be open to others on purpose.
 
     Raises Unavailable, which says what to do, and OSError.
     """
@@ -57,15 +57,15 @@ def make_private_folder(folder: Path, *, known: Collection[str]) -> None:
 
 
 def _narrow(folder: Path) -> None:
-    """Take the rights of others from a folder and from all in it that is this user's."""
+    """Remove others' permissions from a folder and from everything in it that this user owns."""
     folder.chmod(0o700)
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+        with contextlib.suppress(OSError):  # another user's, or already gone
             if not path.is_symlink():
                 path.chmod(path.stat().st_mode & 0o777 & ~OTHERS)
 
 
 def short_folder() -> str:
-    """Where a socket file may lie: its whole path has to be shorter than 108 bytes."""
+    """Return a folder for a socket file, whose whole path has to be shorter than 108 bytes."""
     folder = tempfile.gettempdir()
     return folder if len(os.fsencode(folder)) < 80 else "/tmp"

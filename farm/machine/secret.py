@@ -1,4 +1,4 @@
-"""A secret of this user, the same on every machine that shares the home folder."""
+"""A secret of this user, shared by every machine with the same home folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LENGTH = 32
 
 
 def user_secret(environment: Mapping[str, str] = os.environ) -> bytes:
-    """The 32 random bytes in `farm/key` below `$XDG_STATE_HOME` (default `~/.local/state`).
+    """Return the 32 random bytes in `farm/key` below `$XDG_STATE_HOME` (default `~/.local/state`).
 
-    The file is made when it is missing, readable by its owner only. Raises OSError when it cannot
-    be made or read, and PermissionError when others can read or write it. Source: XDG Base
-    Directory Specification 0.8.
+    A missing file is created, readable by its owner only. Raises OSError if it cannot be created or
+    read, and PermissionError if others can read or write it. Source: XDG Base Directory
+    Specification 0.8.
     """
     path = key_path(environment)
     with contextlib.suppress(FileNotFoundError):
@@ -35,9 +35,9 @@ def user_secret(environment: Mapping[str, str] = os.environ) -> bytes:
 
 
 def key_path(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the secret is kept."""
+    """Return the path of the secret."""
     state = environment.get("XDG_STATE_HOME", "")
-    # The specification has relative paths ignored.
+    # The specification says to ignore relative paths.
     folder = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return folder / "farm" / "key"
 

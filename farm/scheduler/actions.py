@@ -1,4 +1,4 @@
-"""What the scheduler asks its owner to do."""
+"""The actions that the scheduler requests from its owner."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Send:
 
 @dataclass(slots=True)
 class Reply:
-    """Answer the task's caller; it is said once for each task that was not cancelled.
+    """Answer the task's caller; issued once for each task that was not cancelled.
 
-    Of a stream it is said for each answer, which then says that more follow, and for its end.
+    A stream has one Reply per answer, which is marked as followed by more, and one for its end.
     """
 
     task: Task
@@ -32,7 +32,7 @@ class Reply:
     worker: WorkerId | None
 
     def result(self, of: Result) -> Result:
-        """The worker's result with what only the farm knows: who that was, the time in queues."""
+        """Return the worker's result, with its worker and its time in queues added."""
         return Result(
             of.outputs,
             of.run_time_s,
@@ -47,8 +47,8 @@ class Reply:
 
 
 @dataclass(slots=True)
-class TakeBack:
-    """Ask the worker to hand these back if it has not begun them; `taken_back` is its answer."""
+class Recall:
+    """Ask the worker to return these tasks unless begun; it answers with `recalled`."""
 
     worker: WorkerId
     tasks: list[TaskId]
@@ -56,10 +56,10 @@ class TakeBack:
 
 @dataclass(slots=True)
 class EndStream:
-    """Let this worker end a stream before its time, as nobody waits for more of it."""
+    """Ask this worker to stop a stream early, because no caller waits for more of it."""
 
     worker: WorkerId
     task: TaskId
 
 
-Action = Send | Reply | TakeBack | EndStream
+Action = Send | Reply | Recall | EndStream

@@ -1,4 +1,4 @@
-"""What may share a batch: calls that differ in their numbers only."""
+"""Batching: calls that differ only in their numbers may share a batch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from farm.scheduler.queues import Queue
 from farm.scheduler.state import Lot, Task
 
 LINGER = 0.1
-"""After a batch of several calls the next one waits for so much of a run's time for company, as
-clients that were just answered ask again: measured to win at every number of clients."""
+"""After a batch of several calls, the next one waits for this fraction of a run's time, because
+clients that were just answered ask again: measured to be faster at every number of clients.
+"""
 
 LONGEST_LINGER_S = 0.002
 SHORTEST_LINGER_S = 1e-4
-"""Below, a timer costs more than is won."""
+"""Below this, a timer costs more than the wait gains."""
 
 
 def batch_key(call: Call, *, max_batch: int) -> object:
-    """Equal for calls that one model execution may answer together; None: runs by itself.
+    """Return a key, equal for calls that one model execution may answer; None: the call runs alone.
 
-    Model and operation are the queue's; the rest is config, dtypes and the shapes of one row.
+    Model and operation are the queue's; the key covers config, dtypes and the shapes of one row.
     """
     if max_batch <= 1 or call.operation is not Operation.EVALUATE:
         return None
@@ -27,10 +28,10 @@ def batch_key(call: Call, *, max_batch: int) -> object:
 
 
 def take_batch(queue: Queue, head: Task) -> list[Task]:
-    """Remove from `queue` the next batch: `head`, whose turn it is, and all that may go with it.
+    """Remove from `queue` the next batch: `head`, whose turn it is, and calls compatible with it.
 
-    At most `queue.max_batch` rows; a single call of more rows than that goes alone. They join in
-    the order of turns as long as that names calls that fit, and then oldest first.
+    A batch has at most `queue.max_batch` rows; a single call with more rows runs alone. Calls join
+    in the order of turns as long as the next one fits, and then oldest first.
     """
     queue.remove(head)
     batch = [head]
@@ -56,9 +57,9 @@ def take_batch(queue: Queue, head: Task) -> list[Task]:
 
 
 def linger_after(lot: Lot, queue: Queue, now: float) -> None:
-    """Let the queue's next batch wait a moment, when a batch of several calls has ended.
+    """Delay the queue's next batch a moment after a batch of several calls has ended.
 
-    Only when no worker idles otherwise: what a lone client asks is never held back.
+    This happens only if no worker idles otherwise: calls of a lone client are never delayed.
     """
     linger_s = min(LINGER * queue.run_times.mean, LONGEST_LINGER_S)
     if lot.size < 2 or linger_s < SHORTEST_LINGER_S:
@@ -70,7 +71,7 @@ def linger_after(lot: Lot, queue: Queue, now: float) -> None:
 
 
 def lingers(queue: Queue, now: float) -> bool:
-    """Whether the queue's next batch still waits for company; its pools look again when not."""
+    """Whether the queue's next batch waits for more calls; afterwards pools are checked again."""
     if not queue.company:
         return False
     if queue.lingers_until <= now or queue.size >= queue.company:

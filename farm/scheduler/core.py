@@ -1,44 +1,52 @@
-"""The scheduler: a pure state machine; facts in, actions out, the time is an argument.
+"""The scheduler: a pure state machine that turns facts and the time into actions.
 
-Times are seconds of any clock that never goes back. After every fact, or a few at once, the owner
-carries out `actions(now)` and sets one timer to `wakeup()`. Invariants: see `check()`.
+Times are seconds of any monotonic clock. After every fact, or a few at once, the owner carries out
+`actions(now)` and sets one timer to `wakeup()`. Invariants: see `check()`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, cast
 
-from farm.call import Call, ModelInfo, Operation, Result
-from farm.errors import (
-    DeadlineExceeded,
-    FarmError,
-    ModelNotFound,
-)
-from farm.scheduler.actions import Action, EndStream, Outcome, Reply, Send
+from farm.call import Call, ModelInfo, Operation
+from farm.errors import FarmError, ModelNotFound
+from farm.scheduler.actions import Action, EndStream, Outcome, Reply
 from farm.scheduler.admission import check_room
-from farm.scheduler.batching import batch_key, linger_after, lingers, take_batch
-from farm.scheduler.credit import charge_estimate, charge_run, place, release, unplace
-from farm.scheduler.deadlines import Deadlines
+from farm.scheduler.batching import batch_key, linger_after
+from farm.scheduler.credit import charge_estimate, charge_run, release, unplace
+from farm.scheduler.deadlines import Deadlines, error_for_deadline
+from farm.scheduler.filling import fill
 from farm.scheduler.invariants import check
 from farm.scheduler.losses import error_for_loss, may_be_guilty
-from farm.scheduler.placement import NO_END, Pool, depth_for, has_room, leave_room, worker_for
+from farm.scheduler.phases import ABANDONED, ATTEMPTS, QUEUED, RECALLED, TASKS, WORKERS, TaskPhase
+from farm.scheduler.placement import Pool, end_at_most
 from farm.scheduler.queues import Clients, ModelQueues, Queue
-from farm.scheduler.snapshot import snapshot
-from farm.scheduler.state import Task, TaskId, Worker, WorkerId
-from farm.scheduler.takeback import for_idle, has_too_much, in_vain
+from farm.scheduler.recall import for_idle, has_too_much, in_vain
+from farm.scheduler.snapshot import snapshot, standing_out
+from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
+from farm.transitions import PhaseEvent
 
-ENDS_TOGETHER_S = 10.0
-"""Workers whose allocations end within the same so many seconds are treated alike."""
+TASK_ANSWERED = TASKS.event("answered")
+TASK_ANSWERED_LATE = TASKS.event("answered late")
+TASK_CAME_BACK = TASKS.event("came back")
+TASK_GIVEN_UP = TASKS.event("given up")
+TASK_CANCELLED = TASKS.event("cancelled")
+ATTEMPT_ANSWERED = ATTEMPTS.event("answered")
+ATTEMPT_RETURNED = ATTEMPTS.event("returned")
+ATTEMPT_LOST = ATTEMPTS.event("lost")
+ATTEMPT_NOT_RECALLED = ATTEMPTS.event("recall void")
+WORKER_GONE = WORKERS.event("left")
 
 
 class Scheduler:
-    """Which call runs where and when.
+    """Decides which call runs where and when.
 
-    max_queued, max_queued_per_client: waiting calls from which on `submit` raises Overloaded.
-    retries: how often a call goes back to its queue after a worker died with it.
-    first_task: task ids count up from here; ids of an earlier life of the farm must not recur.
+    max_queued, max_queued_per_client: number of waiting calls from which `submit` raises
+    Overloaded.
+    retries: how often a call is requeued after a worker died while running it.
+    first_task: the first task id; ids from before a restart of the farm must not recur.
     """
 
     def __init__(
@@ -53,18 +61,19 @@ class Scheduler:
         self.max_queued = max_queued
         self.max_queued_per_client = max_queued_per_client
         self.retries = retries
-        # State; only the methods of this class change it.
+        # State, changed only by the methods of this class.
         self._ids = cast(Iterator[TaskId], count(first_task))
         self._tasks: dict[TaskId, Task] = {}
+        self._suspects: dict[TaskId, Task] = {}  # the tasks that were lost before
         self._workers: dict[WorkerId, Worker] = {}
         self._models: dict[str, ModelQueues] = {}
         self._pools: dict[frozenset[str], Pool] = {}
         self._queued = 0
         self._clients = Clients()
-        self._placed = 0
+        self._turns = count(1)  # one for each lot sent
         self._deadlines = Deadlines(self._tasks)
-        # Between a fact and the next `actions`.
-        self._replies: list[Reply] = []
+        # Collected between a fact and the next `actions`.
+        self._replies: list[Action] = []
         self._ends: list[EndStream] = []
         self._to_fill: dict[Pool, None] = {}
         self._to_ask: dict[Worker, None] = {}
@@ -82,16 +91,17 @@ class Scheduler:
         lost_on: tuple[str, ...] = (),
         now: float,
     ) -> TaskId:
-        """Take a call in. Raises ModelNotFound or Overloaded, and then keeps nothing of it.
+        """Add a call. Raises ModelNotFound or Overloaded, and then keeps no trace of it.
 
-        lost_on: losses that count for it already, as of a row of a run that was lost.
+        lost_on: losses that already count for the call, if it repeats a row of a run that was lost.
         """
         model = self._models.get(call.model)
         if model is None:
             raise ModelNotFound(f"no worker has served model {call.model!r} yet")
         account = model.accounts.entering(client)
-        most, most_of_client = self.max_queued, self.max_queued_per_client
-        check_room(self._queued, most, client, account.client.queued, most_of_client)
+        queued, of_client = self._queued, account.client.queued
+        if queued >= self.max_queued or of_client >= self.max_queued_per_client:
+            check_room(queued, self.max_queued, client, of_client, self.max_queued_per_client)
         queue = model.by_operation[call.operation]
         task = Task(
             next(self._ids),
@@ -103,8 +113,10 @@ class Scheduler:
             now,
             batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
         )
-        task.lost_on = lost_on
         self._tasks[task.id] = task
+        if lost_on:
+            task.lost_on = lost_on
+            self._suspects[task.id] = task
         account.active += 1
         if deadline is not None:
             self._deadlines.add(deadline, task.id)
@@ -114,24 +126,15 @@ class Scheduler:
         return task.id
 
     def cancel(self, task_id: TaskId) -> None:
-        """The caller is gone: no reply; a waiting task is dropped, a running one may finish."""
+        """Cancel a call: it gets no reply; a waiting task is dropped, a running one may finish."""
         task = self._tasks.get(task_id)
-        if task is None or task.abandoned:
-            return
-        if task.worker is None:
-            self._dequeue(task)
-            self._forget(task)
-        else:
-            task.abandoned = True
-            if task.queue.streams:
-                self._ends.append(EndStream(task.worker.id, task.id))
-            if task.worker.behind:  # perhaps it has not begun
-                self._to_ask[task.worker] = None
+        if task is not None and task.phase is not ABANDONED:
+            self._let_drop(task, TASK_CANCELLED)
 
     # Facts: workers
 
     def expect(self, models: Iterable[ModelInfo]) -> None:
-        """Calls of these models are taken from now on, and wait for a worker that has them."""
+        """Accept calls of these models from now on; they wait for a worker that has them."""
         for info in models:
             model = self._models.get(info.name)
             if model is None:
@@ -147,9 +150,9 @@ class Scheduler:
         ends_at: float | None = None,
         now: float,
     ) -> None:
-        """A worker offers `slots` calls at a time of its models until `ends_at`.
+        """Add a worker that offers `slots` concurrent calls of its models until `ends_at`.
 
-        Joining twice under one name is leaving and joining.
+        Joining twice under one name means leaving and joining again.
         """
         if worker_id in self._workers:
             self.worker_left(worker_id, "it joined again", now=now)
@@ -161,11 +164,7 @@ class Scheduler:
             pool = self._pools[names] = Pool(names, queues)
             for model in queues:
                 model.pools.append(pool)
-        if ends_at is None or ends_at == NO_END:
-            ends_at = NO_END
-        else:
-            ends_at -= ends_at % ENDS_TOGETHER_S
-        worker = Worker(worker_id, pool, slots=slots, ends_at=ends_at, now=now)
+        worker = Worker(worker_id, pool, slots=slots, ends_at=end_at_most(ends_at), now=now)
         self._workers[worker_id] = worker
         pool.add(worker)
         self._to_fill[pool] = None
@@ -182,14 +181,16 @@ class Scheduler:
         reclaimed: bool = False,
         now: float,
     ) -> None:
-        """A worker is gone; its tasks go back to their queues, before all younger ones.
+        """Remove a worker; its tasks return to their queues, before all younger ones.
 
-        running: the tasks it was running when it died, if that is known; they count an attempt,
-        and so do, if it is not known, those sent first. row: of a run of rows the one that it was
-        running, if that is known. drained: it left in order, none counts.
-        time_limit: it was killed because `running` took too long, which running again won't mend.
-        reclaimed: its machine was taken away while it drained, which is nobody's fault: what may
-        run again counts no attempt. What is not repeatable counts as run, unless drained.
+        running: the tasks it was running when it died, if known; they count an attempt. If it is
+        not known, those sent first count one. row: for a run of rows, the row that was running, if
+        known.
+        drained: it left in order; no task counts an attempt.
+        time_limit: it was killed because `running` took too long, so that running again is useless.
+        reclaimed: its machine was taken away while it drained, which is not the tasks' fault: tasks
+        that may run again count no attempt. Tasks that are not repeatable count as run, unless
+        drained.
         """
         worker = self._workers.pop(worker_id, None)
         if worker is None:
@@ -203,102 +204,119 @@ class Scheduler:
                 model.pools.remove(pool)
         self._to_ask.pop(worker, None)
         guilty = set() if drained else may_be_guilty(worker, running, time_limit=time_limit)
-        for task in worker.held.values():
-            unplace(task)
-            # Not what ran alone: the answer to a run that has just ended is lost, too.
+        worker.phase = WORKER_GONE[worker.phase]
+        held, worker.held = worker.held, {}
+        for task in held.values():
+            attempt = task.attempt
+            unplace(task, attempt)
+            # Not only the running tasks: the answer to a run that has just ended is lost, too.
             may_have_run = not (task.queue.repeatable or drained)
             if may_have_run or (task.id in guilty and not reclaimed):
                 late = time_limit and task.id in guilty
-                self._lost(task, worker_id, reason, now=now, time_limit=late, row=row)
+                self._lost(task, attempt, reason, now=now, time_limit=late, row=row)
             else:
-                self._go_back(task, worker_id)
+                self._returned(task, attempt, reason, now)
 
     def worker_resized(self, worker_id: WorkerId, slots: int) -> None:
-        """A worker now offers this many slots; with none it is given nothing and hands back."""
+        """Set a worker's slots; with 0 it gets no calls and returns those it has not begun."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return
         worker.pool.slots += slots - worker.slots
-        worker.slots = slots
-        worker.most_slots = max(worker.most_slots, slots)
-        # What it was asked for before may have been lost with a connection: ask anew if need be.
-        worker.take_back_pending = False
+        worker.offer(slots)
+        # An earlier recall may have been lost with a connection: repeat it if needed.
+        worker.recall_pending = False
         for task in worker.held.values():
-            task.asked_back = False
+            attempt = task.attempt
+            if attempt.phase is RECALLED:
+                attempt.phase = ATTEMPT_NOT_RECALLED[attempt.phase]
         worker.pool.moved(worker)
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
 
     def worker_full(self, worker_id: WorkerId, full: bool) -> None:
-        """Whether a worker has yet to read so much that it is given nothing more until it has.
+        """Note whether a worker has so much unread data that it gets no more until it has read it.
 
-        What it was sent stays there: to take it back and send it again would fill it again.
+        The tasks sent to it stay there: recalling and resending them would only fill it again.
         """
         worker = self._workers.get(worker_id)
         if worker is None:
             return
-        worker.full = full
+        worker.fill(full)
         worker.pool.moved(worker)
         self._to_fill[worker.pool] = None
 
     def finished(
         self, worker_id: WorkerId, task_id: TaskId, outcome: Outcome, *, now: float
     ) -> None:
-        """A worker answered. The first answer to a task counts, whoever gives it, and no other."""
+        """Record a worker's answer. Only the first answer to a task counts, from any worker."""
         task = self._tasks.get(task_id)
         if task is None:
             return
-        worker = task.worker
-        here = worker is not None and worker.id == worker_id
-        if not here and (worker_id not in task.former or task.abandoned or task.queue.streams):
+        if task.phase is QUEUED or (attempt := task.attempt).worker.id != worker_id:
+            self._answered_late(task, worker_id, outcome)
             return
-        if isinstance(outcome, Result) and outcome.more:
+        is_wanted = task.phase is not ABANDONED
+        worker = attempt.worker
+        if isinstance(outcome, FarmError):
+            charge_estimate(attempt)
+        elif outcome.more:
             task.answers += 1
-            if not task.abandoned:
-                waited_s = task.sent_at - task.submitted_at
+            if is_wanted:
+                waited_s = attempt.sent_at - task.submitted_at
                 self._replies.append(Reply(task, outcome, waited_s, worker_id))
             return
-        if not task.abandoned:
-            self._reply(task, outcome, task.sent_at - task.submitted_at, worker_id)
-        if worker is None:  # a late answer of a worker that was given up
-            self._dequeue(task)
-            self._forget(task)
-        elif not here:  # the same, while the task is with another worker
-            self.cancel(task_id)
         else:
-            if isinstance(outcome, FarmError):
-                charge_estimate(task)
-            else:
-                charge_run(task, worker, outcome, now)
-                if worker.behind and has_too_much(worker, task.queue.run_times.prefetch):
-                    self._to_ask[worker] = None
-            lot = task.lot
-            if lot is not None and lot.remaining == 1 and task.queue.max_batch > 1:
-                linger_after(lot, task.queue, now)
-            if release(task, worker):
-                self._to_fill[worker.pool] = None
-                if task.queue.size:  # by the run times known now they may fit before an end
-                    for pool in task.queue.model.pools:
-                        if pool.is_ending:
-                            self._to_fill[pool] = None
-            worker.done += 1
-            worker.last_answer_at = now
-            self._forget(task)
+            charge_run(task, attempt, outcome, now)
+            if worker.behind and has_too_much(worker, task.queue.run_times.prefetch):
+                self._to_ask[worker] = None
+        if is_wanted:
+            self._reply(task, outcome, attempt.sent_at - task.submitted_at, worker_id)
+        lot = attempt.lot
+        if lot is not None and lot.remaining == 1 and task.queue.max_batch > 1:
+            linger_after(lot, task.queue, now)
+        attempt.phase = ATTEMPT_ANSWERED[attempt.phase]
+        if release(task, attempt):
+            self._to_fill[worker.pool] = None
+            if task.queue.size:  # with the updated run times, calls may fit before a worker's end
+                for pool in task.queue.model.pools:
+                    if pool.is_ending:
+                        self._to_fill[pool] = None
+        worker.done += 1
+        worker.last_answer_at = now
+        task.phase = TASK_ANSWERED[task.phase]
+        self._forget(task)
 
-    def taken_back(self, worker_id: WorkerId, task_ids: Iterable[TaskId], *, now: float) -> None:
-        """A worker answered a TakeBack, or hands back of itself: it will not run these.
+    def _answered_late(self, task: Task, worker_id: WorkerId, outcome: Outcome) -> None:
+        """Accept an answer from a worker that was given up or returned the task.
 
-        What it was asked for and keeps it has begun, or answered: it is not asked for that again.
+        Streams are excluded: parts of two runs do not join.
+        """
+        former = [attempt for attempt in task.former if attempt.worker.id == worker_id]
+        if not former or task.phase is ABANDONED or task.queue.streams:
+            return
+        attempt = former[-1]
+        attempt.phase = ATTEMPT_ANSWERED[attempt.phase]
+        waited_s = task.attempt.sent_at - task.submitted_at
+        self._reply(task, outcome, waited_s, worker_id)
+        self._let_drop(task, TASK_ANSWERED_LATE)
+
+    def recalled(self, worker_id: WorkerId, task_ids: Iterable[TaskId], *, now: float) -> None:
+        """Requeue tasks that a worker returned, after a Recall or unasked.
+
+        The worker will not run them. It has begun or answered the recalled tasks that it keeps:
+        these are not recalled again.
         """
         worker = self._workers.get(worker_id)
         if worker is None:
             return
-        worker.take_back_pending = False
+        worker.recall_pending = False
         for task_id in task_ids:
             task = worker.held.get(task_id)
             if task is not None:
-                release(task, worker)
-                self._go_back(task, worker_id)
+                attempt = task.attempt
+                release(task, attempt)
+                self._returned(task, attempt, "handed back", now)
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
 
@@ -310,9 +328,9 @@ class Scheduler:
         *,
         now: float,
     ) -> None:
-        """These, or their answers, were lost on the way to or from a worker that lives on.
+        """Requeue tasks that were lost on the way to or from a worker that is still alive.
 
-        It may have run them, so that they count as lost with it.
+        The worker may have run them, so they count as lost with it.
         """
         worker = self._workers.get(worker_id)
         if worker is None:
@@ -320,26 +338,31 @@ class Scheduler:
         for task_id in task_ids:
             task = worker.held.get(task_id)
             if task is not None:
-                release(task, worker)
-                self._lost(task, worker_id, reason, now=now)
+                attempt = task.attempt
+                release(task, attempt)
+                self._lost(task, attempt, reason, now=now)
         self._to_fill[worker.pool] = None
 
-    # What to do
+    # Actions
 
     def actions(self, now: float) -> list[Action]:
-        """Everything to carry out now, in this order."""
+        """Return everything to carry out now, in order."""
         if self._deadlines.first_at <= now:
             self._expire(now)
         for pool in self._pools.values():
             if pool.recheck_at is not None and pool.recheck_at <= now:
                 pool.recheck_at = None
                 self._to_fill[pool] = None
-        out: list[Action] = [*self._replies, *self._ends]
-        self._replies, self._ends = [], []
+        out, self._replies = self._replies, []
+        if self._ends:
+            out += self._ends
+            self._ends = []
         if self._to_fill:
             pools, self._to_fill = self._to_fill, {}
             if self._queued:
-                out += self._fill(pools, now)
+                for send in fill(pools, self._turns, now):
+                    self._queued -= len(send.tasks)
+                    out.append(send)
             donors = [pool for pool in self._pools.values() if pool.behind]
             if donors:
                 asks = [for_idle(pool, donors, now) for pool in pools]
@@ -355,78 +378,57 @@ class Scheduler:
         return any(pool.has_idle() for pool in self._pools.values())
 
     def queue(self, model: str, operation: Operation) -> Queue:
-        """The queue of a model that is known, for its run times and workers."""
+        """Return the queue of a known model, for its run times and workers."""
         return self._models[model].by_operation[operation]
 
     def wakeup(self) -> float | None:
-        """When to call `actions` next if no fact comes before; None: never."""
+        """Return when to call `actions` next if no fact comes before; None: never."""
         times = [pool.recheck_at for pool in self._pools.values()]
         times.append(self._deadlines.earliest())
         return min((time for time in times if time is not None), default=None)
 
-    # Filling workers
-
-    def _fill(self, pools: Collection[Pool], now: float) -> Iterable[Send]:
-        """Give waiting tasks to workers of `pools` that may take them, in the order of turns.
-
-        What has not changed since the last time has no room, or must not be given any.
-        """
-        waiting: dict[Queue, None] = {}
-        for pool in pools:
-            for model in pool.queues:
-                waiting.update(model.waiting)
-        queues = list(waiting)
-        sends: dict[WorkerId, Send] = {}
-        limits: dict[Pool, int] = {}
-        if len(queues) > 1:
-            queues.sort(key=Queue.turn, reverse=True)
-        while queues:
-            queue = queues[-1]
-            if lingers(queue, now):
-                queues.pop()
-                continue
-            head = queue.head()
-            depth = depth_for(head)
-            worker = worker_for(queue, depth, pools, limits, now)
-            if worker is None:
-                queues.pop()
-                if queues:
-                    leave_room(queue, depth, pools, limits, now)
-                continue
-            batch = take_batch(queue, head)
-            self._queued -= len(batch)
-            place(batch, worker, depth, now)
-            self._placed += 1
-            queue.model.served_at = self._placed
-            send = sends.get(worker.id)
-            if send is None:
-                sends[worker.id] = Send(worker.id, batch)
-            else:
-                send.tasks.extend(batch)
-            if not queue.size or not (queue.needs_no_slot or has_room(queue, pools)):
-                queues.pop()
-            if len(queues) > 1:
-                queues.sort(key=Queue.turn, reverse=True)
-        return sends.values()
-
-    # Leaving the queue, coming back, ending
+    # Dequeueing, requeueing and completion
 
     def _enqueue(self, task: Task) -> None:
         queue = task.queue
-        # Else it waits behind others, for whom there is no room.
+        # Otherwise it waits behind others that find no room.
         if task.former or not queue.size or 0 < queue.company <= queue.size + 1:
             for pool in queue.model.pools:
                 self._to_fill[pool] = None
         queue.add(task)
         self._queued += 1
 
-    def _go_back(self, task: Task, worker_id: WorkerId) -> None:
-        """Back to the queue, from a worker that did not answer and may do so late."""
-        if task.abandoned:
-            self._forget(task)
+    def _returned(self, task: Task, attempt: Attempt, why: str, now: float) -> None:
+        """Requeue a task from a worker that did not answer, without counting a loss."""
+        attempt.end(ATTEMPT_RETURNED, why, now)
+        self._go_back(task)
+
+    def _go_back(self, task: Task) -> None:
+        """Requeue a task from a worker that did not answer but may do so late."""
+        if task.phase is ABANDONED:
+            self._give_up(task)
         else:
-            task.former += (worker_id,)
+            task.phase = TASK_CAME_BACK[task.phase]
+            task.former += (task.attempt,)
             self._enqueue(task)
+
+    def _give_up(self, task: Task) -> None:
+        task.phase = TASK_GIVEN_UP[task.phase]
+        self._forget(task)
+
+    def _let_drop(self, task: Task, on: PhaseEvent[TaskPhase]) -> None:
+        """Drop a task without a caller: it leaves its queue, or may finish where it runs."""
+        was_queued = task.phase is QUEUED
+        task.phase = on[task.phase]
+        if was_queued:
+            self._dequeue(task)
+            self._forget(task)
+            return
+        worker = task.attempt.worker
+        if task.queue.streams:
+            self._ends.append(EndStream(worker.id, task.id))
+        if worker.behind:  # it may not have begun
+            self._to_ask[worker] = None
 
     def _dequeue(self, task: Task) -> None:
         task.queue.remove(task)
@@ -434,17 +436,17 @@ class Scheduler:
 
     def _forget(self, task: Task) -> None:
         del self._tasks[task.id]
+        if task.lost_on:
+            self._suspects.pop(task.id, None)
         task.account.active -= 1
 
     def _expire(self, now: float) -> None:
         for task in self._deadlines.passed(now):
-            if task.abandoned:
+            if task.phase is ABANDONED:
                 continue
             waited_s = now - task.submitted_at
-            where = "in the queue" if task.worker is None else f"on worker {task.worker.id}"
-            error = DeadlineExceeded(f"no answer within {waited_s:.3g} s; the call was {where}")
-            self._reply(task, error, waited_s, None)
-            self.cancel(task.id)
+            self._reply(task, error_for_deadline(task, now), waited_s, None)
+            self._let_drop(task, TASK_CANCELLED)
 
     def _reply(
         self, task: Task, outcome: Outcome, waited_s: float, worker: WorkerId | None
@@ -458,30 +460,32 @@ class Scheduler:
     def _lost(
         self,
         task: Task,
-        worker: WorkerId,
+        attempt: Attempt,
         reason: str,
         *,
         now: float,
         time_limit: bool = False,
         row: int | None = None,
     ) -> None:
-        """Back to the queue with a task that a worker may have run in vain, or end it."""
+        """Requeue a task that a worker may have run in vain, or end it."""
+        worker = attempt.worker.id
+        attempt.end(ATTEMPT_LOST, reason, now)
         task.lost_on += (f"{worker} ({reason})",)
-        error = error_for_loss(
-            task, worker, reason, time_limit=time_limit, row=row, retries=self.retries
-        )
-        if error is None or task.abandoned:
-            task.batch_key = None  # it runs alone from now on, so that only the guilty fail
-            self._go_back(task, worker)
+        self._suspects[task.id] = task
+        error = error_for_loss(task, time_limit=time_limit, row=row, retries=self.retries)
+        if error is None or task.phase is ABANDONED:
+            task.batch_key = None  # it runs alone from now on, so that only a faulty call fails
+            self._go_back(task)
         else:
             self._reply(task, error, now - task.submitted_at, worker)
-            self._forget(task)
+            self._give_up(task)
 
-    # For others to read
+    # Inspection
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """Workers and queues as JSON data."""
-        return snapshot(self._workers.values(), self._models.values(), now)
+        """Return workers, queues and the most notable calls as JSON data."""
+        calls = standing_out(self._tasks.values(), self._suspects.values(), now)
+        return snapshot(self._workers.values(), self._models.values(), calls, now)
 
     def check(self) -> None:
         """Assert every invariant of the state."""

@@ -1,4 +1,4 @@
-"""Which tasks run out of time, and when."""
+"""The deadlines of tasks: when each runs out of time."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import heapq
 import math
 from collections.abc import Mapping
 
+from farm.errors import DeadlineExceeded
+from farm.scheduler.phases import QUEUED
 from farm.scheduler.state import Task, TaskId
+from farm.scheduler.story import with_story
 
 
 class Deadlines:
-    """The deadlines of `tasks`, earliest first; those of tasks that are gone go in time."""
+    """The deadlines of `tasks`, earliest first; those of completed tasks are removed over time."""
 
     SLACK = 1000
 
     def __init__(self, tasks: Mapping[TaskId, Task]) -> None:
         self._tasks = tasks
         self._heap: list[tuple[float, TaskId, bool]] = []
-        self.first_at = math.inf  # no deadline comes before this
+        self.first_at = math.inf  # a lower bound of all deadlines
 
     def add(self, at: float, task_id: TaskId, *, to_start: bool = False) -> None:
-        """From `at` on the answer to this task is of no use, or it is not to start any more."""
+        """Add a deadline for the task's answer, or with `to_start` for its start."""
         heapq.heappush(self._heap, (at, task_id, to_start))
         if len(self._heap) > 2 * len(self._tasks) + self.SLACK:
             self._heap = [entry for entry in self._heap if entry[1] in self._tasks]
@@ -28,23 +31,31 @@ class Deadlines:
         self.first_at = self._heap[0][0]
 
     def earliest(self) -> float | None:
-        """The next deadline of a task that is still there."""
+        """Return the next deadline of a task that still exists."""
         heap = self._heap
         while heap and heap[0][1] not in self._tasks:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def passed(self, now: float) -> list[Task]:
-        """The tasks that run out of time now, each once."""
+        """Remove and return the tasks whose deadline has passed, each once."""
         heap = self._heap
         late: dict[Task, None] = {}
         while heap and heap[0][0] <= now:
             _, task_id, to_start = heapq.heappop(heap)
             task = self._tasks.get(task_id)
-            if task is not None and (task.worker is None or not to_start):
+            if task is not None and (task.phase is QUEUED or not to_start):
                 late[task] = None
         self.first_at = heap[0][0] if heap else math.inf
         return list(late)
 
     def __len__(self) -> int:
         return len(self._heap)
+
+
+def error_for_deadline(task: Task, now: float) -> DeadlineExceeded:
+    """Return the outcome of a task that has run out of time, whether it waits or runs."""
+    waits = task.phase is QUEUED
+    where = "in the queue" if waits else f"on worker {task.attempt.worker.id}"
+    text = f"no answer within {now - task.submitted_at:.3g} s; the call was {where}"
+    return DeadlineExceeded(with_story(text, task, now))

@@ -1,12 +1,13 @@
-"""What must always hold of the scheduler's state; tests assert it after every step."""
+"""Invariants of the scheduler's state; tests assert them after every step."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+from farm.scheduler.phases import ENDED, GONE, QUEUED, SHUT, SHUT_AND_FULL
 from farm.scheduler.placement import Pool, wanted_level
-from farm.scheduler.queues import SLOT, Account, Clients, Line, ModelQueues
+from farm.scheduler.queues import SLOT, Account, Clients, ClientTasks, ModelQueues
 from farm.scheduler.state import Task, TaskId, Worker, WorkerId
 
 
@@ -18,13 +19,13 @@ def check(
     clients: Clients,
     queued: int,
 ) -> None:
-    """Assert every invariant; raises AssertionError that names the first one broken."""
+    """Assert every invariant; the AssertionError names the first one broken."""
     waiting = [
         task for m in models.values() for q in m.by_operation.values() for task in q.waiting()
     ]
     held = [task for worker in workers.values() for task in worker.held.values()]
     assert len(waiting) + len(held) == len(tasks), "a task is in its queue or at one worker"
-    assert {t.id for t in waiting} | {t.id for t in held} == set(tasks), "and in one of them"
+    assert {t.id for t in waiting} | {t.id for t in held} == set(tasks), "and not in both"
     assert len(waiting) == queued, "the count of waiting tasks is right"
     by_client = Counter(task.account.client.name for task in waiting)
     assert by_client == {name: c.queued for name, c in clients.items() if c.queued}, (
@@ -38,19 +39,18 @@ def check(
         _check_model(model, waiting, held)
     for pool in pools:
         members = [w for w in workers.values() if w.pool is pool]
-        assert pool.size == len(members) > 0, "a pool has its workers, and goes with the last"
+        assert pool.size == len(members) > 0, "a pool counts its workers, and ends with the last"
         assert sorted(w.id for w in pool.fullest_first()) == sorted(w.id for w in members), (
             "a pool's index holds each of its workers once"
         )
         assert pool.slots == sum(w.slots for w in members), "a pool counts their slots"
-        assert pool.behind == sum(w.behind for w in members), "a pool counts what waits at it"
+        assert pool.behind == sum(w.behind for w in members), "a pool counts the lots waiting at it"
         assert all(pool in model.pools for model in pool.queues), "its models know the pool"
 
 
 def _check_waiting(task: Task) -> None:
-    assert task.worker is None, "a waiting task has no worker"
-    assert task.lot is None, "a waiting task takes no credit"
-    assert not task.abandoned, "nobody waits for nothing"
+    assert task.phase is QUEUED, "a waiting task is queued and has a caller"
+    assert all(a.phase.is_over for a in task.former), "a waiting task has no current attempt"
     assert task.line is not None, "a waiting task knows its line"
     assert task.line.tasks.get(task.id) is task, "and its line knows the task"
     assert task.line.account is task.account, "which is its client's"
@@ -58,30 +58,38 @@ def _check_waiting(task: Task) -> None:
 
 
 def _check_worker(worker: Worker) -> None:
-    lots = {task.lot for task in worker.held.values() if task.lot is not None}
+    shut = worker.phase in (SHUT, SHUT_AND_FULL)
+    assert worker.phase is not GONE, "a worker that is gone is not kept"
+    assert shut == (not worker.slots), "a worker that offers no slot is shut"
+    attempts = [task.attempt for task in worker.held.values() if task.phase is not QUEUED]
+    lots = {attempt.lot for attempt in attempts if attempt.lot is not None}
     assert len(lots) == worker.lots, "a worker's lots are those of its tasks"
     exclusive = sum(lot.exclusive for lot in lots)
     assert exclusive == worker.exclusive_lots, "a worker knows its exclusive lots"
     assert worker.level == wanted_level(worker), "the index knows the worker's level"
     behind = max(0, worker.lots - worker.slots)
-    assert worker.behind == behind, "a worker knows what waits at it"
+    assert worker.behind == behind, "a worker counts its waiting lots"
     assert (worker.busy_since is None) == (not worker.held), "a worker is busy while it holds"
     if worker.exclusive_lots:
         assert worker.lots <= worker.most_slots, "nothing waits at a worker behind a long call"
     for lot in lots:
-        members = [task for task in worker.held.values() if task.lot is lot]
+        members = [attempt for attempt in attempts if attempt.lot is lot]
         assert lot.remaining == len(members), "a lot counts its tasks"
     for task in worker.held.values():
-        assert task.worker is worker, "a task knows its worker"
+        assert task.phase not in (QUEUED, ENDED), "a task at a worker was sent there"
+        attempt = task.attempt
+        assert attempt.worker is worker, "a task knows its worker"
+        assert not attempt.phase.is_over, "its last attempt is in progress"
+        assert all(a.phase.is_over for a in task.former), "and its former attempts are over"
         assert task.line is None, "a task at a worker waits in no line"
         assert task.queue.model.name in worker.pool.models, "a worker gets only models it has"
-        assert (task.lot is None) == task.queue.needs_no_slot, "what takes a slot has a lot"
+        assert (attempt.lot is None) == task.queue.needs_no_slot, "a task in a slot has a lot"
 
 
 def _check_model(model: ModelQueues, waiting: list[Task], held: list[Task]) -> None:
     for queue in model.by_operation.values():
         assert queue.size == sum(t.queue is queue for t in waiting), "a queue knows its size"
-        assert queue.in_flight == sum(t.queue is queue for t in held), "and what is in flight"
+        assert queue.in_flight == sum(t.queue is queue for t in held), "and its tasks in flight"
         assert (queue in model.waiting) == (queue.size > 0), "a model knows where tasks wait"
         if queue.size:
             _check_head(queue.head())
@@ -89,9 +97,9 @@ def _check_model(model: ModelQueues, waiting: list[Task], held: list[Task]) -> N
     for account in accounts:
         mine = [task for task in waiting + held if task.account is account]
         assert account.active == len(mine), "a client's tasks are counted"
-        held_units = sum(task.held for task in mine if task.worker is not None)
-        assert account.held == held_units, "a client knows what it holds"
-        assert account.used_s > -1e-6, "nobody is paid for more than was charged"
+        held_units = sum(t.attempt.held for t in mine if t.phase is not QUEUED)
+        assert account.held == held_units, "a client knows the slots it holds"
+        assert account.used_s > -1e-6, "no refund exceeds the charge"
 
 
 def _check_head(head: Task) -> None:
@@ -99,10 +107,10 @@ def _check_head(head: Task) -> None:
     level = head.line.level
     assert level.rank == max(line.level.rank for line in _lines_beside(head)), "rank comes first"
     turns = [(_share(line.account), min(line.tasks)) for line in level.lines.values()]
-    assert (_share(head.account), head.id) == min(turns), "the next is whose turn it is"
+    assert (_share(head.account), head.id) == min(turns), "the head has the next turn"
 
 
-def _lines_beside(head: Task) -> list[Line]:
+def _lines_beside(head: Task) -> list[ClientTasks]:
     return [task.line for task in head.queue.waiting() if task.line is not None]
 
 

@@ -1,56 +1,68 @@
-"""What becomes of a task whose worker was lost while it ran, or may have run."""
+"""Decides the outcome of tasks whose worker was lost while it ran them, or may have run them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from farm.errors import FarmError, TimeLimitExceeded, WorkerLost
-from farm.scheduler.state import Task, TaskId, Worker, WorkerId
+from farm.scheduler.state import Task, TaskId, Worker
+from farm.scheduler.story import with_story
 
 
 def may_be_guilty(
     worker: Worker, running: Iterable[TaskId] | None, *, time_limit: bool
 ) -> set[TaskId]:
-    """The tasks that a lost worker may have died of.
+    """Return the tasks that may have caused the loss of a worker.
 
-    Those that it was running, if that is known, and the questions that it answers beside them,
-    unless it was killed for the time that it took; else those that were sent first.
+    These are the tasks it was running, if known, and the calls that need no slot, unless it was
+    killed by a time limit; otherwise, those that were sent first.
     """
     if running is None:
         return {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
     guilty = set(running)
     if not time_limit:
-        guilty |= {task.id for task in worker.held.values() if task.lot is None}
+        guilty |= {task.id for task in worker.held.values() if task.attempt.lot is None}
     return guilty
 
 
 def error_for_loss(
-    task: Task, worker: WorkerId, reason: str, *, time_limit: bool, row: int | None, retries: int
+    task: Task, *, time_limit: bool, row: int | None, retries: int
 ) -> FarmError | None:
-    """The outcome of a task that was lost with `worker`; None: it goes back to its queue.
+    """Return the outcome of a task whose last attempt was lost; None: it is requeued.
 
-    row: of a run of rows the one that ran. Such a task ends here too: whoever made it of a call
-    with many rows asks for them again, for that row alone, so that only the guilty row fails.
+    row: for a run of rows, the row that ran. Such a task ends here too: the code that split the
+    call into runs resubmits that row alone, so that only the faulty row fails.
     """
-    error: FarmError | None = None
+    text = _why_given_up(task, time_limit=time_limit, retries=retries)
+    one_by_one = task.queue.max_batch == 1
+    if text:
+        text = with_story(text, task, task.attempt.ended_at)
+        error: FarmError = TimeLimitExceeded(text) if time_limit else WorkerLost(text)
+    elif task.rows > 1 and one_by_one:
+        error = WorkerLost(task.lost_on[-1])
+    else:
+        return None
+    if one_by_one and task.queue.repeatable:
+        error.row = row
+    return error
+
+
+def _why_given_up(task: Task, *, time_limit: bool, retries: int) -> str:
+    """Return why a lost task does not run again; empty if it may."""
+    attempt = task.attempt
+    worker, reason = attempt.worker.id, attempt.why
     if time_limit:
-        error = TimeLimitExceeded(f"worker {worker} was killed: {reason}")
-    elif not task.queue.repeatable:
-        error = WorkerLost(
+        return f"worker {worker} was killed: {reason}"
+    if not task.queue.repeatable:
+        return (
             f"worker {task.lost_on[0]} may have run this call before it was lost, and model "
             f"{task.call.model!r} is not repeatable"
         )
-    elif task.answers:
-        error = WorkerLost(
+    if task.answers:
+        return (
             f"worker {worker} was lost ({reason}) after {task.answers} answers of a stream, "
-            "which cannot begin anew"
+            "which cannot be restarted"
         )
-    elif len(task.lost_on) > retries:
-        error = WorkerLost(
-            f"the call was lost {len(task.lost_on)} times, with " + ", ".join(task.lost_on)
-        )
-    elif task.rows > 1 and task.queue.max_batch == 1:
-        error = WorkerLost(task.lost_on[-1])
-    if error is not None and task.queue.max_batch == 1 and task.queue.repeatable:
-        error.row = row
-    return error
+    if len(task.lost_on) > retries:
+        return f"the call was lost {len(task.lost_on)} times, with " + ", ".join(task.lost_on)
+    return ""

@@ -1,4 +1,4 @@
-"""Which worker: pools of alike workers, indexed by how much each holds and when it ends."""
+"""Selects workers: pools of equivalent ones, indexed by load and by end of allocation."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping
 
+from farm.scheduler.phases import OPEN, WorkerPhase
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import MAX_PREFETCH, Task, Worker, WorkerId
 
 FULL = MAX_PREFETCH + 1
-"""Level of a worker that takes no more calls; below it the level is lots per slot."""
+"""Level of a worker that takes no more calls; lower levels are the lots per slot."""
 
 _OPEN_LEVELS = (1 << FULL) - 1
 
 ANY_LEVEL = FULL + 1
-"""Depth for what needs no slot: every worker takes it but those that offer no slot at all."""
+"""Depth for calls that need no slot: every worker takes them unless it offers no slot at all."""
 
 FITS_FACTOR = 1.2
-"""A call must fit into the rest of an allocation with its p95 and this much to spare."""
+"""A call must fit into the remaining allocation with its p95 times this factor."""
 
 LONGEST_SHARE = 0.9
-"""A call too long for every allocation goes to a worker with so much of the longest left."""
+"""A call too long for every allocation goes to a worker with this fraction of the longest left."""
 
 NO_END = math.inf
+
+ENDS_TOGETHER_S = 10.0
+"""Workers whose allocations end within the same interval of this length are treated alike."""
 
 
 class _Shelf:
@@ -37,15 +41,16 @@ class _Shelf:
         self.size = 0
 
     def pick(self, needed_until: float) -> Worker | None:
-        """Of those that last long enough the one that ends first, so that the others stay free.
+        """Return the worker that ends first among those that last long enough, or None.
 
-        Of equals the one put in last: it is the warmest, and the others may go idle and be let go.
+        The others stay free. Among equals it is the one added last: it is the warmest, and the
+        others may go idle and be released.
         """
         at = bisect_left(self.ends, needed_until)
         while at < len(self.ends):
             alike = self.by_end[self.ends[at]]
             if alike:
-                # To remove the last and put it back is cheap; to find it by iterating is not.
+                # Popping the last item and reinserting it is cheap; finding it by iteration is not.
                 worker_id, worker = alike.popitem()
                 alike[worker_id] = worker
                 return worker
@@ -53,7 +58,7 @@ class _Shelf:
         return None
 
     def forget(self, end: float) -> None:
-        """Keep no place for an end at which no worker is left."""
+        """Drop the place for an end without workers."""
         if end in self.by_end and not self.by_end[end]:
             del self.by_end[end]
             del self.ends[bisect_left(self.ends, end)]
@@ -66,8 +71,8 @@ class _Shelf:
 class Pool:
     """Workers that serve the same models.
 
-    They are interchangeable to the scheduler but for their load and their end, and are indexed by
-    both, so that whoever should take a call is found without looking at them all.
+    They are interchangeable to the scheduler except for their load and their end. They are indexed
+    by both, so that a call's worker is found without a scan.
     """
 
     def __init__(self, models: frozenset[str], queues: list[ModelQueues]) -> None:
@@ -78,12 +83,12 @@ class Pool:
         self.behind = 0
         self.recheck_at: float | None = None
         self.is_ending = False  # some worker has an end
-        self._lifetimes: list[float] = []  # of its workers when they joined, ascending
+        self._lifetimes: list[float] = []  # of its workers at joining, ascending
         self._shelves = [_Shelf() for _ in range(ANY_LEVEL + 1)]
         self.occupied = 0  # bit i: shelf i is not empty
 
     def add(self, worker: Worker) -> None:
-        """Take in a worker that holds nothing."""
+        """Add a worker that holds no tasks."""
         self.size += 1
         self.slots += worker.slots
         insort(self._lifetimes, worker.lifetime_s)
@@ -92,7 +97,7 @@ class Pool:
         self._put(worker)
 
     def remove(self, worker: Worker) -> None:
-        """Let a worker go."""
+        """Remove a worker."""
         self.size -= 1
         self.slots -= worker.slots
         self.behind -= worker.behind
@@ -103,13 +108,13 @@ class Pool:
             shelf.forget(worker.ends_at)
 
     def moved(self, worker: Worker) -> None:
-        """Index a worker anew after its lots or slots changed."""
+        """Reindex a worker after its lots or slots changed."""
         lots, slots = worker.lots, worker.slots
         behind = lots - slots if lots > slots else 0
         if behind != worker.behind:
             self.behind += behind - worker.behind
             worker.behind = behind
-        level = 0 if lots < slots and not worker.full else wanted_level(worker)
+        level = 0 if lots < slots and worker.phase is OPEN else wanted_level(worker)
         if level != worker.level:
             self._take(worker)
             worker.level = level
@@ -138,7 +143,7 @@ class Pool:
             self.occupied ^= 1 << worker.level
 
     def least_loaded(self, depth: int, queue: Queue, now: float) -> Worker | None:
-        """A worker of the lowest level below `depth` that may be given a call of `queue` now."""
+        """Return a worker of the lowest level below `depth` that may take a call now, or None."""
         levels = self.occupied & ((1 << depth) - 1)
         if not levels:
             return None
@@ -152,7 +157,7 @@ class Pool:
         return None
 
     def fullest_first(self) -> Iterator[Worker]:
-        """The workers from the highest level down."""
+        """Yield the workers from the highest level down."""
         levels = self.occupied
         while levels:
             highest = levels.bit_length() - 1
@@ -160,18 +165,25 @@ class Pool:
             levels ^= 1 << highest
 
     def _needed_until(self, queue: Queue, now: float) -> float:
-        # The call must likely end before the worker does, as long as there are workers that could
-        # offer so much when they were new; else no worker would ever be given it.
+        # The call must be likely to end before the worker does, if any worker's allocation was
+        # initially long enough; otherwise it would never be assigned.
         needed_s = FITS_FACTOR * queue.run_times.p95()
         longest_s = max([pool._lifetimes[-1] for pool in queue.model.pools])
         return now + max(0.0, min(needed_s, LONGEST_SHARE * longest_s))
 
 
+def end_at_most(ends_at: float | None) -> float:
+    """Return the end of a worker's interval: ends close to each other count as one."""
+    if ends_at is None or ends_at == NO_END:
+        return NO_END
+    return ends_at - ends_at % ENDS_TOGETHER_S
+
+
 def wanted_level(worker: Worker) -> int:
-    """Lots per slot; 0: a slot is free; FULL: it takes no more."""
+    """Return the lots per slot; 0: a slot is free; FULL: the worker takes no more."""
     if not worker.slots:
         return ANY_LEVEL
-    if worker.full:
+    if worker.phase is WorkerPhase.FULL:
         return FULL
     if worker.lots < worker.slots:
         return 0
@@ -181,7 +193,7 @@ def wanted_level(worker: Worker) -> int:
 
 
 def depth_for(head: Task) -> int:
-    """A worker below this level may take `head`."""
+    """Return the level below which a worker may take `head`."""
     queue = head.queue
     if queue.needs_no_slot:
         return ANY_LEVEL
@@ -194,7 +206,7 @@ def depth_for(head: Task) -> int:
 
 
 def has_room(queue: Queue, pools: Collection[Pool]) -> bool:
-    """Whether some worker of `pools` takes calls of `queue` at all: quicker than to look for it."""
+    """Whether any worker of `pools` takes calls of `queue` at all, checked cheaply."""
     for pool in queue.model.pools:  # noqa: SIM110  (a generator costs more than the look)
         if pool in pools and pool.occupied & _OPEN_LEVELS:
             return True
@@ -204,9 +216,9 @@ def has_room(queue: Queue, pools: Collection[Pool]) -> bool:
 def worker_for(
     queue: Queue, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
 ) -> Worker | None:
-    """The least loaded worker of `pools` that may take the head of `queue`.
+    """Return the least loaded worker of `pools` that may take the head of `queue`, or None.
 
-    It must be below level `depth`, and below that which `limits` has: see `leave_room`.
+    It must be below level `depth`, and below its pool's entry in `limits`: see `leave_room`.
     """
     best: Worker | None = None
     limited = limits and not queue.needs_no_slot
@@ -223,10 +235,10 @@ def worker_for(
 def leave_room(
     queue: Queue, depth: int, pools: Collection[Pool], limits: dict[Pool, int], now: float
 ) -> None:
-    """While the head of `queue` waits for a worker of little load, what comes after loads none.
+    """While the head of `queue` waits for a lightly loaded worker, let later calls load none.
 
-    Else calls of short runs, many of which wait at a worker, would keep calls of long runs, which
-    need a free slot, from ever getting one. What needs no slot is not in the way of anything.
+    Otherwise short calls, many of which wait at a worker, would keep long calls, which need a free
+    slot, from ever getting one. Calls that need no slot are not affected.
     """
     for pool in queue.model.pools:
         if pool in pools and pool.least_loaded(ANY_LEVEL, queue, now) is not None:

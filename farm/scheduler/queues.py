@@ -1,10 +1,10 @@
-"""Order and fairness: who is next among the tasks that wait for one model.
+"""Queue order and fairness between the clients of one model.
 
-Priority first; then the client that holds the fewest of the model's workers; among those that hold
-equally many, the one that has used the fewest worker-seconds (start-time fair queueing, Goyal, Vin,
-Cheng 1996); then the oldest task. Workers held come first as run times are not known beforehand:
+The order is priority first; then the client that holds the fewest of the model's workers; among
+equals, the one that has used the fewest worker-seconds (start-time fair queueing, Goyal, Vin, Cheng
+1996); then the oldest task. Held workers come first because run times are not known beforehand:
 shares of workers are right at every moment, whatever the calls turn out to take, and the seconds
-settle what does not divide evenly. Each step costs a few dictionary operations.
+distribute what does not divide evenly. Each step costs a few dictionary operations.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
 
 SLOT = 1 << 30
-"""One worker's slot in the units of `Account.held`; whole numbers add up without drift."""
+"""One worker's slot in the units of `Account.held`; integers add up without drift."""
 
 Turn = tuple[int, int, int, float, int]
 
 
-class Client:
-    """Who asks; all its accounts share this, and it goes with the last of them."""
+class ClientUsage:
+    """A client; all its accounts share this, and it is removed with the last of them."""
 
     __slots__ = ("__weakref__", "name", "queued")
 
@@ -38,23 +38,23 @@ class Client:
         self.queued = 0
 
 
-Clients = WeakValueDictionary[str, Client]
+Clients = WeakValueDictionary[str, ClientUsage]
 
 
 class Account:
-    """What one client has of one model's workers: now, and in worker-seconds over time."""
+    """A client's use of one model's workers: slots held now, and worker-seconds over time."""
 
     __slots__ = ("active", "client", "held", "lines", "used_s")
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClientUsage) -> None:
         self.client = client
         self.used_s = 0.0
         self.held = 0
         self.active = 0
-        self.lines: list[Line] = []
+        self.lines: list[ClientTasks] = []
 
     def gave_back(self, held: int, seconds: float) -> None:
-        """It holds less than before and its charge is corrected: its turn may come earlier."""
+        """Reduce the held slots and correct the charge: the client's turn may come earlier."""
         self.held -= held
         self.used_s += seconds
         for line in self.lines:
@@ -62,7 +62,7 @@ class Account:
 
 
 class Accounts:
-    """The accounts of one model's clients. Those of clients with nothing to do go in time."""
+    """The accounts of one model's clients. Those of inactive clients are removed over time."""
 
     KEPT = 1024
 
@@ -76,10 +76,10 @@ class Accounts:
         return len(self._by_name)
 
     def entering(self, name: str) -> Account:
-        """The account for a task that arrives now.
+        """Return the account for a task that arrives now.
 
-        A client that was away starts level with the one served last, so that it neither
-        owes for what it used alone nor saved up a claim while it asked for nothing.
+        A returning client starts level with the one served last, so that it neither owes for its
+        use while alone nor has accumulated a claim while it was inactive.
         """
         account = self._by_name.get(name)
         if account is None:
@@ -88,14 +88,14 @@ class Accounts:
                 self._most = max(self.KEPT, 2 * len(self._by_name))
             client = self._clients.get(name)
             if client is None:
-                client = self._clients[name] = Client(name)
+                client = self._clients[name] = ClientUsage(name)
             account = self._by_name[name] = Account(client)
         if not account.active and account.used_s < self.virtual_s:
             account.used_s = self.virtual_s
         return account
 
 
-class Line:
+class ClientTasks:
     """The waiting tasks of one client at one rank, oldest first."""
 
     __slots__ = ("account", "back", "entry", "level", "tasks")
@@ -103,13 +103,13 @@ class Line:
     def __init__(self, account: Account, level: Level) -> None:
         self.account = account
         self.level = level
-        # In the order in which they came; `back` is a heap of those that came back from a worker.
+        # In the order of arrival; `back` is a heap of tasks that were requeued.
         self.tasks: OrderedDict[TaskId, Task] = OrderedDict()
         self.back: list[TaskId] = []
         self.entry: Entry | None = None
 
     def first(self) -> Task:
-        """The oldest: the first that came, or one that came back."""
+        """Return the oldest task, newly arrived or requeued."""
         first = next(iter(self.tasks.values()))
         while self.back:
             oldest = self.tasks.get(self.back[0])
@@ -118,13 +118,15 @@ class Line:
             heapq.heappop(self.back)
         return first
 
-    def __lt__(self, other: Line) -> bool:
-        # Asked only of entries that are equal else; all but one of those are stale.
+    def __lt__(self, other: ClientTasks) -> bool:
+        # Only compared if all else is equal; then all but one of the entries are stale.
         return False
 
 
-Entry = tuple[int, float, int, Line]
-"""Workers held, seconds used, oldest task: a line's place when it was last put in order."""
+Entry = tuple[int, float, int, ClientTasks]
+"""Workers held, seconds used, oldest task, line: the sort key of a line when it was
+last ordered.
+"""
 
 
 class Level:
@@ -134,18 +136,20 @@ class Level:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.lines: dict[Account, Line] = {}
-        # Only kept for two lines or more. An entry that its line does not own is stale.
+        self.lines: dict[Account, ClientTasks] = {}
+        # Only kept for two or more lines. An entry that its line does not own is stale.
         self._heap: list[Entry] = []
-        self._closed: Line | None = None  # the last, to be opened again: a client asks and asks
+        self._closed: ClientTasks | None = (
+            None  # the last one, for reuse: a client usually asks again
+        )
 
     def add(self, task: Task) -> None:
-        """Let `task` wait in its client's line; one that comes back goes before younger ones."""
+        """Add `task` to its client's line; a requeued task goes before younger ones."""
         line = self.lines.get(task.account)
         if line is None:
             line = self._closed
             if line is None or line.account is not task.account:
-                line = Line(task.account, self)
+                line = ClientTasks(task.account, self)
             self._closed = None
             self.lines[task.account] = line
             line.tasks[task.id] = task
@@ -158,8 +162,8 @@ class Level:
                 self.earlier(line)
         task.line = line
 
-    def remove(self, task: Task, line: Line) -> None:
-        """Take a task out of its line, and with its last task the line."""
+    def remove(self, task: Task, line: ClientTasks) -> None:
+        """Remove a task from its line, and the line with its last task."""
         del line.tasks[task.id]
         task.line = None
         if not line.tasks:
@@ -169,8 +173,8 @@ class Level:
             del self.lines[line.account]
             self._closed = line
 
-    def earlier(self, line: Line) -> None:
-        """Put a line that is new, or may come earlier than before, where it belongs."""
+    def earlier(self, line: ClientTasks) -> None:
+        """Reorder a line that is new, or may come earlier than before."""
         if len(self.lines) < 2:
             return
         if len(self.lines) == 2 or len(self._heap) > 2 * len(self.lines):
@@ -180,7 +184,7 @@ class Level:
             heapq.heappush(self._heap, _entry(line))
 
     def head(self) -> Task:
-        """The task whose turn it is."""
+        """Return the task whose turn it is."""
         if len(self.lines) == 1:
             (line,) = self.lines.values()
             return line.first()
@@ -198,14 +202,14 @@ class Level:
             heapq.heapreplace(heap, _entry(line))
 
 
-def _entry(line: Line) -> Entry:
+def _entry(line: ClientTasks) -> Entry:
     account = line.account
     line.entry = (account.held // SLOT, account.used_s, line.first().id, line)
     return line.entry
 
 
 class Queue:
-    """The waiting tasks of one model and operation, and what is known about running them."""
+    """The waiting tasks of one model and operation, and statistics of their runs."""
 
     def __init__(self, model: ModelQueues, operation: Operation) -> None:
         self.model = model
@@ -216,11 +220,11 @@ class Queue:
         self.repeatable = True
         self.run_times = RunTimes()
         self.size = 0
-        self.to_come = 0  # rows of calls in parts that are no tasks yet
+        self.to_come = 0  # rows of calls split into parts that are not tasks yet
         self.in_flight = 0
         self.done = 0
         self.failed = 0
-        # Until when the next batch waits for company, and how many tasks are company enough.
+        # Until when the next batch waits for more calls, and how many tasks end the wait.
         self.lingers_until = 0.0
         self.company = 0
         self._levels: dict[int, Level] = {}
@@ -228,7 +232,7 @@ class Queue:
         self._by_batch_key: dict[object, OrderedDict[TaskId, Task]] = {}
 
     def add(self, task: Task) -> None:
-        """Let `task` wait; one that was lost has had its turn and goes ahead of its priority."""
+        """Add a waiting `task`; a lost one goes before others of its priority."""
         rank = 2 * task.priority + (1 if task.lost_on else 0)
         level = self._levels.get(rank)
         if level is None:
@@ -237,7 +241,9 @@ class Queue:
             insort(self._ranks, rank)
         level.add(task)
         if task.batch_key is not None:
-            tasks = self._by_batch_key.setdefault(task.batch_key, OrderedDict())
+            tasks = self._by_batch_key.get(task.batch_key)
+            if tasks is None:
+                tasks = self._by_batch_key[task.batch_key] = OrderedDict()
             tasks[task.id] = task
         if not self.size:
             self.model.waiting[self] = None
@@ -245,14 +251,14 @@ class Queue:
         task.account.client.queued += 1
 
     def remove(self, task: Task) -> None:
-        """Take a waiting task out."""
+        """Remove a waiting task."""
         line = task.line
         assert line is not None, "only a waiting task can be taken out"
         level = line.level
         level.remove(task, line)
         if not level.lines:
             del self._ranks[bisect_left(self._ranks, level.rank)]
-            if level.rank:  # of the usual rank it is kept: new calls come all the time
+            if level.rank:  # the level of the usual rank is kept: new calls arrive all the time
                 del self._levels[level.rank]
         if task.batch_key is not None:
             tasks = self._by_batch_key[task.batch_key]
@@ -265,11 +271,11 @@ class Queue:
             del self.model.waiting[self]
 
     def head(self) -> Task:
-        """The task whose turn it is; there must be one."""
+        """Return the task whose turn it is; the queue must not be empty."""
         return self._levels[self._ranks[-1]].head()
 
     def turn(self) -> Turn:
-        """Sorts the queues that a worker may serve next: smallest first."""
+        """Return the sort key of the queues that a worker may serve next: smallest first."""
         head = self.head()
         account = head.account
         return (
@@ -281,11 +287,11 @@ class Queue:
         )
 
     def compatible(self, task: Task) -> Iterator[Task]:
-        """The waiting tasks that may share a batch with `task`, oldest first."""
+        """Yield the waiting tasks that may share a batch with `task`, oldest first."""
         return iter(self._by_batch_key.get(task.batch_key, {}).values())
 
     def waiting(self) -> Iterator[Task]:
-        """All waiting tasks, in no particular order."""
+        """Yield all waiting tasks, in no particular order."""
         for level in self._levels.values():
             for line in level.lines.values():
                 yield from line.tasks.values()
@@ -298,16 +304,16 @@ class ModelQueues:
         self.name = name
         self.accounts = Accounts(clients)
         self.pools: list[Pool] = []
-        self.served_at = 0  # counts up over all models: the one served least recently is next
+        self.served_at = 0  # increases over all models: the model served least recently is next
         self.waiting: dict[Queue, None] = {}
         self.by_operation = {operation: Queue(self, operation) for operation in Operation}
 
     def slots(self) -> int:
-        """How many calls its workers run at once."""
+        """Return how many calls its workers run at once."""
         return sum([pool.slots for pool in self.pools])
 
     def learn(self, model: ModelInfo) -> None:
-        """Take over what a worker says of the model; of several that differ, what suits all."""
+        """Adopt a worker's description of the model; if several differ, what suits all of them."""
         evaluate = self.by_operation[Operation.EVALUATE]
         max_batch, repeatable = model.max_batch, model.repeatable
         if self.pools:

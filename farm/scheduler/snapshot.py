@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import nlargest
+from itertools import islice
 from typing import Any
 
+from farm.scheduler.phases import ABANDONED
 from farm.scheduler.placement import NO_END
 from farm.scheduler.queues import ModelQueues
-from farm.scheduler.state import Worker
+from farm.scheduler.state import Task, Worker
+from farm.scheduler.story import story
+from farm.transitions import words
+
+CALLS_SHOWN = 5
+
+SHOWN_FROM_S = 1.0
+"""Younger calls are not shown: on a busy farm they end before a user could read about them."""
+
+LOOK = 1000
+"""Maximum calls examined of each kind, which bounds the cost with many open calls."""
+
+
+def standing_out(tasks: Iterable[Task], suspects: Iterable[Task], now: float) -> list[Task]:
+    """Return a few notable open tasks: those lost most often, then the oldest.
+
+    tasks: all of them, oldest first; suspects: those that were lost before.
+    """
+    found = nlargest(CALLS_SHOWN, islice(suspects, LOOK), key=lambda task: len(task.lost_on))
+    for task in islice(tasks, LOOK):
+        if len(found) == CALLS_SHOWN or now - task.submitted_at < SHOWN_FROM_S:
+            break
+        if task not in found and task.phase is not ABANDONED:
+            found.append(task)
+    return found
 
 
 def snapshot(
-    workers: Iterable[Worker], models: Iterable[ModelQueues], now: float
+    workers: Iterable[Worker], models: Iterable[ModelQueues], calls: Iterable[Task], now: float
 ) -> dict[str, Any]:
-    """`workers`: one row each; `queues`: one row per model and operation that was ever used."""
+    """Return the state as rows.
+
+    workers: one for each; queues: one for each model and operation that was ever used; calls: one
+    for each of the given ones, with its history.
+    """
     return {
         "workers": [
             {
                 "name": w.id,
                 "models": sorted(w.pool.models),
+                "phase": words(w.phase),
                 "slots": w.slots,
                 "in_flight": len(w.held),
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
@@ -44,5 +76,15 @@ def snapshot(
             for model in models
             for queue in model.by_operation.values()
             if queue.size or queue.to_come or queue.in_flight or queue.done or queue.failed
+        ],
+        "calls": [
+            {
+                "model": task.call.model,
+                "operation": task.call.operation.value,
+                "phase": words(task.phase),
+                "age_s": now - task.submitted_at,
+                "story": story(task, now),
+            }
+            for task in calls
         ],
     }

@@ -1,6 +1,6 @@
-"""The scheduler's records: Task, Lot and Worker, and the run times of a class of calls.
+"""The scheduler's records (Task, Attempt, Lot, Worker) and run-time statistics.
 
-Only `core.py` changes these; everybody else reads through `Scheduler.snapshot()`.
+Only the scheduler changes these; other code reads through `Scheduler.snapshot()`.
 """
 
 from __future__ import annotations
@@ -10,54 +10,70 @@ from collections import deque
 from typing import TYPE_CHECKING, NewType
 
 from farm.call import Call, Operation
+from farm.scheduler.phases import (
+    HELD,
+    OPEN,
+    QUEUED,
+    SHUT,
+    WORKERS,
+    AttemptPhase,
+    TaskPhase,
+    WorkerPhase,
+)
+from farm.transitions import PhaseEvent
 
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
-    from farm.scheduler.queues import Account, Line, Queue
+    from farm.scheduler.queues import Account, ClientTasks, Queue
 
 TaskId = NewType("TaskId", int)
 WorkerId = NewType("WorkerId", str)
 
+WORKER_FULL = WORKERS.event("stops reading")
+WORKER_READS = WORKERS.event("reads on")
+WORKER_SHUT = WORKERS.event("offers no slot")
+WORKER_OPEN = WORKERS.event("offers slots")
+
 MAX_PREFETCH = 256
-"""Most calls that may wait at a worker; above it a message is no cheaper per call (measured)."""
+"""Maximum calls that may wait at a worker; larger messages save nothing (measured)."""
 
 LONG_RUN_ROUND_TRIPS = 50
 """A call longer than this many round trips gains nothing from prefetching (simulated)."""
 
+SHORTEST_ROUND_TRIP_S = 2e-5
+"""Lower bound of a round trip: a coarse clock must not stop all prefetching."""
+
 SHORTEST_RUN_S = 1e-6
-"""No evaluation of one row in a run of rows is taken to be shorter."""
+"""Lower bound of the evaluation of one row in a run of rows."""
 
 
 SPARE = 4 / 3
-"""Where several wait, so many times what the known round trip needs: it may be a quarter longer."""
+"""Prefetch margin: assume that round trips may be up to a third longer than measured."""
 
 
 class Task:
-    """The record of one Call from submission to reply."""
+    """The record of one Call from submission to reply.
+
+    attempt: the current or last sending; not set before the first. former: earlier attempts, which
+    are over, although their workers may still answer.
+    """
 
     __slots__ = (
-        "abandoned",
         "account",
-        "alone",
         "answers",
-        "asked_back",
+        "attempt",
         "batch_key",
         "call",
-        "charged_s",
         "deadline",
         "former",
-        "held",
         "id",
         "line",
         "lost_on",
-        "lot",
+        "phase",
         "priority",
         "queue",
-        "refill",
         "rows",
-        "sent_at",
         "submitted_at",
-        "worker",
     )
 
     def __init__(
@@ -71,7 +87,7 @@ class Task:
         now: float,
         batch_key: object,
     ) -> None:
-        # What was asked; never changes.
+        # The request; never changes.
         self.id = task_id
         self.call = call
         self.queue = queue
@@ -80,29 +96,76 @@ class Task:
         self.deadline = deadline
         self.submitted_at = now
         self.rows = call.rows or 1
-        # Where it waits, or else where it runs: one of `line` and `worker` is None.
-        self.line: Line | None = None
-        self.worker: Worker | None = None
-        self.lot: Lot | None = None
-        # At its worker.
-        self.sent_at = now
-        self.held = 0
-        self.charged_s = 0.0
-        self.alone = False
-        self.refill = False
-        self.asked_back = False
-        # Its past.
+        # The state; `line` is None while it does not wait.
+        self.phase: TaskPhase = QUEUED
+        self.line: ClientTasks | None = None
+        self.attempt: Attempt
+        self.former: tuple[Attempt, ...] = ()
         self.batch_key = batch_key
-        self.abandoned = False
-        self.former: tuple[WorkerId, ...] = ()
         self.lost_on: tuple[str, ...] = ()
-        self.answers = 0  # of a stream that goes on
+        self.answers = 0  # of a stream that continues
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Return all attempts of an open task, in order; only the last may be in progress."""
+        return self.former if self.phase is QUEUED else (*self.former, self.attempt)
+
+
+class Attempt:
+    """One sending of a task to a worker.
+
+    held, charged_s: the slot share and the charge of its client. alone: the worker had no other
+    task;
+    refill: and it had answered another since the task arrived.
+    """
+
+    __slots__ = (
+        "alone",
+        "charged_s",
+        "ended_at",
+        "held",
+        "lot",
+        "phase",
+        "refill",
+        "sent_at",
+        "why",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        worker: Worker,
+        lot: Lot | None,
+        held: int,
+        charged_s: float,
+        alone: bool,
+        refill: bool,
+        now: float,
+    ) -> None:
+        self.worker = worker
+        self.lot = lot
+        self.held = held
+        self.charged_s = charged_s
+        self.alone = alone
+        self.refill = refill
+        self.sent_at = now
+        self.phase: AttemptPhase = HELD
+        # Set if it ends without an answer.
+        self.ended_at: float
+        self.why: str
+
+    def end(self, event: PhaseEvent[AttemptPhase], why: str, now: float) -> None:
+        """End the attempt without an answer, which may still come late."""
+        self.phase = event[self.phase]
+        self.ended_at = now
+        self.why = why
 
 
 class Lot:
     """Tasks that take one unit of a worker's credit: one call, or one batch.
 
-    exclusive: nothing may wait behind it, as it runs long, for an unknown time, or under suspicion.
+    exclusive: nothing may wait behind it, because it runs long, for an unknown time, or is a
+    suspect.
     """
 
     __slots__ = ("exclusive", "remaining", "rows", "size", "timed")
@@ -124,7 +187,6 @@ class Worker:
         "done",
         "ends_at",
         "exclusive_lots",
-        "full",
         "held",
         "id",
         "last_answer_at",
@@ -132,9 +194,10 @@ class Worker:
         "lifetime_s",
         "lots",
         "most_slots",
+        "phase",
         "pool",
+        "recall_pending",
         "slots",
-        "take_back_pending",
     )
 
     def __init__(
@@ -144,42 +207,55 @@ class Worker:
         self.pool = pool
         self.ends_at = ends_at
         self.lifetime_s = ends_at - now
+        self.phase: WorkerPhase = OPEN if slots else SHUT
         self.slots = slots
         self.most_slots = slots
-        # In the order in which they were sent: the first lots run, the rest are prefetched.
+        # In the order of sending: the first lots run, the rest are prefetched.
         self.held: dict[TaskId, Task] = {}
         self.lots = 0
         self.exclusive_lots = 0
-        self.full = False  # it has not read what it was sent, and is given nothing more
-        # What its pool indexes it by: see `Pool.moved`.
+        # The keys by which its pool indexes it: see `Pool.moved`.
         self.level = 0
         self.behind = 0
-        self.take_back_pending = False
+        self.recall_pending = False
         self.last_answer_at = now
         self.busy_since: float | None = None
         self.done = 0
 
+    def offer(self, slots: int) -> None:
+        """Set the number of slots it offers from now on; 0: it gets no calls."""
+        if bool(slots) != bool(self.slots):
+            self.phase = (WORKER_OPEN if slots else WORKER_SHUT)[self.phase]
+        self.slots = slots
+        self.most_slots = max(self.most_slots, slots)
+
+    def fill(self, full: bool) -> None:
+        """Set whether it has so much unread data that it gets no more."""
+        if full != self.phase.has_unread:
+            self.phase = (WORKER_FULL if full else WORKER_READS)[self.phase]
+
     def held_in_turn(self, slots: int) -> tuple[list[Task], list[Task]]:
-        """The tasks that fill so many slots, those sent first, and those that wait behind them."""
+        """Return the tasks that fill `slots` slots, those sent first, and those waiting behind."""
         first: list[Task] = []
         waiting: list[Task] = []
         lots: set[Lot] = set()
         for task in self.held.values():
-            if task.lot is None or task.lot in lots or len(lots) < slots:
+            lot = task.attempt.lot
+            if lot is None or lot in lots or len(lots) < slots:
                 first.append(task)
-                if task.lot is not None:
-                    lots.add(task.lot)
+                if lot is not None:
+                    lots.add(lot)
             else:
                 waiting.append(task)
         return first, waiting
 
 
 class RunTimes:
-    """The last run times of one class of calls, model and operation, and what follows from them.
+    """The last run times of one class of calls, model and operation, and derived statistics.
 
     A run is one evaluation: of a call, of a batch, or of one row of a run of rows.
     mean: seconds, 0 while no run is known; prefetch: how many lots may wait behind a running one;
-    round_trip_s: what sending out and answering take without the run, 1 ms until it is measured.
+    round_trip_s: the time of sending and answering without the run, 1 ms until it is measured.
     """
 
     __slots__ = ("_last", "_p95", "_p95_is_of", "_sum", "count", "mean", "prefetch", "round_trip_s")
@@ -197,22 +273,22 @@ class RunTimes:
         self.round_trip_s = 1e-3
 
     def add(self, seconds: float) -> None:
-        """Take note of one run."""
+        """Record one run."""
         last = self._last
         if len(last) == self.WINDOW:
             self._sum -= last[0]
         last.append(seconds)
         self._sum += seconds
         self.count += 1
-        mean = self.mean = max(self._sum, 0.0) / len(last)
+        mean = self.mean = self._sum / len(last) if self._sum > 0.0 else 0.0
         self.prefetch = self.prefetch_for(mean)
 
     def of_rows(self, rows: int) -> float:
-        """Seconds that so many rows take which are evaluated one after another."""
+        """Return the seconds that `rows` rows take if they are evaluated one after another."""
         return rows * max(self.mean, SHORTEST_RUN_S)
 
     def prefetch_for(self, seconds: float) -> int:
-        """How many lots that run so long may wait behind a running one."""
+        """Return how many lots of that length may wait behind a running one."""
         if seconds > LONG_RUN_ROUND_TRIPS * self.round_trip_s:
             return 0
         if seconds * MAX_PREFETCH <= self.round_trip_s:
@@ -221,21 +297,25 @@ class RunTimes:
         return min(MAX_PREFETCH, math.ceil(lots if lots < 3 else SPARE * lots))
 
     def add_round_trip(self, seconds: float) -> None:
-        """Take note of one measured round trip: time from sending to answer, less the run.
+        """Record one measured round trip: time from sending to answer, minus the run.
 
-        One that stands out, as when a worker's host stalls, counts no more than twice the usual.
+        An outlier, as when a worker's host stalls, counts at most twice the usual value.
         """
-        seconds = min(max(seconds, 2e-5), 2 * self.round_trip_s)
-        self.round_trip_s += 0.2 * (seconds - self.round_trip_s)
+        known_s = self.round_trip_s
+        if seconds < SHORTEST_ROUND_TRIP_S:
+            seconds = SHORTEST_ROUND_TRIP_S
+        elif seconds > 2 * known_s:
+            seconds = 2 * known_s
+        self.round_trip_s += 0.2 * (seconds - known_s)
 
     def quantile(self, q: float) -> float:
-        """The q-quantile in seconds (nearest rank), 0 while no run is known."""
+        """Return the q-quantile in seconds (nearest rank), 0 while no run is known."""
         if not self._last:
             return 0.0
         return sorted(self._last)[max(0, math.ceil(q * len(self._last)) - 1)]
 
     def p95(self) -> float:
-        """The 95 % quantile in seconds, as of at most a sixteenth of the window ago."""
+        """Return the 95 % quantile in seconds, at most a sixteenth of the window old."""
         if self.count - self._p95_is_of > len(self._last) // 16:
             self._p95 = self.quantile(0.95)
             self._p95_is_of = self.count
@@ -243,5 +323,5 @@ class RunTimes:
 
 
 def needs_no_slot(operation: Operation) -> bool:
-    """Whether a worker answers this while it runs something else."""
+    """Whether a worker answers this operation while it runs something else."""
     return operation is Operation.DESCRIBE

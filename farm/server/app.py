@@ -1,145 +1,135 @@
-"""The way in: a path is looked up, and its protocol's door answers, or else the application.
+"""The HTTP side of a farm: finds the handler or application that answers at a path.
 
-The doors stand in front of the FastAPI application and not inside it, where the way through its
-layers would cost a call a third of its speed.
+Handlers are called before the FastAPI application, not inside it: its layers would lower the rate
+of calls by a third.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from farm.protocols.json_numbers import NonFinite
-from farm.server.access import Access
-from farm.server.asgi import Application
-from farm.server.door import Backend, Door
-from farm.server.graphpipe import GraphPipeDoor
-from farm.server.graphpipe import is_below as is_graphpipe
-from farm.server.kserve import KServeDoor
-from farm.server.kserve_paths import is_below, is_stream
-from farm.server.kserve_repository import Repository
-from farm.server.kserve_stream import KServeStreams
-from farm.server.metrics import metrics_door
-from farm.server.readers import READS_HERE, Reads
-from farm.server.stream import IN_FLIGHT
-from farm.server.umbridge import PATHS, UmBridgeDoor
-from farm.settings import Settings
+from farm.descriptors import Protocol, resolve
+from farm.dispatcher.backend import CancelCall
+from farm.errors import Unavailable
+from farm.http.access import Access
+from farm.http.asgi import Application
+from farm.http.request import Answer, Handler, Request
+from farm.protocols.site import Endpoints, Site
+from farm.server.metrics import metrics_handler
+from farm.server.page import status_page
+from farm.settings import Settings, option_values
+
+T = TypeVar("T")
 
 DEFAULTS = Settings()
 
 
-def create_app(
-    backend: Backend,
-    *,
-    access: Access,
-    settings: Settings = DEFAULTS,
-    in_flight: int = IN_FLIGHT,
-    repository: Repository | None = None,
-    readers: Reads = READS_HERE,
-) -> FrontDoor:
-    """The way in to `backend`, which is the dispatcher or something like it.
+def checked_options(protocols: Iterable[Protocol], settings: Settings) -> dict[str, Any]:
+    """Return the checked options of each protocol, by name. Raises SettingsError."""
+    found = {}
+    for protocol in protocols:
+        values = option_values(settings, protocol.options)
+        check = resolve(protocol.check) if protocol.check else lambda values, _: values
+        found[protocol.name] = check(values, settings)
+    return found
 
-    access: says who may come in; settings: of them
-    max_body_bytes, non_finite and graphpipe_default; in_flight: points of one streamed request at
-    work at once; repository: KServe's, where another door has a share in it; readers: read and
-    write long messages.
+
+def endpoints_of(
+    protocols: Iterable[Protocol], site: Site, options: Mapping[str, Any]
+) -> dict[str, Endpoints]:
+    """Return the endpoints that each protocol serves at the site, by protocol name."""
+    return {
+        protocol.name: resolve(protocol.serve)(replace(site, options=options[protocol.name]))
+        for protocol in protocols
+    }
+
+
+def front_door(site: Site, served: Iterable[Endpoints]) -> Router:
+    """Return the HTTP side of the endpoints, with the status page and the metrics.
+
+    Raises Unavailable if two protocols answer the same requests.
     """
-    limit, non_finite = settings.max_body_bytes, NonFinite(settings.non_finite)
-    umbridge = UmBridgeDoor(backend, non_finite=non_finite, readers=readers)
-    api = Later(
-        "farm.server.api",
-        "create_api",
-        backend,
-        non_finite=non_finite,
-        in_flight=in_flight,
-        readers=readers,
-    )
-    doors: dict[str, Door] = {str(path): umbridge for path in PATHS}
-    graphpipe = GraphPipeDoor(backend, default=settings.graphpipe_default, readers=readers)
-    doors |= {"/": graphpipe, "/metrics": metrics_door(backend)}
-    repository = repository or Repository(backend)
-    kserve = KServeDoor(backend, repository, non_finite=non_finite, readers=readers)
-    streams = KServeStreams(backend, repository, non_finite=non_finite, readers=readers)
-    return FrontDoor(
-        doors,
-        api,
-        access,
-        max_body_bytes=limit,
-        kserve=(kserve, streams),
-        graphpipe=graphpipe,
-    )
+    served = list(served)
+    otherwise = _only([each.otherwise for each in served if each.otherwise], "every other path")
+    handlers: dict[str, Handler] = {}
+    for each in served:
+        if taken := handlers.keys() & each.paths.keys():
+            raise Unavailable(f"two protocols answer {min(taken)}; expected one")
+        handlers |= each.paths
+    root = _only([each.root for each in served if each.root], "POST at /")
+    handlers |= {"/": _root(root), "/metrics": metrics_handler(site.backend)}
+    find = [each.find for each in served if each.find is not None]
+    limit = site.settings.max_body_bytes
+    return Router(handlers, otherwise, site.access, find=find, max_body_bytes=limit)
 
 
-class Later:
-    """An ASGI application that is imported and made when the first request is for it.
-
-    FastAPI takes as long to import as all the rest of a front door, and many a farm never needs it.
-    """
-
-    def __init__(self, module: str, name: str, /, *arguments: Any, **options: Any) -> None:
-        """Where the function that makes it is, and what that is called with."""
-        self._module = module
-        self._name = name
-        self._arguments = arguments
-        self._options = options
-        self._app: ASGIApp | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._app is None:
-            # In a thread: meanwhile calls come and go.
-            module = await asyncio.to_thread(importlib.import_module, self._module)
-            if self._app is None:  # nobody was quicker
-                self._app = getattr(module, self._name)(*self._arguments, **self._options)
-        await self._app(scope, receive, send)
+def _only(claims: Sequence[T], what: str) -> T:
+    """Return the only element. Raises Unavailable if there are none or several."""
+    if len(claims) != 1:
+        raise Unavailable(f"{len(claims)} protocols answer {what}; expected one")
+    return claims[0]
 
 
-class FrontDoor:
-    """The doors by their paths, the ASGI application for all other paths, and who may come in."""
+def _root(posted: Handler) -> Handler:
+    """Return a handler for /: the status page, and `posted` for POST."""
+
+    def root(request: Request, answer: Answer) -> CancelCall | None:
+        if request.method == "POST":
+            return posted(request, answer)
+        status_page(request, answer)
+        return None
+
+    return root
+
+
+class Router:
+    """The handlers by path, the ASGI application for all other paths, and the access rules."""
 
     def __init__(
         self,
-        doors: Mapping[str, Door],
+        handlers: Mapping[str, Handler],
         otherwise: ASGIApp,
         access: Access,
         *,
+        find: Sequence[Callable[[str], Handler | Application | None]] = (),
         max_body_bytes: int = DEFAULTS.max_body_bytes,
-        kserve: tuple[Door, KServeStreams] | None = None,
-        graphpipe: Door | None = None,
     ) -> None:
-        """kserve: what answers below /v2 as a whole, and what answers there in parts.
-
-        graphpipe: what answers below /graphpipe and /control.
-        """
+        """find: look up handlers for paths without one of their own; the first result wins."""
         self.access = access
         self.max_body_bytes = max_body_bytes
-        self._doors = doors
-        self._graphpipe = graphpipe
+        self._handlers = handlers
+        self._find = find
         self._otherwise = Application(otherwise)
-        self._kserve: Door | None = None
-        self._streams = self._otherwise
-        if kserve is not None:
-            self._kserve, streams = kserve
-            self._streams = Application(streams, streams.error_body)
+        self._applications = {self._otherwise}
 
-    def door(self, path: str) -> Door | None:
-        """The door of exactly this path, or of what is below /v2, /graphpipe or /control."""
-        door = self._doors.get(path)
-        if door is not None:
-            return door
-        if is_graphpipe(path):
-            return self._graphpipe
-        if is_below(path) and not is_stream(path):
-            return self._kserve
-        return None
+    def handler(self, path: str) -> Handler | None:
+        """Return the handler of exactly this path, or the one that a protocol finds for it."""
+        handler = self._handlers.get(path)
+        if handler is not None:
+            return handler
+        found = self._found(path)
+        return None if isinstance(found, Application) else found
 
     def application(self, path: str) -> Application:
-        """The application that answers where there is no door."""
-        return self._streams if is_below(path) else self._otherwise
+        """Return the application that answers paths without a handler."""
+        found = self._found(path)
+        if not isinstance(found, Application):
+            return self._otherwise
+        self._applications.add(found)
+        return found
+
+    def _found(self, path: str) -> Handler | Application | None:
+        for find in self._find:
+            found = find(path)
+            if found is not None:
+                return found
+        return None
 
     def cancel(self) -> set[asyncio.Task[None]]:
-        """Have the applications' answers end soon; gives the tasks that do it."""
-        return self._streams.cancel() | self._otherwise.cancel()
+        """Cancel the applications' answers; return the tasks that still have to end."""
+        return set().union(*(application.cancel() for application in self._applications))

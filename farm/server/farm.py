@@ -1,4 +1,4 @@
-"""A farm put together: dispatcher, transports, workers of this machine, doors; up and down."""
+"""A complete farm: starts and stops dispatcher, transports, local workers and doors in order."""
 
 from __future__ import annotations
 
@@ -18,31 +18,29 @@ from typing import Any
 
 import uvloop
 
+from farm.bodies.held import HeldBytes
+from farm.bodies.readers import Readers
 from farm.call import WorkerInfo
-from farm.dispatcher import Dispatcher, Transport
+from farm.descriptors import every
+from farm.dispatcher.dispatcher import Dispatcher, Transport
 from farm.errors import Unavailable
-from farm.experiment.evaluators import Around
 from farm.experiment.host import Experiments
-from farm.experiment.runs import Runs
+from farm.experiment.loop.evaluators import Around
+from farm.experiment.loop.runs import Runs
+from farm.grpc.call import Service
+from farm.grpc.server import GrpcServer, Services, Tls, check_packages
+from farm.http.access import Access
+from farm.http.server import HttpServer
 from farm.machine.memory import usable_memory
 from farm.machine.private import make_private_folder
 from farm.model import Model
-from farm.provision import allocation, local
-from farm.provision.elastic import Elastic
-from farm.provision.group import launch_of
-from farm.provision.kinds import Plan
-from farm.server import aepsych
-from farm.server.access import Access
-from farm.server.aepsych import AepsychServer
-from farm.server.app import create_app
-from farm.server.grpc import GrpcServer, Tls, check_packages
-from farm.server.held import HeldBytes
-from farm.server.http import HttpServer
-from farm.server.kserve_grpc import KServeGrpc
-from farm.server.kserve_repository import Repository
-from farm.server.mip import MipServer
-from farm.server.mip_address import model_of, read_address
-from farm.server.readers import READS_HERE, Readers
+from farm.protocols.site import ProtocolListener, Site
+from farm.provision.batch import allocation
+from farm.provision.batch.elastic import Elastic
+from farm.provision.batch.kinds import ClusterPlan
+from farm.provision.local import supervisor as local
+from farm.provision.local.group import launch_of
+from farm.server.app import checked_options, endpoints_of, front_door
 from farm.server.wires import Wires, listen
 from farm.settings import ANY_HOST, Settings
 from farm.transports.connection import (
@@ -52,32 +50,32 @@ from farm.transports.connection import (
     read_connection,
     write_connection,
 )
-from farm.transports.dask import DaskTransport
-from farm.transports.local import LocalTransport
+from farm.transports.dask.transport import DaskTransport
 from farm.transports.peers import Peers
 from farm.transports.reach import accepts_tcp
+from farm.transports.threads import LocalTransport
 
 log = logging.getLogger(__name__)
 
 RUN_FOLDER = ("farm.*", ".farm.*", "workers.*", "logs", "jobs", "experiments.db*")
-"""What farms have made in their run folders; one with other things in it is not farm's alone."""
+"""Files that farms create in a run folder; a folder with other files is not farm's alone."""
 
 SHARE_OF_MEMORY = 4
-"""Bodies may take one of so many parts of the memory: as arrays, in queues and in answers they take
-as much again."""
+"""Bodies may use 1 / SHARE_OF_MEMORY of the memory: as arrays, in queues and in answers they
+take as much again."""
 
 STOP_WORKERS_S = 5.0
-"""Workers that were asked to end and have nothing to run are killed after so long."""
+"""Seconds after which idle workers that were asked to end are killed."""
 
 
 class Farm:
     """One farm in this process, on one event loop.
 
-    models: what each worker process loads, as `farm serve` takes them. objects: models that exist
-    in this process already; they run in threads here, which suits notebooks and tests.
-    doors: whether HTTP is served; native clients and workers need the connection file only.
-    plan: SLURM jobs of workers that come and go with demand. Raises Unavailable then when SLURM's
-    commands are not there, and SettingsError when a template cannot be used.
+    models: models that each worker process loads, as `farm serve` takes them. objects: models that
+    exist in this process already; they run in threads here, which suits notebooks and tests. doors:
+    whether to serve HTTP; native clients and workers need only the connection file. plan: SLURM
+    jobs of workers that start and end with demand; then `start` raises Unavailable if SLURM's
+    commands are missing, and SettingsError if a template cannot be used.
     """
 
     def __init__(
@@ -87,17 +85,11 @@ class Farm:
         *,
         objects: Mapping[str, Model] | None = None,
         doors: bool = True,
-        plan: Plan | None = None,
+        plan: ClusterPlan | None = None,
     ) -> None:
         self.settings = settings
-        self._mip_addresses = [
-            read_address(x, insecure=settings.insecure, auth=settings.auth) for x in settings.mip
-        ]
-        self._aepsych_address = (
-            aepsych.read_address(settings.aepsych, insecure=settings.insecure, auth=settings.auth)
-            if settings.aepsych is not None
-            else None
-        )
+        self._protocols = every() if doors else ()  # a sweep need not look for other packages
+        self._options = checked_options(self._protocols, settings)
         self.connection_file = settings.dir / CLIENTS_FILE
         self._workers_file = settings.dir / WORKERS_FILE
         self._models = list(models)
@@ -118,21 +110,21 @@ class Farm:
         self._readers: Readers | None = None
         self._http: HttpServer | None = None
         self._grpc: GrpcServer | None = None
-        self._mip: list[MipServer] = []
+        self._listeners: list[ProtocolListener] = []
+        self.announced: list[str] = []
         self.experiments: Experiments | None = None
-        self._aepsych: AepsychServer | None = None
         self._runs: Runs | None = None
 
     @property
     def has_plan(self) -> bool:
-        """Whether SLURM jobs of workers come and go."""
+        """Whether workers run in SLURM jobs that start and end with demand."""
         return self._plan is not None
 
     async def start(self) -> Connection:
-        """Up: dispatcher, workers, and once a worker is there the doors.
+        """Start the dispatcher and the workers, and open the doors once a worker has joined.
 
-        Raises Unavailable when the run folder or the port is taken, or no worker comes up; and
-        `local.WorkersFailed` when the models cannot be loaded. Nothing is left running then.
+        Raises Unavailable if the run folder or the port is taken, or no worker starts; and
+        `local.WorkersFailed` if the models cannot be loaded. Nothing is left running then.
         """
         self._loop = asyncio.get_running_loop()
         self._take_folder()
@@ -146,12 +138,14 @@ class Farm:
     async def _start(self) -> None:
         settings = self.settings
         if settings.grpc_port is not None:
-            check_packages()  # before anything starts that this would have to end
-        if self._aepsych_address is not None:  # also, as another server may have the journal
-            self.experiments = Experiments(settings.journal or settings.dir / "experiments.db")
-            await self.experiments.start()
+            check_packages()  # before anything starts that would have to be stopped
+        for protocol in self._protocols:
+            options = self._options[protocol.name]
+            if protocol.experiments and options is not None:  # another server may use the journal
+                self.experiments = Experiments(options.journal or settings.dir / "experiments.db")
+                await self.experiments.start()
         transports: list[Transport] = []
-        if settings.dask is not None:  # first, as it may be refused and nothing is open yet
+        if settings.dask is not None:  # first, as it may fail and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
             transports.append(self._dask)
         reach = self._plan.host if self._plan else ""
@@ -166,7 +160,7 @@ class Farm:
             max_queued_per_client=settings.max_queued_per_client,
             retries=settings.retries,
         )
-        # Those that are replaced when they end, or started when calls wait.
+        # Workers that are replaced when they end, or started when calls wait.
         self.dispatcher.workers_may_come = lambda: (
             self._workers is not None or self._elastic is not None or self._dask is not None
         )
@@ -184,7 +178,7 @@ class Farm:
             await self._open_doors()
 
     def _has_started(self, info: WorkerInfo) -> bool:
-        """Whether a worker is of this farm's supervisor, its jobs, or the SLURM job it is in."""
+        """Whether this farm's supervisor, its jobs or the SLURM job around it started a worker."""
         if info.labels.get("started_by") == self._mark:
             return True
         if self._elastic is not None and self._elastic.has_started(info.labels):
@@ -202,7 +196,8 @@ class Farm:
                 logs=settings.dir / "logs",
                 launch=launch_of(settings.mpi, settings.mpi_launch),
                 time_limit_s=settings.time_limit_s,
-                # They end with this process (`worker/lifeline.py`), whatever its loop is busy with.
+                # They end with this process (machine/lifeline.py), even when its event loop is
+                # blocked.
                 lost_after_s=math.inf,
                 frozen_after_s=settings.heartbeat_s,
                 started_by=self._mark,
@@ -211,7 +206,7 @@ class Farm:
         self._workers.start()
 
     async def _first_worker(self) -> None:
-        """Until some worker is there, or what should bring workers fails."""
+        """Wait until a worker has joined. Raises the error of the workers' start if that fails."""
         joined: asyncio.Future[None] = asyncio.create_task(
             self.dispatcher.wait_for_workers(1, timeout_s=self.settings.start_timeout_s)
         )
@@ -231,19 +226,26 @@ class Farm:
 
     async def _open_doors(self) -> None:
         settings = self.settings
-        token, repository = self.connection.token, Repository(self.dispatcher)
-        access = Access(token, auth=settings.auth, origins=settings.allow_origin)
-        self._readers = readers = Readers()
-        app = create_app(
+        access = Access(self.connection.token, auth=settings.auth, origins=settings.allow_origin)
+        self._readers = Readers()
+        site = Site(
             self.dispatcher,
-            access=access,
-            settings=settings,
-            repository=repository,
-            readers=readers,
+            access,
+            Access(None) if settings.insecure else access,
+            settings,
+            readers=self._readers,
+            experiments=self.experiments,
+            # Workers from elsewhere may bring models that the farm does not know yet.
+            more_models=self._plan is not None or not (self._models or self._objects),
         )
+        served = endpoints_of(self._protocols, site, self._options)
         held = HeldBytes(settings.max_held_bytes or usable_memory() // SHARE_OF_MEMORY)
         self._http = HttpServer(
-            app, host=settings.host, port=settings.port, unix=settings.unix, held=held
+            front_door(site, served.values()),
+            host=settings.host,
+            port=settings.port,
+            unix=settings.unix,
+            held=held,
         )
         _, port = await self._http.start()
         reach = settings.host
@@ -251,21 +253,23 @@ class Farm:
             reach = self.connection.host
         self.connection = replace(self.connection, url=f"http://{reach}:{port}")
         if settings.grpc_port is not None:
-            await self._open_grpc(settings.grpc_port, reach, repository, access, held)
-        tokenless = Access(None) if settings.insecure else access
-        await self._open_mip(tokenless)
-        await self._open_aepsych(tokenless)
+            services = [each.grpc() for each in served.values() if each.grpc is not None]
+            await self._open_grpc(settings.grpc_port, reach, services, access, held)
+        self._run_experiments()
+        for name, each in served.items():
+            if each.listener is not None:
+                await self._open_listener(name, each.listener)
         write_connection(self.connection_file, self.connection)
 
     async def _open_grpc(
-        self, port: int, reach: str, repository: Repository, access: Access, held: HeldBytes
+        self, port: int, reach: str, services: Sequence[Service], access: Access, held: HeldBytes
     ) -> None:
         settings = self.settings
         tls = None
         if settings.grpc_tls_cert is not None and settings.grpc_tls_key is not None:
             tls = Tls(settings.grpc_tls_cert, settings.grpc_tls_key)
         server = GrpcServer(
-            KServeGrpc(self.dispatcher, repository, self._readers or READS_HERE),
+            Services(services),
             access,
             host=settings.host,
             port=port,
@@ -277,47 +281,31 @@ class Farm:
         self._grpc = server
         self.connection = replace(self.connection, grpc=f"{reach}:{port}")
 
-    async def _open_mip(self, access: Access) -> None:
-        settings = self.settings
-        # Workers from elsewhere may bring models that nobody knows yet.
-        may_come = self._plan is not None or not (self._models or self._objects)
-        models = [*self.dispatcher.models()]
-        served: dict[str, str] = {}
-        for address in self._mip_addresses:
-            address = replace(address, model=model_of(address, models, may_come=may_come))
-            server = MipServer(
-                self.dispatcher,
-                address,
-                access=access,
-                max_bytes=settings.mip_max_bytes,
-                readers=self._readers or READS_HERE,
-            )
-            served[str(await server.start())] = address.model
-            self._mip.append(server)
-        self.connection = replace(self.connection, mip=served)
+    async def _open_listener(self, name: str, listener: ProtocolListener) -> None:
+        self._listeners.append(listener)  # before it starts, which may fail halfway
+        opened = await listener.start()
+        self.announced += opened.lines
+        addresses = {**self.connection.addresses, name: opened.address}
+        self.connection = replace(self.connection, addresses=addresses)
 
-    async def _open_aepsych(self, access: Access) -> None:
-        if self._aepsych_address is not None and self.experiments is not None:
+    def _run_experiments(self) -> None:
+        """Evaluate the points of experiments that run without a client."""
+        if self.experiments is not None:
             self._runs = Runs(self.experiments, Around(self.dispatcher))
             self._runs.start()
             self.dispatcher.add_part("experiments", self.experiments.status)
-            host, port = self._aepsych_address
-            self._aepsych = AepsychServer(
-                self.experiments, access=access, host=host, port=port, readers=self._readers
-            )
-            self.connection = replace(self.connection, aepsych=await self._aepsych.start())
 
     async def _close_doors(self, grace_s: float) -> None:
         (http, self._http), (grpc, self._grpc) = (self._http, None), (self._grpc, None)
-        (mip, self._mip), (asks, self._aepsych) = (self._mip, []), (self._aepsych, None)
-        stops = [door.stop(grace_s) for door in (http, grpc, asks, *mip) if door is not None]
+        listeners, self._listeners = self._listeners, []
+        stops = [door.stop(grace_s) for door in (http, grpc, *listeners) if door is not None]
         await asyncio.gather(*stops)
         if self._readers is not None:
             self._readers.stop()
             self._readers = None
 
     async def wait_failed(self) -> None:
-        """Until what brings workers fails for good; then raises WorkersFailed or Unavailable."""
+        """Wait until starting workers fails for good, then raise WorkersFailed or Unavailable."""
         ends = []
         if self._workers is not None:
             ends.append(asyncio.shield(asyncio.wrap_future(self._workers.ended)))
@@ -327,7 +315,7 @@ class Farm:
         await asyncio.get_running_loop().create_future()
 
     async def stop(self, *, grace_s: float | None = None) -> None:
-        """Down in order: doors stop listening, running calls finish, workers end, sockets close."""
+        """Stop in order: close doors, finish running calls, end workers, close sockets."""
         grace_s = self.settings.grace_s if grace_s is None else grace_s
         if self._elastic is not None:
             self._elastic.begin_stop()
@@ -353,9 +341,9 @@ class Farm:
                 self._wires.forget()
 
     def hurry(self) -> None:
-        """Let a `stop` under way or to come wait for nothing: open calls fail, workers are killed.
+        """Make a running or later `stop` wait for nothing: open calls fail, workers are killed.
 
-        From any thread.
+        May be called from any thread.
         """
         self._loop.call_soon_threadsafe(self._hurry)
 
@@ -369,7 +357,7 @@ class Farm:
             self._workers.hurry(0.0)
 
     def _take_folder(self) -> None:
-        """Make the run folder ours. Raises Unavailable when a living farm has it."""
+        """Claim the run folder. Raises Unavailable if a running farm uses it."""
         folder = self.settings.dir
         try:
             make_private_folder(folder, known=RUN_FOLDER)
@@ -402,19 +390,19 @@ def _lives(pid: int) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether all that is left of the process is its number, until its parent takes note."""
+    """Whether the process is a zombie: it has ended, and its parent has not reaped it yet."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:  # no such system, or gone by now
+    except OSError:  # no such file system, or the process is gone
         return False
     return stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")  # proc(5)
 
 
 @contextlib.contextmanager
 def running(farm: Farm) -> Iterator[Connection]:
-    """The farm in a thread of its own, up for the length of the block; for synchronous programs.
+    """Run the farm in a thread of its own for the length of the block; for synchronous programs.
 
-    Raises what `Farm.start` raises.
+    Raises the errors of `Farm.start`.
     """
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="farm", daemon=True)

@@ -1,6 +1,7 @@
-"""Metrics for Prometheus at /metrics, under the names that Triton gives them.
+"""Metrics for Prometheus at /metrics, under Triton's names.
 
-So dashboards made for Triton show a farm. Source: Triton's metrics; Prometheus' text format 0.0.4.
+So dashboards made for Triton work with a farm. Source: Triton's metrics; Prometheus' text format
+0.0.4.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from farm.protocols.kserve import VERSION
-from farm.scheduler.statistics import ModelStatistics
-from farm.server.door import Answer, Backend, Door, Refused, Request
+from farm.bodies.unpacking import Refused
+from farm.dispatcher.backend import Backend
+from farm.dispatcher.statistics import ModelStatistics
+from farm.http.request import Answer, Handler, Request
+from farm.protocols.kserve.request import VERSION
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,10 +43,10 @@ PENDING = "nv_inference_pending_request_count"
 NOTHING = ModelStatistics()
 
 
-def metrics_door(backend: Backend) -> Door:
-    """The door that shows the metrics of what runs calls."""
+def metrics_handler(backend: Backend) -> Handler:
+    """Return the handler that shows the metrics of `backend`."""
 
-    def door(request: Request, answer: Answer) -> None:
+    def handler(request: Request, answer: Answer) -> None:
         if request.method not in ("GET", "HEAD"):
             allow = ((b"allow", b"GET, HEAD"),)
             message = f"/metrics is asked with GET, not {request.method}"
@@ -51,7 +54,7 @@ def metrics_door(backend: Backend) -> Door:
         text = "\n".join([*_lines(backend), ""])
         answer(200, text.encode(), (), CONTENT_TYPE)
 
-    return door
+    return handler
 
 
 def _lines(backend: Backend) -> Iterator[str]:

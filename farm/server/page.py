@@ -1,10 +1,11 @@
-"""The status page: one self-contained HTML file that asks /farm/status every second."""
+"""The status page: one self-contained HTML file that requests /farm/status every second."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 
-from farm.server.door import Answer, Refused, Request
+from farm.bodies.unpacking import Refused
+from farm.http.request import Answer, Request
 
 PAGE = files("farm.server").joinpath("page.html").read_bytes()
 

@@ -1,4 +1,4 @@
-"""Where a farm listens for its own messages: a socket in its run folder, ZeroMQ beyond."""
+"""The addresses at which a farm listens for its own messages: a Unix socket, and ZeroMQ."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from farm.errors import Unavailable
+from farm.machine.addresses import is_loopback
 from farm.settings import ANY_HOST, Settings
-from farm.transports.connection import Connection, is_loopback, new_token
+from farm.transports.connection import Connection, new_token
 from farm.transports.peers import Listener
 from farm.transports.stream.listener import UnixListener
 
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """What a farm listens with, and what the files for clients and workers say of it.
+    """A farm's listeners, and the connection files for clients and workers.
 
-    keep: writes what the farm after this one needs to take its place; forget: undoes that.
+    keep: saves the keys and ports that the next farm needs to take over; forget: deletes them.
     """
 
     listeners: Sequence[Listener]
@@ -29,13 +30,13 @@ class Wires:
 
 
 def listen(settings: Settings, *, elastic: bool, reach: str = "") -> Wires:
-    """Listen, as it suits the settings.
+    """Listen at the addresses that the settings call for.
 
-    On one machine that is a unix socket, and no TCP port is open. Other machines are expected with
-    a host beyond loopback, or when workers come as jobs (`elastic`); then ZeroMQ is there as well,
-    and alone with `transport` set to zmq.
-    reach: the name by which others reach this machine; its host name unless said.
-    Raises Unavailable when no address can be had.
+    For one machine that is a Unix socket in the run folder, and no TCP port is open. For other
+    machines, expected when the host is beyond loopback or workers run as jobs (`elastic`), ZeroMQ
+    listens as well; with `transport` set to zmq it listens alone.
+    reach: the name by which other machines reach this one; "" means its host name.
+    Raises Unavailable if an address cannot be bound.
     """
     host = socket.gethostname()
     here = Connection("", host=host, pid=os.getpid(), token=new_token())
@@ -58,11 +59,11 @@ def listen(settings: Settings, *, elastic: bool, reach: str = "") -> Wires:
 def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach: str) -> Wires:
     """Listen with ZeroMQ.
 
-    Jobs of a farm that was here before and had no time to stop may live: with its keys, at its
-    ports, their workers join this one as soon as it is there.
+    Jobs of an earlier farm that was not stopped in order may still run: with its keys and its
+    ports, their workers join this farm as soon as it starts.
     """
     from farm.transports.keys import forget_secret, keep_secret, predecessor
-    from farm.transports.zmq import ZmqListener
+    from farm.transports.zmq.listener import ZmqListener
 
     folder = settings.dir
     before = predecessor(folder) if elastic else None

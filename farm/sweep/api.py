@@ -1,4 +1,4 @@
-"""`farm.sweep(...)`: a sweep from Python, in scripts and notebooks."""
+"""`farm.sweep(...)`: run sweeps from Python scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from typing import Any
 
 from farm.call import Array, ModelInfo
 from farm.model import Model
-from farm.sweep.display import Display
-from farm.sweep.errors import SweepError
-from farm.sweep.flight import Evaluator, Flight
-from farm.sweep.journal import Row, Status
-from farm.sweep.parameters import as_distribution
-from farm.sweep.plan import Plan
-from farm.sweep.points import Design, parse_design
-from farm.sweep.prepare import Request, check_model, make_plan
-from farm.sweep.probe import probe as probe_first
-from farm.sweep.progress import Progress
-from farm.sweep.provenance import command_line, provenance
-from farm.sweep.read import failures_of, load_xarray
-from farm.sweep.run import Rules, Run, Stop
-from farm.sweep.store import Store
-from farm.sweep.threads import Threads
-from farm.worker.load import load_models
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.parameters import as_distribution
+from farm.sweep.design.plan import Plan
+from farm.sweep.design.points import Design, parse_design
+from farm.sweep.design.prepare import SweepRequest, check_model, make_plan
+from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.progress import Progress
+from farm.sweep.file.provenance import command_line, provenance
+from farm.sweep.file.reading import failures_of, load_xarray
+from farm.sweep.file.store import Store
+from farm.sweep.run.display import Display
+from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
+from farm.sweep.run.probe import probe as probe_first
+from farm.sweep.run.run import Rules, Run, Stop
+from farm.sweep.run.threads import Threads
+from farm.worker.loader import load_models
 
 CALLS_TO_A_SERVER = 64
-"""Points given at once to a model that is a running server: it has workers of its own."""
+"""Points in flight at once for a model on a running server, which has its own workers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """A finished point: its index, parameters, outputs by name, or why it has none.
+    """A finished point: its index, parameters and outputs by name, or the error.
 
-    gradients: (output, input) -> array (entries of output, entries of input), NaN where not asked.
+    gradients: (output, input) -> array (entries of output, entries of input), NaN where not
+    requested.
     """
 
     index: int
@@ -53,35 +54,36 @@ class Point:
 
     @property
     def ok(self) -> bool:
-        """Whether it has outputs."""
+        """Whether the point has outputs."""
         return not self.error
 
 
 class Sweep:
-    """A sweep that runs in a thread of this program; its file is `path`.
+    """A sweep that runs in a thread of this process; its file is `path`.
 
-    A context manager: leaving the block waits for it. Ctrl-C while waiting stops it, resumable.
+    As a context manager it waits for the sweep at the end of the block. Ctrl-C while waiting stops
+    the sweep; it can be resumed.
     """
 
     def __init__(
         self,
         store: Store,
-        evaluator: Evaluator,
+        evaluator: CallEvaluator,
         rules: Rules,
         *,
-        flights: Sequence[Flight],
+        started: Sequence[PointInFlight],
         owned: Threads | None,
         show: bool,
         stream: bool,
     ) -> None:
-        """Begin. flights: points in the farm already; owned: what to close at the end."""
+        """Prepare the run. started: points already in flight; owned: closed at the end."""
         self.path = store.path
         self._plan = store.plan
         self._stop = Stop()
         self._owned = owned
         self._display = Display() if show else None
         self._stream = stream
-        # Written by the thread of the run, read by others.
+        # The run's thread writes these; other threads read them.
         self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._run = Run(
@@ -89,7 +91,7 @@ class Sweep:
             evaluator,
             rules=rules,
             stop=self._stop,
-            flights=flights,
+            started=started,
             watch=self._watch,
             on_row=self._take,
         )
@@ -98,27 +100,33 @@ class Sweep:
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """The current progress."""
         return self._last
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        """The points that failed so far: point, attempt, error, traceback, worker, parameters."""
+        """The failures so far: point, attempt, status, error, traceback, worker, parameters."""
         return failures_of(self.path)
 
     def as_completed(self) -> Iterator[Point]:
-        """Points as they finish, each once, until the sweep ends. Raises what ended it early."""
+        """Yield each point once it finishes, until the sweep ends.
+
+        Raises the error that ended the sweep early, if any.
+        """
         try:
             while (row := self._rows.get()) is not None:
                 yield _point(self._plan, row)
         except KeyboardInterrupt:
             self.stop()
             raise
-        self._rows.put(None)  # for whoever asks again
+        self._rows.put(None)  # so that a second iteration ends
         self.wait()
 
     def wait(self) -> Progress:
-        """Wait until it ends, and say how. Raises SweepError, OSError when its file cannot be."""
+        """Wait until the sweep ends, and return its final progress.
+
+        Raises SweepError, OSError if the file cannot be written.
+        """
         try:
             self._thread.join()
         except KeyboardInterrupt:
@@ -129,12 +137,12 @@ class Sweep:
         return self.progress
 
     def stop(self) -> None:
-        """End now; the file can be continued."""
+        """Stop the sweep now; it can be resumed from its file."""
         self._stop.ask_at_once()
         self._thread.join()
 
     def to_xarray(self) -> Any:
-        """What is known now as an xarray.Dataset, outputs under their names."""
+        """Return the current results as an xarray.Dataset, with outputs by name."""
         return load_xarray(self.path)
 
     def __enter__(self) -> Sweep:
@@ -171,7 +179,7 @@ class Sweep:
         try:
             with self._display or contextlib.nullcontext():
                 self._last = self._run.go()
-        except BaseException as error:  # for the thread that waits
+        except BaseException as error:  # re-raised in `wait`
             self._error = error
         finally:
             self._rows.put(None)
@@ -191,7 +199,7 @@ def sweep(
     config: Mapping[str, Any] | None = None,
     gradient: Sequence[str] = (),
     seed_key: str = "",
-    on: Evaluator | None = None,
+    on: CallEvaluator | None = None,
     workers: int | None = None,
     in_flight: int | None = None,
     max_failures: int | None = None,
@@ -203,14 +211,15 @@ def sweep(
     show: bool = True,
     stream: bool = True,
 ) -> Sweep:
-    """Evaluate a model at many points into the HDF5 file `out`; begins at once, in a thread.
+    """Evaluate a model at many points in a thread, and write the results to the HDF5 file `out`.
 
-    model: a Model or its class, run on `workers` threads here; "model.py:Beam" or the address of a
-    running server likewise; with `on`, a client of a farm, the name of a model there.
-    parameters: name -> (lower, upper), a list of values, or farm.log(...) and its like; names are
-    inputs, entries of inputs ("x[2]") or keys of the config. design, n: "sobol" and 256, or both
-    as "sobol:256"; "grid:10", "lhs", "halton", "random", "file:points.csv".
-    resume: continue `out` if it exists and has the same points. show: a live bar on stderr.
+    model: a Model or its class, which runs on `workers` threads of this process; or
+    "model.py:Beam" or the address of a running server; with `on`, a client of a farm, the name of
+    a model there.
+    parameters: name -> (lower, upper), a list of values, or farm.log(...) and similar functions;
+    names are inputs, entries of inputs ("x[2]") or keys of the config. design, n: "sobol" and 256,
+    or both as "sobol:256"; also "grid:10", "lhs", "halton", "random", "file:points.csv".
+    resume: continue `out` if it exists and has the same points. show: show a live bar on stderr.
     stream: keep outputs in memory for `as_completed`.
     Raises SweepError, FarmError.
     """
@@ -224,7 +233,7 @@ def sweep(
         store = Store.resume(path) if resuming else None
         if seed is None:
             seed = secrets.randbits(31) if store is None else store.plan.seed
-        request = Request(
+        request = SweepRequest(
             design=_design(design, n),
             seed=seed,
             spreads={name: as_distribution(value) for name, value in parameters.items()},
@@ -236,11 +245,11 @@ def sweep(
             provenance=provenance(command_line(), notes=notes),
         )
         plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
-        flights = probe_first(plan, evaluator) if probe and store is None else []
+        started = probe_first(plan, evaluator) if probe and store is None else []
         if store is None:
             store = Store.create(path, plan)
         elif store.plan.theta_hash != plan.theta_hash or store.plan.info.name != info.name:
-            raise SweepError(f"{path} is the sweep of other points or another model")
+            raise SweepError(f"{path} is a sweep of other points or of another model")
         check_model(store.plan, plan.info)
         rules = Rules(
             max_failures=max_failures,
@@ -248,7 +257,7 @@ def sweep(
             in_flight=in_flight,
         )
         begun = Sweep(
-            store, evaluator, rules, flights=flights, owned=owned, show=show, stream=stream
+            store, evaluator, rules, started=started, owned=owned, show=show, stream=stream
         )
     except BaseException:
         if store is not None:
@@ -262,19 +271,19 @@ def sweep(
 
 def _evaluator(
     model: Model | type[Model] | str,
-    on: Evaluator | None,
+    on: CallEvaluator | None,
     workers: int | None,
     config: Mapping[str, Any] | None,
-) -> tuple[Threads | None, Evaluator, ModelInfo]:
-    """What evaluates, the same if it is ours to close, and the model's description."""
+) -> tuple[Threads | None, CallEvaluator, ModelInfo]:
+    """Return the threads to close at the end, if any, the evaluator, and the description."""
     if on is not None:
         if not isinstance(model, str):
-            raise SweepError("with on=, model is the name of a model there")
+            raise SweepError("with on=, model must be the name of a model of that farm")
         return None, on, on.describe(model, config)
     if isinstance(model, str):
         models = load_models([model])
         if len(models) != 1:
-            raise SweepError(f"{model!r} has the models {', '.join(models)}: name one")
+            raise SweepError(f"{model!r} has the models {', '.join(models)}; name one of them")
         at_once = CALLS_TO_A_SERVER if "://" in model else None
     else:
         made = model() if isinstance(model, type) else model
@@ -312,7 +321,7 @@ def _point(plan: Plan, row: Row) -> Point:
         },
         outputs=outputs,
         gradients=gradients,
-        status=Status(row.status).name.lower(),
+        status=PointStatus(row.status).name.lower(),
         error=row.error,
         run_time_s=row.t_run,
     )

@@ -1,8 +1,8 @@
-"""Long messages in slices: so many calls, answers or ids in each turn of the event loop.
+"""Processing of long messages in slices, so that the event loop serves all peers in turn.
 
-A message of a million calls is legal, and must not hold up other peers for the seconds that it
-takes to act on. So acting on a message is an iterator that says after each step how much it has
-done, and peers take turns.
+A message with a million calls is legal, but must not delay other peers for the seconds that it
+takes to process. So processing a message is an iterator that yields after each step how much work
+the step was, and the peers take turns.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 
 STEPS_A_TURN = 64
-"""Calls taken in, or as much other work, before the event loop gets its turn again."""
+"""Work per event-loop iteration, in calls or equivalent work."""
 
 STEPS_IN_A_ROW = 32
-"""The same of one peer, before the next one has its turn."""
+"""Work for one peer before the next one has its turn, in the same unit."""
 
 Steps = Iterator[int]
-"""Does a part of some work at each step, and says how many calls' worth of work that was."""
+"""Does part of some work at each step, and yields how many calls' worth of work that was."""
 
 
 class Agenda:
-    """What is to be done for each of many peers, in the order in which it came.
+    """Pending work for many peers, in order of arrival for each.
 
-    within: runs what it is given, and then whatever has to follow at once (`Dispatcher.act_on`).
+    within: runs the function it is given and then any immediate follow-up (`Dispatcher.act_on`).
     """
 
     def __init__(self, within: Callable[[Callable[[], None]], None]) -> None:
@@ -37,11 +37,11 @@ class Agenda:
         return len(self._waiting)
 
     def waits(self, peer: Hashable) -> bool:
-        """Whether something of the peer is not done yet."""
+        """Whether the peer has unfinished work."""
         return peer in self._waiting
 
     def add(self, peer: Hashable, steps: Steps) -> None:
-        """Do this now if there is time in this turn and nothing of the peer waits; else later."""
+        """Process this now if time is left and the peer has nothing pending; else queue it."""
         waiting = self._waiting.get(peer)
         if waiting is not None:
             waiting.append(steps)
@@ -53,17 +53,17 @@ class Agenda:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def finish(self, peer: Hashable) -> None:
-        """Do at once what waits for a peer, as it will not be there any more."""
+        """Finish the peer's pending work at once, because the peer is about to be removed."""
         for steps in self._waiting.pop(peer, ()):
             for _ in steps:
                 pass
 
     def drop(self, peer: Hashable) -> None:
-        """Leave undone what waits for a peer."""
+        """Discard the peer's pending work."""
         self._waiting.pop(peer, None)
 
     def _has_ended(self, steps: Steps, most: int) -> bool:
-        """Do some of it; whether that was all."""
+        """Do up to `most` units of the work; return whether it is finished."""
         while most > 0:
             count = next(steps, None)
             if count is None:
@@ -86,7 +86,7 @@ class Agenda:
             peer, waiting = next(iter(self._waiting.items()))
             ended = self._has_ended(waiting[0], min(self._left, STEPS_IN_A_ROW))
             if self._waiting.get(peer) is not waiting:
-                continue  # what was done has dropped the rest
+                continue  # the step dropped the peer's remaining work
             if ended:
                 waiting.popleft()
             if waiting:

@@ -1,7 +1,7 @@
-"""The connection files: how workers and native clients find the dispatcher, and with which keys.
+"""The connection files, which give workers and native clients the dispatcher's address and keys.
 
-`farm.json` is for clients, `workers.json` beside it for workers: whoever has the former only can
-ask the farm, but not answer in its name.
+`farm.json` is for clients, `workers.json` beside it for workers: a holder of only the former can
+send calls to the farm, but cannot answer in its name.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from farm.errors import Unavailable
+from farm.machine.addresses import is_loopback
 
 VERSION = 1
 
@@ -25,16 +25,16 @@ CLIENTS_FILE, WORKERS_FILE = "farm.json", "workers.json"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What one needs to reach a farm.
+    """The contents of a connection file: a farm's addresses, keys and token.
 
-    endpoint: the dispatcher's ZeroMQ address, `tcp://host:port`; empty when there is none.
-    local: its unix socket, for peers on the farm's own machine; empty when there is none.
-    server_key, client_public, client_secret: CurveZMQ keys in Z85, the last two those of clients in
-    farm.json and those of workers in workers.json; empty without ZeroMQ.
-    url, token: the HTTP door and its token, which clients of other machines have to show.
-    grpc: `host:port` where gRPC is served; empty when it is not.
-    mip: the model at each address where MIP is served.
-    aepsych: `host:port` where AEPsych's clients are served; empty when they are not.
+    endpoint: the dispatcher's ZeroMQ address, `tcp://host:port`; empty if there is none.
+    local: its unix socket, for peers on the farm's own machine; empty if there is none.
+    server_key, client_public, client_secret: CurveZMQ keys in Z85; the last two are those of
+    clients in farm.json and those of workers in workers.json; empty without ZeroMQ.
+    url, token: the HTTP server's URL, and the token that clients on other machines must present.
+    grpc: `host:port` of the gRPC server; empty without gRPC.
+    addresses: addresses of protocols that have their own, by the protocol's name; in the file each
+    is a key. mip: the model at each address; aepsych: `host:port`.
     host, pid: of the farm's process.
     """
 
@@ -44,8 +44,7 @@ class Connection:
     client_secret: str = ""
     url: str = ""
     grpc: str = ""
-    mip: Mapping[str, str] = field(default_factory=dict)
-    aepsych: str = ""
+    addresses: Mapping[str, Any] = field(default_factory=dict)
     token: str = ""
     host: str = ""
     pid: int = 0
@@ -53,11 +52,11 @@ class Connection:
     local: str = ""
 
     def address(self) -> str:
-        """Where the dispatcher is, for messages."""
+        """Return the dispatcher's address for use in messages."""
         return self.endpoint or self.local
 
     def on_loopback(self) -> bool:
-        """Whether only this machine can reach the dispatcher."""
+        """Whether the dispatcher can only be reached from this machine."""
         if not self.endpoint:
             return True
         return is_loopback(self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]"))
@@ -67,19 +66,21 @@ class Connection:
 
 
 def new_token() -> str:
-    """A fresh token for the HTTP door, safe in URLs."""
+    """Return a new random token for the HTTP server, safe in URLs."""
     return secrets.token_urlsafe(24)
 
 
 def write_connection(path: Path, connection: Connection) -> None:
-    """Write the file in one step, readable by its owner only."""
+    """Write the file atomically, readable by its owner only."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(connection), file, indent=1)
+            data = asdict(connection)
+            addresses = data.pop("addresses")
+            json.dump(addresses | data, file, indent=1)
             file.write("\n")
         temporary.replace(path)
     except OSError:
@@ -90,7 +91,7 @@ def write_connection(path: Path, connection: Connection) -> None:
 def read_connection(path: str | Path) -> Connection:
     """Read a connection file, or `farm.json` in a run folder.
 
-    Raises Unavailable when it is missing, malformed, or readable by others.
+    Raises Unavailable if it is missing, malformed, or readable by others.
     """
     path = Path(path)
     if path.is_dir():
@@ -108,7 +109,7 @@ def read_connection(path: str | Path) -> Connection:
         if data.get("version") != VERSION:
             raise ValueError(f"it has version {data.get('version')}, this farm reads {VERSION}")
         connection = _checked(data)
-        if connection.local:  # in the same folder unless said otherwise, wherever that is mounted
+        if connection.local:  # a relative path is relative to this folder, wherever that is mounted
             local = Path(os.path.abspath(path)).parent / connection.local
             connection = replace(connection, local=str(local))
         return connection
@@ -119,7 +120,7 @@ def read_connection(path: str | Path) -> Connection:
 
 
 def workers_file(path: Path) -> Path:
-    """The file that workers need: beside `farm.json`, in a run folder, or `path` itself."""
+    """Return the path of the file for workers: beside `farm.json`, in a run folder, or `path`."""
     if path.is_dir():
         return path / WORKERS_FILE
     return path.with_name(WORKERS_FILE) if path.name == CLIENTS_FILE else path
@@ -131,21 +132,14 @@ def read_worker_connection(path: str | Path) -> Connection:
 
 
 def _checked(data: dict[str, Any]) -> Connection:
-    """A Connection from JSON data; what a later release may add is left out."""
-    values = {f.name: data[f.name] for f in fields(Connection) if f.name in data}
-    for f in fields(Connection):
-        kind = dict if f.name == "mip" else int if isinstance(f.default, int) else str
+    """Return a Connection from JSON data; unknown keys are the protocols' addresses."""
+    ours = [f for f in fields(Connection) if f.name != "addresses"]
+    values = {f.name: data[f.name] for f in ours if f.name in data}
+    for f in ours:
+        kind = int if isinstance(f.default, int) else str
         if not isinstance(values.get(f.name, kind()), kind):
             raise ValueError(f"{f.name} is {values[f.name]!r}, expected {kind.__name__}")
+    values["addresses"] = {name: data[name] for name in data.keys() - values.keys()}
     if "://" not in values.get("endpoint", "") and not values.get("local"):
         raise ValueError(f"endpoint is {values.get('endpoint')!r}, expected tcp://HOST:PORT")
     return Connection(**values)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address bound to `host`."""
-    if host in ("localhost", "::1"):
-        return True
-    with contextlib.suppress(OSError):
-        return socket.inet_aton(host)[:1] == b"\x7f"
-    return False

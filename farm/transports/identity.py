@@ -1,9 +1,8 @@
-"""How a peer says who it is when it dials in, and how it proves to be the same when it comes back.
+"""Identities of peers: how a peer names itself when it connects, and proves itself on return.
 
-A peer's identity is its first word on a connection (on ZeroMQ its ROUTING_ID), said under
-encryption or on a socket of the same user. That of a worker is its name and a secret of its own,
-which no other peer is ever told: whoever has the name alone can neither take the worker's place
-nor speak in its name.
+A peer sends its identity first on a connection (on ZeroMQ it is the ROUTING_ID), under encryption
+or on a socket of the same user. A worker's identity is its name and a secret that no other peer
+learns: knowing only the name, a peer can neither replace the worker nor speak in its name.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ from __future__ import annotations
 import secrets
 
 CLIENT_PREFIX = b"client:"
-"""Identities of native clients begin so; those of workers are their names, which begin with a host,
-and hosts have no colon."""
+"""Prefix of the identities of native clients. Those of workers are their names, which begin with a
+host, and host names contain no colon.
+"""
 
 SECRET_MARK = b"#"
 
 
 def worker_identity(name: str) -> str:
-    """The identity of one incarnation of the worker called `name`: another one each time."""
+    """Return a new identity for a worker called `name`, different for each start."""
     return f"{name}{SECRET_MARK.decode()}{secrets.token_hex(16)}"
 
 
 def name_in(identity: bytes) -> str:
-    """The name in an identity, for people and logs: without the secret."""
+    """Return the name in an identity, without the secret, for people and logs."""
     return identity.partition(SECRET_MARK)[0].decode("utf-8", "replace")

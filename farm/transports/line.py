@@ -1,4 +1,4 @@
-"""What a client's line to a farm is, whatever it is made of; and futures over it."""
+"""The interface of a client's line to a farm, for any transport, and futures over it."""
 
 from __future__ import annotations
 
@@ -14,65 +14,65 @@ Outcome = Result | FarmError
 
 
 class Receiver(Protocol):
-    """Where outcomes go. Called on the line's own threads: quick, and raises nothing."""
+    """Destination of outcomes. Called on the line's threads: must be quick and must not raise."""
 
     def put(self, key: Any, outcome: Outcome) -> None:
-        """The outcome of the call that was sent with `key`."""
+        """Deliver the outcome of the call that was sent with `key`."""
 
     def flush(self) -> None:
-        """No more for now: wake whoever waits."""
+        """Wake the waiting threads: no more outcomes for now."""
 
 
 class Line(Protocol):
-    """A way to a farm, or to a server of models; threads may share it."""
+    """A connection to a farm, or to a server of models; threads may share it."""
 
     def send(
         self, calls: Sequence[tuple[Any, Call]], hints: Hints, receiver: Receiver
     ) -> Sequence[int]:
-        """Send calls, each with a key, and have their outcomes put to `receiver`; gives their ids.
+        """Send calls, each with a key, and deliver their outcomes to `receiver`; return their ids.
 
-        Every call gets one outcome or is taken back. Raises Unavailable when the line is closed.
+        Every call gets one outcome or is cancelled. Raises Unavailable if the line is closed.
         """
 
-    def take_back(self, ids: Iterable[int]) -> bool:
-        """Cancel calls: no outcome is put for them. False when each has, or had, its outcome."""
+    def cancel(self, ids: Iterable[int]) -> bool:
+        """Cancel calls; they then get no outcome. False if each of them already had one."""
 
     def names(self) -> list[str]:
-        """The models that are served. Raises FarmError."""
+        """Return the names of the models that are served. Raises FarmError."""
 
     def describe(self, model: str, config: str) -> ModelInfo:
-        """One model, for a config. Raises FarmError."""
+        """Return the description of one model for a config. Raises FarmError."""
 
     def status(self) -> dict[str, Any]:
-        """Workers, queues, rates and percentiles as JSON data. Raises FarmError."""
+        """Return workers, queues, rates and percentiles as JSON data. Raises FarmError."""
 
     def close(self) -> None:
-        """Let go of every resource; calls without an outcome fail with Cancelled."""
+        """Release all resources; calls without an outcome fail with Cancelled."""
 
 
 class CallFuture(Future[T]):
-    """A call's outcome to come; as a `concurrent.futures.Future` it is pending until it is there.
+    """Future of a call's outcome; it stays pending, in `concurrent.futures` terms, until then.
 
-    So `cancel()` works all that time, and takes the call back.
+    So `cancel()` works until the outcome arrives, and cancels the call.
     """
 
     def __init__(self, line: Line, convert: Callable[[Result], T]) -> None:
         super().__init__()
         self.convert = convert
-        self._line = line  # which also keeps it open while somebody holds the future
+        self._line = line  # keeps the line open for as long as the future exists
         self._ids: Sequence[int] = ()
 
     def cancel(self) -> bool:
-        """Take the call back; False when its outcome is there."""
+        """Cancel the call; False if its outcome has arrived."""
         if not super().cancel():
             return False
-        if self._line.take_back(self._ids):
+        if self._line.cancel(self._ids):
             self.set_running_or_notify_cancel()
         return True
 
 
 class _Futures:
-    """Receives outcomes whose key is the future itself."""
+    """Receives outcomes for keys that are the futures themselves."""
 
     def put(self, key: Any, outcome: Outcome) -> None:
         future: CallFuture[Any] = key
@@ -86,16 +86,17 @@ class _Futures:
             future.set_exception(error)
 
     def flush(self) -> None:
-        """Nothing: a future wakes who waits for it."""
+        """Do nothing: a future wakes its own waiters."""
 
 
 _FUTURES = _Futures()
 
 
 def submit(line: Line, call: Call, hints: Hints, convert: Callable[[Result], T]) -> CallFuture[T]:
-    """What `convert` makes of the call's result to come.
+    """Return a future of `convert(result)` for the call.
 
-    convert: quick, as it runs on the line's thread. Raises Unavailable when the line is closed.
+    convert: must be quick, as it runs on the line's thread. Raises Unavailable if the line is
+    closed.
     """
     future = CallFuture(line, convert)
     future._ids = line.send([(future, call)], hints, _FUTURES)
@@ -103,5 +104,5 @@ def submit(line: Line, call: Call, hints: Hints, convert: Callable[[Result], T])
 
 
 def as_it_is(result: Result) -> Result:
-    """The result."""
+    """Return the result unchanged."""
     return result

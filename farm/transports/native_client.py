@@ -1,9 +1,9 @@
-"""The native client's end of the wire: many calls to a message, many answers to one.
+"""The native client's end of the wire: many calls per message, many answers per message.
 
-One background thread owns the line to the dispatcher. Callers leave calls in an outbox and wake the
-thread only when it sleeps; it sends all that it finds there in few messages and puts every outcome
-to whoever asked. A call is kept until its outcome is there, so that it can be sent again when the
-connection or the dispatcher was lost in between.
+One background thread owns the line to the dispatcher. Callers put calls into an outbox and wake the
+thread only if it sleeps; it sends all pending calls in few messages and delivers every outcome to
+its caller. A call is kept until its outcome arrives, so that it can be sent again if the connection
+or the dispatcher is lost in between.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation
+from farm.call import EMPTY_CONFIG, NO_HINTS, Buffer, Call, Hints, ModelInfo, Operation
 from farm.errors import Cancelled, FarmError, InvalidInput, InvalidRequest, Unavailable
-from farm.protocols import wire
-from farm.protocols.wire import Buffer, Kind, Message
 from farm.transports.connection import Connection
 from farm.transports.dial import DIAL_EVERY_S, dial, dial_local
 from farm.transports.identity import CLIENT_PREFIX
 from farm.transports.line import Outcome, Receiver, as_it_is, submit
+from farm.wire import messages as wire
+from farm.wire.messages import Kind, Message
 
 log = logging.getLogger(__name__)
 
 CALLS_A_MESSAGE = 512
-"""More to a message are no cheaper each, and others wait longer behind it (measured)."""
+"""Larger messages cost no less per call, and delay the calls behind them (measured)."""
 
 BYTES_A_MESSAGE = 4 * 1024**2
 
 IDS_A_MESSAGE = 100_000
-"""A fifth of the values that a client's message may have."""
+"""A fifth of the number of values allowed in a client's message."""
 
 ASK_AFTER_SILENCE_S = 3.0
-"""The dispatcher probes each second; after this much silence the client asks if it is known."""
+"""The dispatcher probes every second; after this silence the client asks whether it is known."""
 
 TICK_MS = 500
-"""How often the thread looks at the clock while somebody waits."""
+"""How often the thread checks the time while a caller waits."""
 
 LAST_WORDS_S = 5.0
-"""How long `close` waits for the thread."""
+"""Maximum time that `close` waits for the thread."""
 
 Task = tuple[int, Call]
 
 
 class _Waiting(NamedTuple):
-    """A call without an outcome, and where that goes."""
+    """A call without an outcome, and the receiver of its outcome."""
 
     call: Call
     hints: Hints
@@ -68,9 +68,9 @@ class _Waiting(NamedTuple):
 class NativeLine:
     """A line to a farm's dispatcher; threads may share it, processes may not.
 
-    lost_after_s: silence of the dispatcher after which calls fail with Unavailable; answer_s: how
-    long a question about the farm itself may take. When nobody holds the line any more it closes.
-    Raises Unavailable when there is no way to the farm from here.
+    lost_after_s: silence of the dispatcher after which calls fail with Unavailable; answer_s:
+    timeout of a question about the farm itself. The line closes when it is no longer referenced.
+    Raises Unavailable if the farm cannot be reached from here.
     """
 
     def __init__(
@@ -89,24 +89,24 @@ class NativeLine:
     def send(
         self, calls: Sequence[tuple[Any, Call]], hints: Hints, receiver: Receiver
     ) -> Sequence[int]:
-        """Send calls, each with a key, and have their outcomes put to `receiver`; gives their ids.
+        """Send calls, each with a key, and deliver their outcomes to `receiver`; return their ids.
 
-        Raises Unavailable when the line is closed.
+        Raises Unavailable if the line is closed.
         """
         if os.getpid() != self._pid:
             raise Unavailable("a client does not survive a fork: connect in each process")
         return self._end.send(calls, hints, receiver)
 
-    def take_back(self, ids: Iterable[int]) -> bool:
-        """Cancel calls: no outcome is put for them. False when each has, or had, its outcome."""
-        return self._end.take_back(ids)
+    def cancel(self, ids: Iterable[int]) -> bool:
+        """Cancel calls; they then get no outcome. False if each of them already had one."""
+        return self._end.cancel(ids)
 
     def names(self) -> list[str]:
-        """The models that the farm serves. Raises Unavailable."""
+        """Return the names of the models that the farm serves. Raises Unavailable."""
         return [info.name for info in self._models()]
 
     def describe(self, model: str, config: str) -> ModelInfo:
-        """One model, for a config. Raises FarmError."""
+        """Return the description of one model for a config. Raises FarmError."""
         if config == EMPTY_CONFIG:
             for known in self._models():
                 if known.name == model:
@@ -121,17 +121,17 @@ class NativeLine:
         return [ModelInfo.from_json(item) for item in self._end.ask("models", self._answer_s)]
 
     def status(self) -> dict[str, Any]:
-        """Workers, queues, rates and percentiles as JSON data. Raises Unavailable."""
+        """Return workers, queues, rates and percentiles as JSON data. Raises Unavailable."""
         state: dict[str, Any] = self._end.ask("status", self._answer_s)
         return state
 
     def close(self) -> None:
-        """Say goodbye; calls without an outcome fail with Cancelled."""
+        """Send a goodbye and close; calls without an outcome fail with Cancelled."""
         self._close()
 
 
 class _End:
-    """What the callers and the thread share. Its NativeLine may be let go."""
+    """State shared by the callers and the thread, which may outlive its NativeLine."""
 
     def __init__(self, connection: Connection, *, lost_after_s: float, heartbeat_s: float) -> None:
         self._connection = connection
@@ -141,8 +141,8 @@ class _End:
         self._line = dial(
             connection, self._name, heartbeat_s=heartbeat_s, on_return=self._send_again
         )
-        # Shared. Each single step on these is atomic, so that no call needs a lock; whoever takes
-        # an entry out of `_waiting` is the one who settles it.
+        # Shared. Each single step on these is atomic, so that no call needs a lock; whichever
+        # thread removes an entry from `_waiting` settles it.
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._asked: dict[int, tuple[str, Future[Any]]] = {}
@@ -153,7 +153,7 @@ class _End:
         self._asleep = False
         self._closing = False
         self._closed = False
-        # The thread's own.
+        # Used by the thread only.
         self._number: int | None = None
         self._heard_at = self._idle_at = self._probed_at = time.monotonic()
         self._dialed_at = 0.0
@@ -161,7 +161,7 @@ class _End:
         self._thread = threading.Thread(target=self._run, name="farm client", daemon=True)
         self._thread.start()
 
-    # For callers
+    # Methods for callers
 
     def send(
         self, calls: Sequence[tuple[Any, Call]], hints: Hints, receiver: Receiver
@@ -174,11 +174,11 @@ class _End:
             tasks.append((call_id, call))
         self._leave((hints, tasks))
         ids = [call_id for call_id, _ in tasks]
-        if self._closed and self.take_back(ids):
+        if self._closed and self.cancel(ids):
             raise Unavailable("the client is closed")
         return ids
 
-    def take_back(self, ids: Iterable[int]) -> bool:
+    def cancel(self, ids: Iterable[int]) -> bool:
         taken = [i for i in ids if self._waiting.pop(i, None) is not None]
         if taken and not self._closed:
             for some in _batches(taken):
@@ -209,7 +209,7 @@ class _End:
 
     def _wake(self) -> None:
         self._asleep = False
-        with contextlib.suppress(OSError):  # full of wake-ups, or closed just now
+        with contextlib.suppress(OSError):  # full of wake-ups, or just closed
             self._wake_write.send(b"w")
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class _End:
         if threading.current_thread() is not self._thread:
             self._thread.join(LAST_WORDS_S)
 
-    # The thread
+    # Methods of the thread
 
     def _run(self) -> None:
         failure: FarmError = Cancelled("the client was closed before the answer came")
@@ -227,7 +227,7 @@ class _End:
         except Exception as error:
             log.exception("the client's thread ends")
             failure = Unavailable(f"the client's thread failed: {error!r}")
-        self._closed = True  # from here on nothing is taken in
+        self._closed = True  # no calls are accepted from here on
         self._fail_all(failure)
         self._line.close()
         self._wake_read.close()
@@ -266,7 +266,7 @@ class _End:
         self._line.flush(LAST_WORDS_S / 2)
 
     def _dial_again(self) -> None:
-        """The dispatcher is gone; another may take its place. What is sent until then is kept."""
+        """Dial again after losing the dispatcher; calls are kept for the one that replaces it."""
         now = time.monotonic()
         self._line.close()
         if now - self._dialed_at < DIAL_EVERY_S:
@@ -301,30 +301,30 @@ class _End:
             self._send_many(batch, hints)
 
     def _send_many(self, tasks: Sequence[Task], hints: Hints, kind: Kind = Kind.CALLS) -> None:
-        """Send calls in messages of a size that keeps nobody waiting."""
+        """Send calls in messages small enough not to delay other calls."""
         first = size = 0
         for number, (_, call) in enumerate(tasks):
             if number - first >= CALLS_A_MESSAGE or size >= BYTES_A_MESSAGE:
                 self._send_calls(tasks[first:number], hints, kind)
                 first, size = number, 0
-            # A text of JSON within JSON may be twice as long.
+            # JSON text within JSON may be twice as long.
             size += sum([a.nbytes for a in call.inputs]) + 2 * len(call.config)
         self._send_calls(tasks[first:], hints, kind)
 
     def _send_calls(self, tasks: Sequence[Task], hints: Hints, kind: Kind = Kind.CALLS) -> None:
         try:
             frames = wire.encode_calls(tasks, hints, kind=kind)
-        except Exception as error:  # the caller's values may be anything
+        except Exception as error:  # callers may pass any values
             if len(tasks) == 1:
                 self._settle([(tasks[0][0], InvalidInput(f"the call cannot be sent: {error}"))])
                 return
-            for task in tasks:  # find the guilty
+            for task in tasks:  # find the call at fault
                 self._send_calls([task], hints, kind)
             return
         self._send(frames)
 
     def _send(self, frames: list[Buffer]) -> None:
-        self._line.send(frames)  # in vain once it has ended: then it is all sent again
+        self._line.send(frames)  # no effect on an ended line: all calls are sent again
 
     def _read(self) -> None:
         while (frames := self._line.receive()) is not None:
@@ -332,7 +332,7 @@ class _End:
             try:
                 self._received(wire.decode(frames))
             except InvalidRequest as error:
-                self._fail_all(error)  # whose answers it held cannot be known
+                self._fail_all(error)  # it is unknown whose answers the message held
 
     def _received(self, message: Message) -> None:
         if message.kind is Kind.ANSWERS:
@@ -346,7 +346,7 @@ class _End:
             if future is not None:
                 future.set_result(message.data[what])
         elif message.kind is Kind.REFUSED:
-            raise InvalidRequest(f"the farm refuses what this client says: {message.data}")
+            raise InvalidRequest(f"the farm refused this client's message: {message.data}")
 
     def _settle(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
         waiting = self._waiting
@@ -355,7 +355,7 @@ class _End:
         for call_id, outcome in outcomes:
             entry = waiting.pop(call_id, None)
             if entry is None:
-                continue  # taken back, or answered twice after a lost connection
+                continue  # cancelled, or answered twice after a lost connection
             _, _, _, receiver, key = entry
             receiver.put(key, outcome)
             if receiver is not last:
@@ -371,10 +371,10 @@ class _End:
             if future is not None:
                 future.set_exception(error)
 
-    # Loss
+    # Recovery from loss
 
     def _send_again(self) -> None:
-        """Calls or answers may have been lost with the connection; the dispatcher sorts it out."""
+        """Resend all open calls after a lost connection; the dispatcher recognizes duplicates."""
         now = time.monotonic()
         for number, (what, _) in list(self._asked.items()):
             self._send(wire.encode(Kind.ASK, {"id": number, "what": what}))
@@ -386,7 +386,7 @@ class _End:
             self._send_many([(i, entry.call) for i, entry in group], hints, Kind.CALLS_AGAIN)
 
     def _watch(self) -> None:
-        """Look after a dispatcher that says nothing; give up in the end."""
+        """Check a silent dispatcher; give up after the time limit."""
         now = time.monotonic()
         somebody_waits = bool(self._waiting)
         if not somebody_waits or not self._somebody_waited:
@@ -408,6 +408,6 @@ class _End:
 
 
 def _batches(ids: list[int]) -> Iterator[list[int]]:
-    """The ids of one message after another."""
+    """Yield the ids of one message after another."""
     for first in range(0, len(ids), IDS_A_MESSAGE):
         yield ids[first : first + IDS_A_MESSAGE]

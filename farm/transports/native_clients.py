@@ -1,4 +1,4 @@
-"""Native clients at the dispatcher: many calls to a message, many answers to one."""
+"""The dispatcher's end for native clients: many calls per message, many answers per message."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import TYPE_CHECKING, Any
 
 from farm.call import Call, Hints, Operation
 from farm.errors import FarmError, InvalidRequest, UnsupportedFeature, WorkerLost
-from farm.protocols import wire
-from farm.protocols.wire import Kind, Message, Outcome
-from farm.protocols.wire_runs import A_PIECE
 from farm.scheduler.state import TaskId
 from farm.transports.agenda import STEPS_A_TURN, Agenda, Steps
+from farm.wire import messages as wire
+from farm.wire.messages import Kind, Message, Outcome
+from farm.wire.runs import A_PIECE
 
 if TYPE_CHECKING:
-    from farm.dispatcher import Dispatcher
-    from farm.transports.peers import Line
+    from farm.dispatcher.dispatcher import Dispatcher
+    from farm.transports.peers import PeerLine
 
 log = logging.getLogger(__name__)
 
 ANSWERS_A_MESSAGE = 512
-"""More to a message are no cheaper each, and others wait longer while it is written."""
+"""Larger messages cost no less per answer, and delay other answers while they are written."""
 
 CANCEL_STEPS = 64
-"""How many calls are taken in while `A_PIECE` are taken back."""
+"""Number of calls accepted in the time in which `A_PIECE` are cancelled."""
 
 PATIENCE_PROBES = 3
-"""A client is given up when so many probes in a row did not reach it; they come each second."""
+"""A client is given up after this many failed probes in a row, sent one second apart."""
 
 
-class _Client:
-    """One client's calls that have no answer yet, and answers about to leave."""
+class _NativeClient:
+    """The unanswered calls of one client, and answers about to be sent."""
 
     __slots__ = ("acquaintance", "answers", "calls", "line", "missed", "name")
 
-    def __init__(self, line: Line, acquaintance: int) -> None:
+    def __init__(self, line: PeerLine, acquaintance: int) -> None:
         self.line = line
-        # A client that was given up and comes back sees another number: its calls were cancelled.
+        # A client that was given up and returns gets another number: its calls were cancelled.
         self.acquaintance = acquaintance
         self.name = line.name.decode("utf-8", "replace")
         self.calls: dict[int, TaskId] = {}
@@ -49,26 +49,26 @@ class _Client:
 _PROBE = wire.encode(Kind.PROBE)
 
 
-class ClientDoor:
-    """Takes the messages of native clients to the dispatcher, and answers back."""
+class NativeClients:
+    """Passes messages of native clients to the dispatcher, and sends the answers."""
 
     def __init__(self, dispatcher: Dispatcher, agenda: Agenda) -> None:
         self._dispatcher = dispatcher
         self._agenda = agenda
-        self._clients: dict[bytes, _Client] = {}
-        self._answered: list[_Client] = []
+        self._clients: dict[bytes, _NativeClient] = {}
+        self._answered: list[_NativeClient] = []
         dispatcher.after_acting(self.flush)
-        # The numbers of two lives of a farm never meet: a client sends again what it asked before.
+        # Never reuse a number after a restart: clients resend calls of the previous farm.
         self._acquaintances = secrets.randbits(48)
 
-    def received(self, line: Line, message: Message) -> Steps:
-        """Act on a client's message, step by step. Raises InvalidRequest."""
+    def received(self, line: PeerLine, message: Message) -> Steps:
+        """Process a client's message, step by step. Raises InvalidRequest."""
         client = self._clients.get(line.name)
         if client is None:
             self._acquaintances += 1
-            client = self._clients[line.name] = _Client(line, self._acquaintances)
+            client = self._clients[line.name] = _NativeClient(line, self._acquaintances)
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
-        client.line = line  # it may have dialed again
+        client.line = line  # the client may have dialed again
         if message.kind is Kind.CALLS or message.kind is Kind.CALLS_AGAIN:
             return self._calls(client, message)
         if message.kind is Kind.CANCEL:
@@ -83,13 +83,13 @@ class ClientDoor:
         line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         return iter(())
 
-    def _calls(self, client: _Client, message: Message) -> Steps:
+    def _calls(self, client: _NativeClient, message: Message) -> Steps:
         said, calls = wire.decode_some_calls(message)
         hints = said or Hints()
         if not hints.client:
             hints = Hints(client.name, hints.priority, hints.deadline_s)
         again = message.kind is Kind.CALLS_AGAIN
-        # What is said again after a lost connection may be here, or answered.
+        # A call that is sent again after a lost connection may be running or answered.
         answered = {call_id for call_id, _ in client.answers} if again else frozenset[int]()
         for some in calls:
             for call_id, call in some:
@@ -101,7 +101,7 @@ class ClientDoor:
 
     def _start(
         self,
-        client: _Client,
+        client: _NativeClient,
         call_id: int,
         call: Call | InvalidRequest,
         hints: Hints,
@@ -120,7 +120,7 @@ class ClientDoor:
         except FarmError as error:
             done(error)
 
-    def _cancel(self, client: _Client, message: Message) -> Steps:
+    def _cancel(self, client: _NativeClient, message: Message) -> Steps:
         for some in wire.decode_some_ids(message):
             for call_id in some:
                 task_id = client.calls.pop(call_id, None)
@@ -129,8 +129,7 @@ class ClientDoor:
             yield CANCEL_STEPS
 
     def _check_repeatable(self, call: Call) -> None:
-        """Raise WorkerLost for a call that may have run, with an answer that was lost, and must
-        not run again."""
+        """Raise WorkerLost for a call that may have run before and must not run twice."""
         info = self._dispatcher.models().get(call.model)
         if info is not None and not info.repeatable:
             raise WorkerLost(
@@ -138,38 +137,38 @@ class ClientDoor:
                 f"model {call.model!r} is not repeatable"
             )
 
-    def _done(self, client: _Client, call_id: int, outcome: Outcome) -> None:
+    def _done(self, client: _NativeClient, call_id: int, outcome: Outcome) -> None:
         client.calls.pop(call_id, None)
         if not client.answers:
             self._answered.append(client)
         client.answers.append((call_id, outcome))
 
     def flush(self) -> None:
-        """Send the answers that have gathered."""
+        """Send the collected answers."""
         clients, self._answered = self._answered, []
         for client in clients:
             self._send_answers(client)
 
-    def _send_answers(self, client: _Client) -> None:
+    def _send_answers(self, client: _NativeClient) -> None:
         if len(client.answers) <= ANSWERS_A_MESSAGE:
             self._send_some(client)
         else:
             self._agenda.add((b"answers", client.line.name), self._all_sent(client))
 
-    def _all_sent(self, client: _Client) -> Steps:
+    def _all_sent(self, client: _NativeClient) -> Steps:
         while client.answers and self._send_some(client):
             yield ANSWERS_A_MESSAGE // 4
 
-    def _send_some(self, client: _Client) -> bool:
-        """Send a message of answers; they are kept for a client that is away for a moment."""
+    def _send_some(self, client: _NativeClient) -> bool:
+        """Send a message of answers; keep them if the client is briefly disconnected."""
         some = client.answers[:ANSWERS_A_MESSAGE]
         if some and client.line.send(wire.encode_answers(some)):
             del client.answers[: len(some)]
             return True
         return False
 
-    def _tell(self, line: Line, message: Message) -> Steps:
-        """Answer a question, one in a turn: to describe the whole farm may take milliseconds."""
+    def _tell(self, line: PeerLine, message: Message) -> Steps:
+        """Answer one question per turn: describing the whole farm may take milliseconds."""
         line.send(wire.encode(Kind.TELL, self._told(message.data)))
         yield STEPS_A_TURN
 
@@ -180,13 +179,13 @@ class ClientDoor:
         elif what == "status":
             value = self._dispatcher.snapshot()
         else:
-            raise InvalidRequest(f"ASK wants 'models' or 'status', got {what!r}")
+            raise InvalidRequest(f"ASK expects 'models' or 'status', got {what!r}")
         return {"id": asked.get("id"), what: value}
 
     def probe(self, *, patient: bool) -> None:
-        """Look after clients whose lines may come back; the calls of those gone are cancelled.
+        """Probe clients whose lines may come back; cancel the calls of those that are gone.
 
-        patient: not now, as they have reason to be away.
+        patient: not now, because the clients have a reason to be disconnected.
         """
         for client in list(self._clients.values()):
             if not client.line.may_come_back:
@@ -200,14 +199,14 @@ class ClientDoor:
                 self._agenda.drop(client.line.name)
                 self._agenda.add(client.line.name, self._gone(client))
 
-    def ended(self, line: Line) -> None:
-        """The line of a client is gone; its calls are cancelled."""
+    def ended(self, line: PeerLine) -> None:
+        """Cancel the calls of a client whose line has ended."""
         client = self._clients.get(line.name)
         if client is not None and client.line is line:
             self._agenda.drop(line.name)
             self._agenda.add(line.name, self._gone(client))
 
-    def _gone(self, client: _Client) -> Steps:
+    def _gone(self, client: _NativeClient) -> Steps:
         self._clients.pop(client.line.name, None)
         calls, client.calls = client.calls, {}
         for number, task_id in enumerate(calls.values()):
@@ -216,7 +215,7 @@ class ClientDoor:
                 yield CANCEL_STEPS
 
     def close(self) -> None:
-        """Send what is about to leave."""
+        """Send the remaining answers."""
         for client in self._clients.values():
             while self._send_some(client):
                 pass

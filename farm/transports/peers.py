@@ -1,8 +1,8 @@
-"""What workers, supervisors and native clients say to the dispatcher, whatever carries it.
+"""Processing of messages from workers, supervisors and native clients, for any transport.
 
-A listener accepts connections and passes each message on with the `Line` that it came by. Here the
-message is understood, the dispatcher is told, and what the dispatcher decides goes back on the
-line of the worker concerned.
+A listener accepts connections and passes each message on with its `PeerLine`. This module decodes
+the message and informs the dispatcher; the dispatcher's decisions go back on the line of the worker
+concerned.
 """
 
 from __future__ import annotations
@@ -13,41 +13,43 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from farm.call import Call, Result, WorkerInfo
+from farm.call import Buffer, Call, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest
-from farm.protocols import wire, wire_bounds
-from farm.protocols.wire import Buffer, Kind, Message
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.agenda import Agenda, Steps
 from farm.transports.identity import name_in
-from farm.transports.native_clients import ClientDoor
+from farm.transports.native_clients import NativeClients
+from farm.wire import bounds as wire_bounds
+from farm.wire import messages as wire
+from farm.wire.messages import Kind, Message
 
 if TYPE_CHECKING:
-    from farm.dispatcher import Dispatcher
+    from farm.dispatcher.dispatcher import Dispatcher
 
 log = logging.getLogger(__name__)
 
 SUPERVISOR_GRACE_S = 0.3
-"""How long an unreachable worker waits for its supervisor's word on why, before it is given up."""
+"""Wait for a supervisor to report a reason before an unreachable worker is given up."""
 
 BACK_WITHIN_S = 10.0
-"""How long peers may take to dial again after this process did not run for a while (SIGSTOP, a
-machine that swaps): their heartbeats were not answered, so they gave up their connections."""
+"""Time for peers to reconnect after this process was suspended (SIGSTOP, a machine that swaps):
+they closed their connections because their heartbeats were not answered.
+"""
 
 WARNINGS, WARN_AGAIN_S = 20, 60.0
-"""Refused messages that are logged within a minute."""
+"""At most 20 refused messages are logged per 60 s."""
 
 ENDS_ABOUT_S = 10.0
 """Allowed clock skew between two machines when the end of a job is judged."""
 
 
-class Line(Protocol):
+class PeerLine(Protocol):
     """The dispatcher's end of the connection to one peer.
 
-    name: the peer's identity (`identity.py`), which no other peer can have.
-    is_client: whether it may call models; else it is a worker's or a supervisor's.
-    may_come_back: it may break, lose messages and be there again, and nobody says so. So it is
-    probed, and what the peer holds is checked.
+    name: the peer's identity (`identity.py`), unique to it.
+    is_client: whether it may call models; otherwise it is a worker or a supervisor.
+    may_come_back: the connection may break, lose messages and be restored unnoticed. So the peer is
+    probed, and the calls it holds are checked.
     """
 
     @property
@@ -60,56 +62,56 @@ class Line(Protocol):
     def may_come_back(self) -> bool: ...
 
     def send(self, frames: list[Buffer]) -> bool:
-        """Send a message without waiting; False when the peer is not there."""
+        """Send a message without waiting; return False if the peer is not reachable."""
 
     def rest(self) -> Iterable[Sequence[Buffer]]:
-        """The messages that have arrived and were not read yet."""
+        """Return the messages that have arrived but were not read yet."""
 
     def close(self) -> None:
-        """End the line: the peer is dead. Not for one that may come back."""
+        """End the line because the peer is dead. Not for a line that may come back."""
 
 
 class Listener(Protocol):
-    """Accepts connections of peers; tells `Peers` what is received, and that a line has ended."""
+    """Accepts connections of peers; passes received messages and ended lines to `Peers`."""
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
-        """Begin, on the running loop."""
+        """Start on the running loop."""
 
     async def close(self) -> None:
-        """Let go of every resource."""
+        """Release all resources."""
 
 
-class _Peer:
-    """A worker that has joined."""
+class _JoinedWorker:
+    """The state of a worker that has joined."""
 
     __slots__ = ("checks", "ends_at", "given_up", "heard", "life", "line", "out", "slots")
 
-    def __init__(self, line: Line, life: str, info: WorkerInfo) -> None:
+    def __init__(self, line: PeerLine, life: str, info: WorkerInfo) -> None:
         self.line = line
         self.life = life
         self.slots = info.slots
         self.ends_at = info.ends_at
-        # What it should hold, and how many CHECKs it had been sent before each of these.
+        # Tasks that it should hold, each with the number of CHECKs sent before it.
         self.out: dict[TaskId, int] = {}
         self.checks = 0
-        self.heard = 0  # messages in which it answered calls or handed them back
-        # While it cannot be reached; it is offered no slots then.
+        self.heard = 0  # messages in which it answered or returned calls
+        # Set while it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
 
     def offered(self) -> int:
-        """The slots that it may be given now."""
+        """Return the number of slots that it may use now."""
         return 0 if self.given_up is not None else self.slots
 
     def settled(self, ids: Iterable[TaskId]) -> None:
-        """The worker has answered these, or hands them back."""
+        """Record that the worker answered or returned these tasks."""
         for task_id in ids:
             self.out.pop(task_id, None)
 
     def missing(self, said: Sequence[int]) -> list[TaskId]:
-        """What the worker should hold and does not, by its answer to a CHECK.
+        """Return the tasks that the worker should hold but, by its answer to a CHECK, does not.
 
-        It says which CHECK it answers by the number of it, below 0, which it cannot hold. What was
-        sent after that CHECK, such as a call that had been handed back, is not meant.
+        The answer contains the CHECK's number as a negative id, which no task has. Tasks sent after
+        that CHECK, such as a call that had been returned, are not compared.
         """
         check = -min(said, default=0)
         ids = [task_id for i in said if self.out.get(task_id := TaskId(i), check) < check]
@@ -118,19 +120,20 @@ class _Peer:
         return ids
 
     def is_reclaimed(self) -> bool:
-        """Whether it was draining, and its machine is taken away before its time.
+        """Whether it was draining because its machine is taken away early.
 
-        So SLURM ends jobs that are cancelled or give way to others. At the end of its time limit a
-        job may have had a call that is too long for any job, which must not run for ever.
+        This is how SLURM ends jobs that are cancelled or preempted. In contrast, a job at the end
+        of its time limit may have had a call too long for any job, which must not be retried for
+        ever.
         """
         before_end = self.ends_at is None or time.time() < self.ends_at - ENDS_ABOUT_S
         return self.slots == 0 and before_end
 
 
 class Peers:
-    """The transport of everything that speaks farm's own messages, over one or more listeners.
+    """The transport for all peers that use farm's own messages, over one or more listeners.
 
-    is_own: whether the farm itself has started a worker; every other one that joins is an event.
+    is_own: whether the farm itself started a worker; the joining of any other worker is logged.
     """
 
     def __init__(
@@ -139,30 +142,30 @@ class Peers:
         self._listeners = listeners
         self._is_own = is_own
         # State of the running transport; only its own methods change it, on the loop.
-        self._workers: dict[WorkerId, _Peer] = {}
-        self._by_line: dict[bytes, tuple[WorkerId, _Peer]] = {}
-        self._supervisors: dict[bytes, Line] = {}
+        self._workers: dict[WorkerId, _JoinedWorker] = {}
+        self._by_line: dict[bytes, tuple[WorkerId, _JoinedWorker]] = {}
+        self._supervisors: dict[bytes, PeerLine] = {}
         self._patient_until = 0.0
         self._warned = 0
         self._warned_in = 0.0
 
-    # The dispatcher's side of it: Transport
+    # The dispatcher's interface: Transport
 
     def start(self, dispatcher: Dispatcher) -> None:
-        """Begin, on the running loop."""
+        """Start on the running loop."""
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
         self._agenda = Agenda(dispatcher.act_on)
-        self._clients = ClientDoor(dispatcher, self._agenda)
+        self._clients = NativeClients(dispatcher, self._agenda)
         for listener in self._listeners:
             listener.start(dispatcher, self)
 
     def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
-        """Send tasks to a worker; one that cannot be sent is answered with InvalidInput."""
+        """Send tasks to a worker; a task that cannot be encoded is answered with InvalidInput."""
         try:
             frames = wire.encode_calls(tasks)
         except TypeError as error:
-            if len(tasks) > 1:  # find the guilty
+            if len(tasks) > 1:  # find the task at fault
                 for task in tasks:
                     self.send(worker, [task])
                 return
@@ -175,42 +178,42 @@ class Peers:
             peer.out.update(dict.fromkeys(ids, peer.checks))
         else:
             self._unreachable(worker, peer)
-            self._loop.call_soon(self._dispatcher.taken_back, worker, ids)
+            self._loop.call_soon(self._dispatcher.recalled, worker, ids)
 
-    def take_back(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
-        """Ask for tasks back."""
+    def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
+        """Recall tasks from a worker."""
         peer = self._workers[worker]
         if not peer.line.send(wire.encode(Kind.TAKE_BACK, tasks)):
             self._unreachable(worker, peer)
-            self._loop.call_soon(self._dispatcher.taken_back, worker, [])
+            self._loop.call_soon(self._dispatcher.recalled, worker, [])
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
-        """Let a worker end a stream."""
+        """Tell a worker to end a stream."""
         self._workers[worker].line.send(wire.encode(Kind.END_STREAM, [task]))
 
     def stop_workers(self) -> None:
-        """Ask every worker and supervisor to drain and end."""
+        """Ask every worker and supervisor to drain and exit."""
         for line in [*self._supervisors.values(), *(p.line for p in self._workers.values())]:
             line.send(wire.encode(Kind.STOP))
 
     async def close(self) -> None:
-        """Close the listeners; what was sent in the last half second may still leave."""
+        """Close the listeners, which wait up to half a second until sent messages have left."""
         for worker in list(self._workers):
             self._forget(worker)
         self._clients.close()
         for listener in self._listeners:
             await listener.close()
 
-    # What the peers say
+    # Messages from peers
 
-    def received(self, line: Line, frames: Sequence[Buffer]) -> None:
-        """Act on a message; one that means nothing is refused and harms nobody else.
+    def received(self, line: PeerLine, frames: Sequence[Buffer]) -> None:
+        """Process a message; an invalid one is refused without effect on other peers.
 
-        Call within `Dispatcher.act_on`.
+        Call it within `Dispatcher.act_on`.
         """
         self._agenda.add(line.name, self._steps(line, frames))
 
-    def _steps(self, line: Line, frames: Sequence[Buffer]) -> Steps:
+    def _steps(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps:
         try:
             if line.is_client and frames:
                 wire_bounds.check(frames[0])
@@ -219,11 +222,11 @@ class Peers:
             self._warn(line, error.message)
             line.send(wire.encode(Kind.REFUSED, error.message))
         except Exception:
-            # One message that we cannot cope with must not stop all others.
+            # An unexpected error on one message must not stop the processing of others.
             log.exception("peer %s: a message that cannot be acted on", name_in(line.name))
 
-    def _warn(self, line: Line, text: str) -> None:
-        """Log what a peer did wrong, within bounds: no peer fills the log."""
+    def _warn(self, line: PeerLine, text: str) -> None:
+        """Log an error of a peer, rate-limited so that no peer can fill the log."""
         now = self._loop.time()
         if now - self._warned_in > WARN_AGAIN_S:
             self._warned, self._warned_in = 0, now
@@ -233,7 +236,7 @@ class Peers:
         elif self._warned == WARNINGS + 1:
             log.warning("more messages are refused; for a minute they are not logged")
 
-    def _received(self, line: Line, message: Message) -> Steps:
+    def _received(self, line: PeerLine, message: Message) -> Steps:
         if line.is_client:
             return self._clients.received(line, message)
         kind = message.kind
@@ -248,7 +251,7 @@ class Peers:
             self._said(*joined, message)
         elif kind is Kind.ANSWERS:
             line.send(wire.encode(Kind.JOIN_AGAIN))
-            # Late ones, of a worker that was given up: used if nobody else has answered by now.
+            # Late answers of a worker that was given up: used if the task is still open.
             worker = WorkerId(name_in(line.name))
             if worker not in self._workers:
                 return self._answered(worker, None, message)
@@ -256,7 +259,7 @@ class Peers:
             line.send(wire.encode(Kind.JOIN_AGAIN))
         return iter(())
 
-    def _answered(self, worker: WorkerId, peer: _Peer | None, message: Message) -> Steps:
+    def _answered(self, worker: WorkerId, peer: _JoinedWorker | None, message: Message) -> Steps:
         for some in wire.decode_some_answers(message):
             answers = [(TaskId(i), outcome) for i, outcome in some]
             if peer is not None:
@@ -266,30 +269,30 @@ class Peers:
         if peer is not None:
             peer.heard += 1
 
-    def _said(self, worker: WorkerId, peer: _Peer, message: Message) -> None:
-        """Act on what a worker says that has joined."""
+    def _said(self, worker: WorkerId, peer: _JoinedWorker, message: Message) -> None:
+        """Process a message from a worker that has joined."""
         kind = message.kind
         if kind is Kind.TAKEN_BACK:
             ids = [TaskId(i) for i in wire.decode_ids(message)]
             peer.settled(ids)
             peer.heard += 1
-            self._dispatcher.taken_back(worker, ids)
+            self._dispatcher.recalled(worker, ids)
         elif kind is Kind.MISSING:
             ids = peer.missing(wire.decode_ids(message))
             if ids:
                 self._dispatcher.went_missing(worker, ids)
         elif kind is Kind.RESIZE:
             if type(message.data) is not int or message.data < 0:
-                raise InvalidRequest(f"RESIZE wants a number of slots, got {message.data!r}")
+                raise InvalidRequest(f"RESIZE expects a number of slots, got {message.data!r}")
             peer.slots = message.data
             self._dispatcher.worker_resized(worker, peer.offered())
         elif kind is Kind.LEAVE:
             reason, told = _goodbye(message)
             self._forget(worker)
-            # If something that it said was lost, it may have run what it seems to hold.
+            # If one of its messages was lost, it may have run tasks that it seems to hold.
             self._dispatcher.worker_left(worker, reason, drained=told == peer.heard)
 
-    def _joined(self, line: Line, message: Message) -> None:
+    def _joined(self, line: PeerLine, message: Message) -> None:
         life, info = wire.decode_join(message)
         worker = WorkerId(info.name)
         if worker != name_in(line.name):
@@ -298,9 +301,9 @@ class Peers:
         if known is not None and known.line.name != line.name:
             raise InvalidRequest(f"worker {worker!r} is here already, by another connection")
         line.send(wire.encode(Kind.WELCOME, life))
-        if known is None or known.life != life:  # else our welcome was late, or lost
+        if known is None or known.life != life:  # otherwise our WELCOME was late, or lost
             self._forget(worker)
-            peer = self._workers[worker] = _Peer(line, life, info)
+            peer = self._workers[worker] = _JoinedWorker(line, life, info)
             self._by_line[line.name] = worker, peer
             self._dispatcher.worker_joined(info, self)
             if not self._is_own(info):
@@ -311,15 +314,15 @@ class Peers:
         log.warning("worker %s joined: %s", info.name, text)
         self._dispatcher.note("from elsewhere", info.name, text)
 
-    def _lost(self, supervisor: Line, message: Message) -> None:
-        """A supervisor's word: it is there, or one of its workers died."""
+    def _lost(self, supervisor: PeerLine, message: Message) -> None:
+        """Process a supervisor's message: it joins, or reports the death of one of its workers."""
         loss = wire.decode_loss(message)
         self._supervisors[supervisor.name] = supervisor
         peer = None if loss is None else self._workers.get(WorkerId(loss.worker))
         if loss is None or peer is None:
             return
         worker = WorkerId(loss.worker)
-        # What it wrote before it died counts: an answer on its way is not overtaken by the loss.
+        # Messages sent before it died count: read the answers under way before the loss.
         for frames in peer.line.rest():
             self.received(peer.line, frames)
         self._agenda.finish(peer.line.name)
@@ -327,7 +330,7 @@ class Peers:
             return  # it has left
         reclaimed = peer.is_reclaimed() and not loss.time_limit
         self._forget(worker)
-        # Not left to its end of file: a child of the model may hold the other end open.
+        # Do not wait for end of file: a child of the model may hold the other end open.
         peer.line.close()
         self._dispatcher.worker_left(
             worker,
@@ -340,12 +343,12 @@ class Peers:
 
     # Lines
 
-    def is_behind(self, line: Line) -> bool:
-        """Whether messages that came by this line are still to be acted on: read no more yet."""
+    def is_behind(self, line: PeerLine) -> bool:
+        """Whether messages of this line still wait to be processed; if so, read no more from it."""
         return self._agenda.waits(line.name)
 
-    def ended(self, line: Line) -> None:
-        """The line is gone, and everything that it brought was received."""
+    def ended(self, line: PeerLine) -> None:
+        """Remove a peer whose line is gone, after all its messages were received."""
         if line.is_client:
             self._clients.ended(line)
         elif self._supervisors.get(line.name) is line:
@@ -353,19 +356,19 @@ class Peers:
         elif (known := self._worker_of(line)) is not None:
             self._unreachable(*known)
 
-    def is_full(self, line: Line, full: bool) -> None:
-        """So much is queued for the peer that it is given nothing to do until it has read it."""
+    def is_full(self, line: PeerLine, full: bool) -> None:
+        """Offer the peer no slots while its send queue is full."""
         if (known := self._worker_of(line)) is not None:
             self._dispatcher.worker_full(known[0], full)
 
-    def _worker_of(self, line: Line) -> tuple[WorkerId, _Peer] | None:
+    def _worker_of(self, line: PeerLine) -> tuple[WorkerId, _JoinedWorker] | None:
         known = self._by_line.get(line.name)
         return known if known is not None and known[1].line is line else None
 
     def probe(self, *, all_of_them: bool) -> None:
-        """Probe busy workers whose lines may come back, so that a send to one that is gone fails.
+        """Probe busy workers whose lines may come back, so that sending to a lost one fails.
 
-        all_of_them: probe every peer, and check what the busy workers hold.
+        all_of_them: probe every peer, and check which tasks the busy workers hold.
         """
         for worker, peer in list(self._workers.items()):
             if not peer.line.may_come_back:
@@ -389,22 +392,22 @@ class Peers:
             }
 
     def was_away(self) -> None:
-        """This process did not run for longer than peers wait: let them come back."""
+        """Let peers reconnect after this process was suspended for longer than they wait."""
         log.warning("the front door did not run for a while; its peers have time to come back")
         self._patient_until = self._loop.time() + BACK_WITHIN_S
 
-    def _unreachable(self, worker: WorkerId, peer: _Peer) -> None:
+    def _unreachable(self, worker: WorkerId, peer: _JoinedWorker) -> None:
         if peer.given_up is None:
             peer.given_up = self._loop.call_later(SUPERVISOR_GRACE_S, self._give_up, worker, peer)
             self._dispatcher.worker_resized(worker, 0)
 
-    def _reachable(self, worker: WorkerId, peer: _Peer) -> None:
+    def _reachable(self, worker: WorkerId, peer: _JoinedWorker) -> None:
         assert peer.given_up is not None
         peer.given_up.cancel()
         peer.given_up = None
         self._dispatcher.worker_resized(worker, peer.offered())
 
-    def _give_up(self, worker: WorkerId, peer: _Peer) -> None:
+    def _give_up(self, worker: WorkerId, peer: _JoinedWorker) -> None:
         wait_s = self._patient_until - self._loop.time()
         if wait_s > 0.0:
             peer.given_up = self._loop.call_later(wait_s, self._give_up, worker, peer)
@@ -433,7 +436,7 @@ def _goes_on(outcome: wire.Outcome) -> bool:
 
 
 def _goodbye(message: Message) -> tuple[str, int]:
-    """Why a worker goes, and in how many messages of this life it answered or handed back calls.
+    """Return why a worker leaves, and in how many messages it answered or returned calls.
 
     Raises InvalidRequest.
     """

@@ -1,9 +1,9 @@
-"""When a dispatcher that says nothing is gone for good.
+"""Deciding when a silent dispatcher is lost.
 
 Silence alone means little. A dispatcher that is stopped (SIGSTOP, `scontrol suspend`, a debugger)
-or busy for long answers nothing, but it goes on later, and callers still wait for its answers.
-Meanwhile the system accepts connections at its address. When the dispatcher has ended the system
-refuses them, and a host or network that is down answers nothing.
+or busy for long answers nothing, but continues later, and callers still wait for its answers.
+Meanwhile the operating system accepts connections at its address. Once the dispatcher has ended,
+the operating system refuses them; a host or network that is down does not answer at all.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from collections.abc import Callable
 from farm.transports.connection import Connection
 
 DIALS = 3
-"""How many connections in a row have to fail, evenly spaced over the time limit."""
+"""How many consecutive connections, evenly spaced over the time limit, have to fail."""
 
 ACCEPTED_WITHIN_S = 2.0
-"""A machine that is up and can be reached accepts a connection within this time."""
+"""Timeout within which a reachable machine accepts a connection."""
 
 LONGEST_SILENCE = 60
-"""How often the time limit may pass while something accepts connections but says nothing: another
-program may have got the port, and a job's workers must not wait for it for ever."""
+"""Number of time limits after which a dispatcher counts as lost although connections are accepted:
+another program may have taken the port, and a job's workers must not wait for ever.
+"""
 
 
 class Reach:
     """Decides whether a silent dispatcher is lost.
 
-    is_there: whether a connection to its address is accepted; may take some seconds. lost_after_s:
-    the time limit.
+    is_there: returns whether a connection to its address is accepted; may take some seconds.
+    lost_after_s: the time limit.
     """
 
     def __init__(self, is_there: Callable[[], bool], lost_after_s: float) -> None:
@@ -38,9 +39,9 @@ class Reach:
         self._failed = 0
 
     def is_lost(self, silent_s: float) -> bool:
-        """Whether it is lost, after so many seconds of silence; to be asked again and again.
+        """Whether it is lost after `silent_s` seconds of silence; call it repeatedly.
 
-        True when it could not be reached during the time limit, or said nothing for very long.
+        True if it could not be reached during the time limit, or was silent for very long.
         """
         due = int(silent_s / self._dial_every_s)
         if due < self._dialed:  # it was heard in between

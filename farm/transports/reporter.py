@@ -7,22 +7,22 @@ import time
 from collections.abc import Sequence
 
 from farm.errors import InvalidRequest
-from farm.protocols import wire
-from farm.protocols.wire import Kind
 from farm.transports.connection import Connection
 from farm.transports.dial import dial, dial_local
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
 
 log = logging.getLogger(__name__)
 
 INTRODUCE_EVERY_S = 5.0
-"""How often a supervisor says that it is there."""
+"""Interval at which a supervisor announces itself."""
 
 LAST_WORDS_S = 2.0
-"""How long `close` waits until what was said is out of this process."""
+"""Maximum time that `close` waits until all messages have left this process."""
 
 
 class Reporter:
-    """A supervisor's own line to the dispatcher: says why a worker died, hears when to stop.
+    """A supervisor's line to the dispatcher: reports worker deaths, receives the stop request.
 
     For one thread at a time.
     """
@@ -48,16 +48,16 @@ class Reporter:
         row: int | None = None,
         time_limit: bool = False,
     ) -> None:
-        """Worker `worker` died, or is about to be killed, while it ran the tasks `running`.
+        """Report that `worker` died, or is about to be killed, while it ran the tasks `running`.
 
-        row: of a run of rows the one that it was running.
+        row: for a run of rows, the row that it was running.
         """
         ids = None if running is None else list(running)
         loss = wire.Loss(worker, reason, ids, time_limit, row)
         self._line.send(wire.encode_loss(loss))
 
     def stop_asked(self) -> bool:
-        """Whether the dispatcher has asked for everything to end; to be asked now and then."""
+        """Whether the dispatcher has asked for everything to end; poll it."""
         while (frames := self._line.receive()) is not None:
             try:
                 self._stop_asked |= wire.decode(frames).kind is Kind.STOP
@@ -66,7 +66,7 @@ class Reporter:
         if self._line.ended():
             self._dial_again()
         if time.monotonic() - self._introduced_at > INTRODUCE_EVERY_S:
-            self._introduce()  # for a dispatcher that was started anew
+            self._introduce()  # for a dispatcher that was restarted
         return self._stop_asked
 
     def _dial_again(self) -> None:
@@ -77,6 +77,6 @@ class Reporter:
             self._introduce()
 
     def close(self) -> None:
-        """Close; what was said in the last two seconds still leaves."""
+        """Close; recently sent messages have two seconds to leave."""
         self._line.flush(LAST_WORDS_S)
         self._line.close()

@@ -1,8 +1,8 @@
-"""The worker's end of the wire: dials in, and is the loop around a Runner.
+"""The worker's end of the wire: connects to the dispatcher and runs a loop around a Runner.
 
-The main thread runs the models and does nearly all the talking. While a model runs for long, a
-second thread, the listener, looks after the line: it hands back what has not begun, describes
-models, and sends answers that wait. The line belongs to whoever holds the lock.
+The main thread runs the models and does nearly all communication. During a long run a second
+thread, the listener, serves the line: it hands back calls that have not begun, describes models,
+and sends pending answers. A thread must hold the lock to use the line.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ import threading
 import time
 from collections.abc import Sequence
 
-from farm.call import Call, Result, WorkerInfo
+from farm.call import Buffer, Call, Result, WorkerInfo
 from farm.errors import InvalidRequest, Unavailable
-from farm.protocols import wire
-from farm.protocols.wire import Buffer, Kind
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
 from farm.transports.dial import DIAL_EVERY_S, DialedLine, dial, dial_local
 from farm.transports.identity import worker_identity
 from farm.transports.reach import Reach, accepts
-from farm.worker.run import OnStart, Runner, timed
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
+from farm.worker.runner import OnStart, Runner, timed
 
 log = logging.getLogger(__name__)
 
 HOLD_ANSWERS_S = 0.0005
-"""While more calls wait here, answers of shorter runs wait this long to share a message."""
+"""While more calls are queued here, answers of shorter runs wait this long to share a message."""
 
 LISTEN_AFTER_S = 0.02
-"""How long a model runs before the listener takes over the line."""
+"""Duration of a model run after which the listener takes over the line."""
 
 LISTENER_TURN_S = 0.2
-"""How often the listener looks at answers that wait, and at the clock."""
+"""How often the listener checks pending answers and the time."""
 
 LONGEST_LOOK_S = 1.0
-"""Time between two looks at the line; if it was more, the process did not run in between."""
+"""Time between two reads of the line; after more, the process was suspended in between."""
 
 ASK_AFTER_SILENCE_S = 3.0
-"""The dispatcher probes each second; after this much silence the worker asks if it is known."""
+"""The dispatcher probes every second; after this silence the worker asks whether it is known."""
 
 LAST_WORDS_S = 2.0
-"""How long a worker that ends waits until its last words are out."""
+"""Maximum time that a worker waits at its end until its last messages have left."""
 
 EXIT_ORPHANED = 75
 """Exit status of a worker that ends itself because its dispatcher is gone (EX_TEMPFAIL)."""
 
 
 class WorkerHost:
-    """Dials in, joins, and answers calls with a Runner until drained.
+    """Connects, joins, and answers calls with a Runner until drained.
 
-    on_start: gets the ids of the tasks about to run, and none when nothing runs; and the row, of a
-    run of rows.
-    lost_after_s: the worker ends itself when the dispatcher could not be reached for so long. One
-    that says nothing but is there is waited for (`reach.py`).
+    on_start: called with the ids of the tasks about to run, empty when nothing runs, and with the
+    row for a run of rows.
+    lost_after_s: the worker ends itself if the dispatcher cannot be reached for this long. It waits
+    for a dispatcher that is silent but reachable (`reach.py`).
     """
 
     def __init__(
@@ -77,27 +77,28 @@ class WorkerHost:
         self._reach = Reach(lambda: accepts(connection), lost_after_s)
         self._identity = worker_identity(info.name)
         self._line = dial(connection, self._identity, heartbeat_s=heartbeat_s)
-        # Any thread or signal handler.
+        # Used by any thread and by signal handlers.
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._drain_asked = False
-        # Under the lock, like the line. A call is in one of the first three until it is answered.
+        # Guarded by the lock, like the line. A call is in one of the first three until it is
+        # answered.
         self._lock = threading.Lock()
-        self._waiting: dict[int, tuple[Call, float]] = {}  # and when it came
+        self._waiting: dict[int, tuple[Call, float]] = {}  # with their arrival times
         self._running: set[int] = set()
-        self._unwanted: set[int] = set()  # streams that run, but nobody waits for
+        self._unwanted: set[int] = set()  # streams that run, but whose answers are no longer needed
         self._answers: list[tuple[int, wire.Outcome]] = []
         self._answers_since = 0.0
-        self._unflushed: list[int] = []  # answered, but the answer would die with this process
+        self._unflushed: list[int] = []  # answered, but the answer is still in this process
         self._busy = False
         self._draining = False
         self._refused = ""
-        # Under the lock: what the dispatcher thinks of this worker.
+        # Guarded by the lock: the dispatcher's view of this worker.
         self._life = secrets.token_hex(8)
         self._joined = False
         self._join_sent_at: float | None = None
-        self._told = 0  # messages of this life that answered calls or handed them back
+        self._told = 0  # messages of this life that answered or handed back calls
         self._looked_at = time.monotonic()
         self._silent_s = 0.0
         self._asked_at = 0.0
@@ -108,7 +109,7 @@ class WorkerHost:
         self._closing = threading.Event()
 
     def drain(self) -> None:
-        """End soon: finish what runs, hand back the rest, say goodbye. Safe in signal handlers."""
+        """Finish the running call, hand back the others, say goodbye, and end. Signal-safe."""
         self._drain_asked = True
         self._wake()
 
@@ -117,7 +118,7 @@ class WorkerHost:
             os.write(self._wake_write, b"w")
 
     def run(self) -> None:
-        """Serve until drained. Raises Unavailable when there is no dispatcher that wants us."""
+        """Serve until drained. Raises Unavailable if no dispatcher accepts this worker."""
         listener = threading.Thread(target=self._listen, name="listener", daemon=True)
         listener.start()
         try:
@@ -136,7 +137,7 @@ class WorkerHost:
 
     def _serve(self) -> None:
         wait = _Wait(self._wake_read)
-        ended_at: float | None = None  # before the first run it did not idle, it was new
+        ended_at: float | None = None  # None before the first run: the worker was new, not idle
         while True:
             with self._lock:
                 self._attend()
@@ -159,7 +160,7 @@ class WorkerHost:
             self._run(batch, -1.0 if ended_at is None else self._began_at - ended_at)
             ended_at = time.perf_counter()
 
-    # Running
+    # Running models
 
     def _run(self, batch: list[tuple[int, tuple[Call, float]]], idle_s: float) -> None:
         ids = [task_id for task_id, _ in batch]
@@ -176,7 +177,8 @@ class WorkerHost:
             if not row:
                 self._began_at = time.perf_counter()
             if self._on_start is not None:
-                # What is not out of this process yet would be lost with it, like what it runs.
+                # Answers that have not left this process would be lost with it, like the running
+                # calls.
                 self._on_start([*self._unflushed, *(ids[i] for i in positions)], row)
 
         def ends_early(position: int) -> bool:
@@ -201,7 +203,7 @@ class WorkerHost:
                         self._running.discard(ids[i])
                         self._unwanted.discard(ids[i])
                     self._answers.append((ids[i], outcome))
-                # The next run may take long; after a short one that is unlikely.
+                # The next run may take long, which is unlikely after a short one.
                 if goes_on or now - min(self._began_at, self._answers_since) >= HOLD_ANSWERS_S:
                     self._send_answers()
             idle_s = -1.0
@@ -209,14 +211,14 @@ class WorkerHost:
             self._send_answers()
             self._busy = False
             unflushed = list(self._unflushed)
-        # Not before the answers are out: what runs is what counts as lost when this process dies.
+        # Only after the answers have left: the reported tasks count as lost if this process dies.
         if self._on_start is not None:
             self._on_start(unflushed)
 
-    # The line; all of these hold the lock
+    # The line; callers of these methods hold the lock
 
     def _attend(self) -> None:
-        """Read all messages and act on them; join and drain if that is due."""
+        """Read and process all messages; join and drain if due."""
         heard = False
         while (frames := self._line.receive()) is not None:
             heard = True
@@ -229,7 +231,7 @@ class WorkerHost:
         if self._line.ended():
             self._dial_again(now)
         elif not self._line.may_come_back:
-            heard = True  # its end would be heard
+            heard = True  # the end of the line would be noticed
         self._silent_s = (
             0.0 if heard else self._silent_s + min(now - self._looked_at, LONGEST_LOOK_S)
         )
@@ -247,7 +249,7 @@ class WorkerHost:
             self._put(Kind.PROBE)
 
     def _dial_again(self, now: float) -> None:
-        """The dispatcher is gone, or has given this worker up; another may take its place."""
+        """Dial again after the dispatcher is gone or has given this worker up."""
         self._line.close()
         if now - self._dialed_at < DIAL_EVERY_S:
             return
@@ -259,7 +261,7 @@ class WorkerHost:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Join again: the dispatcher has given to others what it had sent here."""
+        """Join again: the dispatcher has requeued the calls that it had sent here."""
         self._joined = False
         self._life = secrets.token_hex(8)
         self._join_sent_at = None
@@ -267,7 +269,7 @@ class WorkerHost:
         self._unwanted.update(self._running)
 
     def _join(self, now: float) -> None:
-        # Said again when nobody welcomes us: it may have been lost with a connection.
+        # Sent again until a WELCOME comes: the JOIN may have been lost with a connection.
         if self._join_sent_at is None:
             self._told = 0
         if self._join_sent_at is None or now - self._join_sent_at > ASK_AFTER_SILENCE_S:
@@ -293,7 +295,7 @@ class WorkerHost:
         elif kind is Kind.WELCOME:
             self._joined |= message.data == self._life
         elif kind is Kind.JOIN_AGAIN:
-            if self._joined:  # else the JOIN is under way
+            if self._joined:  # otherwise the JOIN is under way
                 self._begin_anew()
         elif kind is Kind.REFUSED:
             raise InvalidRequest(f"refused: {message.data}")
@@ -302,7 +304,7 @@ class WorkerHost:
 
     def _take(self, message: wire.Message) -> None:
         if not self._joined:
-            return  # sent to a life that is over: others have got them
+            return  # sent to an earlier life: the dispatcher has requeued these calls
         now = time.perf_counter()
         for task_id, call in wire.decode_calls(message)[1]:
             if isinstance(call, Call):
@@ -329,7 +331,7 @@ class WorkerHost:
                 self._wake()  # the listener writes the rest while the next call runs
 
     def _flush(self) -> bool:
-        """Write what is left of answers; whether all are out of this process now."""
+        """Write the remaining answers; return whether all have left this process."""
         if self._line.flush(0.0):
             self._unflushed.clear()
         return not self._unflushed
@@ -348,7 +350,7 @@ class WorkerHost:
             self._look.wait()
             writes = bool(self._unflushed)
             if time.perf_counter() - self._began_at < LISTEN_AFTER_S and not writes:
-                # Short runs are over by then, and their answers sent by the main thread.
+                # Short runs are over by then, and the main thread has sent their answers.
                 wait(None, LISTEN_AFTER_S)
             else:
                 wait(self._line, self._turn_s(LISTENER_TURN_S), writes=writes)
@@ -367,11 +369,11 @@ class WorkerHost:
             self._answer(questions)
             if self._reach.is_lost(self._silent_s):
                 log.error("%s", self._silence())
-                # The model may run for hours yet and nobody waits for what it finds.
+                # The model may run for hours, and its answer would be discarded.
                 os._exit(EXIT_ORPHANED)
 
     def _turn_s(self, longest_s: float) -> float:
-        """How long to sleep: an ended line is dialed again soon."""
+        """Return how long to sleep: not long after the line has ended, to dial again soon."""
         return DIAL_EVERY_S if self._line.ended() else longest_s
 
     def _take_questions(self) -> list[tuple[int, Call]]:
@@ -415,7 +417,7 @@ class _Wait:
         self._watched = (-1, 0)
 
     def __call__(self, line: DialedLine | None, timeout_s: float, *, writes: bool = False) -> None:
-        """`line` may be None: then only the pipe counts. writes: wait for room to write, too."""
+        """Wait; with `line` None, only for the pipe. writes: also wait for room to write."""
         events = select.POLLIN | select.POLLOUT if writes else select.POLLIN
         watched = (-1 if line is None else line.fileno(), events)
         if watched != self._watched:

@@ -1,1 +1,4 @@
-"""Beside the model: load it, run calls on it, name what went wrong; no line to the farm here."""
+"""Running models: load them, run calls on them, and report errors; independent of transports.
+
+`loader.py` loads the models that a user specifies, and `runner.py` runs calls on them.
+"""

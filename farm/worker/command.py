@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 from farm.call import Array
 from farm.errors import InvalidInput, ModelFailed, TimeLimitExceeded, error_named
+from farm.machine.lifeline import Lifeline
 from farm.model import Config, Inputs, Model, Tensors
-from farm.worker.lifeline import Lifeline
-from farm.worker.run import named
+from farm.worker.runner import named
 
 Reader = Callable[[Path], Any]
-"""Gives the numbers of one output, or of all of them, from the path of the output file."""
+"""Returns the numbers of one output, or of all outputs, from the path of the output file."""
 
 CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 PLACEHOLDER = re.compile(r"(\$?)\$\{([^{}]*)\}")
@@ -45,15 +45,16 @@ class CommandModel(Model):
         A text of a call's config may hold no control characters: a line break in it would add a
         line to the input file that its author did not write.
     read: output name -> reader (`regex`, `column`, `json_value`, `npy` or a function of the output
-        file's path), or one reader that gives all outputs as `Model.evaluate` may.
+        file's path), or one reader that returns all outputs in a form that `Model.evaluate` may
+        return.
     files: files the program expects to find beside it; they are linked into the scratch folder.
-    directory: where relative paths begin; the current folder unless said.
+    directory: base of relative paths; by default the current folder.
     config: values for config keys that a call leaves out.
     timeout_s: seconds after which the program and its children are killed: TimeLimitExceeded.
-    keep: which scratch folders stay; errors name them. They lie in `scratch`, else in $TMPDIR.
+    keep: which scratch folders are kept; errors name them. They are in `scratch`, else in $TMPDIR.
 
-    A program that exits with another code than 0 fails the call with the end of what it wrote to
-    standard error. Its whole process group ends with it, and with the worker.
+    If the program's exit code is not 0, the call fails with the last lines of its standard error.
+    Its whole process group ends with it, and with the worker.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class CommandModel(Model):
         self.name = name or Path(self.command[0]).stem
 
     def _check(self) -> None:
-        """Raise ValueError for what no run could put right."""
+        """Raise ValueError for arguments with which every run would fail."""
         taken = RESERVED & set(self.inputs)
         if taken:
             raise ValueError(f"an input is called {min(taken)!r}, which placeholders use already")
@@ -187,7 +188,7 @@ class CommandModel(Model):
 def _running(
     argv: Sequence[str], folder: Path, environment: Mapping[str, str], out: Any, err: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The started program; on leaving, its whole process group is gone."""
+    """Start the program; on leaving the context, kill its whole process group."""
     lifeline = Lifeline()
     try:
         process = subprocess.Popen(
@@ -204,7 +205,7 @@ def _running(
             lifeline.tie(process.pid)
             yield process
         finally:
-            # Before it is waited for: until then nobody else can have its number.
+            # Before waiting for it: until then no other process can have its id.
             _kill_group(process.pid)
             process.wait()
     finally:
@@ -212,7 +213,7 @@ def _running(
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float | None, late: threading.Event) -> int:
-    """The program's exit code, minus the signal that ended it; `late` is set if that was us."""
+    """Return the exit code, or minus the signal that ended it; set `late` if we killed it."""
 
     def kill() -> None:
         late.set()
@@ -224,7 +225,7 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float | None, late: thre
         timer.daemon = True
         timer.start()
     try:
-        # WNOWAIT: the number stays its own until the timer cannot fire any more.
+        # WNOWAIT: keep the process id reserved until the timer can no longer fire.
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     finally:
         if timer is not None:
@@ -232,7 +233,7 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float | None, late: thre
             timer.join()
     assert ended is not None
     if ended.si_code == os.CLD_EXITED:
-        late.clear()  # it ended by itself while the timer went off
+        late.clear()  # it ended by itself as the timer fired
         return ended.si_status
     return -ended.si_status
 
@@ -260,7 +261,7 @@ def _end_of(path: Path) -> str:
 
 
 class Numbers:
-    """How an input is written into text: every digit of every number, spaces between."""
+    """Formats an input as text: every digit of every number, separated by spaces."""
 
     def __init__(self, values: Array) -> None:
         self.values = values
@@ -284,14 +285,13 @@ def _check_names(text: str, shown: str, known: set[str]) -> None:
 
 
 class _Filler(string.Formatter):
-    """Fills in placeholders. own: values whose texts may hold anything, as the model's author
-    wrote them."""
+    """Fills in placeholders. own: values by the model's author, which may hold any characters."""
 
     def __init__(self, own: Mapping[str, Any]) -> None:
         self._own = {value for value in own.values() if isinstance(value, str)}
 
     def template(self, template: str, values: Mapping[str, Any]) -> str:
-        """A template with its `${...}` filled in. Raises ModelFailed, InvalidInput."""
+        """Return a template with its `${...}` filled in. Raises ModelFailed, InvalidInput."""
 
         def fill(match: re.Match[str]) -> str:
             return match[0][1:] if match[1] else self.text("{" + match[2] + "}", values)
@@ -299,7 +299,7 @@ class _Filler(string.Formatter):
         return PLACEHOLDER.sub(fill, template)
 
     def text(self, text: str, values: Mapping[str, Any]) -> str:
-        """A text with its `{...}` filled in. Raises ModelFailed, InvalidInput."""
+        """Return a text with its `{...}` filled in. Raises ModelFailed, InvalidInput."""
         try:
             return self.vformat(text, (), values)
         except KeyError as error:

@@ -1,6 +1,6 @@
-"""Readers for `CommandModel(read=...)`: each gives numbers from the path of the output file.
+"""Readers for `CommandModel(read=...)`: each returns numbers from the path of the output file.
 
-All take `file=`, the name of another file in the same folder. Numbers may be written as Fortran
+All accept `file=`, the name of another file in the same folder. Numbers may be written as Fortran
 does, 1.0D-03. Each raises ValueError that says what it looked for and what the file holds.
 """
 
@@ -20,7 +20,7 @@ FIRST_BYTES = 200
 
 
 def regex(pattern: str, *, file: str | None = None) -> Callable[[Path], Array]:
-    """The numbers that all matches of `pattern` hold: in its groups, or as a whole without any."""
+    """Read the numbers in all matches of `pattern`: its groups, or without groups whole matches."""
     compiled = re.compile(pattern, re.MULTILINE)
 
     def read(output: Path) -> Array:
@@ -38,7 +38,7 @@ def regex(pattern: str, *, file: str | None = None) -> Callable[[Path], Array]:
 def column(
     which: int | str, *, file: str | None = None, delimiter: str | None = None, skip: int = 0
 ) -> Callable[[Path], Array]:
-    """One column of a text table, by position from 0, or by its name in the header line.
+    """Read one column of a text table, by position from 0, or by its name in the header line.
 
     delimiter: None means white space; skip: lines before the table. Empty lines and lines that
     begin with # are left out.
@@ -64,7 +64,7 @@ def column(
 
 
 def json_value(*keys: str | int, file: str | None = None) -> Callable[[Path], Any]:
-    """What a JSON file holds at data[keys[0]][keys[1]]...; without keys the whole of it."""
+    """Read data[keys[0]][keys[1]]... of a JSON file; without keys all of it."""
 
     def read(output: Path) -> Any:
         path = _path(output, file)
@@ -86,7 +86,7 @@ def json_value(*keys: str | int, file: str | None = None) -> Callable[[Path], An
 
 
 def npy(*, file: str | None = None) -> Callable[[Path], Array]:
-    """The array in a file that `numpy.save` wrote."""
+    """Read the array in a file that `numpy.save` wrote."""
 
     def read(output: Path) -> Array:
         array: Array = np.load(_path(output, file), allow_pickle=False)
@@ -111,7 +111,7 @@ def _number(text: str | None, path: Path) -> float:
         try:
             return float(re.sub("[dD]", "e", text, count=1))
         except ValueError:
-            raise ValueError(f"{path.name} has {text!r} where a number is due") from None
+            raise ValueError(f"{path.name} has {text!r} where a number is expected") from None
 
 
 def _begins(text: str) -> str:

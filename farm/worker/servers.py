@@ -1,8 +1,8 @@
-"""Running servers as models, by URL; also several servers of one model, which share its calls.
+"""Models of servers that already run, found by URL; several servers of one model share its calls.
 
-Of several each model process asks one, and ends when that is gone. So a server that is gone is a
-worker that is lost, which a farm knows how to deal with: its calls run elsewhere, and the process
-is started anew until the server is back.
+With several servers, each model process uses one, and exits when that server is gone. The farm thus
+handles a lost server like a lost worker: its calls run elsewhere, and the process is restarted
+until the server is back.
 """
 
 from __future__ import annotations
@@ -13,49 +13,42 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from farm.descriptors import Remote, built_in, installed, resolve
 from farm.errors import Unavailable
+from farm.machine.listener import CONNECT_TIMEOUT_S
+from farm.machine.programs import EXIT_SERVER_GONE
 from farm.model import Config, Model, Tensors, operations_of
-from farm.worker import graphpipe, kserve, mip, umbridge
-from farm.worker.http import CONNECT_TIMEOUT_S
 
 SEAT = "FARM_REPLICA"
-"""The environment variable by which a supervisor gives each of its processes a number."""
+"""The environment variable with which a supervisor numbers its processes."""
 
-EXIT_SERVER_GONE = 69
-"""Exit status of a process whose server does not answer (EX_UNAVAILABLE)."""
 
 LOOK_EVERY_S = 2.0
-"""How often a server that is asked nothing is looked after."""
+"""Time between two checks of an idle server."""
 
-URL = r"(?:(?:(?:kserve|graphpipe)\+)?https?://|mip://|mip\+unix:/)"
-SERVER = re.compile(rf"(?:(?P<model>.+)@)?(?P<urls>{URL}.+)", re.DOTALL)
-_NEXT_URL = re.compile(rf",(?={URL})")
-
-KINDS: Mapping[str, Callable[[str, str | None], Mapping[str, Model]]] = {
-    "kserve+": kserve.models_at,
-    "graphpipe+": graphpipe.models_at,
-    "mip": mip.models_at,
-    "http": umbridge.models_at,
-}
-"""What finds the models of a running server, by how its URL begins; a `+` belongs to farm alone."""
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*(?=:/)")
 
 
 def urls_of(spec: str) -> list[str]:
-    """The URLs in `MODEL@url1,url2`; none where that is no server."""
-    match = SERVER.fullmatch(spec)
-    return [] if match is None else _NEXT_URL.split(match["urls"])
+    """Return the URLs in `MODEL@url1,url2`; empty if `spec` names no server.
+
+    Raises Unavailable if another package's protocol, loaded for a URL scheme that farm's own
+    protocols do not know, fails to load.
+    """
+    match = _server(spec)
+    return [] if match is None else re.split(rf",(?={_url(_remotes(spec))})", match["urls"])
 
 
 def models_of(spec: str) -> Mapping[str, Model]:
-    """The models of the server, or of the one of several that this process is to ask.
+    """Return the models of the server, or of the one of several servers that this process uses.
 
-    Raises FarmErrors; Unavailable also where several are named and no supervisor deals them out.
+    Raises FarmErrors; Unavailable also if several are named and no supervisor assigns one.
     """
-    match = SERVER.fullmatch(spec)
+    match = _server(spec)
     assert match is not None, "urls_of says so"
     urls = urls_of(spec)
     if len(urls) == 1:
@@ -70,13 +63,40 @@ def models_of(spec: str) -> Mapping[str, Model]:
     return {name: Replica(model, url) for name, model in found.items()}
 
 
+def forms() -> list[str]:
+    """Return the forms of server URLs, for messages."""
+    return [remote.form for protocol in built_in() for remote in protocol.remotes]
+
+
+def _remotes(spec: str) -> dict[str, Remote]:
+    """Return the remotes by scheme: farm's own, plus others' if the text has another scheme."""
+    known = {s: r for protocol in built_in() for r in protocol.remotes for s in r.schemes}
+    if not known.keys() >= set(_SCHEME.findall(spec)):
+        known |= {s: r for protocol in installed() for r in protocol.remotes for s in r.schemes}
+    return known
+
+
+def _url(schemes: Iterable[str]) -> str:
+    """Return a pattern for the start of URLs of these schemes; a Unix socket's has a path."""
+    ends = (re.escape(s) + (":/" if s.endswith("+unix") else "://") for s in schemes)
+    return f"(?:{'|'.join(ends)})"
+
+
+def _server(spec: str) -> re.Match[str] | None:
+    if ":/" not in spec:
+        return None
+    pattern = rf"(?:(?P<model>.+)@)?(?P<urls>{_url(_remotes(spec))}.+)"
+    return re.fullmatch(pattern, spec, re.DOTALL)
+
+
 def _models_at(url: str, name: str | None) -> Mapping[str, Model]:
-    start, models_at = next((s, f) for s, f in KINDS.items() if url.startswith(s))
-    return models_at(url.removeprefix(start) if start.endswith("+") else url, name)
+    remote = _remotes(url)[url.partition(":")[0]]
+    models: Mapping[str, Model] = resolve(remote.models_at)(url, name)
+    return models
 
 
 class Replica(Model):
-    """The model of one of several servers; the process ends when that server does not answer."""
+    """The model of one of several servers; the process ends if that server does not answer."""
 
     def __init__(self, model: Model, url: str) -> None:
         self._model = model
@@ -91,24 +111,24 @@ class Replica(Model):
         threading.Thread(target=self._look_after, name="server", daemon=True).start()
 
     def describe(self, config: Config) -> tuple[Tensors, Tensors]:
-        """The server's description."""
+        """Return the server's description."""
         described: tuple[Tensors, Tensors] = self._asked("describe", config)
         return described
 
     def evaluate(self, *arguments: Any) -> Any:
-        """The server's value."""
+        """Return the server's value."""
         return self._asked("evaluate", *arguments)
 
     def gradient(self, *arguments: Any) -> Any:
-        """J^T sens, from the server."""
+        """Return J^T sens, from the server."""
         return self._asked("gradient", *arguments)
 
     def apply_jacobian(self, *arguments: Any) -> Any:
-        """J vec, from the server."""
+        """Return J vec, from the server."""
         return self._asked("apply_jacobian", *arguments)
 
     def apply_hessian(self, *arguments: Any) -> Any:
-        """The Hessian's action, from the server."""
+        """Return the Hessian's action, from the server."""
         return self._asked("apply_hessian", *arguments)
 
     def _asked(self, method: str, *arguments: Any) -> Any:
@@ -122,9 +142,9 @@ class Replica(Model):
             self._ran_at = time.monotonic()
 
     def _look_after(self) -> None:
-        """While nothing is asked: calls would wait for a server that is gone, or be lost with it.
+        """Check the server while it is idle: otherwise the next call would wait for it or be lost.
 
-        A server that runs a call is left alone, as some take one connection at a time.
+        A server that runs a call is not checked, because some accept only one connection at a time.
         """
         while True:
             time.sleep(LOOK_EVERY_S)
@@ -138,10 +158,11 @@ class Replica(Model):
 
 
 def reach(url: str) -> None:
-    """Connect to a server, and no more. Raises OSError."""
-    if url.startswith("mip+unix:"):
+    """Connect to a server and disconnect. Raises OSError."""
+    scheme, _, path = url.partition(":")
+    if scheme.endswith("+unix"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(url.removeprefix("mip+unix:").removeprefix("//"))
+            connection.connect(path.removeprefix("//"))
         return
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme.endswith("https") else 80)
@@ -150,5 +171,5 @@ def reach(url: str) -> None:
 
 def _end(error: Unavailable) -> NoReturn:
     print(f"farm: {error}; this process ends", file=sys.stderr, flush=True)
-    # At once, whatever other threads do: the supervisor says which calls it was running.
+    # At once, without waiting for other threads: the supervisor reports the calls it was running.
     os._exit(EXIT_SERVER_GONE)

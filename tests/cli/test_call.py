@@ -1,4 +1,4 @@
-"""`farm call`: what it prints, and what it says of mistakes."""
+"""`farm call`: its output, and its messages for mistakes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.cli import run
-from tests.serving import BEAM, Served, serving
+from tests.support.dispatcher_farm import BEAM, Served, serving
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from farm.cli import COMMANDS, run
 from farm.version import __version__
-from tests.serving import run_farm, run_here
+from tests.support.dispatcher_farm import run_farm, run_here
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "complaint"),
     [
         (["reap"], "No such command 'reap'"),
-        (["serve"], "which MODEL?"),
+        (["serve"], "missing MODEL"),
         (["serve", "a.py", "--port", "99999"], "port is 99999; expected 0 to 65535"),
         (["serve", "a.py", "--config", "nosuch.toml"], "no settings file nosuch.toml"),
         (["serve", "a.py", "--workers", "two"], "'two' is not a valid integer"),

@@ -1,4 +1,4 @@
-"""`farm experiment serve` as a user runs it: up, killed in the middle of things, up again."""
+"""`farm experiment serve`, run as a user does: started, killed at any moment, restarted."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import pytest
 import urllib3
 
 from farm.cli import run
-from farm.experiment.config import Config
-from farm.experiment.grammar import read_config
-from farm.experiment.journal import read_journal
-from farm.experiment.perform import perform
-from farm.experiment.space import Space
-from farm.experiment.trials import Outcome, record_of
-from farm.experiment.work import Data, Generate, Generated
-from tests.asking import CONFIG, SETUP, request
-from tests.experiment_server import serving_experiments
-from tests.loops import wait_until
-from tests.patience import scaled
-from tests.serving import BEAM, LIMIT_S, serving
+from farm.experiment.ask.execute import execute
+from farm.experiment.config.definition import Config
+from farm.experiment.config.reader import read_config
+from farm.experiment.config.space import Space
+from farm.experiment.config.work import Data, Generate, Generated
+from farm.experiment.state.journal import read_journal
+from farm.experiment.state.trials import TrialOutcome, record_of
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import BEAM, LIMIT_S, serving
+from tests.support.experiment_clients import CONFIG, SETUP, request
+from tests.support.experiment_server import serving_experiments
+from tests.support.time_limits import scaled
 
 
 class Client:
@@ -39,11 +39,11 @@ class Client:
         self._socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
 
     def send(self, data: bytes) -> None:
-        """Send without waiting for anything."""
+        """Send a request without waiting for the answer."""
         self._socket.sendall(data)
 
     def ask(self, kind: str, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Raises OSError when the server ends before its answer."""
+        """Send a request and return its answer. Raises OSError if the server ends before."""
         self.send(request(kind, message))
         data = b""
         while True:
@@ -65,7 +65,7 @@ class Client:
 
 
 class Worker:
-    """A thread that asks and tells until its server is gone; what it was answered."""
+    """A thread that asks and tells until its server is gone, and records the answers."""
 
     def __init__(self, port: int, number: int) -> None:
         self.number = number
@@ -76,7 +76,7 @@ class Worker:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until it has lost its server."""
+        """Wait until the thread has lost its server."""
         self._thread.join(LIMIT_S)
         assert not self._thread.is_alive()
 
@@ -85,17 +85,17 @@ class Worker:
             client.ask("resume", {"strat_id": self.number})
             while True:
                 self.asked.append(client.ask("ask")["config"])
-                if len(self.asked) % 4:  # the fourth is never told
+                if len(self.asked) % 4:  # every fourth point is never told
                     client.ask("tell", {"config": self.asked[-1], "outcome": len(self.asked)})
                     self.told.append(self.asked[-1])
 
 
 def straight(config: Config, count: int, number: int) -> list[dict[str, list[float]]]:
-    """The points that an experiment gives that nobody disturbs: all of its first strategy."""
+    """Return all points of an uninterrupted experiment's first strategy."""
     space = Space.of(config)
     none = Data(space.empty(), space.empty()[:, 0, :1], 1)
     work = Generate(config, 0, count, 0, none, space.empty(), seed=number)
-    result = perform(work)
+    result = execute(work)
     assert isinstance(result, Generated)
     return [space.decode(point[None]) for point in result.points]
 
@@ -109,19 +109,19 @@ def one_strategy(generator: str) -> dict[str, Any]:
 
 
 def kept(folder: Path, number: int) -> tuple[list[Any], list[Any]]:
-    """The points of an experiment that its journal has: those asked for, those of them told."""
+    """Return the asked and the told points of an experiment in its journal."""
     record = record_of(read_journal(folder / "experiments.db"), number)
     space = Space.of(record.config)
     asked = [space.decode(trial.point[None]) for trial in record.trials]
-    told = [p for p, t in zip(asked, record.trials, strict=True) if t.outcome is Outcome.TOLD]
+    told = [p for p, t in zip(asked, record.trials, strict=True) if t.outcome is TrialOutcome.TOLD]
     return asked, told
 
 
 def kill_and_look(folder: Path, generator: str, answers: int, *, begin: bool) -> None:
-    """Two experiments, each with a client, and a server that is killed after so many answers.
+    """Run two experiments, each with a client, and kill their server after `answers` answers.
 
-    The points that a client was given, or told, follow upon those of before; one more may be there,
-    of which the server had no time to say so. begin: the experiments are made first.
+    The points that a client received or told must continue the earlier ones; the journal may hold
+    one more, which the server had no time to confirm. begin: create the experiments first.
     """
     config = one_strategy(generator)
     with serving_experiments(folder) as server:
@@ -176,11 +176,11 @@ def test_up_and_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         process = psutil.Process(server.process.pid)
         before = sum(process.cpu_times()[:2])
         time.sleep(0.6)
-        assert sum(process.cpu_times()[:2]) - before < 0.05  # nobody asks for anything
+        assert sum(process.cpu_times()[:2]) - before < 0.05  # no client sends requests
         status, out = server.end(signal.SIGTERM)
     assert (status, out) == (0, "")
     assert server.said == "journal a/study.db: 0 experiments so far\n"
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["study.db", "study.db.lock"]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["study.db"]
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
         client.send(request("info"))
         server.process.send_signal(signal.SIGTERM)
         assert server.process.stderr is not None
-        assert "once more to hurry" in server.process.stderr.readline()
+        assert "Ctrl-C again to hurry" in server.process.stderr.readline()
         began = time.monotonic()
         status, _ = server.end(signal.SIGTERM)
         assert (status, time.monotonic() - began < scaled(20.0)) == (0, True)
@@ -207,7 +207,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
 def test_beside_a_model(tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     with serving(tmp_path, "beam.py", "--aepsych", "127.0.0.1:0") as served:
-        host, _, port = served.connection.aepsych.rpartition(":")
+        host, _, port = served.connection.addresses["aepsych"].rpartition(":")
         assert host == "127.0.0.1"
         with Client(int(port)) as client:
             assert client.ask("setup", SETUP) == {"strat_id": 0}
@@ -216,7 +216,7 @@ def test_beside_a_model(tmp_path: Path) -> None:
             _, out, _ = served.stop()
             with pytest.raises(ConnectionError):
                 client.ask("info")
-    assert f"experiments for AEPsych's clients at {served.connection.aepsych}\n" in out
+    assert f"experiments for AEPsych's clients at {served.connection.addresses['aepsych']}\n" in out
     assert record_of(read_journal(tmp_path / "run" / "experiments.db")).number == 0
 
 
@@ -224,9 +224,12 @@ def test_beside_a_model(tmp_path: Path) -> None:
     ("words", "complaint"),
     [
         (["serve", "--aepsych", "5555"], "expected HOST:PORT"),
-        (["serve", "--aepsych", "0.0.0.0:0"], "or say --insecure"),
-        (["serve", "--aepsych", "127.0.0.1:0", "--journal", "text"], "is no journal"),
-        (["serve", "--aepsych", "127.0.0.1:0", "--journal", "text/x"], "cannot be made"),
+        (["serve", "--aepsych", "0.0.0.0:0"], "or add --insecure"),
+        (
+            ["serve", "--aepsych", "127.0.0.1:0", "--journal", "text"],
+            "not a journal of experiments",
+        ),
+        (["serve", "--aepsych", "127.0.0.1:0", "--journal", "text/x"], "cannot be created"),
         (["serve", "--aepsych", "192.0.2.1:0", "--insecure"], "cannot listen on 192.0.2.1"),
         (["frob"], "No such command"),
     ],

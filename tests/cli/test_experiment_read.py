@@ -1,4 +1,4 @@
-"""`farm experiment status|export`: what they print and write, and what they refuse."""
+"""`farm experiment status|export`: their output, their files, and what they refuse."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import asyncio
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 from farm.cli import run
-from farm.experiment.events import Finished, RunPhase, RunState
 from farm.experiment.host import Experiments
-from farm.experiment.journal import Journal
-from farm.protocols.aepsych import Request
-from tests.asking import CONFIG
-from tests.loops import LIMIT_S
+from farm.experiment.state.events import Finished, RunPhase, RunState
+from farm.experiment.state.journal import ExperimentJournal
+from farm.protocols.aepsych.codec import AepsychRequest
+from tests.support.coroutines import LIMIT_S
+from tests.support.experiment_clients import CONFIG
 
 NAMED = {**CONFIG, "metadata": {"experiment_name": "bending"}}
 
 
 async def made(path: Path, count: int) -> Experiments:
-    """A journal with so many experiments; of the first, two of three points are told."""
+    """Write a journal with `count` experiments; in the first, two of three points are told."""
     experiments = Experiments(path)
     await experiments.start()
     session = experiments.session()
     for number in range(count):
         config = NAMED if number == 0 else CONFIG
-        await experiments.handle(session, Request("setup", {"config_dict": config}, {}))
-        reply = await experiments.handle(session, Request("ask", {"num_points": 3}, {}))
+        await experiments.handle(session, AepsychRequest("setup", {"config_dict": config}, {}))
+        reply = await experiments.handle(session, AepsychRequest("ask", {"num_points": 3}, {}))
         points = reply.answer["config"]
         for k in range(2 if number == 0 else 0):
             point = {name: values[k] for name, values in points.items()}
             message = {"config": point, "outcome": k, "note": f"n{k}"}
-            await experiments.handle(session, Request("tell", message, {}))
+            await experiments.handle(session, AepsychRequest("tell", message, {}))
     return experiments
 
 
@@ -91,13 +92,13 @@ def test_a_loop_whose_process_is_gone_is_interrupted(
         return words, one["interrupted"], one["run"]
 
     journal(folder / "e.db", 1)
-    loop = Journal(folder / "e.db")
+    loop = ExperimentJournal(folder / "e.db")
     running = RunState(experiment=0, time=1.0, phase=RunPhase.RUNNING)
     loop.append([running]).result(LIMIT_S)
     assert states() == ("running", False, "running")
     loop.close()
     assert states() == ("interrupted", True, "running")
-    loop = Journal(folder / "e.db")
+    loop = ExperimentJournal(folder / "e.db")
     loop.append([RunState(experiment=0, time=2.0, phase=RunPhase.ENDED)]).result(LIMIT_S)
     loop.close()
     assert states() == ("ended", False, "ended")
@@ -111,7 +112,6 @@ def test_status_of_an_empty_journal(capsys: pytest.CaptureFixture[str], folder: 
 
 def test_a_journal_that_nobody_may_write(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     journal(folder / "e.db", 1)
-    (folder / "e.db.lock").unlink()
     (folder / "e.db").chmod(0o444)
     folder.chmod(0o555)
     try:
@@ -131,7 +131,7 @@ def test_export(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert lines[0].endswith(",x,y,outcome_1,note")
     assert [line.split(",")[-2:] for line in lines[1:]] == [["0.0", "n0"], ["1.0", "n1"]]
     status, out, _ = experiment(capsys, "export . t.h5 --id 1")
-    assert status == 2  # no experiments.db here
+    assert status == 2  # there is no experiments.db here
     status, out, _ = experiment(capsys, "export e.db t.h5 --id 1")
     assert (status, out) == (0, "3 trials of experiment 1 in t.h5\n")
     assert run(["sweep", "export", "t.h5", "--csv", "-"]) == 0
@@ -147,7 +147,7 @@ def test_export(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
         ("status text", "text"),
         ("export e.db out.txt", "out.txt ends in .txt; expected .h5 or .csv"),
         ("export e.db e.csv", "e.csv exists"),
-        ("export e.db out.csv", "has 2 experiments, from 0 to 1; say which: --id N"),
+        ("export e.db out.csv", "has 2 experiments, from 0 to 1; specify --id N"),
         ("export e.db out.csv --id 7", "no experiment 7"),
         ("export e.db none/out.csv --id 0", "none/out.csv"),
         ("export e.db none/out.h5 --id 0", "none/out.h5"),
@@ -161,7 +161,7 @@ def test_mistakes_are_one_line(
     journal(folder / "e.db", 2)
     (folder / "text").write_text("no journal, but a file of some length" * 200)
     (folder / "e.csv").touch()
-    odd = Journal(folder / "odd.db")
+    odd = ExperimentJournal(folder / "odd.db")
     odd.append([Finished(experiment=0, time=0.0, strategy=0)]).result(LIMIT_S)
     odd.close()
     status, out, errors = experiment(capsys, words)
@@ -170,6 +170,25 @@ def test_mistakes_are_one_line(
     assert complaint in errors
     assert errors.count("\n") == 1
     assert not (folder / "out.csv").exists()
+
+
+def test_plot(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    journal(folder / "e.db", 1)
+    assert experiment(capsys, "plot e.db") == (0, "e.html\n", "")
+    assert "<title>bending</title>" in Path("e.html").read_text()
+    assert experiment(capsys, "plot e.db -o r.html --outcome outcome_1")[1] == "r.html\n"
+    assert Path("r.html").read_text().startswith("<!doctype html>")
+
+
+def test_plot_without_matplotlib_names_the_extra(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal(folder / "e.db", 1)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, out, err = experiment(capsys, "plot e.db")
+    assert (status, out) == (2, "")
+    assert err == 'farm: error: matplotlib is needed: pip install "modelfarm[plot]"\n'
+    assert not Path("e.html").exists()
 
 
 @pytest.mark.parametrize("verb", ["best", "plot"])

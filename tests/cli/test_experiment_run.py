@@ -1,4 +1,4 @@
-"""`farm experiment run` as a user types it: to its end, killed, interrupted, watched, mistaken."""
+"""`farm experiment run` as a user types it: finished, killed, interrupted, watched, wrong."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from farm.cli.experiment_run import Display
-from farm.experiment.events import Asked, Failed, RunPhase, Told
-from farm.experiment.journal import read_journal
-from farm.experiment.progress import Progress
-from tests.loops import wait_until
-from tests.serving import LIMIT_S, run_farm, serving, start_farm
+from farm.cli.experiment_run import LoopDisplay
+from farm.experiment.loop.progress import LoopProgress
+from farm.experiment.state.events import Asked, Failed, RunPhase, Told
+from farm.experiment.state.journal import read_journal
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import LIMIT_S, run_farm, serving, start_farm
 
 BOWL = """
 import pathlib, time
@@ -116,7 +116,7 @@ def test_from_configuration_to_the_end(folder: Path) -> None:
 
 
 def test_killed_it_goes_on_where_it_was(folder: Path) -> None:
-    """The workers die with it; what was in flight is evaluated anew, and all is told once."""
+    """The workers die too; points in flight are evaluated again, and each is told once."""
     journal = folder / "tune.db"
     with started(folder, "--workers", "2") as process:
         wait_until(lambda: evaluated(folder) >= 6, LIMIT_S)
@@ -129,7 +129,7 @@ def test_killed_it_goes_on_where_it_was(folder: Path) -> None:
     (folder / "held").unlink()
     status, _, err = run_farm(*RUN, "bowl.py", "--workers", "2", cwd=folder)
     assert status == 0, err
-    assert f"goes on with experiment 0 in tune.db: {len(before)} told" in err
+    assert f"continues experiment 0 in tune.db: {len(before)} told" in err
     events = list(read_journal(journal))
     asked = [id for event in events if isinstance(event, Asked) for id in event.ids]
     assert asked == list(range(len(asked)))
@@ -140,7 +140,7 @@ def test_killed_it_goes_on_where_it_was(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_while_the_last_points_are_evaluated(folder: Path) -> None:
-    """All are asked for, so that the strategies are finished; what is in flight is not given up."""
+    """All points are asked, so the strategies are finished; points in flight are not lost."""
     config = folder / "tune.ini"
     config.write_text(config.read_text().replace("[sobol, random]", "[sobol]"))
     (folder / "held").write_text("7")
@@ -152,7 +152,7 @@ def test_killed_while_the_last_points_are_evaluated(folder: Path) -> None:
     (folder / "held").unlink()
     status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
     assert status == 0, err
-    assert "goes on with experiment 0 in tune.db: 7 told" in err
+    assert "continues experiment 0 in tune.db: 7 told" in err
     assert told_ids(folder / "tune.db") == list(range(8))
 
 
@@ -164,7 +164,7 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_can_go_on(folder: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         line = process.stderr.readline()
-        assert "waits for 2 points in flight" in line
+        assert "waiting for 2 points in flight" in line
         (folder / "held").unlink()
         _, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130, err
@@ -256,7 +256,7 @@ def test_mistakes_are_one_line(folder: Path, old: str, new: str, complaint: str)
 
 
 def test_a_refused_configuration_leaves_nothing_behind(folder: Path) -> None:
-    """So that the journal has one experiment only, when it is mended, and no log of a farm."""
+    """After the mistake is corrected, the journal has one experiment, and no log is left."""
     config = folder / "tune.ini"
     right = config.read_text()
     for wrong in (
@@ -299,12 +299,12 @@ def test_another_configuration_is_another_experiment(folder: Path) -> None:
         file.write("budget = 3\n")
     status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
     assert status == 0
-    assert "begins experiment 1 in tune.db: those before have another configuration" in err
+    assert "starts experiment 1 in tune.db: earlier ones have another configuration" in err
 
 
 @pytest.mark.slow
 def test_a_model_that_hangs_holds_up_no_other_point(folder: Path) -> None:
-    """The time limit of [farm] is also that of the farm that lives as long as the loop."""
+    """The time limit of [farm] also applies to the farm that is started for the loop."""
     model = (folder / "bowl.py").read_text()
     hang = "    if number in (2, 3):\n        time.sleep(1000)\n"
     (folder / "bowl.py").write_text(model.replace("    if x[0] >", hang + "    if x[0] >"))
@@ -319,7 +319,7 @@ def test_a_model_that_hangs_holds_up_no_other_point(folder: Path) -> None:
 
 
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(
+    progress = LoopProgress(
         experiment=0,
         phase=RunPhase.RUNNING,
         why="",
@@ -339,7 +339,7 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) ->
     )
     times = iter((0.0, 59.0, 60.0, 60.0, 61.0))
     console = Console(file=sys.stdout, force_terminal=False)
-    with Display(console, clock=lambda: next(times)) as display:
+    with LoopDisplay(console, clock=lambda: next(times)) as display:
         for _ in range(3):
             display.show(progress, "best 3")
     assert capsys.readouterr().out == "opt: 9 evaluations, 2 in flight, 1 failed, best 3\n"

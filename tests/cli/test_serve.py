@@ -1,4 +1,4 @@
-"""`farm serve` as a user runs it: up, found, stopped, and refused with reasons."""
+"""`farm serve`, run as a user does: start, discovery, shutdown, refusals with reasons."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from tests.dask_cluster import dask_cluster
-from tests.front_door import read_answer
-from tests.running_farm import wait_until
-from tests.serving import (
+from tests.support.dask_cluster import dask_cluster
+from tests.support.dispatcher_farm import (
     BEAM,
     FARM,
     LIMIT_S,
@@ -27,6 +25,8 @@ from tests.serving import (
     serving,
     start_farm,
 )
+from tests.support.front_door import read_answer
+from tests.support.running_farm import wait_until
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_second_signal_hurries(served: Served, folder: Path) -> None:
         wait_for_busy_worker(folder)
         served.process.send_signal(signal.SIGINT)
         assert served.process.stderr is not None
-        assert "once more to hurry" in served.process.stderr.readline()
+        assert "Ctrl-C again to hurry" in served.process.stderr.readline()
         status, _, errors = served.stop(signal.SIGINT)
         _, said = caller.communicate(timeout=LIMIT_S)
         assert caller.returncode == 2
@@ -197,7 +197,7 @@ def test_it_serves_without_workers_of_its_own(folder: Path) -> None:
         try:
             assert worker.stderr is not None
             assert worker.stderr.readline() == "2 workers ready\n"
-            farm.wait_for_workers(2)  # to have loaded a model is not yet to have joined
+            farm.wait_for_workers(2)  # a worker that has loaded a model may not have joined yet
             assert evaluate(farm.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
         finally:
             worker.terminate()
@@ -214,7 +214,7 @@ def test_a_dask_cluster_runs_the_model(folder: Path) -> None:
             (worker,) = json.loads(out)["workers"]
             assert worker["host"] == cluster.address
             status, _, errors = served.stop()
-        assert (status, errors) == (0, "farm stops; once more to hurry\n")
+        assert (status, errors) == (0, "farm stops; Ctrl-C again to hurry\n")
         assert cluster.tasks() == []
         (folder / "bad.py").write_text("import no_such_module_anywhere\n")
         status, _, errors = run_farm(
@@ -230,8 +230,11 @@ def test_a_dask_cluster_runs_the_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dask", "tcp://x:1"], "which MODEL?"),
-        (["beam.py", "--dask", "tcp://x:1", "--time-limit", "3"], "those of Dask are not farm's"),
+        (["--dask", "tcp://x:1"], "missing MODEL"),
+        (
+            ["beam.py", "--dask", "tcp://x:1", "--time-limit", "3"],
+            "runs models in Dask's own processes",
+        ),
     ],
 )
 def test_options_that_do_not_fit_a_dask_cluster(

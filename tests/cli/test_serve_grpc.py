@@ -1,4 +1,4 @@
-"""`farm serve --grpc-port` as a user runs it."""
+"""`farm serve --grpc-port`, run as a user does."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from tests.certificates import certificate
-from tests.patience import scaled
-from tests.serving import BEAM, LIMIT_S, environment, run_farm, serving
+from tests.support.certificates import certificate
+from tests.support.dispatcher_farm import BEAM, LIMIT_S, environment, run_farm, serving
+from tests.support.time_limits import scaled
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_its_address_is_said_and_an_idle_stream_does_not_keep_it_up(folder: Path
             assert time.monotonic() - begun < scaled(10)
     assert status == 0
     assert f"gRPC for KServe v2 clients at {address}\n" in out
-    assert errors == "farm stops; once more to hurry\n"
+    assert errors == "farm stops; Ctrl-C again to hurry\n"
 
 
 def test_without_the_option_there_is_no_grpc(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`farm serve --mip` as a user runs it, with KubeMo's client."""
+"""`farm serve --mip`, run as a user does, with KubeMo's client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import kubemo
 import pytest
 
-from tests.serving import BEAM, run_farm, serving
+from tests.support.dispatcher_farm import BEAM, run_farm, serving
 
 SHOUT = """
 import farm
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def test_each_model_has_an_address_that_is_said(folder: Path) -> None:
     options = ("--mip", "beam=127.0.0.1:0", "--mip", "shout=unix:shout.sock")
     with serving(folder, "beam.py", "shout.py", *options) as served:
-        mip = {model: address for address, model in served.connection.mip.items()}
+        mip = {model: address for address, model in served.connection.addresses["mip"].items()}
         assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", mip["beam"])
         assert mip["shout"] == f"unix://{folder}/shout.sock"
         client = kubemo.Client()
@@ -51,7 +51,7 @@ def test_each_model_has_an_address_that_is_said(folder: Path) -> None:
 def test_the_only_model_need_not_be_named_and_a_file_may_say_it(folder: Path) -> None:
     (folder / "farm.toml").write_text('mip = ["127.0.0.1:0"]\n')
     with serving(folder, "beam.py", "--config", "farm.toml") as served:
-        ((address, model),) = served.connection.mip.items()
+        ((address, model),) = served.connection.addresses["mip"].items()
         assert model == "beam"
         assert kubemo.Client().ping(address) > 0
 
@@ -60,7 +60,7 @@ def test_the_only_model_need_not_be_named_and_a_file_may_say_it(folder: Path) ->
     ("options", "complaint"),
     [
         (["--mip", "beam=9000"], "expected NAME=HOST:PORT"),
-        (["--mip", "beam=0.0.0.0:0"], "or say --insecure"),
+        (["--mip", "beam=0.0.0.0:0"], "or add --insecure"),
         (["--mip", "plate=127.0.0.1:0"], "'plate', which is not served; the models are beam"),
         (["shout.py", "--mip", "127.0.0.1:0"], "without a model; say which"),
         (["--mip", f"unix:/{'x' * 200}"], "cannot listen on unix:"),
@@ -79,5 +79,5 @@ def test_what_cannot_be_is_said_in_one_line(
 def test_insecure_lets_it_listen_everywhere(folder: Path) -> None:
     options = ("--mip", "0.0.0.0:0", "--insecure")
     with serving(folder, "beam.py", *options) as served:
-        ((address, _),) = served.connection.mip.items()
+        ((address, _),) = served.connection.addresses["mip"].items()
         assert kubemo.Client().ping(address) > 0

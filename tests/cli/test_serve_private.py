@@ -1,4 +1,4 @@
-"""What `farm serve` leaves for others to read: nothing, in its run folder as on its output."""
+"""`farm serve` keeps its run folder and its output private from other users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import BEAM, FARM, LIMIT_S, environment, run_farm, serving
+from tests.support.dispatcher_farm import BEAM, FARM, LIMIT_S, environment, run_farm, serving
 
 MODES = {True: 0o700, False: 0o600}
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """A shell's setting by which others may read and write what is made."""
+    """Set a umask that lets others read and write new files."""
     before = os.umask(0)
     try:
         yield
@@ -33,7 +33,7 @@ def open_umask() -> Iterator[None]:
 
 
 def ask_for_a_point(address: str) -> None:
-    """Has the experiments' journal written."""
+    """Make the server write the experiments' journal."""
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), LIMIT_S) as client:
         client.sendall(b'{"type": "setup", "message": {"config_str": "[common]"}}')
@@ -43,15 +43,15 @@ def ask_for_a_point(address: str) -> None:
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize("existing", [False, True])
 def test_nothing_in_the_run_folder_is_for_others(folder: Path, existing: bool) -> None:
-    if existing:  # made by the user, or by an earlier farm
+    if existing:  # the user or an earlier farm made it
         (folder / "run" / "logs").mkdir(parents=True)
         (folder / "run" / "logs" / "old.log").write_text("x")
     options = ("--aepsych", "127.0.0.1:0", "--mip", "unix:run/farm.mip")
     with serving(folder, "beam.py", *options) as served:
-        ask_for_a_point(served.connection.aepsych)
+        ask_for_a_point(served.connection.addresses["aepsych"])
         paths = [folder / "run", *(folder / "run").rglob("*")]
         names = {path.name for path in paths}
-        assert {"farm.json", "experiments.db", "experiments.db-wal", "farm.mip"} <= names
+        assert {"farm.json", "experiments.db", "experiments.db.lock", "farm.mip"} <= names
         assert any(name.endswith(".log") for name in names)
         wrong = {
             str(path): oct(path.stat().st_mode & 0o777)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from farm.cli import run
 from farm.cli.status import duration, tables
-from tests.serving import BEAM, Served, serving
+from tests.support.dispatcher_farm import BEAM, Served, serving
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,16 @@ def test_experiments_are_shown() -> None:
     out = console.export_text()
     assert re.search(r"0 \[b\] +opt +12 +9 +1 +2 +paused", out)
     assert re.search(r"1 +opt +12 +9 +1 +2 +finished", out)
+
+
+def test_calls_that_stand_out_tell_their_story() -> None:
+    story = ["queued 3 s", "lost with [w1] after 12 s (signal 9)", "queued again 0.2 s"]
+    call = {"model": "beam", "operation": "evaluate", "phase": "queued", "age_s": 15.2}
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(tables({**EMPTY, "events": [], "calls": [{**call, "story": story}]}))
+    out = console.export_text()
+    assert re.search(r"beam +evaluate +15.2 s +queued 3 s, lost with \[w1\] after 12 s", out)
+    assert "queued again 0.2 s" in out
 
 
 EMPTY: dict[str, Any] = {

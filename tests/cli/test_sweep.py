@@ -1,4 +1,4 @@
-"""`farm sweep`: from a model to a file, to its continuation; exit statuses; mistakes in a line."""
+"""`farm sweep`: new and resumed sweeps, exit statuses, one-line messages for mistakes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from farm.cli import run
-from farm.sweep.recover import journal_of
-from tests.serving import BEAM, Served, serving
+from farm.sweep.file.recovery import journal_of
+from tests.support.dispatcher_farm import BEAM, Served, serving
 
 PARAMS = "--param E=1:2 --param load=log:1:10"
 
@@ -132,7 +132,7 @@ def test_limits_end_it_and_it_goes_on(capsys: pytest.CaptureFixture[str], served
     words += " --design random:50 --in-flight 1 -o s.h5"
     status, _, err = sweep(capsys, f"{words} --max-failures 10%")
     assert status == 3
-    assert "too many failures; go on with: farm sweep --resume s.h5" in err
+    assert "too many failures; continue with: farm sweep --resume s.h5" in err
     with h5py.File("s.h5") as file:
         assert np.count_nonzero(file["status"][:]) == 6
     status, _, _ = sweep(capsys, "--resume s.h5")
@@ -207,11 +207,14 @@ def test_every_point_gets_its_seed(capsys: pytest.CaptureFixture[str], tmp_path:
     [
         (f"{PARAMS} --design sobol:4", "-o sweep.h5"),
         (f"{PARAMS} -o s.h5", "--design sobol:256"),
-        (f"{PARAMS} --design best:4 -o s.h5", "design 'best:4' is not known"),
+        (f"{PARAMS} --design best:4 -o s.h5", "unknown design 'best:4'"),
         ("--param E=1:2 --design sobol:4 -o s.h5", "no value for load"),
-        (f"{PARAMS} --design sobol:4 -o s.h5 --model plate", "no model 'plate'; there are: beam"),
-        (f"{PARAMS} --design sobol:4 -o s.h5 --config 3", "no JSON object"),
-        (f"{PARAMS} --design sobol:4 -o s.h5 --config {{", "is no JSON"),
+        (
+            f"{PARAMS} --design sobol:4 -o s.h5 --model plate",
+            "no model 'plate'; the farm has: beam",
+        ),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --config 3", "not a JSON object"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --config {{", "is not valid JSON"),
         (f"{PARAMS} --param E=1:3 --design sobol:4 -o s.h5", "--param E is given twice"),
         (f"{PARAMS} --fix mesh --design sobol:4 -o s.h5", "expected NAME=VALUE"),
         (f"{PARAMS} --design sobol:4 -o s.h5 --max-failures x", "expected 10 or 5%"),
@@ -220,7 +223,7 @@ def test_every_point_gets_its_seed(capsys: pytest.CaptureFixture[str], tmp_path:
         (f"{PARAMS} --fix raise=nothing --design sobol:4 -o s.h5", "first 3 points failed"),
         ("model.py --to x --design sobol:4 -o s.h5 --param a=0:1", "not both"),
         ("--resume s.h5", "does not exist"),
-        ("--resume s.h5 --design sobol:4", "as it was planned"),
+        ("--resume s.h5 --design sobol:4", "continues a sweep as planned"),
         (f"{PARAMS} --design sobol:4 -o s.h5 --retry-failed", "--resume FILE"),
         ("missing.py --param a=0:1 --design sobol:4 -o s.h5", "missing.py"),
         ("status s.h5", "does not exist"),
@@ -283,7 +286,7 @@ pathlib.Path(__file__).with_name("ran").touch()
 
 
 def sent_by_somebody(path: Path, model: Path) -> None:
-    """Have a sweep file name another model, as its maker can."""
+    """Make a sweep file name another model, as its author could."""
     with h5py.File(path, "r+") as file:
         attrs = file["provenance"].attrs
         plan = json.loads(attrs["plan"])

@@ -1,4 +1,4 @@
-"""The farm behind a sweep: a running one, one of its own, found again when it starts anew."""
+"""The farm of a sweep: a running one, or its own; reconnects after a restart."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 from farm.cli.sweep_farm import Target, kept_target, open_farm
 from farm.errors import ModelFailed, Unavailable
-from farm.sweep.errors import SweepError
-from farm.sweep.signature import signed
-from farm.sweep.window import START
+from farm.sweep.design.errors import SweepError
+from farm.sweep.file.signature import signed
+from farm.sweep.run.concurrency_limit import START
 from farm.transports.connection import Connection, write_connection
-from tests.dask_cluster import dask_cluster
-from tests.serving import BEAM, run_farm, serving
+from tests.support.dask_cluster import dask_cluster
+from tests.support.dispatcher_farm import BEAM, run_farm, serving
 
 TOTAL = """
 import farm
@@ -95,14 +95,14 @@ def test_a_file_that_names_nothing_needs_no_signature() -> None:
 def test_a_package_is_not_looked_up_in_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a signature copied from one's own file would run a package that lies beside the copy."""
+    """Otherwise a copied signature would run a package beside the copy of the file."""
     facts = signed(facts_of(Target(("json.tool:main",))))
     assert kept_target(facts, Path("s.h5"), trust=False).models == ("json.tool:main",)
     before = Path.cwd()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(click.ClickException, match=r"json\.tool:main is looked up") as refusal:
         kept_target(facts, Path("s.h5"), trust=False)
-    assert f"begun in {before}" in str(refusal.value)
+    assert f"started in {before}" in str(refusal.value)
     assert kept_target(facts, Path("s.h5"), trust=True).models == ("json.tool:main",)
 
 

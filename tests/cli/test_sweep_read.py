@@ -1,4 +1,4 @@
-"""The verbs that look at a sweep: what they print, and their exit statuses."""
+"""The subcommands that read a sweep: their output and exit statuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -15,10 +16,10 @@ import xarray as xr
 
 from farm.cli import run
 from farm.cli.sweep_read import describe
-from farm.sweep.progress import Meter, Progress, status_of, write_status
-from farm.sweep.read import SILENT
-from farm.sweep.recover import RUNNING
-from farm.sweep.store import COMPLETE, Store
+from farm.sweep.file.progress import Meter, Progress, status_of, write_status
+from farm.sweep.file.reading import SILENT
+from farm.sweep.file.recovery import RUNNING
+from farm.sweep.file.store import COMPLETE, Store
 from tests.sweep.samples import done, failed, plan_of
 
 PLAN = plan_of("random:6", title="beam study")
@@ -31,7 +32,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(path: Path, state: str = COMPLETE, *, failures: bool = True) -> None:
-    """A sweep with its status file, as a process leaves it."""
+    """Make a sweep with a status file, as a process leaves it."""
     store = Store.create(path, PLAN)
     worker = store.worker_id("node1/1")
     for point in range(6 if state == COMPLETE else 4):
@@ -68,7 +69,7 @@ def test_status_as_json(capsys: pytest.CaptureFixture[str], path: Path) -> None:
 def test_status_of_a_process_that_is_silent() -> None:
     progress = Progress(SILENT, "t", 6, done=2, time=time.time() - 65, host="node", pid=7)
     text = describe(progress)
-    assert "its process 7 on node has said nothing for 1 min 5 s" in text
+    assert "its process 7 on node has not reported for 1 min 5 s" in text
     assert "farm sweep --resume" in text
 
 
@@ -138,6 +139,17 @@ def test_plot(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     assert Path("s.html").read_text().startswith("<!doctype html>")
     assert sweep(capsys, "plot s.h5 -o r.html --output mass")[1] == "r.html\n"
     assert sweep(capsys, "plot s.h5 --output nothing")[0] == 2
+
+
+def test_plot_without_matplotlib_names_the_extra(
+    capsys: pytest.CaptureFixture[str], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, out, err = sweep(capsys, "plot s.h5")
+    assert (status, out) == (2, "")
+    assert err == 'farm: error: matplotlib is needed: pip install "modelfarm[plot]"\n'
+    assert not Path("s.html").exists()
 
 
 def test_snapshot(capsys: pytest.CaptureFixture[str], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`farm url`: the address with the token, on demand."""
+"""`farm url`: prints the address with the token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.transports.connection import Connection, write_connection
-from tests.serving import run_here
+from tests.support.dispatcher_farm import run_here
 
 CONNECTION = Connection("tcp://n:1", url="http://node17:4242", token="t0ken", grpc="node17:8001")
 

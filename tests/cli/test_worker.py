@@ -1,4 +1,4 @@
-"""`farm worker`: joins a running farm, drains on a signal, says what cannot be."""
+"""`farm worker`: joins a running farm, drains on a signal, refuses wrong options."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ from typing import Any
 import pytest
 
 import farm
-from tests.running_farm import wait_until
-from tests.serving import BEAM, FARM, LIMIT_S, Served, environment, run_farm, serving
+from tests.support.dispatcher_farm import (
+    BEAM,
+    FARM,
+    LIMIT_S,
+    Served,
+    environment,
+    run_farm,
+    serving,
+)
+from tests.support.running_farm import wait_until
 
 
 @contextlib.contextmanager
 def started(folder: Path) -> Iterator[Served]:
-    """A farm without workers."""
+    """Run a farm without workers."""
     (folder / "beam.py").write_text(BEAM)
     with serving(folder, "--workers", "0") as served:
         yield served
@@ -36,7 +44,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def worker_of(
     served: Served, *options: str, told: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """`farm worker` for the length of the block; then the farm knows that it has left."""
+    """Run `farm worker` for the block; afterwards the farm knows that it left."""
     with subprocess.Popen(
         [*FARM, "worker", "beam.py", "--connect", str(served.folder), *options],
         cwd=served.folder.parent,

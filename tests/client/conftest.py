@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from farm.client import Client, connect
-from tests.lines import MODELS, in_farm
-from tests.loops import wait_until
-from tests.serving import Served, serving
-from tests.umbridge_models import official_server
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import Served, serving
+from tests.support.scripted_lines import MODELS, in_farm
+from tests.support.umbridge_models import official_server
 
 NAMES = ("Affine", "Beam", "Long", "Moody", "Once", "Plane", "Two")
 
@@ -34,13 +34,13 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["native", "http"])
 def target(request: pytest.FixtureRequest, served: Served) -> str | Path:
-    """What `connect` takes: a run folder, and a farm's URL."""
+    """Return a target of `connect`: a run folder, or a farm's URL."""
     return served.folder if request.param == "native" else served.connection.url
 
 
 @pytest.fixture
 def client(target: str | Path) -> Iterator[Client]:
     with connect(target) as client:
-        # What an earlier test has left running would hold this one up.
+        # Calls that an earlier test left running would delay this one.
         wait_until(lambda: in_farm(client) == 0)
         yield client

@@ -1,4 +1,4 @@
-"""`connect` finds what it is given, or says why not; and what a client can say of its farm."""
+"""`connect` finds its target or reports why not; what a client can report of its farm."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import pytest
 
 from farm.call import Call, Hints, Operation
 from farm.client import Client, connect
+from farm.client.http_line import HttpLine
 from farm.errors import Cancelled, InvalidRequest, ModelNotFound, Unavailable
 from farm.transports.connection import Connection, write_connection
-from farm.transports.http_client import HttpLine
 from farm.transports.keys import new_keys
 from farm.transports.native_client import NativeLine
-from tests.loops import LIMIT_S
-from tests.running_farm import Farm
-from tests.serving import Served
+from tests.support.coroutines import LIMIT_S
+from tests.support.dispatcher_farm import Served
+from tests.support.running_farm import Farm
 
 MODELS = ["affine", "beam", "long", "moody", "once", "plane", "two"]
 
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A folder without a farm, and an environment that names none."""
+    """Provide a folder without a farm, and an environment that names none."""
     monkeypatch.chdir(tmp_path)
     for name in ("FARM_CONNECTION", "FARM_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -69,7 +69,7 @@ def test_without_a_name_the_folder_here_is_taken(
 
 
 def test_no_farm_at_all_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"which farm\? Give connect a URL, a connection file"):
+    with pytest.raises(Unavailable, match=r"no farm specified: pass a URL, a connection file"):
         connect()
 
 
@@ -98,7 +98,7 @@ def test_a_farm_that_has_ended_is_said_soon(tmp_path: Path) -> None:
 
 
 def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
-    """In a container the farm's process has another number."""
+    """In a container, the farm's process has another id."""
     farm = Farm(tmp_path)
     try:
         told = replace(farm._files[0], host=socket.gethostname(), pid=2**22 + 1)
@@ -118,7 +118,7 @@ def test_what_is_no_address_is_said(url: str) -> None:
 
 
 def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.transports.http_exchange.CONNECT_PAUSES_S", (0.01,))
+    monkeypatch.setattr("farm.http.client.CONNECT_PAUSES_S", (0.01,))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -127,7 +127,7 @@ def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class OtherServer(BaseHTTPRequestHandler):
-    """Speaks another language, whatever it is asked."""
+    """A server that answers every request in another protocol."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/Info" else 404)
@@ -135,7 +135,7 @@ class OtherServer(BaseHTTPRequestHandler):
         self.wfile.write(b"<html>")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 def test_another_kind_of_server_is_said() -> None:
@@ -177,7 +177,7 @@ def test_a_farm_says_how_it_is(client: Client) -> None:
 
 
 def test_the_name_of_a_client_reaches_the_farm(served: Served) -> None:
-    """It is the farm that shares out by it; here it has to be no obstacle."""
+    """The farm uses the name for fair sharing; here it only has to be accepted."""
     for target in (served.folder, served.connection.url):
         with connect(target, client="chain 3", priority=-1) as client:
             assert client.model("moody")(2.0)[0] == 2.0

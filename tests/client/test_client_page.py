@@ -1,4 +1,4 @@
-"""What docs/client.md shows is what works."""
+"""The examples of docs/client.md work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import farm
 from farm.client import Client
 from farm.errors import FarmError
-from tests.serving import Served
+from tests.support.dispatcher_farm import Served
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "client.md").read_text()
 SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -21,7 +21,7 @@ SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.fixture
 def names(client: Client) -> dict[str, Any]:
-    """What the page's examples take for granted."""
+    """Return the names that the page's examples use without defining them."""
     rng = np.random.default_rng(1)
     x = np.array([1.0, 2.0])
     return {
@@ -80,7 +80,7 @@ def test_emcee_both_ways(names: dict[str, Any]) -> None:
         assert "EnsembleSampler(32, 2, log_probability" in text
         if number == 4:
             text += "sampler.run_mcmc(start, 10)\n"
-        # The same chain both ways: the sampler draws from numpy's global state when it is made.
+        # Both chains are the same: the sampler draws from numpy's global state when created.
         np.random.seed(1)
         exec(compile(text, f"docs/client.md, block {number}", "exec"), names)
         chains.append(names["sampler"].get_chain())
@@ -93,5 +93,7 @@ def test_every_block_is_tested() -> None:
 
 def test_every_class_of_error_is_told() -> None:
     told = set(re.findall(r"`(\w+)`", PAGE))
-    untold = set(FarmError.kinds) - told - {"InvalidRequest"}  # what no user of the client meets
+    untold = (
+        set(FarmError.kinds) - told - {"InvalidRequest"}
+    )  # never raised for users of the client
     assert untold == set()

@@ -12,7 +12,7 @@ import pytest
 
 from farm.client import Client, Executor, RemoteModel
 from farm.errors import ModelFailed
-from tests.loops import LIMIT_S, wait_until
+from tests.support.coroutines import LIMIT_S, wait_until
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Many calls at once: order, bounds, a full queue, and taking back."""
+"""Flows of many calls: order, limits, a full queue, cancellation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from farm.client import flow as flow_module
 from farm.client.flow import SEND_AT_ONCE, Flow
 from farm.errors import FarmError, InvalidInput, ModelFailed, Overloaded
 from farm.transports.line import Outcome
-from tests.lines import HandLine, cube_calls
-from tests.patience import scaled
+from tests.support.scripted_lines import HandLine, cube_calls
+from tests.support.time_limits import scaled
 
 HINTS = Hints("me")
 LIMIT_S = scaled(10.0)
@@ -24,7 +24,7 @@ LIMIT_S = scaled(10.0)
 
 @pytest.fixture(scope="module", autouse=True)
 def _unhurried() -> Iterator[None]:
-    """A flow sends all that it may before anybody asks, however slow the machine is just now."""
+    """Let a flow send all its calls before the first request, even on a slow machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_module, "START_S", LIMIT_S)
         yield
@@ -96,7 +96,7 @@ def test_what_waits_for_its_turn_counts_as_in_flight() -> None:
     line.answer(*range(2, 9))
     late = threading.Timer(0.2, line.answer, [1])
     late.start()
-    assert next(flow)[0] == 0  # the first seven arrived long ago, and nothing more was sent
+    assert next(flow)[0] == 0  # the first seven have arrived, and nothing more was sent
     late.join()
     assert len([call for message in line.messages for call in message]) == 8
 

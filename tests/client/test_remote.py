@@ -32,10 +32,10 @@ from farm.errors import (
     WorkerLost,
 )
 from farm.model import DERIVATIVES
-from tests.lines import MODELS, in_farm
-from tests.loops import LIMIT_S, wait_until
-from tests.serving import Served, serving
-from tests.umbridge_models import Smooth
+from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.dispatcher_farm import Served, serving
+from tests.support.scripted_lines import MODELS, in_farm
+from tests.support.umbridge_models import Smooth
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]])
 
@@ -143,13 +143,13 @@ def test_unknown_operations_models_and_names_are_refused(
         moody.gradient(0, 0, 1.0, [1.0])
     with pytest.raises(InvalidInput, match=r"outWrt is 7, but model 'affine' has 1 output"):
         affine.gradient(7, 0, X, [1.0, 1.0])
-    with pytest.raises(InvalidInput, match=r"'z' is no input; the inputs are x \(2, 2\)"):
+    with pytest.raises(InvalidInput, match=r"no input is named 'z'; the inputs are x \(2, 2\)"):
         affine.gradient("y", "z", X, [1.0, 1.0])
     with pytest.raises(InvalidInput, match="sens has length 1, expected 2 numbers"):
         affine.gradient(0, 0, X, [1.0])
     with pytest.raises(ModelNotFound, match="'nope' is not served here; the models are: affine"):
         client.model("nope")
-    with pytest.raises(ModelNotFound, match="say which model"):
+    with pytest.raises(ModelNotFound, match="specify a model"):
         client.model()
 
 
@@ -188,7 +188,7 @@ def test_an_array_of_the_wrong_shape_is_refused(
 
 
 def test_arrays_are_for_models_of_one_input(two: RemoteModel) -> None:
-    with pytest.raises(InvalidInput, match=r"inputs a \(2,\), k \(1,\).*give a list of points"):
+    with pytest.raises(InvalidInput, match=r"inputs a \(2,\), k \(1,\).*pass a list of points"):
         two.map(np.ones((3, 2)))
 
 
@@ -256,7 +256,7 @@ def test_leaving_a_loop_takes_the_rest_back(client: Client, moody: RemoteModel) 
         assert y[0] == 1.0
         break
     wait_until(lambda: not any(q["queued"] for q in client.status()["queues"]), 3.0)
-    assert moody(2.0)[0] == 2.0  # within the test's time
+    assert moody(2.0)[0] == 2.0  # within the time limit of the test
 
 
 @pytest.mark.slow
@@ -272,17 +272,17 @@ def test_a_thousand_long_vectors_do_not_all_wait_at_once(client: Client) -> None
     next(outs)
     outs.close()  # type: ignore[attr-defined]  # a generator
     assert len(taken) <= 130
-    # What had left for the farm already arrives there before the question that follows it.
+    # Calls sent earlier arrive at the farm before this query.
     wait_until(lambda: in_farm(client) == 0)
 
 
 def busy(client: Client) -> list[int]:
-    """The processes that run a call."""
+    """Return the processes that are running a call."""
     return [row["pid"] for row in client.status()["workers"] if row["in_flight"]]
 
 
 def end_what_runs(client: Client, processes: list[int]) -> None:
-    """Nothing stops a model; what nobody waits for must not hold up other tests."""
+    """Kill processes with running models: cancelling a call does not stop its model."""
     for pid in processes:
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: in_farm(client) == 0)
@@ -300,22 +300,23 @@ def test_futures_are_those_of_the_standard_library(moody: RemoteModel) -> None:
 
 
 def test_a_cancelled_future_is_taken_back(client: Client, moody: RemoteModel) -> None:
-    futures = [moody.submit(160.0) for _ in range(8)]
+    running = [moody.submit(160.0) for _ in range(2)]
+    # A process that an earlier test killed may have to restart first.
+    wait_until(lambda: len(busy(client)) == 2)
+    queued = [moody.submit(160.0) for _ in range(6)]
     wait_until(lambda: in_farm(client) == 8)
-    assert all(f.cancel() for f in futures[2:])
+    assert all(f.cancel() for f in queued)
     with pytest.raises(CancelledError):
-        futures[-1].result(LIMIT_S)
+        queued[-1].result(LIMIT_S)
     wait_until(lambda: in_farm(client) == 2)
 
-    # One waits while the process that an earlier test has killed is started anew.
-    wait_until(lambda: len(busy(client)) == 2)
     processes = busy(client)
-    assert all(f.cancel() for f in futures[:2])
+    assert all(f.cancel() for f in running)
     end_what_runs(client, processes)
 
 
 def test_a_deadline_is_kept(target: str | Path, moody: RemoteModel) -> None:
-    assert moody(1.0)[0] == 1.0  # a worker is there
+    assert moody(1.0)[0] == 1.0  # a worker has joined
     with connect(target, deadline_s=0.5, client="hasty", priority=2) as client:
         hasty = client.model("moody")
         assert hasty(1.0)[0] == 1.0
@@ -346,7 +347,7 @@ def test_a_model_travels_to_other_processes(moody: RemoteModel) -> None:
     assert repr(other) == "<RemoteModel 'moody'>"
 
 
-# The end of things
+# Shutdown
 
 
 def test_ctrl_c_ends_a_program_that_waits(served: Served) -> None:
@@ -367,9 +368,9 @@ def test_ctrl_c_ends_a_program_that_waits(served: Served) -> None:
             )
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            time.sleep(0.1)  # so that it mostly waits already; right in any case
+            time.sleep(0.1)  # usually it is already waiting; the test holds in any case
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=LIMIT_S)  # not when the model is done
+            _, errors = process.communicate(timeout=LIMIT_S)  # it ends before the model is done
             assert errors.strip().endswith("KeyboardInterrupt")
     with connect(served.folder) as client:
         wait_until(lambda: not any(queue["queued"] for queue in client.status()["queues"]))
@@ -389,7 +390,7 @@ def test_a_killed_farm_is_no_reason_to_hang(
         moody = client.model("moody")
         future = moody.submit(120.0)
         outs = moody.map([120.0] * 10)
-        # Until its first output is asked for, a map sends points for 20 ms only.
+        # Until its first output is requested, a map sends points for only 20 ms.
         wait_until(lambda: in_farm(client) > 1)
         farm.process.kill()
         assert isinstance(future.exception(LIMIT_S), Unavailable)
@@ -399,7 +400,7 @@ def test_a_killed_farm_is_no_reason_to_hang(
             moody(1.0)
 
 
-# Other people's servers
+# Other servers
 
 
 def test_the_official_server_serves_as_well(official: str) -> None:
@@ -424,7 +425,7 @@ def test_the_official_server_serves_as_well(official: str) -> None:
             odd(1.0, {"give": "raise"})
         nonfinite = odd(1.0, {"give": "nonfinite"})
         assert np.array_equal(nonfinite, [np.nan, np.inf, -np.inf], equal_nan=True)
-        with pytest.raises(UnsupportedFeature, match="is no farm"):
+        with pytest.raises(UnsupportedFeature, match="is not a farm"):
             client.status()
 
 

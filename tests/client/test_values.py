@@ -1,4 +1,4 @@
-"""Users' values to calls and back: what fits, what is copied, what is refused."""
+"""Converting users' values to calls and back: shapes, copies, refusals."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_arrays_are_copied() -> None:
         (ONE, None, "input 'x' is object"),
         (ONE, ["1"] * 6, "input 'x' is <U1, expected numbers of type float64"),
         (ONE, {"y": 1}, r"the point has 'y'; model 'one' has x \(2, 3\)"),
-        (TWO, [[1.0, 2.0]], r"a list of 1; model 'two' has 2 inputs, a \(2,\), n \(1,\): give a"),
+        (TWO, [[1.0, 2.0]], r"a list of 1; model 'two' has 2 inputs, a \(2,\), n \(1,\): pass a"),
         (TWO, 1.0, "the point is a float; model 'two' has 2 inputs"),
         (TWO, {"a": [1, 2], "n": 0.5}, "input 'n' is float64, expected numbers of type int64"),
         (TWO, {"a": [1, 2]}, r"the point has 'a'; model 'two' has a \(2,\), n \(1,\)"),
@@ -152,7 +152,7 @@ def test_derivatives_take_names_or_positions() -> None:
 @pytest.mark.parametrize(
     ("out_wrt", "in_wrt", "sens", "text"),
     [
-        ("w", 0, [1.0, 2.0], r"'w' is no output; the outputs are u \(2,\), v \(1,\)"),
+        ("w", 0, [1.0, 2.0], r"no output is named 'w'; the outputs are u \(2,\), v \(1,\)"),
         (2, 0, [1.0], "outWrt is 2, but model 'two' has 2 output vectors"),
         (0, -1, [1.0, 1.0], "inWrt is -1"),
         (0, 0, [1.0], "sens has length 1, expected 2 numbers"),

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from farm.protocols.aepsych import read_answer
+from farm.protocols.aepsych.codec import read_answer
 from tests.experiment.talk import TWO
-from tests.experiment_server import CLIENTS, ExperimentServer, start_experiments
-from tests.serving import LIMIT_S
+from tests.support.dispatcher_farm import LIMIT_S
+from tests.support.experiment_server import CLIENTS, ExperimentServer, start_experiments
 
 sys.path.append(str(CLIENTS))
 client_package = pytest.importorskip("aepsych_client")
@@ -77,7 +77,7 @@ NewClient = Callable[[], Any]
 
 @contextmanager
 def stock_clients(server: ExperimentServer) -> Iterator[NewClient]:
-    """Makes stock clients, and puts them away without their words when they are deleted."""
+    """Make stock clients, and finalize them quietly at the end."""
     clients = []
 
     def new() -> Any:
@@ -89,7 +89,7 @@ def stock_clients(server: ExperimentServer) -> Iterator[NewClient]:
     for client in clients:
         with contextlib.suppress(OSError, ValueError):
             client.finalize()
-        client.finalize = lambda: None  # which it calls as it is deleted, without a connection
+        client.finalize = lambda: None  # it calls this when deleted, without a connection
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def new_client(server: ExperimentServer) -> Iterator[NewClient]:
 
 
 class Wire:
-    """A plain socket: texts out, objects in."""
+    """A plain socket that sends text and receives JSON objects."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
@@ -220,7 +220,7 @@ def test_the_python_client_goes_on_after_errors(new_client: NewClient) -> None:
             client.tell(config, outcome)
     assert client.info()["current_strat_data_pts"] == 0
     assert client.tell({"x1": [1.0], "x2": [1.0]}, float("nan"))["model_data_added"] == 0
-    # An error that repeats a long request is as short as what the client reads.
+    # An error that quotes a long request is short enough for the client's buffer.
     with pytest.raises(RuntimeError, match="'x2' is missing"):
         client.tell({"x1": [0.123456789] * 1000}, 1.0)
 
@@ -339,7 +339,7 @@ def test_an_experiment_goes_on_after_its_server_was_killed(tmp_path: Path) -> No
         server = start_experiments(tmp_path)
         with stock_clients(server) as new:
             client = new()
-            client.configs.append(0)  # the client resumes what it knows alone
+            client.configs.append(0)  # the client resumes only ids that it knows
             assert client.resume(config_id=0) == {"strat_id": 0}
             assert client.info()["current_strat_data_pts"] == 1
             after = client.ask()["config"]

@@ -1,6 +1,6 @@
 """Oracle's own Python client, unchanged, against `farm serve` with two workers; and its answers.
 
-Its requests are made by the flatbuffers package of today, which gives the bytes of its time.
+Today's flatbuffers package encodes its requests, with the same bytes as in the client's time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 import requests
 from graphpipe import convert, remote
 
-from farm.protocols.graphpipe_tensors import NUMBERS
-from farm.worker.graphpipe import GraphpipeModel
-from tests.protocols.graphpipe_bytes import INFER_REQUEST, METADATA_REQUEST
-from tests.serving import serving
+from farm.protocols.graphpipe.remote import GraphpipeModel
+from farm.protocols.graphpipe.tensors import NUMBERS
+from tests.support.dispatcher_farm import serving
+from tests.support.graphpipe_bytes import INFER_REQUEST, METADATA_REQUEST
 
 pytestmark = pytest.mark.filterwarnings("ignore:numElems is deprecated:DeprecationWarning")
 
@@ -102,7 +102,7 @@ def test_a_config(url: str) -> None:
     x = [np.array([1.0, 2, 3])]
     outputs = remote.execute_multi(url, x, ["x"], ["y"], config=json.dumps({"factor": 10}))
     assert outputs[0].tolist() == [10, 20, 30]
-    with pytest.raises(Exception, match="config 'cfg' is no JSON object"):
+    with pytest.raises(Exception, match="config 'cfg' is not a JSON object"):
         remote.execute_multi(url, x, ["x"], ["y"], config="cfg")
 
 
@@ -151,7 +151,7 @@ def test_errors_have_their_message(url: str) -> None:
 
 
 def test_what_the_client_sends_is_what_was_recorded(url: str) -> None:
-    """The farm's answers to the recorded bytes are those to the client of today."""
+    """The farm answers the recorded bytes as it answers the current client."""
     assert convert.serialize_metadata_request() == METADATA_REQUEST
     ask = convert.InferReq("cfg", [np.array([[1, 2.5]])], ["x"], ["y"])
     assert convert.serialize_infer_request(ask) == INFER_REQUEST

@@ -1,4 +1,4 @@
-"""What docs/graphpipe.md shows works as it is shown."""
+"""The examples of docs/graphpipe.md work as shown."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from farm.protocols.graphpipe_tensors import Code
-from tests.serving import serving
+from farm.protocols.graphpipe.tensors import TypeCode
+from tests.support.dispatcher_farm import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "graphpipe.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -64,4 +64,4 @@ def test_the_lines_for_a_running_server(url: str) -> None:
 
 def test_every_code_is_listed() -> None:
     listed = re.findall(r"^\| (\d+) \| ", PAGE, re.MULTILINE)
-    assert [int(code) for code in listed] == list(Code)
+    assert [int(code) for code in listed] == list(TypeCode)

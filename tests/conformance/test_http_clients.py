@@ -1,5 +1,5 @@
-"""Clients of HTTP/1.1 that people use, against the front door: kept connections, large and
-compressed bodies, uploads of unknown length, refusals in the middle of a body."""
+"""Popular HTTP/1.1 clients against the front door: keep-alive, large and compressed bodies,
+uploads of unknown length, refusals in the middle of a body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import urllib3
 
 import farm
 from farm.settings import Settings
-from tests.front_door import WAIT_S, Door, front_door
+from tests.support.front_door import WAIT_S, Door, front_door
 
 LIMIT = 4_000_000
 POINTS = 100_000
@@ -46,7 +46,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 
 def in_parts(body: bytes) -> Iterator[bytes]:
-    """The body for an upload of unknown length."""
+    """Yield the body in parts, for an upload of unknown length."""
     for at in range(0, len(body), 10_000):
         yield body[at : at + 10_000]
 
@@ -124,7 +124,7 @@ def test_the_standard_library_on_one_connection(door: Door) -> None:
     [
         [],
         ["--http1.0"],
-        ["--http2"],  # asks for an upgrade, and goes on in HTTP/1.1
+        ["--http2"],  # it requests an upgrade and then continues in HTTP/1.1
         ["--header", "Transfer-Encoding: chunked"],
         ["--header", "Expect: 100-continue"],
         ["--compressed"],
@@ -137,7 +137,12 @@ def test_curl(door: Door, options: list[str], tmp_path: Path) -> None:
         (tmp_path / "body").write_bytes(body)
         url = f"{door.url}/Evaluate"
         command = ["curl", "--silent", "--show-error", "--max-time", str(WAIT_S), *options]
-        command += ["--data-binary", f"@{tmp_path / 'body'}", url, url]  # twice: it is kept
+        command += [
+            "--data-binary",
+            f"@{tmp_path / 'body'}",
+            url,
+            url,
+        ]  # twice: reuses the connection
         done = subprocess.run(command, capture_output=True, check=True)
         answers = done.stdout.replace(b"}{", b"}\n{").splitlines()
         assert [json.loads(answer) for answer in answers] == [expected] * 2

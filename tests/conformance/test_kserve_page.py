@@ -1,4 +1,4 @@
-"""What docs/kserve.md shows works as it is shown."""
+"""The examples of docs/kserve.md work as shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import serving
+from tests.support.dispatcher_farm import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kserve.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -1,5 +1,5 @@
-"""MIP as others see it: the stock client, unchanged, against `farm serve` and against a farm in
-front of KubeMo's own server.
+"""MIP from outside: the stock client, unchanged, against `farm serve` and against a farm in front
+of KubeMo's own server.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import umbridge
 from kubemo.errors import InvocationError
 from PIL import Image
 
-from tests.kubemo_server import kubemo_serving
-from tests.serving import Served, serving
+from tests.support.dispatcher_farm import Served, serving
+from tests.support.kubemo_server import kubemo_serving
 
 MODELS = """
 import io
@@ -80,7 +80,7 @@ Addresses = dict[str, str]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A farm with all of them, two workers, and KubeMo's own server behind one."""
+    """Run a farm with all models and two workers, and KubeMo's own server behind one model."""
     folder = tmp_path_factory.mktemp("farm")
     with kubemo_serving("double") as (port, _):
         (folder / "models.py").write_text(f"URL = 'mip://127.0.0.1:{port}'\n{MODELS}")
@@ -94,8 +94,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def at(served: Served) -> Addresses:
-    """Where each model is served."""
-    return {model: address for address, model in served.connection.mip.items()}
+    """Return the address of each model."""
+    return {model: address for address, model in served.connection.addresses["mip"].items()}
 
 
 def json_of(text: str) -> Any:

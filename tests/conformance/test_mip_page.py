@@ -1,4 +1,4 @@
-"""What docs/mip.md shows works as it is shown."""
+"""The examples of docs/mip.md work as shown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import kubemo
 
-from farm.server.mip_connection import PATIENCE, SENT_AHEAD
-from farm.settings import Settings
-from tests.serving import serving
+from farm.protocols.mip.connection import SENT_AHEAD, TIMEOUTS
+from farm.protocols.mip.protocol import MAX_BYTES
+from tests.support.dispatcher_farm import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mip.md").read_text()
 SHOUT, CALL, BEHIND = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -20,7 +20,7 @@ SHOUT, CALL, BEHIND = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 def test_the_models_and_the_client(tmp_path: Path) -> None:
     (tmp_path / "shout.py").write_text(SHOUT)
     with serving(tmp_path, "shout.py", "--mip", "127.0.0.1:0") as served:
-        (address,) = served.connection.mip
+        (address,) = served.connection.addresses["mip"]
         program = CALL.replace("tcp://127.0.0.1:9000", address)
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
@@ -31,7 +31,7 @@ def test_the_models_and_the_client(tmp_path: Path) -> None:
         url = address.replace("tcp", "mip")
         (second / "behind.py").write_text(BEHIND.replace("mip://127.0.0.1:9000", url))
         with serving(second, "behind.py", "--mip", "behind=unix:s") as behind:
-            (there,) = behind.connection.mip
+            (there,) = behind.connection.addresses["mip"]
             entry = (kubemo.Text("hello"), kubemo.Text("[2]"))
             ((loud, length),) = kubemo.Client().inference(there, (entry,))
     assert (loud.decode(), length.decode()) == ("HELLO!!", [7.0])
@@ -39,6 +39,6 @@ def test_the_models_and_the_client(tmp_path: Path) -> None:
 
 def test_the_numbers_that_it_tells() -> None:
     assert f"up to {SENT_AHEAD} run at once" in PAGE
-    assert (PATIENCE.head_s, PATIENCE.body_s, PATIENCE.rate) == (10, 30, 64 * 1024)
-    assert f"after {PATIENCE.idle_s:g} seconds without a request" in PAGE
-    assert Settings().mip_max_bytes == 64 << 20
+    assert (TIMEOUTS.head_s, TIMEOUTS.body_s, TIMEOUTS.rate) == (10, 30, 64 * 1024)
+    assert f"after {TIMEOUTS.idle_s:g} seconds without a request" in PAGE
+    assert MAX_BYTES == 64 << 20

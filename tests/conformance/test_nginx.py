@@ -1,4 +1,4 @@
-"""nginx in front of a farm, as docs/security.md sets it up: another user, who has the token."""
+"""nginx in front of a farm, as in docs/security.md: nginx runs as another user, with the token."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ import urllib3
 import farm
 from farm.server.farm import Farm, running
 from farm.settings import Settings
-from tests.loops import wait_until
-from tests.patience import scaled
+from tests.support.coroutines import wait_until
+from tests.support.time_limits import scaled
 
 pytestmark = pytest.mark.root
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 LIMIT_S = scaled(30.0)
 WIDE = 300_000
-"""Numbers of an input that is a body of more than nginx takes unless told otherwise."""
+"""Entries of an input whose body exceeds nginx's default limit."""
 
 go_on = threading.Event()
 
 
 class Slow(farm.Model):
-    """Streams an answer, and the next when it is told to."""
+    """Streams an answer, and the next one when told to."""
 
     name = "slow"
     inputs = {"x": 1}
@@ -56,13 +56,13 @@ class Slow(farm.Model):
 
 @farm.model(inputs={"x": WIDE}, outputs={"y": WIDE})
 def wide(x: Any) -> Any:
-    """An array each way."""
+    """A model with a long input and a long output."""
     return 2 * x
 
 
 @dataclass
 class Proxy:
-    """A farm, and nginx in front of it."""
+    """A farm with nginx in front of it."""
 
     url: str
     grpc: str
@@ -79,7 +79,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def nginx(folder: Path, server: str) -> Iterator[None]:
-    """nginx with that configuration of servers, its workers as www-data, up for the block."""
+    """Run nginx for the block with these servers; its workers run as www-data."""
     binary = shutil.which("nginx") or "/usr/sbin/nginx"
     folder.chmod(0o755)
     (folder / "nginx.conf").write_text(
@@ -108,7 +108,7 @@ def listens(port: int) -> bool:
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    """As the page sets it up, on other ports, without TLS and with the password in the clear."""
+    """Set up nginx as on the page, but on other ports, without TLS and with a plain password."""
     go_on.clear()
     (shown,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
     http_port, grpc_port = free_ports(2)
@@ -141,7 +141,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def ask(url: str, **options: Any) -> urllib3.BaseHTTPResponse:
-    """A request for an evaluation."""
+    """Send a request for an evaluation."""
     body = {"name": "slow", "input": [[3]]}
     return urllib3.request(
         "POST", f"{url}/Evaluate", json=body, timeout=LIMIT_S, retries=False, **options
@@ -198,7 +198,7 @@ def test_answers_in_parts_come_as_they_are_made(proxy: Proxy) -> None:
 
 
 def test_unchanged_clients_go_through_it(proxy: Proxy) -> None:
-    ask(proxy.url, headers=ANN)  # it is up
+    ask(proxy.url, headers=ANN)  # wait until it is up
     model = umbridge.HTTPModel(proxy.url.replace("http://", "http://ann:secret@"), "slow")
     assert model([[3.0]]) == [[3.0]]
 
@@ -215,7 +215,7 @@ def test_grpc_goes_through_it(proxy: Proxy) -> None:
 
 
 def test_nginx_without_the_token_opens_nothing() -> None:
-    """Before, every request of a proxy on this machine that did not say it was one came in."""
+    """Otherwise requests of a local proxy that does not identify itself would be accepted."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)

@@ -21,11 +21,11 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 import farm
-from farm.protocols.kserve_grpc import messages
-from farm.protocols.kserve_tensors import DATATYPES
-from tests.loops import wait_until
-from tests.patience import scaled
-from tests.serving import Served, serving
+from farm.protocols.kserve.grpc.codec import messages
+from farm.protocols.kserve.tensors import DATATYPES
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import Served, serving
+from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(20.0)
 
@@ -107,7 +107,7 @@ def tensor(values: Any, name: str = "x", datatype: str = "FP64") -> triton.Infer
 
 
 def ask(client: triton.InferenceServerClient, values: Any, **options: Any) -> Any:
-    """What the model `twice` makes of the rows."""
+    """Return the outputs of the model `twice` for the rows."""
     return client.infer("twice", [tensor(values)], **options).as_numpy("y")
 
 
@@ -119,7 +119,7 @@ def refused(status: str, text: str) -> Iterator[None]:
     assert text in caught.value.message()
 
 
-# What is known without a model running
+# Requests that run no model
 
 
 def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
@@ -205,7 +205,7 @@ def _compare(ours: Any, theirs: Any) -> int:
     count = 0
     for field in ours.fields:
         if (ours.name, field.name) == ("ModelMetadataResponse", "properties"):
-            continue  # in the Open Inference Protocol alone
+            continue  # it exists only in the Open Inference Protocol
         other = known[field.name]
         assert (field.number, field.type) == (other.number, other.type), field.full_name
         assert field.is_repeated == other.is_repeated, field.full_name
@@ -306,7 +306,7 @@ def test_a_declared_shape_costs_nothing(served: Served) -> None:
 
 
 def test_typed_requests_have_typed_answers(served: Served) -> None:
-    """KServe's own client sends them, and reads what it gets."""
+    """KServe's own client sends typed requests and reads typed answers."""
     with grpc.insecure_channel(served.connection.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         request = service_pb2.ModelInferRequest(model_name="twice", id="a")
@@ -317,17 +317,17 @@ def test_typed_requests_have_typed_answers(served: Served) -> None:
         assert list(answer.outputs[0].contents.fp64_contents) == [2.0, 4.0, 6.0]
         assert not answer.raw_output_contents
         del given.contents.fp64_contents[:]
-        given.contents.SetInParent()  # an empty message, as converters leave it
+        given.contents.SetInParent()  # an empty message, as converters produce it
         request.raw_input_contents.append(np.array([1.0, 2.0, 3.0]).tobytes())
         answer = stub.ModelInfer(request, timeout=LIMIT_S)
         assert np.frombuffer(answer.raw_output_contents[0]).tolist() == [2.0, 4.0, 6.0]
 
 
-# Deadlines, and clients that change their mind
+# Deadlines and cancellation
 
 
 def waiting(served: Served) -> tuple[int, int]:
-    """Calls in the queue of the model `slow`, and calls with the workers."""
+    """Return the numbers of queued and running calls of the model `slow`."""
     with farm.connect(served.folder) as found:
         rows = [row for row in found.status()["queues"] if row["model"] == "slow"]
     return sum(row["queued"] for row in rows), sum(row["in_flight"] for row in rows)
@@ -338,7 +338,7 @@ def test_a_deadline_ends_the_wait(client: triton.InferenceServerClient) -> None:
     with refused("DEADLINE_EXCEEDED", ""):
         client.infer("slow", [tensor([1.5], "seconds")], client_timeout=0.2)
     with refused("DEADLINE_EXCEEDED", ""):
-        for _ in range(3):  # both workers are busy by the second
+        for _ in range(3):  # the second call occupies the second worker
             client.async_infer("slow", [tensor([1.0], "seconds")], lambda result, error: None)
         client.infer("slow", [tensor([0.0], "seconds")], timeout=100_000)
     assert time.monotonic() - begun < scaled(10)
@@ -393,7 +393,7 @@ time.sleep(60)
 
 
 class Stream:
-    """A client's stream and what came back on it."""
+    """A client's stream and the answers that it received."""
 
     def __init__(self, client: triton.InferenceServerClient, **options: Any) -> None:
         self.client = client
@@ -494,7 +494,7 @@ def test_an_error_in_a_stream_has_the_id_of_its_request(served: Served) -> None:
 
 
 async def _one(address: str, i: int) -> str:
-    """One client: every third sends what is wrong. Says what is amiss, or nothing."""
+    """Run client `i`; every third sends a wrong request. Return what went wrong, or ""."""
     own_connection = [("grpc.use_local_subchannel_pool", 1)]
     rows = np.full((1 + i % 5, 3), float(i + 100))
     async with triton_aio.InferenceServerClient(address, channel_args=own_connection) as client:

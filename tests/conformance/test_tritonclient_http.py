@@ -19,10 +19,10 @@ import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from farm.protocols.kserve_tensors import DATATYPES
-from tests.loops import on_loop
-from tests.patience import scaled
-from tests.serving import serving
+from farm.protocols.kserve.tensors import DATATYPES
+from tests.support.coroutines import on_loop
+from tests.support.dispatcher_farm import serving
+from tests.support.time_limits import scaled
 
 TIMEOUT_S = scaled(20.0)
 
@@ -112,7 +112,7 @@ def refused(status: int, text: str) -> Iterator[None]:
 X = np.array([[1.5, -math.inf, 3.0], [4.0, 5.0, math.nan]])
 
 
-# What is known without running a model
+# Requests that run no model
 
 
 def test_health_and_metadata(client: Any) -> None:
@@ -343,7 +343,7 @@ def test_threads_with_clients_of_their_own(address: str) -> None:
 
 @on_loop
 async def aio(address: str, check: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-    """Have a client of the asynchronous kind checked."""
+    """Run checks with an asynchronous client."""
     async with triton_aio.InferenceServerClient(address, conn_limit=200) as client:
         await check(client)
 
@@ -378,7 +378,7 @@ def test_200_good_and_bad_clients_at_once_get_their_own_answers(address: str) ->
         x = np.full((1 + i % 3, 3), -float(i))
         given = [tensor(x, binary=bool(i % 2))]
         if i % 4 == 0:
-            x[0, 0] = 13.0  # fails in the model, perhaps beside others in its batch
+            x[0, 0] = 13.0  # fails in the model, possibly in a batch with others
             with refused(500, "thirteen"):
                 await client.infer("twice", [tensor(x)])
         elif i % 4 == 1:

@@ -1,5 +1,5 @@
-"""UM-Bridge as others see it: the stock client and the conformity suite's checks, against `farm
-serve` with two worker processes, and whatever else may come over a wire.
+"""UM-Bridge from outside: the stock client and the conformity suite's checks, against `farm serve`
+with two worker processes, and other, also malformed, messages.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import farm
-from farm.protocols.umbridge import Endpoint
-from tests import umbridge_models
-from tests.front_door import front_door, read_answer
-from tests.patience import scaled
-from tests.serving import serving
-from tests.umbridge_models import Smooth
+from farm.protocols.umbridge.codec import Endpoint
+from tests.support import umbridge_models
+from tests.support.dispatcher_farm import serving
+from tests.support.front_door import front_door, read_answer
+from tests.support.time_limits import scaled
+from tests.support.umbridge_models import Smooth
 
 A, B = [0.1, 0.2, 0.3], [4.0, 5.0]
 POINT = [A, B]
@@ -183,7 +183,7 @@ def test_the_lines_of_the_manual_run(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def ask(url: str, path: str, message: Any) -> requests.Response:
-    """As the suite asks: indented JSON without a content type."""
+    """Send a request like the suite: indented JSON without a content type."""
     body = "" if message is None else json.dumps(message, indent=4)
     return requests.post(url + path, data=body.encode(), timeout=TIMEOUT_S)
 
@@ -197,7 +197,7 @@ def error(response: requests.Response) -> tuple[int, str]:
 
 
 class Suite:
-    """What the suite asks the first model with; every vector constant 0."""
+    """Sends the suite's requests to the first model, with every vector constant 0."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -294,7 +294,7 @@ def test_indices_one_past_the_end_are_invalid(suite: Suite) -> None:
 
 
 class Unable(farm.Model):
-    """Offers no operation at all."""
+    """A model without operations."""
 
     inputs, outputs = {"x": 1}, {"y": 1}
     operations = frozenset()
@@ -308,7 +308,7 @@ def test_what_the_first_model_cannot_do_is_unsupported() -> None:
         assert error(ask(door.url, "/Evaluate", None)) == (400, "UnsupportedFeature")
 
 
-# What else may come over the wire
+# Other messages
 
 
 def request(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -399,6 +399,6 @@ def test_no_bytes_bring_the_server_down(url: str, sent: bytes) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def alive(url: str) -> Iterator[None]:
-    """After everything that was thrown at it, the farm still answers rightly."""
+    """Check that the farm still answers correctly after all this."""
     yield
     assert umbridge.HTTPModel(url, "smooth")(POINT) == Smooth()(POINT, {})

@@ -1,7 +1,7 @@
-"""Long requests and answers are the same, byte for byte, wherever they are read and written.
+"""Long requests and answers are identical, byte for byte, in this and in reader processes.
 
-Each case is asked short, long in this process, and long with reader processes. A request is made
-long by blanks, which JSON allows behind a value.
+Each request is sent short, long in this process, and long with reader processes. Blanks, which JSON
+allows after a value, make a request long.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import farm
+from farm.bodies.body import HEAVY_BYTES
+from farm.bodies.readers import Readers, ReadsHere
 from farm.model import Config
-from farm.protocols.umbridge import OPERATIONS
-from farm.server.body import HEAVY_BYTES
-from farm.server.readers import Readers, ReadsHere
+from farm.protocols.umbridge.codec import OPERATIONS
 from farm.settings import Settings
-from tests.front_door import Door, front_door
+from tests.support.front_door import Door, front_door
 
 PADDING = b" " * (HEAVY_BYTES + 1)
 
@@ -51,7 +51,7 @@ MODELS = {"echo": echo, "two": two, "texts": texts}
 
 @pytest.fixture(scope="module")
 def doors() -> Iterator[tuple[Door, Door, Readers]]:
-    """One that reads in this process, one that does not."""
+    """Run a front door that reads in this process, and one with reader processes."""
     pool = Readers(most=2)
     settings = Settings(port=0, max_body_bytes=64 << 20)
     with (
@@ -164,7 +164,7 @@ FARM = [
 
 
 def lines(door: Door, name: str, body: bytes) -> tuple[int, list[Any]]:
-    """Status and lines of an answer, in order and without times and places."""
+    """Return status and sorted lines of an answer, without times and positions."""
     status, data = answer(door, f"/farm/models/{name}/evaluate", body)
     read = [json.loads(line) for line in data.splitlines()]
     for line in read:
@@ -252,7 +252,7 @@ def test_compressed_bodies(doors: tuple[Door, Door, Readers], path: str) -> None
 
 
 def test_graphpipe(doors: tuple[Door, Door, Readers]) -> None:
-    from farm.protocols.graphpipe_client import encode_call
+    from farm.protocols.graphpipe.client import encode_call
 
     here, there, _ = doors
     numbers = np.random.default_rng(0).normal(size=HEAVY_BYTES // 8 + 1)

@@ -1,4 +1,4 @@
-"""As `test_long_messages`, for the protocols that are not HTTP: gRPC, MIP and AEPsych."""
+"""Like `test_long_messages`, for the protocols other than HTTP: gRPC, MIP and AEPsych."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 import farm
-from farm.dispatcher import Dispatcher
+from farm.bodies.body import HEAVY_BYTES, Body
+from farm.bodies.readers import Readers, Reads, ReadsHere
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError
-from farm.protocols.kserve_grpc import is_quick, messages
-from farm.protocols.mip import HEAD, VERSION, Kind
-from farm.server.body import HEAVY_BYTES, Body
-from farm.server.grpc_call import Caller
-from farm.server.kserve_grpc import SERVICE, KServeGrpc
-from farm.server.kserve_repository import Repository
-from farm.server.readers import Readers, Reads, ReadsHere
-from farm.transports.local import LocalTransport
-from tests.asking import asked
-from tests.bodies import body_of
-from tests.loops import LIMIT_S, on_loop
-from tests.mip_farm import mip_served
+from farm.grpc.call import Caller
+from farm.protocols.kserve.grpc.codec import is_quick, messages
+from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
+from farm.protocols.kserve.repository import Repository
+from farm.protocols.mip.packets import HEAD, VERSION, PacketKind
+from farm.transports.threads import LocalTransport
+from tests.support.body_bytes import body_of
+from tests.support.coroutines import LIMIT_S, on_loop
+from tests.support.experiment_clients import asked
+from tests.support.mip_farm import mip_served
 
 CALLER = Caller("127.0.0.1", "", {}, None)
 
@@ -151,7 +151,7 @@ def test_which_grpc_requests_are_quick() -> None:
 def entries(count: int, value: bytes = b"[1.5]") -> bytes:
     each = struct.pack("!2L", 2, len(value)) + value
     payload = struct.pack("!2BH", 1, 1, count) + each * count
-    return HEAD.pack(VERSION, Kind.INFERENCE, 0, 0, len(payload)) + payload
+    return HEAD.pack(VERSION, PacketKind.INFERENCE, 0, 0, len(payload)) + payload
 
 
 MIP = [
@@ -172,7 +172,7 @@ async def test_mip() -> None:
             for readers in (here, pool):
                 async with mip_served(echo, readers=readers) as served:
                     client = await served.connect()
-                    # The answer keeps its place before that of a request that is read at once.
+                    # The answer is sent before that of a later request that is read at once.
                     client.send(packet + entries(1))
                     answers.append((await client.packet(), await client.packet()))
             assert answers[0] == answers[1]
@@ -208,7 +208,7 @@ def test_aepsych(tmp_path: Path, request_: bytes) -> None:
 
             short = await answer(request_)
             long = await answer(b"{" + BLANKS + request_[1:])
-            # What was received is shown as far as it is there.
+            # The part that was received is shown.
             if isinstance(short.get("message"), str):
                 short["message"] = long["message"] = ""
             assert strip(short) == strip(long)
@@ -217,7 +217,7 @@ def test_aepsych(tmp_path: Path, request_: bytes) -> None:
 
 
 def strip(answer: dict[str, Any]) -> dict[str, Any]:
-    """Without the places of mistakes, which blanks move."""
+    """Remove the positions of mistakes, which blanks change."""
     error = str(answer.get("server_error", ""))
     return answer | {"server_error": error.split(" at ")[0].split(": line")[0]}
 

@@ -1,4 +1,4 @@
-"""Several answers to one call, through each transport that carries them."""
+"""Streams, several answers to one call, over each transport that supports them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 
 import farm
 from farm.call import Call, Operation, Result
-from farm.dispatcher import Dispatcher
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError, InvalidInput, InvalidOutput, ModelFailed, UnsupportedFeature
 from farm.model import Config, Inputs, Model
 from farm.scheduler.actions import Outcome
 from tests.contracts.test_transport import Start, dask, local, snapshot, stream, zmq
-from tests.loops import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, on_loop, until
 
 
 class Steps(Model):
-    """Counts to x, when `open` lets it go on; `fail_at` and `bad_at` of the config go wrong."""
+    """Counts to x while `open` is set; fails at `fail_at` and `bad_at` of the config."""
 
     inputs = {"x": 1}
     outputs = {"y": 1}
@@ -53,7 +53,7 @@ def steps(x: float, config: str = "{}", rows: int | None = None) -> Call:
 
 
 class Stream:
-    """A call under way and what has come of it."""
+    """A running call and its answers so far."""
 
     def __init__(self, dispatcher: Dispatcher, call: Call) -> None:
         self.values: list[float] = []
@@ -128,7 +128,7 @@ def test_a_stream_that_nobody_waits_for_ends(start: Start) -> None:
             stream = Stream(dispatcher, steps(1e9))
             await until(lambda: stream.values)
             dispatcher.cancel(stream.task_id)
-            # The model is between two answers, or about to be: it is asked to end after the next.
+            # The model is between two answers, or about to be; it must stop after the next one.
             model.open.set()
             await until(lambda: model.ended == 1)
             await until(lambda: snapshot(dispatcher, "in_flight") == 0)

@@ -1,4 +1,4 @@
-"""What every transport does: one suite over all of them, with models that run in this process."""
+"""The contract of every transport: one suite for all, with models in this process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from distributed import LocalCluster
 
 import farm
 from farm.call import Call, Derivative, Operation, Result, WorkerInfo, canonical_config
-from farm.dispatcher import Dispatcher
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput, InvalidOutput, ModelFailed
 from farm.model import Config, Inputs, Model, Tensors
-from farm.transports import dask_worker
 from farm.transports.connection import Connection
-from farm.transports.dask import DaskTransport
-from farm.transports.local import LocalTransport
+from farm.transports.dask import worker as dask_worker
+from farm.transports.dask.transport import DaskTransport
 from farm.transports.peers import Listener, Peers
 from farm.transports.stream.listener import UnixListener
+from farm.transports.threads import LocalTransport
 from farm.transports.worker_host import WorkerHost
-from farm.transports.zmq import ZmqListener
-from farm.worker.run import Runner
-from tests.loops import LIMIT_S, on_loop, until
+from farm.transports.zmq.listener import ZmqListener
+from farm.worker.runner import Runner
+from tests.support.coroutines import LIMIT_S, on_loop, until
 
 
 class Power(Model):
@@ -52,7 +52,7 @@ class Power(Model):
 
 
 class Batched(Power):
-    """The same for many rows at once; tells how many."""
+    """The same model for many rows at once; reports their number."""
 
     max_batch = 64
     largest = 0
@@ -63,7 +63,7 @@ class Batched(Power):
 
 
 class Gate(Power):
-    """Keeps calls with an x that is not positive waiting until it is opened."""
+    """Blocks calls with an x that is not positive until the gate is opened."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -89,7 +89,7 @@ def short(x: Any) -> Any:
 
 
 class Start(Protocol):
-    """Starts `workers` workers with `models`; the transport that carries to them."""
+    """Starts `workers` workers with `models`; returns the transport to them."""
 
     def __call__(self, models: Mapping[str, Model], workers: int) -> Any: ...
 
@@ -122,7 +122,7 @@ async def stream(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dis
 async def dialed_in(
     listener: Listener, connection: Connection, models: Mapping[str, Model], workers: int
 ) -> AsyncIterator[Dispatcher]:
-    """Workers in threads that dial in."""
+    """Start workers in threads that connect to the transport."""
     dispatcher = Dispatcher([Peers(listener)])
     dispatcher.start()
     threads = []
@@ -142,7 +142,7 @@ async def dialed_in(
 
 @asynccontextmanager
 async def dask(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispatcher]:
-    """A whole Dask cluster in this process, so that the models may be objects of the tests."""
+    """Start a Dask cluster in this process, so that tests can share objects with models."""
     specs = ["objects-of-this-process"]
     dask_worker.keep(specs, models)
     cluster = await asyncio.to_thread(
@@ -203,7 +203,7 @@ async def test_answers(start: Start) -> None:
         result = await dispatcher.submit(cube(2.0))
         assert result.outputs[0].tolist() == [8.0]
         (worker,) = dispatcher.snapshot()["workers"]
-        assert result.worker == worker["name"] or start is dask  # which names Dask's worker
+        assert result.worker == worker["name"] or start is dask  # Dask reports its own worker
         assert result.worker.startswith(socket.gethostname() + "/")
         assert 0.0 <= result.run_time_s < LIMIT_S
 
@@ -264,7 +264,7 @@ async def test_large_arrays_both_ways(start: Start) -> None:
         for i, result in enumerate(results):
             assert result.outputs[0].shape == (1_000_000,)
             assert (result.outputs[0] == float(i) ** 3).all()
-            result.outputs[0][0] = -1.0  # its owner may write to it
+            result.outputs[0][0] = -1.0  # the caller may write to it
         assert [x[0] for x in arrays] == [0.0, 1.0, 2.0, 3.0]
 
 
@@ -279,7 +279,7 @@ async def test_empty_arrays(start: Start) -> None:
 async def test_calls_are_taken_back_from_a_busy_worker(start: Start) -> None:
     gate = Gate()
     async with start({"power": gate}, 1) as dispatcher:
-        for _ in range(20):  # so quick that some are sent ahead
+        for _ in range(20):  # so short that some are prefetched
             await dispatcher.submit(cube(1.0))
         blocked = asyncio.create_task(dispatcher.submit(cube(0.0)))
         behind = [asyncio.create_task(dispatcher.submit(cube(2.0))) for _ in range(5)]
@@ -326,13 +326,13 @@ async def test_cancelled_calls_do_not_run(start: Start) -> None:
 async def test_the_wait_at_a_worker_is_queue_time(start: Start) -> None:
     gate = Gate()
     async with start({"power": gate}, 1) as dispatcher:
-        for _ in range(20):  # so that runs are known to be short, and calls wait at the worker
+        for _ in range(20):  # runs are then known to be short, and calls are queued at the worker
             await dispatcher.submit(cube(1.0))
         first = asyncio.create_task(dispatcher.submit(cube(0.0)))
         await until(lambda: gate.waiting == 1)
         second = asyncio.create_task(dispatcher.submit(cube(2.0)))
         await until(lambda: snapshot(dispatcher, "in_flight") == 2)
-        await dispatcher.describe("power", '{"n":2}')  # the worker has got what was sent before
+        await dispatcher.describe("power", '{"n":2}')  # all earlier messages have arrived
         since = time.perf_counter()
         await asyncio.sleep(0.05)
         waited_s = time.perf_counter() - since
@@ -380,7 +380,7 @@ async def test_stopped_workers_hand_back_what_has_not_begun(start: Start) -> Non
 
 @contract
 async def test_alone_calls_one_after_another(start: Start) -> None:
-    """A lost wake-up anywhere would let one of these wait."""
+    """After a lost wake-up, one of these calls would wait."""
     async with start({"power": Power()}, 1) as dispatcher:
         for i in range(50 if start is dask else 1000):
             result = await asyncio.wait_for(dispatcher.submit(cube(float(i))), LIMIT_S)

@@ -1,4 +1,4 @@
-"""Conversations that have begun."""
+"""Fixtures with conversations that have begun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def talk() -> Talk:
 
 @pytest.fixture
 def fake() -> Fake:
-    """In the strategy with a model, two trials told."""
+    """Return a client in the strategy with a model, with two trials recorded."""
     fake = Fake()
     fake.setup(MODEL)
     fake.tell({"x1": [1, 2], "x2": [3, 4]}, [0.5, 1.5])

@@ -1,4 +1,4 @@
-"""Experiments on models of a real dispatcher, in this process."""
+"""Experiments on models behind a real dispatcher, in this process."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from farm.dispatcher import Dispatcher
-from farm.experiment.evaluators import Around
-from farm.experiment.experiment import Experiment
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.experiment.host import Experiments
+from farm.experiment.loop.evaluators import Around
 from farm.experiment.session import Session
+from farm.experiment.state.experiment import Experiment
 from farm.model import Config, Inputs, Model
-from farm.protocols.aepsych import Request
-from farm.transports.local import LocalTransport
+from farm.protocols.aepsych.codec import AepsychRequest
+from farm.transports.threads import LocalTransport
 
 
 class Bowl(Model):
-    """-(x - 0.3)^2 - (y - 0.7)^2, where x is below `edge`; beyond it the model raises.
+    """A model of -(x - 0.3)^2 - (y - 0.7)^2 that raises for x beyond `edge`.
 
-    gate: an evaluation waits for it when it is not set. seen: x of each evaluation, as it began.
+    gate: evaluations wait until it is set. seen: x of each evaluation, in the order of their
+    starts.
     """
 
     name = "bowl"
@@ -55,7 +56,7 @@ def config_of(
     names: str = "sobol",
     outcome: str = "continuous",
 ) -> str:
-    """A configuration over the unit square whose subject is the bowl."""
+    """Return a configuration over the unit square that evaluates the bowl."""
     options = {"model": "bowl", **(farm or {})}
     section = "\n".join(f"{key} = {value}" for key, value in options.items())
     return (
@@ -68,7 +69,7 @@ def config_of(
 
 @contextlib.asynccontextmanager
 async def dispatching(model: Model, workers: int) -> AsyncIterator[Around]:
-    """A dispatcher with the model in so many threads."""
+    """Run a dispatcher with the model in `workers` threads."""
     transport = LocalTransport({model.name or "": model}, workers=workers)
     dispatcher = Dispatcher([transport])
     dispatcher.start()
@@ -81,7 +82,7 @@ async def dispatching(model: Model, workers: int) -> AsyncIterator[Around]:
 
 @contextlib.asynccontextmanager
 async def hosting(journal: Path) -> AsyncIterator[Experiments]:
-    """The experiments of a journal."""
+    """Run the experiments of a journal."""
     experiments = Experiments(journal)
     await experiments.start()
     try:
@@ -91,7 +92,7 @@ async def hosting(journal: Path) -> AsyncIterator[Experiments]:
 
 
 async def set_up(host: Experiments, config: str) -> tuple[Session, Experiment]:
-    """A new experiment, and the session that it is the current one of."""
+    """Return a new experiment, and the session whose current experiment it is."""
     session = host.session()
     answer = await asked(host, session, "setup", config_str=config)
     return session, host.experiments[int(answer["strat_id"])]
@@ -100,5 +101,5 @@ async def set_up(host: Experiments, config: str) -> tuple[Session, Experiment]:
 async def asked(
     host: Experiments, session: Session, type: str, **message: object
 ) -> Mapping[str, Any]:
-    """The answer to a message of a client."""
-    return (await host.handle(session, Request(type, message, {}))).answer
+    """Return the answer to a client's message."""
+    return (await host.handle(session, AepsychRequest(type, message, {}))).answer

@@ -1,4 +1,4 @@
-"""Conversations with sessions, without sockets or a journal: what is said is done at once."""
+"""Conversations with sessions, without sockets or a journal: steps are carried out at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from farm.errors import InvalidRequest
-from farm.experiment.events import Event, SetUp, Told, from_json, to_json
-from farm.experiment.experiment import Experiment
-from farm.experiment.grammar import read_config
-from farm.experiment.perform import perform
+from farm.experiment.ask.execute import execute
+from farm.experiment.config.reader import read_config
+from farm.experiment.config.work import Answered, Generated, Query, Work
 from farm.experiment.session import Session, Step
-from farm.experiment.work import Answered, Generated, Query, Work
-from farm.protocols.aepsych import Framer, Request, encode_answer
+from farm.experiment.state.events import Event, SetUp, Told, from_json, to_json
+from farm.experiment.state.experiment import Experiment
+from farm.protocols.aepsych.codec import AepsychFramer, AepsychRequest, encode_answer
 
 TWO = """
 [common]
@@ -36,7 +36,7 @@ min_asks = 6
 [SobolGenerator]
 seed = 123
 """
-"""Two parameters and one strategy without a model."""
+"""A config of two parameters and one strategy without a model."""
 TYPES = """
 [common]
 parnames = [c, l, n, flag, k, colour, shape]
@@ -95,7 +95,7 @@ FARM = TWO + "\n[farm]\nmodel = branin\noutcome.outcome_1 = -out0[0]\n"
 
 
 def applied(experiments: dict[int, Experiment], event: Event) -> None:
-    """Let an event take effect, and check what it makes."""
+    """Apply an event, and check the resulting state."""
     if isinstance(event, SetUp):
         config = read_config(event.config_text)
         experiments[event.experiment] = Experiment(
@@ -106,7 +106,7 @@ def applied(experiments: dict[int, Experiment], event: Event) -> None:
 
 
 def replayed(events: list[Event]) -> dict[int, Experiment]:
-    """What the same events make, after a way through text."""
+    """Return the experiments restored from the same events, encoded as text and decoded."""
     experiments: dict[int, Experiment] = {}
     for event in events:
         applied(experiments, from_json(json.loads(json.dumps(to_json(event), allow_nan=False))))
@@ -114,7 +114,7 @@ def replayed(events: list[Event]) -> dict[int, Experiment]:
 
 
 def state(experiment: Experiment) -> dict[str, Any]:
-    """All that there is to see of an experiment, to compare."""
+    """Return all visible state of an experiment, for comparison."""
     data = [experiment.data(i) for i in range(len(experiment.config.strategies))]
     return {
         "snapshot": experiment.snapshot(),
@@ -128,7 +128,7 @@ def state(experiment: Experiment) -> dict[str, Any]:
 
 
 class Server:
-    """The world of some sessions. events: all that has happened."""
+    """The server that sessions see. events: all events so far."""
 
     db_name = "experiments.db"
 
@@ -146,7 +146,7 @@ class Server:
 
 
 class Talk:
-    """One client of a server. now: Unix seconds, for the client to change."""
+    """One client of a server. now: Unix seconds, set by the test."""
 
     def __init__(self, server: Server | None = None) -> None:
         self.server = server or Server()
@@ -154,21 +154,21 @@ class Talk:
         self.now = 1000.0
         self.closed = False
 
-    def request(self, type: str, message: Any = None, **beside: Any) -> Request:
-        """A request as it comes off the wire. Raises InvalidRequest."""
-        framer = Framer()
+    def request(self, type: str, message: Any = None, **beside: Any) -> AepsychRequest:
+        """Return a request as decoded from the wire. Raises InvalidRequest."""
+        framer = AepsychFramer()
         framer.feed(json.dumps({"type": type, "message": message, **beside}).encode())
         request = framer.next()
-        if not isinstance(request, Request):
+        if not isinstance(request, AepsychRequest):
             raise InvalidRequest(request.error if request else "there is more to come")
         return request
 
     def step(self, type: str, message: Any = None, **beside: Any) -> Step:
-        """What the session wants to do about a message."""
+        """Return the session's next step for a message."""
         return self.session.receive(self.request(type, message, **beside), self.now)
 
     def do(self, step: Step) -> Step:
-        """The last step, all of them carried out."""
+        """Carry out all steps; return the last one."""
         while True:
             for event in step.events:
                 self.server.apply(event)
@@ -182,13 +182,13 @@ class Talk:
                 return step
             assert step.then is not None
             assert step.answer is None
-            step = step.then(self.perform(step.work), self.now)
+            step = step.then(self.execute(step.work), self.now)
 
-    def perform(self, work: Work) -> Generated | Answered:
-        return perform(work)
+    def execute(self, work: Work) -> Generated | Answered:
+        return execute(work)
 
     def say(self, type: str, message: Any = None, **beside: Any) -> dict[str, Any]:
-        """The answer to a message, as a client reads it. Raises FarmError."""
+        """Return the answer to a message, as a client reads it. Raises FarmError."""
         answer = self.do(self.step(type, message, **beside)).answer
         assert answer is not None
         read = json.loads(encode_answer(answer))
@@ -196,58 +196,58 @@ class Talk:
         return read
 
     def setup(self, config: str | Mapping[str, Any] = TWO) -> int:
-        """The number of a new experiment."""
+        """Set up a new experiment; return its number."""
         key = "config_str" if isinstance(config, str) else "config_dict"
         number = self.say("setup", {key: config})["strat_id"]
         assert isinstance(number, int)
         return number
 
     def ask(self, count: int = 1) -> dict[str, Any]:
-        """The config of an ask."""
+        """Return the config in the answer to an ask."""
         config = self.say("ask", {"num_points": count})["config"]
         assert isinstance(config, dict)
         return config
 
     def tell(self, config: Mapping[str, Any], outcome: Any, **extra: Any) -> tuple[int, int]:
-        """Trials recorded, and data added to the model."""
+        """Tell outcomes; return the trials recorded, and the data added to the model."""
         answer = self.say("tell", {"config": config, "outcome": outcome, **extra})
         assert list(answer) == ["trials_recorded", "model_data_added"]
         return answer["trials_recorded"], answer["model_data_added"]
 
     @property
     def last_told(self) -> Told:
-        """What has happened last, a tell."""
+        """Return the last event, a tell."""
         event = self.server.events[-1]
         assert isinstance(event, Told)
         return event
 
     @property
     def current(self) -> Experiment:
-        """The current experiment."""
+        """Return the current experiment."""
         assert self.session.current is not None
         return self.server.experiments[self.session.current]
 
 
 class Fake(Talk):
-    """Surrogates stay out of it: their work is kept, and answered with made-up values."""
+    """A client without surrogates: their work is stored, and answered with made-up values."""
 
     def __init__(self, server: Server | None = None) -> None:
         super().__init__(server)
         self.work: list[Work] = []
         self.notes = ""
 
-    def perform(self, work: Work) -> Generated | Answered:
+    def execute(self, work: Work) -> Generated | Answered:
         self.work.append(work)
         if isinstance(work, Query):
             x = work.x if work.x is not None else np.full((1, 1, 2), 1.5)
             return Answered(x, (0.25,) * len(work.config.outcomes))
         if work.config.strategies[work.strategy].surrogate is None:
-            return super().perform(work)
+            return super().execute(work)
         points = np.full((work.count, 1, 2), 1.25) + np.arange(work.count)[:, None, None]
         return Generated(points, note=self.notes)
 
     def query(self, **message: Any) -> Query:
-        """The work of a query."""
+        """Return the work of a query."""
         self.say("query", message)
         query = self.work[-1]
         assert isinstance(query, Query)

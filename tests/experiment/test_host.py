@@ -1,13 +1,13 @@
-"""The host of experiments: what was answered is kept, what was refused never was."""
+"""The host of experiments: answered requests are durable, refused ones leave no trace."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 
 from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
-from farm.experiment.events import Asked, Event, Failed, Finished, Told
-from farm.experiment.experiment import Experiment
-from farm.experiment.fitters import Fitters
+from farm.experiment.ask.fitters import Fitters
+from farm.experiment.config.work import Generated
 from farm.experiment.host import Experiments
-from farm.experiment.journal import Journal, read_journal
 from farm.experiment.session import TRIALS_AN_EVENT, RunAction, RunCommand, Session
-from farm.experiment.work import Generated
-from farm.protocols.aepsych import Request
-from tests.asking import CONFIG, SETUP
-from tests.loops import LIMIT_S, on_loop, until
+from farm.experiment.state.events import Asked, Event, Failed, Finished, Told
+from farm.experiment.state.experiment import Experiment
+from farm.experiment.state.journal import ExperimentJournal, read_journal
+from farm.protocols.aepsych.codec import AepsychRequest
+from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.experiment_clients import CONFIG, SETUP
 
 WITH_FARM = {"config_dict": {**CONFIG, "farm": {"model": "beam"}}}
 
@@ -47,8 +47,8 @@ async def started(path: Path, *, in_processes: bool = False) -> Experiments:
 async def said(
     experiments: Experiments, session: Session, kind: str, message: Mapping[str, Any] | None = None
 ) -> Mapping[str, Any]:
-    """The answer to a message."""
-    request = Request(kind, message or {}, {"type": kind})
+    """Return the answer to a message."""
+    request = AepsychRequest(kind, message or {}, {"type": kind})
     reply = await asyncio.wait_for(experiments.handle(session, request), LIMIT_S)
     return reply.answer
 
@@ -59,7 +59,7 @@ async def tell(experiments: Experiments, session: Session, x: float) -> None:
 
 
 def state(experiments: Experiments) -> list[Any]:
-    """All there is to see."""
+    """Return all visible state."""
     for experiment in experiments.experiments.values():
         experiment.check()
     return [
@@ -75,7 +75,7 @@ def state(experiments: Experiments) -> list[Any]:
 
 
 async def points_given(path: Path, *, restarts: bool) -> list[Any]:
-    """The points of two experiments with strategies, told in part; perhaps a server each time."""
+    """Return points of two experiments; with `restarts`, the server restarts after each."""
     points = []
     experiments = await started(path)
     sessions = [experiments.session(), experiments.session()]
@@ -133,31 +133,29 @@ def test_what_is_refused_leaves_nothing(path: Path) -> None:
 
 
 @contextmanager
-def other_writer(path: Path) -> Iterator[None]:
-    """Somebody else writes to the journal, so that nothing can be kept."""
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    try:
+def full_disk() -> Iterator[None]:
+    """Make every write fail."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
         yield
-    finally:
-        other.execute("ROLLBACK")
-        other.close()
 
 
-def test_what_cannot_be_kept_did_not_happen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.experiment.journal.BUSY_S", 0.01)
-
+def test_what_cannot_be_kept_did_not_happen(path: Path) -> None:
     @on_loop
     async def run() -> None:
         experiments = await started(path)
         session = experiments.session()
-        with other_writer(path), pytest.raises(Unavailable, match="nothing was done"):
+        with full_disk(), pytest.raises(Unavailable, match="nothing was done"):
             await said(experiments, session, "setup", SETUP)
         assert session.current is None
         await said(experiments, session, "setup", SETUP)
         first = await said(experiments, session, "ask")
         before = state(experiments)
-        with other_writer(path):
+        with full_disk():
             for kind in ("ask", "finish_strategy"):
                 with pytest.raises(Unavailable, match="cannot be written"):
                     await said(experiments, session, kind)
@@ -171,7 +169,7 @@ def test_what_cannot_be_kept_did_not_happen(path: Path, monkeypatch: pytest.Monk
         await experiments.stop()
         again = await started(path)
         assert state(again) == after
-        assert list(again.experiments[0].pending) == [0, 1]  # the y told is another
+        assert list(again.experiments[0].pending) == [0, 1]  # the recorded y differs
         assert first != second
         await again.stop()
 
@@ -197,7 +195,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
                     answered += 1
                 except Unavailable as error:
                     why = error.message
-            assert "disk is full" in why
+            assert "No space left" in why
             filler = disk / "filler"
             left = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
             filler.write_bytes(b"x" * left)
@@ -246,7 +244,7 @@ def test_whoever_leaves_leaves_nothing_half_done(path: Path) -> None:
         for k in range(60):
             kind = ("ask", "tell")[k % 2]
             message = {"config": {"x": 0.5, "y": 0}, "outcome": 1} if kind == "tell" else {}
-            request = Request(kind, message, {})
+            request = AepsychRequest(kind, message, {})
             leaving = asyncio.create_task(experiments.handle(session, request))
             for _ in range(k // 4):
                 await asyncio.sleep(0)
@@ -342,7 +340,7 @@ def test_events_from_inside(path: Path) -> None:
         async def one() -> None:
             async with experiments.turn(0):
                 work = experiments.experiments[0].generate(1)
-                made = await experiments.perform(0, work)
+                made = await experiments.execute(0, work)
                 assert isinstance(made, Generated)
                 await experiments.record(0, lambda e: asked(e, made.points))
 
@@ -419,12 +417,12 @@ def test_commands_for_the_closed_loop(path: Path) -> None:
 
 
 def test_a_journal_of_experiments_that_cannot_be(path: Path) -> None:
-    journal = Journal(path)
+    journal = ExperimentJournal(path)
     journal.append([Finished(experiment=3, time=0.0, strategy=0)]).result(LIMIT_S)
     journal.close()
     with pytest.raises(Unavailable, match="experiment 3"):
         asyncio.run(started(path))
-    Journal(path).close()  # nobody holds it
+    ExperimentJournal(path).close()  # not in use
 
 
 def test_one_server_a_journal(path: Path) -> None:

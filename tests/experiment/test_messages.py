@@ -1,4 +1,4 @@
-"""Values of messages: every form that is understood, and none so strange that it is not refused."""
+"""Values of messages: every accepted form, and refusals of malformed ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from farm.errors import InvalidInput, UnsupportedFeature
 from farm.experiment import messages
-from farm.experiment.config import Parameter, ParameterKind
-from farm.experiment.grammar import read_config
-from farm.experiment.space import Space
-from farm.experiment.work import Answered, Query, QueryKind
+from farm.experiment.config.definition import Parameter, ParameterKind
+from farm.experiment.config.reader import read_config
+from farm.experiment.config.space import Space
+from farm.experiment.config.work import Answered, Query, QueryKind
 from tests.experiment.talk import MANUAL, MODEL, OUTCOMES, TWO, Fake, Talk, replayed, state
 
 STRANGE = st.recursive(
@@ -296,13 +296,13 @@ def test_a_tell_that_is_refused_leaves_nothing(talk: Talk, message: Any, says: s
 
 def test_a_tell_is_matched_to_an_ask_by_its_values(talk: Talk) -> None:
     config = talk.ask(4)
-    # In single precision, in another order, in text, and one that was never asked for.
+    # In single precision, in another order, as text, and one that was never asked for.
     x1 = [float(np.float32(v)) for v in config["x1"]]
     x2 = [f"{v:.9g}" for v in config["x2"]]
     talk.tell({"x1": [x1[2], 9.0, x1[0]], "x2": [x2[2], 9.0, x2[0]]}, [1, 2, 3])
     assert talk.last_told.ids == (2, None, 0)
     assert list(talk.current.pending) == [1, 3]
-    # A trial that is not modelled is an answer as well.
+    # A trial that is not modelled also counts as an answer.
     talk.tell({"x1": x1[1], "x2": x2[1]}, 0.0, model_data=False, error="it broke")
     talk.tell({"x1": x1[3], "x2": x2[3]}, math.nan)
     assert not talk.current.pending
@@ -382,7 +382,7 @@ def test_a_query_before_any_data_is_refused() -> None:
     fake = Fake()
     fake.setup(MODEL)
     fake.tell({"x1": 1, "x2": 1}, math.nan)
-    with pytest.raises(InvalidInput, match="nothing has been told that is modelled"):
+    with pytest.raises(InvalidInput, match="no modelled trial is recorded yet"):
         fake.say("query", {})
 
 

@@ -1,4 +1,4 @@
-"""Conversations as clients hold them: every message, its forms, its answer, and what it leaves."""
+"""Conversations of clients: every message, its forms, its answer, and its effect."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
-from farm.experiment.events import Asked, Event, Finished, Released, SetUp, Told
-from farm.experiment.experiment import PENDING_LIMIT_S
 from farm.experiment.session import MAX_POINTS, SETUPS, RunAction, RunCommand
-from farm.protocols.aepsych import ANSWER_BYTES, encode_answer
+from farm.experiment.state.events import Asked, Event, Finished, Released, SetUp, Told
+from farm.experiment.state.experiment import PENDING_LIMIT_S
+from farm.protocols.aepsych.codec import ANSWER_BYTES, encode_answer
 from tests.experiment.talk import (
     FARM,
     MANUAL,
@@ -27,11 +27,11 @@ from tests.experiment.talk import (
     state,
 )
 
-# A whole conversation
+# A complete conversation
 
 
 def test_the_conversation_of_a_sobol_experiment() -> None:
-    """As recorded between the stock client and the stock server; only the points are farm's."""
+    """The recorded dialogue of AEPsych's client and server; only the points are farm's."""
     talk = Talk()
     text = TWO + "[metadata]\nexperiment_name = sobol demo\nparticipant_id = p01\nsite = lab3\n"
     assert talk.say("setup", {"config_str": text}) == {"strat_id": 0}
@@ -67,7 +67,7 @@ def test_the_conversation_of_a_sobol_experiment() -> None:
     assert talk.tell({"x1": 0.5, "x2": 2.0}, 28.5) == (1, 1)
     assert talk.tell({"x1": [0.6], "x2": [2.0]}, 27.5, model_data=False) == (1, 0)
     assert talk.say("info", "")["current_strat_data_pts"] == 6
-    # The sixth point finishes the strategy, in the answer that gives it.
+    # The sixth point finishes the strategy, in the answer that contains it.
     assert talk.say("ask", {"num_points": 1})["is_finished"] is True
     assert talk.say("info", {})["current_strat_finished"] is True
     assert talk.say("ask", {"num_points": 1})["is_finished"] is True
@@ -87,7 +87,7 @@ def test_two_experiments_and_resume() -> None:
     assert talk.say("parameters", {})["x1"] == [-5.0, 100.0]
     info = talk.say("info", {})
     assert (info["current_strat_index"], info["strat_count"]) == (1, 2)
-    # A setup without an id belongs to what the same session did before.
+    # A setup without an id inherits that of the session's previous setup.
     assert info["exp_id"] == "alpha-id"
     for number in (0, "0", 0.0):
         assert talk.say("resume", {"strat_id": number}) == {"strat_id": 0}
@@ -96,7 +96,7 @@ def test_two_experiments_and_resume() -> None:
         "finished_strategy": "init_strat",
         "finished_strat_idx": 0,
     }
-    # Another connection: other experiments are to be had, ids are its own.
+    # Another connection sees the experiments, but has ids of its own.
     other = Talk(talk.server)
     assert other.say("resume", {"strat_id": 1}) == {"strat_id": 1}
     assert other.setup() == 2
@@ -189,7 +189,7 @@ def test_a_setup_that_fails_leaves_nothing(message: Any, says: str) -> None:
 def test_a_setup_that_cannot_be_kept_leaves_nothing(talk: Talk) -> None:
     step = talk.step("setup", {"config_str": MANUAL})
     assert isinstance(step.events[0], SetUp)
-    # Nobody keeps the event and nobody takes the step.
+    # The event is not applied and the step is not taken.
     assert talk.session.current == 0
     assert talk.say("info")["strat_count"] == 1
     assert talk.setup(MANUAL) == 1
@@ -291,7 +291,7 @@ def test_all_kinds_of_parameters_come_and_go_in_the_users_words() -> None:
     assert set(config["shape"]) == {"round", "square", "flat"}
     assert talk.tell(config, list(range(20))) == (20, 20)
     assert not talk.current.pending
-    assert talk.last_told.extra == {}, "fixed ones are what they are"
+    assert talk.last_told.extra == {}, "fixed parameters keep their value"
     talk.tell({name: values[:2] for name, values in config.items()} | {"k": [4.5, 9]}, [1, 2])
     assert talk.last_told.extra == {"k": [4.5, 9]}, "or not"
 
@@ -345,7 +345,7 @@ def test_an_ask_waits_for_others_and_counts_when_its_turn_has_come(talk: Talk) -
     assert talk.session.turn(talk.request("setup")) == SETUPS
     for type in ("tell", "query", "info", "resume", "exit", "parameters"):
         assert talk.session.turn(talk.request(type)) is None
-    # Tells do not wait: one comes while points are made.
+    # Tells do not wait: one arrives while points are generated.
     step = talk.step("ask", {"num_points": 2})
     talk.tell({"x1": 1, "x2": 2}, 3.0)
     talk.do(step)
@@ -363,7 +363,7 @@ def test_points_that_nobody_tells_are_released_in_the_end(talk: Talk) -> None:
     assert list(talk.current.pending) == [2, 3]
 
 
-# the rest
+# Other messages
 
 
 def test_info_in_a_strategy_with_a_model(fake: Fake) -> None:
@@ -453,7 +453,7 @@ def test_commands_for_the_closed_loop(talk: Talk) -> None:
     assert status.answer["number"] == 0
     assert (status.answer["asked"], status.answer["run"]) == (0, None)
     with pytest.raises(
-        InvalidInput, match=r"experiment 0 has no section \[farm\], which says what"
+        InvalidInput, match=r"experiment 0 has no section \[farm\], which defines the model for"
     ):
         talk.say("run", {"strat_id": 0})
     with pytest.raises(InvalidInput, match="'in_flight' is 0; expected a whole number from 1"):
@@ -473,7 +473,7 @@ def test_several_outcomes_have_no_inverse() -> None:
     )
     fake.tell({"x1": 1, "x2": 1}, {"responded": 1, "size": 0.5})
     assert fake.say("query")["y"] == [0.25, 0.25]
-    with pytest.raises(UnsupportedFeature, match="an inverse query has one outcome"):
+    with pytest.raises(UnsupportedFeature, match="an inverse query needs a single outcome"):
         fake.say("query", {"query_type": "inverse", "y": [0.0, 0.5]})
     fake.say("finish_strategy")
     fake.ask()

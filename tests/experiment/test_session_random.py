@@ -1,4 +1,4 @@
-"""Random conversations of clients and the closed loop, against a plain reading of the rules."""
+"""Random conversations of clients and the closed loop, against a plain model of the rules."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from farm.errors import InvalidInput
-from farm.experiment.events import Failed, RunPhase, RunState, Told
-from farm.experiment.experiment import PENDING_LIMIT_S
+from farm.experiment.config.work import Generated
 from farm.experiment.session import asked_event
-from farm.experiment.work import Generated
+from farm.experiment.state.events import Failed, RunPhase, RunState, Told
+from farm.experiment.state.experiment import PENDING_LIMIT_S
 from tests.experiment.talk import Fake, replayed, state
 
 MACHINE = """
@@ -49,7 +49,7 @@ min_asks = 2
 
 
 class Conversations(RuleBasedStateMachine):
-    """Clients do what they like; the rules of the sheet are written here a second time."""
+    """Clients send messages in any order; a second implementation of the rules checks them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Conversations(RuleBasedStateMachine):
         self.advance()
         experiment = self.talk.current
         work = experiment.generate(1, filler=filler)
-        generated = self.talk.perform(work)
+        generated = self.talk.execute(work)
         assert isinstance(generated, Generated)
         event = asked_event(experiment, work, generated, self.talk.now)
         self.talk.server.apply(replace(event, run=True))

@@ -1,4 +1,4 @@
-"""What this machine has, and what a container leaves of it."""
+"""The memory of this machine, and the limit of a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose the other end of a connection is: every family, every state, both ways of asking."""
+"""The owner of a connection's other end: every address family, socket state and method."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 import uvloop
 
 from farm.machine import peer as module
-from farm.machine.peer import UNIX, OwnerOf, Owners, Pair, Peer, peer_uid
-from tests.strangers import STRANGER, connect_as_stranger, wait_for_disowned
+from farm.machine.peer import UNIX, AddressPair, OwnerOf, Owners, Peer, peer_uid
+from tests.support.strangers import STRANGER, connect_as_stranger, wait_for_disowned
 
 WAYS: dict[str, Callable[[], OwnerOf]] = {
     "netlink": module._Netlink,
@@ -26,7 +26,7 @@ OWN = os.geteuid()
 
 
 class Accepted:
-    """An accepted socket as a transport shows it."""
+    """An accepted socket in the form of an asyncio transport."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._info = {
@@ -41,7 +41,7 @@ class Accepted:
 
 @pytest.fixture(params=WAYS)
 def owners(request: pytest.FixtureRequest) -> Owners:
-    """Finds owners in one of the two ways."""
+    """Finds owners by one of the two methods."""
     made = Owners()
     made._owner_of = WAYS[request.param]()
     return made
@@ -49,7 +49,7 @@ def owners(request: pytest.FixtureRequest) -> Owners:
 
 @pytest.fixture(params=["127.0.0.1", "::1", "::"])
 def listener(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
-    """Listens to IPv4, IPv6, or both by one socket."""
+    """Listens on IPv4, IPv6, or both by one socket."""
     host = request.param
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as made:
@@ -67,7 +67,7 @@ def reached_at(listener: socket.socket) -> list[str]:
 
 
 def peer_of_own_connection(owners: Owners) -> Peer:
-    """What is found out about a connection of this process to itself."""
+    """Return the peer found for a connection of this process to itself."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()),
@@ -103,33 +103,36 @@ def test_a_closed_socket_is_nobodys(owners: Owners, listener: socket.socket) -> 
                     accepted.shutdown(socket.SHUT_WR)
                 peer = owners.peer(transport)
                 assert peer.uid is None
+                assert peer.closed is waits
                 assert not owners.is_own(peer)
 
 
 def test_half_closed_is_still_somebodys(owners: Owners, listener: socket.socket) -> None:
-    """MIP's clients say so that no request follows, and wait for the answers."""
+    """MIP's clients half-close to say that no request follows, and wait for the answers."""
     for host in reached_at(listener):
         with socket.create_connection((host, listener.getsockname()[1])) as client:
             accepted, _ = listener.accept()
             client.shutdown(socket.SHUT_WR)
             with accepted:
-                assert owners.peer(Accepted(accepted)).uid == OWN
+                peer = owners.peer(Accepted(accepted))
+                assert peer.uid == OWN
+                assert not peer.closed
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_no_connection_has_no_owner(way: str) -> None:
-    """Neither a listener at the same port, nor what is not of this machine."""
+    """Neither a listener at the same port, nor a socket of another machine."""
     owner_of = WAYS[way]()
     here, there = bytes([127, 0, 0, 1]), bytes([192, 0, 2, 1])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        assert owner_of(Pair(here, port, here, 9)) is None
-        assert owner_of(Pair(here, port, bytes(4), 0)) is None
-        assert owner_of(Pair(there, 4000, here, port)) is None
+        assert owner_of(AddressPair(here, port, here, 9)) is None
+        assert owner_of(AddressPair(here, port, bytes(4), 0)) is None
+        assert owner_of(AddressPair(there, 4000, here, port)) is None
         with socket.create_connection(("127.0.0.1", port)) as client:
             own = client.getsockname()[1]
-            assert owner_of(Pair(here, own, here, port)) == OWN
-            assert owner_of(Pair(here, own, here, port + 1 & 0xFFFF)) is None
+            assert owner_of(AddressPair(here, own, here, port)) == OWN
+            assert owner_of(AddressPair(here, own, here, port + 1 & 0xFFFF)) is None
 
 
 def test_the_one_socket_is_asked_for_as_often_as_wanted() -> None:
@@ -149,7 +152,7 @@ def test_an_answer_to_an_earlier_question_is_passed_over() -> None:
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as client,
     ):
-        pair = Pair(here, client.getsockname()[1], here, listener.getsockname()[1])
+        pair = AddressPair(here, client.getsockname()[1], here, listener.getsockname()[1])
         netlink._number += 1
         late = module.HEAD.pack(16, module.SOCK_DIAG_BY_FAMILY, module.NLM_F_REQUEST, 7777, 0)
         os.write(netlink._fd, late)  # too short: answered with an error
@@ -214,7 +217,7 @@ def test_where_the_kernel_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_users_whom_a_container_cannot_tell_apart_are_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Outside of a user namespace all have the overflow number, perhaps this process's own too."""
+    """Outside a user namespace all users have the overflow number, maybe this process's own too."""
     monkeypatch.setattr(module, "_has_unmapped_users", lambda: True)
     monkeypatch.setattr(module, "_overflow_uid", lambda: OWN)
     owners = Owners()

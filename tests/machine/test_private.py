@@ -1,4 +1,4 @@
-"""Folders and files for one user: made so, narrowed, or refused."""
+"""Folders and files for one user: created, restricted, or refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KNOWN = ("farm.json", "logs", "experiments.db*")
 
 @pytest.fixture(params=[0o000, 0o022, 0o077])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    """What the user's shell is set to."""
+    """The user's umask, set for the duration of a test."""
     before = os.umask(request.param)
     try:
         yield request.param
@@ -85,7 +85,7 @@ def test_a_folder_with_other_things_in_it_is_refused_and_left_as_it_is(tmp_path:
 def test_where_rights_cannot_be_taken_away_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a file system without rights."""
+    """As on a file system without permissions."""
     tmp_path.chmod(0o755)
     monkeypatch.setattr(Path, "chmod", lambda self, mode: None)
     with pytest.raises(Unavailable, match="others can enter the folder"):

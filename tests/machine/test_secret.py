@@ -1,4 +1,4 @@
-"""The user's secret: made once, the same for everybody who asks, and nobody else's."""
+"""The user's secret: created once, the same in every process, and unreadable for others."""
 
 from __future__ import annotations
 

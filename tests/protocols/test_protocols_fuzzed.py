@@ -1,4 +1,7 @@
-"""The codecs of MIP, GraphPipe, AEPsych and HTTP/1.1 under a coverage-led fuzzer; see fuzz.py."""
+"""The codecs of MIP, GraphPipe, AEPsych and HTTP/1.1 under a coverage-guided fuzzer.
+
+It runs the program `tests/support/protocol_fuzz.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-FUZZ = Path(__file__).with_name("fuzz.py")
+FUZZ = Path(__file__).parents[1] / "support" / "protocol_fuzz.py"
 
 
 @pytest.mark.slow

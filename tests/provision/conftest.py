@@ -1,4 +1,4 @@
-"""A farm for workers to dial in to, and models that behave badly when asked to."""
+"""A farm for workers to connect to, and models that misbehave on request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running_farm import Farm
+from tests.support.running_farm import Farm
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def environment(x):
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A file of models that behave badly when asked to."""
+    """A file of models that misbehave on request."""
     path = tmp_path / "models.py"
     path.write_text(MODELS)
     return path

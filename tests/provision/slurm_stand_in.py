@@ -1,6 +1,6 @@
-"""A SLURM of three shell scripts, for tests of what needs no real one.
+"""A SLURM of three shell scripts, for tests that need no real one.
 
-sbatch runs the script at once, in a process group of its own; squeue tells of all jobs; scancel
+sbatch runs the script at once, in a process group of its own; squeue lists all jobs; scancel
 signals them. A file `NAME.fails` beside them makes the command NAME fail with its text.
 """
 
@@ -52,7 +52,7 @@ SRUN = 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
 
 
 def install(folder: Path) -> Path:
-    """Put the commands into a folder, which is to be the first of the PATH."""
+    """Put the commands into a folder, which the caller puts first in the PATH."""
     folder.mkdir()
     texts = {"sbatch": SBATCH, "squeue": SQUEUE, "scancel": SCANCEL, "scontrol": "exit 1"}
     for name, text in {**texts, "srun": SRUN}.items():

@@ -1,4 +1,4 @@
-"""The scheduler under test; at the end of each test nothing that nobody asked for is left to do."""
+"""The scheduler under test; after each test it must have no unexpected actions left."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.scheduler.recorder")
-
-from tests.scheduler.recorder import Recorder  # noqa: E402  (rewritten as it is imported)
+from tests.scheduler.recorder import Recorder
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A scheduler with its clock in hand; what it does is compared with what was asked for, exactly."""
+"""A scheduler with a manual clock; its actions must equal the expected ones exactly."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from farm.scheduler.queues import Account, Queue
 from farm.scheduler.state import RunTimes, Task, TaskId, Worker, WorkerId
 
 ROUND_TRIP_S = 1e-3
-"""Between sending a call and hearing of its end, without the run, of the recorder's workers."""
+"""Round trip of the recorder's workers: time from sending a call to its end, without the run."""
 
 SHORT_S = 1.5e-3
-"""A run time for which one call waits at a worker behind the running one."""
+"""A run time at which one call waits at a worker behind the running one."""
 
 Expected = tuple[object, ...]
 
@@ -59,7 +59,7 @@ def sent(worker: str, *tasks: TaskId) -> Expected:
 
 
 def replied(task: TaskId, outcome: type[FarmError] | float, worker: str | None) -> Expected:
-    """`outcome`: the run time in the result, which serves as its mark, or an error's class."""
+    """Return the expected reply. outcome: run time that marks the result, or error class."""
     return "reply", task, outcome, worker
 
 
@@ -84,7 +84,7 @@ def _plain(action: Action) -> Expected:
 
 
 class Recorder:
-    """Tells a scheduler facts and checks, after each, its state and all that it wants done."""
+    """Passes facts to a scheduler and checks, after each, its state and all of its actions."""
 
     def __init__(
         self,
@@ -170,15 +170,15 @@ class Recorder:
         self.scheduler.finished(WorkerId(name), task, answer, now=self.now)
 
     def hand_back(self, name: str, *tasks: TaskId) -> None:
-        self.scheduler.taken_back(WorkerId(name), tasks, now=self.now)
+        self.scheduler.recalled(WorkerId(name), tasks, now=self.now)
 
     def miss(self, name: str, *tasks: TaskId) -> None:
         self.scheduler.went_missing(WorkerId(name), tasks, now=self.now)
 
-    # What comes of them
+    # Resulting actions
 
     def expect(self, *expected: Expected) -> None:
-        """The scheduler wants these done now, in this order, and nothing else."""
+        """Assert that the scheduler requests exactly these actions now, in this order."""
         self.scheduler.check()
         actions = self.scheduler.actions(self.now)
         self.scheduler.check()
@@ -187,12 +187,12 @@ class Recorder:
         assert [_plain(action) for action in actions] == list(expected)
 
     def after(self, seconds: float) -> Recorder:
-        """The same, so much later."""
+        """Advance the clock by `seconds`; return self."""
         self.now += seconds
         return self
 
     def forget_actions(self) -> None:
-        """Have everything done that is to be done, without a look: for setting a scene."""
+        """Carry out all actions without a check, to set up a scene."""
         while self.scheduler.actions(self.now):
             self.scheduler.check()
 
@@ -202,7 +202,7 @@ class Recorder:
         return outcome.message
 
     def learn(self, run_time_s: float, *, count: int = 20, worker: str = "teacher") -> None:
-        """Let a worker of its own run so many calls of model "m", so that run times are known."""
+        """Run `count` calls of model "m" on a separate worker, so that run times are known."""
         self.join(worker)
         for _ in range(count):
             task = self.submit()
@@ -213,7 +213,7 @@ class Recorder:
         self.leave(worker, drained=True)
         self.expect()
 
-    # Looks inside, where a rule has no outside
+    # Inspection of internals, for rules that are not visible from outside
 
     def task(self, task: TaskId) -> Task:
         return self.scheduler._tasks[task]

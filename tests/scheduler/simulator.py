@@ -1,4 +1,4 @@
-"""A farm in made-up time: the real scheduler, workers that run for given times, slow messages."""
+"""A farm in simulated time: the real scheduler, workers with given run times, slow messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from farm.call import Result
-from farm.scheduler.actions import Reply, Send, TakeBack
+from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import RunTimes, TaskId, WorkerId
 from tests.scheduler.recorder import call, model, result
@@ -20,7 +20,7 @@ CALL = call()
 
 
 class SimulatedWorker:
-    """Runs what it is sent, in that order, one at a time."""
+    """Runs the calls sent to it in order, one at a time."""
 
     def __init__(self, name: WorkerId, *, gives_back: bool) -> None:
         self.name = name
@@ -31,9 +31,9 @@ class SimulatedWorker:
 
 
 class Simulation:
-    """`workers` workers of one model; a message takes `one_way_s`, a call what its caller says.
+    """`workers` workers of one model; a message takes `one_way_s`, a call the time its caller sets.
 
-    Callers are told of each answer as it arrives and may submit more from there.
+    Callers are notified of each answer as it arrives and may submit more calls then.
     """
 
     def __init__(self, *, workers: int, one_way_s: float, gives_back: bool = True) -> None:
@@ -66,7 +66,7 @@ class Simulation:
         self._told[task] = told
 
     def run(self) -> None:
-        """Until nothing happens any more; then every call must be answered."""
+        """Run until no event is left; then every call must be answered."""
         self._act()
         while self._events:
             self.now, _, happen = heapq.heappop(self._events)
@@ -89,14 +89,14 @@ class Simulation:
                 if isinstance(action, Send):
                     ids = [task.id for task in action.tasks]
                     self._at(arrival, partial(self._arrive, worker, ids))
-                elif isinstance(action, TakeBack):
+                elif isinstance(action, Recall):
                     self._at(arrival, partial(self._give_back, worker, action.tasks))
         at = self.scheduler.wakeup()
         if at is not None and at != self._timer_at:
             self._timer_at = at
             self._at(max(at, self.now), self._act)
 
-    # At a worker
+    # Events at a worker
 
     def _arrive(self, worker: SimulatedWorker, ids: list[TaskId]) -> None:
         worker.waiting.update(dict.fromkeys(ids))
@@ -129,14 +129,14 @@ class Simulation:
             del worker.waiting[task]
 
         def answer() -> None:
-            self.scheduler.taken_back(worker.name, back, now=self.now)
+            self.scheduler.recalled(worker.name, back, now=self.now)
             self._act()
 
         self._at(self.now + self.one_way_s, answer)
 
 
 def fixed_prefetch(patch: pytest.MonkeyPatch, waiting: int) -> None:
-    """Have `waiting` calls wait at every worker, whatever their run times."""
+    """Make `waiting` calls wait at every worker, regardless of their run times."""
     learn, begin = RunTimes.add, RunTimes.__init__
 
     def add(self: RunTimes, seconds: float) -> None:
@@ -152,5 +152,5 @@ def fixed_prefetch(patch: pytest.MonkeyPatch, waiting: int) -> None:
 
 
 def seeds(count: int) -> Iterator[int]:
-    """The seeds of every simulation here: recorded, so that a number can be looked into."""
+    """Yield the seeds of every simulation here, which are recorded to make numbers reproducible."""
     yield from range(1000, 1000 + count)

@@ -1,9 +1,9 @@
-"""What the scheduler asks for: in which order, and once."""
+"""The scheduler's actions: their order, and that each is requested once."""
 
 from __future__ import annotations
 
 from farm.errors import DeadlineExceeded
-from farm.scheduler.actions import Reply, Send, TakeBack
+from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.state import TaskId, WorkerId
 from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, replied, sent
 
@@ -38,7 +38,7 @@ def test_each_action_is_asked_for_once(farm: Recorder) -> None:
 
 
 def test_actions_are_plain_values() -> None:
-    ask = TakeBack(WorkerId("w"), [TaskId(1)])
-    assert ask == TakeBack(WorkerId("w"), [TaskId(1)])
+    ask = Recall(WorkerId("w"), [TaskId(1)])
+    assert ask == Recall(WorkerId("w"), [TaskId(1)])
     assert Send(WorkerId("w"), []) != Send(WorkerId("v"), [])
     assert Reply.__slots__ == ("task", "outcome", "queue_time_s", "worker")

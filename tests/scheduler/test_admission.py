@@ -1,4 +1,4 @@
-"""Whether the queue takes another call."""
+"""Admission: whether the queue accepts another call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels as one batch: natural batching, and which calls may be merged."""
+"""Batches: natural batching, and which calls may be merged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BATCHABLE = model(max_batch=4)
 
 @pytest.fixture(autouse=True)
 def no_linger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause after a batch has tests of its own, at the end."""
+    """Disable the pause after a batch, which has its own tests at the end."""
     if "linger" not in request.node.name:
         monkeypatch.setattr(batching, "LINGER", 0.0)
 
 
 @pytest.fixture
 def busy(farm: Recorder) -> tuple[Recorder, TaskId]:
-    """A farm whose one worker runs a call of its own."""
+    """Return a farm whose only worker runs a call."""
     farm.join("w", BATCHABLE)
     running = farm.submit()
     farm.expect(sent("w", running))
@@ -111,7 +111,7 @@ def test_derivatives_are_never_merged() -> None:
 
 
 def test_batch_is_filled_in_the_order_of_turns(busy: tuple[Recorder, TaskId]) -> None:
-    """Calls of others are not left behind by those of a sweep that waited longer."""
+    """Calls of other clients are not left behind by those of a sweep that waited longer."""
     farm, running = busy
     sweep = farm.submit_many(6, client="sweep")
     urgent = [farm.submit(client="sweep", priority=1) for _ in range(2)]
@@ -179,11 +179,11 @@ def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None
     farm.expect(sent("small", tasks[0]))
 
 
-# The pause after a batch of several
+# The pause after a batch of several calls
 
 
 def batch_of(farm: Recorder, count: int, run_time_s: float = 1.0) -> None:
-    """A batch that has run, and nothing waits."""
+    """Run a batch to its end, with no calls waiting."""
     running = farm.submit()
     farm.expect(sent("w", running))
     tasks = farm.submit_many(count)

@@ -1,17 +1,11 @@
-"""Calls, workers and answers: one test per rule; see also the files on losses and take-back."""
+"""Calls, workers and answers: one test per rule; losses and recalls have their own files."""
 
 from __future__ import annotations
 
 import pytest
 
 from farm.call import Operation, Result
-from farm.errors import (
-    DeadlineExceeded,
-    InvalidInput,
-    ModelFailed,
-    ModelNotFound,
-    Overloaded,
-)
+from farm.errors import DeadlineExceeded, InvalidInput, ModelFailed, ModelNotFound, Overloaded
 from farm.scheduler.actions import Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
@@ -29,7 +23,7 @@ from tests.scheduler.recorder import (
 DESCRIBE = call(operation=Operation.DESCRIBE)
 
 
-# Taking calls in
+# Submission
 
 
 def test_call_for_an_idle_worker_is_sent_at_once(farm: Recorder) -> None:
@@ -39,7 +33,7 @@ def test_call_for_an_idle_worker_is_sent_at_once(farm: Recorder) -> None:
 
 
 def test_call_waits_for_a_free_worker(farm: Recorder) -> None:
-    """Late binding: what no worker has credit for stays in the queue."""
+    """Late binding: calls stay in the queue while no worker has credit for them."""
     farm.join("w")
     first, second = farm.submit(), farm.submit()
     farm.expect(sent("w", first))
@@ -101,37 +95,12 @@ def test_call_waits_for_a_model_that_was_served_before(farm: Recorder) -> None:
     farm.expect(sent("again", task))
 
 
-def test_worker_gets_only_models_it_has(farm: Recorder) -> None:
-    farm.join("a", "alpha")
-    farm.join("b", "beta")
-    first, second, third = farm.submit("beta"), farm.submit("beta"), farm.submit("alpha")
-    farm.expect(sent("b", first), sent("a", third))
-    farm.finish("a", third)
-    farm.expect(replied(third, 1.0, "a"))
-    farm.finish("b", first)
-    farm.expect(replied(first, 1.0, "b"), sent("b", second))
-
-
-def test_every_operation_waits_in_a_queue_of_its_own(farm: Recorder) -> None:
-    farm.join("w")
-    running = farm.submit()
-    farm.expect(sent("w", running))
-    tasks = [
-        farm.submit(call(operation=operation))
-        for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN)
-    ]
-    for task in tasks:
-        farm.finish("w", running)
-        farm.expect(replied(running, 1.0, "w"), sent("w", task))
-        running = task
-
-
 def test_farm_takes_no_more_than_it_may_queue() -> None:
     farm = Recorder(max_queued=2)
     farm.join("w")
     running = farm.submit()
     farm.expect(sent("w", running))
-    waiting = farm.submit_many(2)  # what runs does not count
+    waiting = farm.submit_many(2)  # running calls do not count
     with pytest.raises(Overloaded, match="2 calls are waiting, the most the farm takes"):
         farm.submit(client="new")
     assert len(farm.scheduler) == 3
@@ -185,13 +154,13 @@ def test_answers_to_what_was_never_asked_are_ignored(farm: Recorder) -> None:
     farm.join("other")
     task = farm.submit()
     farm.expect(sent("other", task))
-    farm.finish("w", task)  # it was sent to another
+    farm.finish("w", task)  # it was sent to another worker
     farm.finish("nobody", task)
     farm.finish("w", TaskId(99))
     farm.expect()
     waiting = farm.submit_many(2)
     farm.expect(sent("w", waiting[0]))
-    farm.finish("w", waiting[1])  # it was sent to no one yet
+    farm.finish("w", waiting[1])  # it was not sent to any worker yet
     farm.expect()
 
 
@@ -218,7 +187,7 @@ def test_late_answer_counts_while_the_call_runs_elsewhere(farm: Recorder) -> Non
     farm.finish("w", task, 2.0)
     farm.expect(replied(task, 2.0, "w"))
     following = farm.submit()
-    farm.expect()  # the other is still busy with it
+    farm.expect()  # the other worker still runs it
     farm.finish("w", task, 3.0)
     farm.expect()
     farm.finish("other", task, 4.0)
@@ -252,7 +221,7 @@ def test_late_answer_recalls_the_call_from_where_it_waits(farm: Recorder) -> Non
     assert len(farm.scheduler) == 1
 
 
-# Callers that go away
+# Cancellation
 
 
 def test_cancelled_call_leaves_the_queue(farm: Recorder) -> None:
@@ -336,7 +305,10 @@ def test_call_that_runs_too_long_is_answered_and_runs_on(farm: Recorder) -> None
     task = farm.submit(deadline=5.0)
     farm.expect(sent("w", task))
     farm.after(5.0).expect(replied(task, DeadlineExceeded, None))
-    assert farm.last_error() == "no answer within 5 s; the call was on worker w"
+    assert farm.last_error() == (
+        "no answer within 5 s; the call was on worker w; "
+        "what happened: queued 0 s, sent to w 5 s ago"
+    )
     following = farm.submit()
     farm.expect()
     farm.finish("w", task)
@@ -402,7 +374,7 @@ def test_deadline_holds_after_a_loss(farm: Recorder) -> None:
     farm.after(5.0).expect(replied(task, DeadlineExceeded, None))
 
 
-# Workers that come and change
+# Workers that join and change
 
 
 def test_more_slots_take_more_calls(farm: Recorder) -> None:
@@ -428,7 +400,7 @@ def test_fewer_slots_take_fewer_calls(farm: Recorder) -> None:
 
 
 def test_worker_without_slots_gets_nothing(farm: Recorder) -> None:
-    """This is how a worker begins to drain, and how one that cannot be reached is set aside."""
+    """A worker that begins to drain, or is unreachable, has no slots."""
     farm.join("w")
     farm.resize("w", 0)
     task, described = farm.submit(), farm.submit(DESCRIBE)
@@ -452,7 +424,7 @@ def test_draining_worker_hands_back_and_finishes(farm: Recorder) -> None:
     farm.expect(sent("w", *tasks))
     farm.resize("w", 0)
     farm.expect(asked_back("w", *tasks))
-    farm.hand_back("w", tasks[1])  # of itself, or as asked: the same
+    farm.hand_back("w", tasks[1])  # unasked or recalled: the same
     farm.expect()
     farm.join("other")
     farm.expect(sent("other", tasks[1]))
@@ -463,7 +435,7 @@ def test_draining_worker_hands_back_and_finishes(farm: Recorder) -> None:
 
 
 def test_a_worker_that_does_not_read_keeps_what_it_has_and_gets_no_more(farm: Recorder) -> None:
-    """To take back what it has, and send it again, would fill it again, for ever."""
+    """Recalling its calls and resending them would fill it again, endlessly."""
     farm.join("w", slots=2)
     first, described = farm.submit(), farm.submit(DESCRIBE)
     farm.expect(sent("w", first, described))
@@ -484,27 +456,6 @@ def test_facts_about_unknown_workers_are_ignored(farm: Recorder) -> None:
     farm.hand_back("nobody", TaskId(1))
     farm.miss("nobody", TaskId(1))
     farm.expect()
-
-
-def test_description_needs_no_free_worker(farm: Recorder) -> None:
-    farm.join("w")
-    tasks = farm.submit_many(2)
-    farm.expect(sent("w", tasks[0]))
-    described = farm.submit(DESCRIBE)
-    farm.expect(sent("w", described))
-    farm.finish("w", described, 0.001)
-    farm.expect(replied(described, 0.001, "w"))  # and frees no slot
-    farm.finish("w", tasks[0])
-    farm.expect(replied(tasks[0], 1.0, "w"), sent("w", tasks[1]))
-
-
-def test_description_goes_to_an_idle_worker_if_there_is_one(farm: Recorder) -> None:
-    farm.join("idle")
-    farm.join("busy")
-    task = farm.submit()
-    farm.expect(sent("busy", task))
-    described = farm.submit(DESCRIBE)
-    farm.expect(sent("idle", described))
 
 
 def test_newest_description_of_a_model_counts_once_the_old_workers_are_gone(

@@ -1,4 +1,4 @@
-"""Workers that die: what runs again, what is counted, and what fails in the end."""
+"""Workers that die: which calls run again, which count a loss, and which fail."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ import pytest
 
 from farm.call import Operation
 from farm.errors import TimeLimitExceeded, WorkerLost
-from tests.scheduler.recorder import (
-    SHORT_S,
-    Recorder,
-    asked_back,
-    call,
-    model,
-    replied,
-    sent,
-)
+from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, call, model, replied, sent
 
 
 def test_call_of_a_lost_worker_runs_elsewhere(farm: Recorder) -> None:
@@ -38,11 +30,15 @@ def test_call_fails_after_its_retries_and_names_the_workers(farm: Recorder) -> N
         farm.join(name)
         task = task or farm.submit()
         farm.expect(sent(name, task))
-        farm.leave(name, "signal 11")
+        farm.after(1.0).leave(name, "signal 11")
+        farm.now += 0.5
     assert task is not None
     farm.expect(replied(task, WorkerLost, "d"))
     assert farm.last_error() == (
-        "the call was lost 4 times, with a (signal 11), b (signal 11), c (signal 11), d (signal 11)"
+        "the call was lost 4 times, with a (signal 11), b (signal 11), c (signal 11), "
+        "d (signal 11); what happened: queued 0 s, lost with a after 1 s (signal 11), "
+        "queued again 0.5 s, lost with b after 1 s (signal 11), queued again 0.5 s, "
+        "lost with c after 1 s (signal 11), queued again 0.5 s, lost with d after 1 s (signal 11)"
     )
     assert farm.queue().failed == 1
 
@@ -57,7 +53,7 @@ def test_calls_may_be_allowed_no_retry() -> None:
 
 
 def test_call_of_a_lost_worker_keeps_its_place_ahead(farm: Recorder) -> None:
-    """It had its turn: calls that waited longer do not overtake it, of whatever client."""
+    """It had its turn: no client's call that waited longer overtakes it."""
     farm.join("w")
     running = farm.submit()
     farm.expect(sent("w", running))
@@ -161,9 +157,12 @@ def test_call_over_its_time_limit_is_not_run_again(farm: Recorder) -> None:
     farm.join("w")
     first, second = farm.submit_many(2)
     farm.expect(sent("w", first, second))
-    farm.leave("w", "a call ran longer than 60 s", running=[first], time_limit=True)
+    farm.after(60.0).leave("w", "a call ran longer than 60 s", running=[first], time_limit=True)
     farm.expect(replied(first, TimeLimitExceeded, "w"))
-    assert farm.last_error() == "worker w was killed: a call ran longer than 60 s"
+    assert farm.last_error() == (
+        "worker w was killed: a call ran longer than 60 s; "
+        "what happened: queued 0 s, lost with w after 60 s (a call ran longer than 60 s)"
+    )
     farm.join("other")
     farm.expect(sent("other", second))
 
@@ -176,7 +175,7 @@ def test_call_that_is_not_repeatable_runs_once(farm: Recorder) -> None:
     farm.expect(replied(first, WorkerLost, "w"))
     assert farm.last_error() == (
         "worker w (signal 9) may have run this call before it was lost, and model 'm' is not "
-        "repeatable"
+        "repeatable; what happened: queued 0 s, lost with w after 0 s (signal 9)"
     )
     farm.join("other", model(repeatable=False))
     farm.expect(sent("other", second))
@@ -206,7 +205,7 @@ def test_call_that_is_not_repeatable_but_was_handed_back_runs_elsewhere(farm: Re
 def test_call_that_is_not_repeatable_counts_as_run_however_its_worker_is_lost(
     farm: Recorder, loss: dict[str, Any]
 ) -> None:
-    """A worker that runs nothing any more may have ended the run just before it died."""
+    """A worker without a running call may have finished the run just before it died."""
     farm.join("w", model(repeatable=False))
     farm.join("other", model(repeatable=False))
     farm.resize("other", 0)
@@ -217,7 +216,7 @@ def test_call_that_is_not_repeatable_counts_as_run_however_its_worker_is_lost(
     farm.expect(replied(task, WorkerLost, "w"))
     assert farm.last_error() == (
         "worker w (signal 9) may have run this call before it was lost, and model 'm' is not "
-        "repeatable"
+        "repeatable; what happened: queued 0 s, lost with w after 0 s (signal 9)"
     )
 
 
@@ -252,7 +251,7 @@ def test_call_that_is_not_repeatable_stays_with_a_worker_that_offers_less(farm: 
 def test_batch_that_is_not_repeatable_is_lost_as_a_whole(farm: Recorder) -> None:
     farm.join("w", model(max_batch=4, repeatable=False), slots=2)
     tasks = farm.submit_many(6)
-    farm.expect(sent("w", *tasks))  # one batch for each slot: all of them run at once
+    farm.expect(sent("w", *tasks))  # one batch per slot: all of them run at once
     farm.leave("w", running=tasks[:4])
     farm.expect(*[replied(task, WorkerLost, "w") for task in tasks])
 

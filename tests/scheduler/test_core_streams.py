@@ -1,4 +1,4 @@
-"""Calls that have several answers."""
+"""Calls with several answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STREAM = call(operation=Operation.STREAM)
 
 
 def answer(farm: Recorder, worker: str, task: TaskId, run_time_s: float) -> None:
-    """One of several answers, known by its time."""
+    """Send one of several answers, identified by its run time."""
     farm.finish(worker, task, Result((np.zeros(1),), run_time_s, more=True))
 
 
@@ -41,7 +41,8 @@ def test_a_stream_is_not_begun_anew(farm: Recorder) -> None:
     farm.leave("w", "signal 9")
     farm.expect(replied(task, WorkerLost, "w"))
     assert farm.last_error() == (
-        "worker w was lost (signal 9) after 1 answers of a stream, which cannot begin anew"
+        "worker w was lost (signal 9) after 1 answers of a stream, which cannot be restarted; "
+        "what happened: queued 0 s, lost with w after 0 s (signal 9)"
     )
     farm.join("other")
     farm.expect(sent("other", untouched))
@@ -80,7 +81,7 @@ def test_a_cancelled_stream_is_ended_and_says_no_more(farm: Recorder) -> None:
 
 
 def test_taking_back_ends_no_stream(farm: Recorder) -> None:
-    """A worker that idles may ask for one that begins meanwhile."""
+    """An idle worker may cause the recall of a stream that begins meanwhile."""
     farm.join("w", slots=1)
     for _ in range(3):
         task = farm.submit(STREAM)

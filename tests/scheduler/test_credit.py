@@ -1,4 +1,4 @@
-"""What placing takes up and releasing gives back, to the unit."""
+"""Placing takes up credit and charges, and releasing returns them exactly."""
 
 from __future__ import annotations
 
@@ -100,24 +100,24 @@ def test_call_that_waited_for_a_worker_to_come_tells_of_no_overhead(
     first = farm.submit()
     farm.after(1.0).join("new")
     farm.expect(sent("new", first))
-    assert farm.task(first).refill
+    assert farm.task(first).attempt.refill
     farm.after(1.0).finish("new", first)
     farm.expect(replied(first, 1.0, "new"))
-    second = farm.submit()  # at the very moment: it did not wait for the answer
+    second = farm.submit()  # submitted at the same moment: it did not wait for the answer
     farm.expect(sent("new", second))
-    assert not farm.task(second).refill
+    assert not farm.task(second).attempt.refill
 
 
 def test_call_knows_whether_it_found_its_worker_free(farm: Recorder) -> None:
-    """`alone` tells of overhead, `refill` of a worker that stood idle though a call waited."""
+    """`alone` measures overhead; `refill` marks a worker that idled although a call waited."""
     farm.learn(SHORT_S)
     farm.join("w")
     tasks = farm.submit_many(2)
     farm.expect(sent("w", *tasks))
-    assert [farm.task(t).alone for t in tasks] == [True, False]
-    assert [farm.task(t).refill for t in tasks] == [False, False]
+    assert [farm.task(t).attempt.alone for t in tasks] == [True, False]
+    assert [farm.task(t).attempt.refill for t in tasks] == [False, False]
     farm.after(1.0).finish("w", tasks[0], SHORT_S)
     farm.hand_back("w", tasks[1])
     farm.expect(replied(tasks[0], SHORT_S, "w"), sent("w", tasks[1]))
-    assert farm.task(tasks[1]).alone
-    assert farm.task(tasks[1]).refill
+    assert farm.task(tasks[1]).attempt.alone
+    assert farm.task(tasks[1]).attempt.refill

@@ -1,4 +1,4 @@
-"""Which tasks run out of time, and when; and that forgotten deadlines do not pile up."""
+"""Which tasks run out of time, and when; and that forgotten deadlines do not accumulate."""
 
 from __future__ import annotations
 

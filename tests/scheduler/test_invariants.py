@@ -1,4 +1,4 @@
-"""`check` sees every way in which the state can be wrong: each is tried on a sound state."""
+"""`check` detects every kind of wrong state: each is produced from a valid state."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from farm.call import Operation
+from farm.scheduler.phases import ABANDONED, ENDED, LOST, QUEUED, SENT, WorkerPhase
 from farm.scheduler.placement import FULL
-from farm.scheduler.queues import SLOT, Account, Client, Level, Line
+from farm.scheduler.queues import SLOT, Account, ClientTasks, ClientUsage, Level
 from farm.scheduler.state import Lot, Task
 from tests.scheduler.recorder import Recorder, call
 
@@ -33,18 +34,23 @@ class Scene(Recorder):
         self.waiting = [self.task(each) for each in waiting]
         self.scheduler.check()
 
-    def line(self) -> Line:
+    def line(self) -> ClientTasks:
         line = self.waiting[0].line
         assert line is not None
         return line
 
     def lot(self) -> Lot:
-        assert self.running.lot is not None
-        return self.running.lot
+        assert self.running.attempt.lot is not None
+        return self.running.attempt.lot
 
 
 def add_to_worker(scene: Scene, task: Task) -> None:
     scene.worker("w").held[task.id] = task
+
+
+def add_former(scene: Scene, task: Task) -> None:
+    """Treat a current attempt as a former one."""
+    task.former += (scene.second.attempt,)
 
 
 def forget_waiting_task(scene: Scene) -> None:
@@ -52,13 +58,13 @@ def forget_waiting_task(scene: Scene) -> None:
 
 
 def swap_held_task(scene: Scene) -> None:
-    """One task twice and another nowhere: the numbers agree."""
+    """Hold one task twice and another not at all: the counts agree."""
     worker = scene.worker("w")
     worker.held[scene.second.id] = scene.running
 
 
 def move_client(scene: Scene) -> None:
-    """The waiting tasks are counted with another client."""
+    """Count the waiting tasks for another client."""
     a, b = (scene.account(name).client for name in "ab")
     a.queued, b.queued = a.queued - 1, b.queued + 1
 
@@ -68,14 +74,14 @@ def make_line_of_another(scene: Scene) -> None:
 
 
 def set_later_turn(scene: Scene) -> None:
-    """The other client is due, but its line was not put in order."""
+    """Make the other client due without reordering its line."""
     scene.account("b").held = -SLOT
     level = scene.line().level
     level._heap.sort(key=lambda entry: entry[3] is not scene.line())
 
 
 def hide_level(scene: Scene) -> None:
-    """A higher rank that the queue does not look at."""
+    """Add a higher rank that the queue does not know."""
     queue = scene.queue()
     level = queue._levels[4] = Level(4)
     task = scene.waiting[0]
@@ -91,12 +97,12 @@ Corruption = Callable[[Scene], object]
 
 CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("a task is in its queue or at one worker", forget_waiting_task),
-    ("and in one of them", swap_held_task),
+    ("and not in both", swap_held_task),
     ("the count of waiting tasks is right", lambda s: setattr(s.scheduler, "_queued", 4)),
     ("so are those of the clients", move_client),
-    ("a waiting task has no worker", lambda s: setattr(s.waiting[0], "worker", s.worker("w"))),
-    ("a waiting task takes no credit", lambda s: setattr(s.waiting[0], "lot", s.lot())),
-    ("nobody waits for nothing", lambda s: setattr(s.waiting[0], "abandoned", True)),
+    ("a waiting task is queued", lambda s: setattr(s.waiting[0], "phase", SENT)),
+    ("queued and has a caller", lambda s: setattr(s.waiting[0], "phase", ABANDONED)),
+    ("a waiting task has no current attempt", lambda s: add_former(s, s.waiting[0])),
     ("a waiting task knows its line", lambda s: setattr(s.waiting[0], "line", None)),
     ("and its line knows the task", lambda s: setattr(s.waiting[0], "line", s.waiting[4].line)),
     ("which is its client's", make_line_of_another),
@@ -104,26 +110,33 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("a worker's lots are those of its tasks", lambda s: set_lots(s, 3)),
     ("a worker knows its exclusive lots", lambda s: setattr(s.worker("w"), "exclusive_lots", 1)),
     ("the index knows the worker's level", lambda s: setattr(s.worker("w"), "level", 0)),
-    ("a worker knows what waits at it", lambda s: setattr(s.worker("w"), "behind", 1)),
+    ("a worker counts its waiting lots", lambda s: setattr(s.worker("w"), "behind", 1)),
     ("a worker is busy while it holds", lambda s: setattr(s.worker("w"), "busy_since", None)),
     ("a worker is busy while it holds", lambda s: setattr(s.worker("idle"), "busy_since", 1.0)),
     ("nothing waits at a worker behind a long", lambda s: setattr(s.worker("w"), "most_slots", 1)),
     ("a lot counts its tasks", lambda s: setattr(s.lot(), "remaining", 2)),
-    ("a task knows its worker", lambda s: setattr(s.running, "worker", s.worker("idle"))),
+    ("a worker that is gone", lambda s: setattr(s.worker("w"), "phase", WorkerPhase.GONE)),
+    ("offers no slot is shut", lambda s: setattr(s.worker("w"), "phase", WorkerPhase.SHUT)),
+    ("offers no slot is shut", lambda s: setattr(s.worker("idle"), "slots", 0)),
+    ("a task at a worker was sent there", lambda s: setattr(s.described, "phase", QUEUED)),
+    ("a task at a worker was sent there", lambda s: setattr(s.described, "phase", ENDED)),
+    ("a task knows its worker", lambda s: setattr(s.running.attempt, "worker", s.worker("idle"))),
+    ("its last attempt is in progress", lambda s: setattr(s.running.attempt, "phase", LOST)),
+    ("and its former attempts are over", lambda s: add_former(s, s.running)),
     ("a task at a worker waits in no line", lambda s: setattr(s.running, "line", s.line())),
     ("only models it has", lambda s: setattr(s.worker("w"), "pool", s.pool("n"))),
-    ("what takes a slot has a lot", lambda s: setattr(s.described, "queue", s.queue())),
+    ("a task in a slot has a lot", lambda s: setattr(s.described, "queue", s.queue())),
     ("a queue knows its size", lambda s: setattr(s.queue(), "size", 3)),
-    ("and what is in flight", lambda s: setattr(s.queue(), "in_flight", 3)),
+    ("and its tasks in flight", lambda s: setattr(s.queue(), "in_flight", 3)),
     ("a model knows where tasks wait", lambda s: s.queue().model.waiting.clear()),
     ("a client's tasks are counted", lambda s: setattr(s.account("a"), "active", 3)),
-    ("a client knows what it holds", lambda s: setattr(s.account("a"), "held", SLOT)),
-    ("nobody is paid for more", lambda s: setattr(s.account("a"), "used_s", -1.0)),
+    ("a client knows the slots it holds", lambda s: setattr(s.account("a"), "held", SLOT)),
+    ("no refund exceeds the charge", lambda s: setattr(s.account("a"), "used_s", -1.0)),
     ("rank comes first", hide_level),
-    ("the next is whose turn it is", set_later_turn),
-    ("a pool has its workers", lambda s: setattr(s.pool(), "size", 2)),
+    ("the head has the next turn", set_later_turn),
+    ("a pool counts its workers", lambda s: setattr(s.pool(), "size", 2)),
     ("index holds each of its workers once", lambda s: s.pool()._shelves[FULL].by_end.clear()),
-    ("a pool counts what waits at it", lambda s: setattr(s.pool(), "behind", 1)),
+    ("a pool counts the lots waiting at it", lambda s: setattr(s.pool(), "behind", 1)),
     ("its models know the pool", lambda s: s.queue().model.pools.clear()),
 ]
 
@@ -145,8 +158,8 @@ def test_empty_scheduler_is_sound() -> None:
 
 
 def test_equal_places_in_the_order_need_no_order_of_lines() -> None:
-    """A line that is gone may have had the very place of the one that came after it."""
+    """A removed line may have had exactly the key of the one that followed it."""
     level = Level(0)
-    account = Account(Client("a"))
-    assert not Line(account, level) < Line(account, level)
-    assert isinstance(Line(account, level).tasks, OrderedDict)
+    account = Account(ClientUsage("a"))
+    assert not ClientTasks(account, level) < ClientTasks(account, level)
+    assert isinstance(ClientTasks(account, level).tasks, OrderedDict)

@@ -1,4 +1,4 @@
-"""What becomes of a task that was lost with its worker."""
+"""The outcome of a task that was lost with its worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ X = (TensorInfo("x", (1,)),)
 
 
 def sent(rows: int | None, *, max_batch: int = 1, retries: int = 3) -> tuple[Scheduler, Task]:
-    """A task of so many rows at a worker."""
+    """Return a task of `rows` rows on a worker."""
     scheduler = Scheduler(retries=retries)
     scheduler.worker_joined(W, [ModelInfo("m", X, X, max_batch=max_batch)], now=0.0)
     x = np.ones((rows or 1, 1))
@@ -74,4 +74,7 @@ def test_losses_before_count() -> None:
     scheduler.worker_left(WorkerId("w2"), "signal 9", running=[before], now=1.0)
     (reply,) = [action for action in scheduler.actions(1.0) if isinstance(action, Reply)]
     assert isinstance(reply.outcome, WorkerLost)
-    assert reply.outcome.message == "the call was lost 2 times, with v (signal 9), w2 (signal 9)"
+    assert reply.outcome.message == (
+        "the call was lost 2 times, with v (signal 9), w2 (signal 9); what happened: "
+        "lost before with v (signal 9), queued 0 s, lost with w2 after 1 s (signal 9)"
+    )

@@ -1,4 +1,4 @@
-"""Which worker takes a call: credit and prefetch, room for long calls, ends of allocations."""
+"""The choice of a worker: credit and prefetch, room for long calls, ends of allocations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.scheduler.recorder import (
 
 GRADIENT = call(operation=Operation.GRADIENT)
 
-# Which of several workers
+# Choice among several workers
 
 
 def test_worker_used_last_is_used_first(farm: Recorder) -> None:
@@ -92,7 +92,7 @@ def test_long_call_never_waits_behind_short_ones(farm: Recorder) -> None:
     farm.join("w")
     short = farm.submit_many(2)
     farm.expect(sent("w", *short))
-    long = farm.submit(GRADIENT)  # how long it runs is not known
+    long = farm.submit(GRADIENT)  # its run time is unknown
     farm.expect()
     farm.finish("w", short[0], SHORT_S)
     farm.expect(replied(short[0], SHORT_S, "w"))
@@ -111,7 +111,7 @@ def test_short_calls_do_not_wait_at_a_worker_behind_a_long_one(farm: Recorder) -
 
 
 def test_stream_of_short_calls_leaves_room_for_a_long_one(farm: Recorder) -> None:
-    """A long call needs a free slot; while it is its turn, short ones do not fill them all up."""
+    """A long call needs a free slot; while it is its turn, short ones do not occupy them all."""
     farm.learn(SHORT_S)
     farm.join("a")
     farm.join("b")
@@ -123,7 +123,7 @@ def test_stream_of_short_calls_leaves_room_for_a_long_one(farm: Recorder) -> Non
     farm.expect(replied(short[1], SHORT_S, "a"))
     farm.finish("a", short[2], SHORT_S)
     farm.expect(replied(short[2], SHORT_S, "a"), sent("a", long))
-    farm.finish("b", short[0], SHORT_S)  # and once it has its slot they go on as before
+    farm.finish("b", short[0], SHORT_S)  # once it has its slot, they continue as before
     farm.expect(replied(short[0], SHORT_S, "b"), sent("b", short[4]))
 
 
@@ -158,7 +158,7 @@ def test_two_calls_that_wait_for_room_keep_the_tighter_limit(farm: Recorder) -> 
 
 
 def test_credit_is_bounded(farm: Recorder) -> None:
-    """However short the calls are, no worker has more than the most that may wait at it."""
+    """No worker exceeds the maximum of waiting calls, however short the calls are."""
     farm.learn(1e-9)
     farm.join("w", slots=2)
     tasks = farm.submit_many(2000)
@@ -178,7 +178,7 @@ def test_worker_near_its_end_gets_nothing_that_does_not_fit(farm: Recorder) -> N
     farm.after(950.0 - 2 * 60.0).finish("w", first, 50.0)
     following = farm.submit()
     farm.expect(replied(first, 50.0, "w"), sent("w", following))
-    farm.now = start + 945.0  # 50 s and a fifth of that no longer fit
+    farm.now = start + 945.0  # 50 s plus a fifth no longer fit
     farm.finish("w", following, 50.0)
     waiting = farm.submit()
     farm.expect(replied(following, 50.0, "w"))
@@ -205,7 +205,7 @@ def test_worker_past_its_end_gets_nothing(farm: Recorder) -> None:
 
 
 def test_what_ends_first_and_fits_is_taken_first(farm: Recorder) -> None:
-    """Workers that last stay free for calls that need them."""
+    """Workers with the longest allocations stay free for calls that need them."""
     farm.learn(10.0)
     ends = {"never": None, "late": 10_000.0, "soon": 500.0, "too soon": 11.0}
     for name, end in ends.items():
@@ -230,7 +230,7 @@ def test_allocation_without_end_may_be_said_as_infinity(farm: Recorder) -> None:
 
 
 def test_call_too_long_for_every_allocation_is_tried_on_a_new_one(farm: Recorder) -> None:
-    """It may run shorter than its class usually does; and if not, its caller hears of the loss."""
+    """It may run shorter than usual; if not, its caller gets an error."""
     farm.learn(100.0)
     farm.join("w", ends_at=farm.now + 110.0)
     task = farm.submit()
@@ -269,7 +269,7 @@ def test_call_that_fits_nowhere_holds_up_no_other(farm: Recorder) -> None:
 
 
 def test_run_times_of_other_workers_let_a_call_fit(farm: Recorder) -> None:
-    """As soon as its class no longer looks too long, without any word of the worker it fits on."""
+    """It is placed once its class looks short enough, without an event of its worker."""
     farm.learn(90.0, count=2)
     farm.learn(1.0, count=34)
     farm.join("long", "m", ends_at=farm.now + 10_000.0)
@@ -320,7 +320,7 @@ def test_waiting_tasks_are_sent_when_a_long_lived_worker_joins_in(farm: Recorder
     farm.expect(sent("x", task))
 
 
-# Idle workers and workers with more than they can do
+# Idle and overloaded workers
 
 
 def test_handed_back_call_goes_to_an_idle_worker(farm: Recorder) -> None:

@@ -1,4 +1,4 @@
-"""Whose turn it is: priority, share of the workers, worker-seconds, age; and flat memory."""
+"""The order of turns: priority, share of the workers, worker-seconds, age; and flat memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.scheduler.recorder import Recorder, asked_back, call, model, replied,
 
 
 def order_of(farm: Recorder, worker: str, run_times: dict[TaskId, float]) -> list[TaskId]:
-    """Let `worker` answer one call after another; the order in which they were sent."""
+    """Let `worker` answer one call after another; return the order in which they were sent."""
     order: list[TaskId] = []
     while True:
         actions = farm.scheduler.actions(farm.now)
@@ -124,7 +124,7 @@ def test_estimates_are_corrected_by_what_was_used(farm: Recorder) -> None:
     assert farm.account("a").used_s == pytest.approx(0.0, abs=1e-5)
     farm.finish("w", tasks[0], 5.0)
     farm.expect(replied(tasks[0], 5.0, "w"), sent("w", tasks[1]))
-    assert farm.account("a").used_s == pytest.approx(10.0)  # 5 used, and 5 that are expected
+    assert farm.account("a").used_s == pytest.approx(10.0)  # 5 used, and 5 expected
     farm.finish("w", tasks[1], 1.0)
     farm.expect(replied(tasks[1], 1.0, "w"))
     assert farm.account("a").used_s == pytest.approx(6.0)
@@ -142,14 +142,14 @@ def test_failed_call_is_charged_as_expected(farm: Recorder) -> None:
 
 
 def test_client_whose_call_was_shorter_than_expected_is_next_at_once(farm: Recorder) -> None:
-    """A place in the order that was worked out before the correction counts no more."""
+    """A position computed before the correction no longer counts."""
     farm.join("w")
     for client, seconds in (("c", 3.0), ("d", 5.0), ("z", 19.0)):
         task = farm.submit(client=client)
         farm.expect(sent("w", task))
         farm.finish("w", task, seconds)
         farm.expect(replied(task, seconds, "w"))
-    running = farm.submit(client="b")  # and is charged the mean, 9 s
+    running = farm.submit(client="b")  # it is charged the mean, 9 s
     farm.expect(sent("w", running))
     c, d, b = (farm.submit(client=name) for name in "cdb")
     farm.finish("w", running, 1.0)
@@ -189,7 +189,7 @@ def test_handed_back_call_is_refunded(farm: Recorder) -> None:
 
 
 def test_client_that_was_away_starts_level(farm: Recorder) -> None:
-    """It saved up no claim while it asked for nothing."""
+    """It accumulated no claim while it was inactive."""
     farm.join("w")
     old = farm.submit(client="was away")
     farm.expect(sent("w", old))
@@ -256,10 +256,10 @@ def test_models_on_the_same_worker_take_turns(farm: Recorder) -> None:
 def test_fair_share_whatever_the_run_times(
     clients: int, workers: int, seed: object, spread: float
 ) -> None:
-    """Clients with enough to do hold equally many workers, but one, at every moment.
+    """Clients with enough calls hold equal numbers of workers, give or take one, at every moment.
 
-    On one worker their worker-seconds differ by two of the longest runs at most: the bound of
-    start-time fair queueing, with one more run as a length is known only afterwards.
+    On one worker, their worker-seconds differ by at most two of the longest runs: the bound of
+    start-time fair queueing, plus one run because a length is known only afterwards.
     """
     farm = Recorder()
     farm.join("w", slots=workers)
@@ -308,7 +308,7 @@ def test_more_active_clients_than_are_kept_otherwise_are_all_known() -> None:
         accounts.entering(f"client {i}").active = 1
         cleared += accounts._by_name is not before
     assert len(accounts) == 8 * Accounts.KEPT
-    assert cleared == 3, "each look for those that are gone is twice as far from the one before"
+    assert cleared == 3, "the interval between clean-ups doubles"
 
 
 def test_ten_thousand_clients_are_served_in_order(farm: Recorder) -> None:
@@ -350,7 +350,7 @@ def test_memory_is_flat_over_calls_of_ever_new_clients() -> None:
                 farm.join("v", model(max_batch=4))
 
     use(0)
-    use(4000)  # what grows to a bound has grown to it
+    use(4000)  # bounded structures have reached their bounds
     gc.collect()
     tracemalloc.start()
     use(8000)
@@ -360,5 +360,5 @@ def test_memory_is_flat_over_calls_of_ever_new_clients() -> None:
     tracemalloc.stop()
     farm.scheduler.check()
     assert len(farm.scheduler) == 0
-    # What the second half makes replaces what the first has made: the accounts and deadlines kept.
+    # The second half replaces the retained accounts and deadlines of the first.
     assert grown < 1_000_000, f"{grown} bytes after 8,000 calls"

@@ -1,36 +1,40 @@
-"""Random histories: callers come and go, workers join, stall, shrink, die and answer late.
+"""Random histories: callers submit and cancel, workers join, stall, shrink, die and answer late.
 
-The workers here are models of real ones that know nothing of the scheduler's state: each runs what
-it was sent in that order, as many lots at once as it has slots, and hands back only what it has
-not begun. After every step the scheduler's own invariants hold, and these, seen from outside: every
-call gets one reply and no other; nothing is sent twice at a time, nor to a worker that has not the
-model, nor above its credit; a call that must not run twice is sent once, unless the worker handed
-it back before it began, and nothing waits behind it nor it behind anything; what has begun is never
-asked for; no worker idles while a call waits that it could take, but for the moment for which a
-batch waits for company; and in the end everything is answered.
+The model workers here know nothing of the scheduler's state: each runs the tasks sent to it in
+order, as many lots at once as it has slots, and returns only tasks that it has not begun. The
+scheduler's own invariants hold after every step, and so do these, seen from outside:
+
+- Every call gets exactly one reply.
+- No task is sent twice at a time, nor to a worker without its model, nor above the worker's credit.
+- A call that must not run twice is sent once, unless the worker returned it before it began; it
+  waits behind no other call, and no other waits behind it.
+- A task that has begun is never recalled.
+- No worker idles while a call waits that it could take, except while a batch waits for more calls.
+- Each change of a phase is a row of its table.
+- In the end every call is answered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farm.call import ModelInfo, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
-from farm.scheduler.actions import Reply, Send, TakeBack
+from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
+from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS
 from farm.scheduler.placement import FULL
-from farm.scheduler.state import Lot, Task, TaskId, WorkerId
+from farm.scheduler.state import Attempt, Lot, Task, TaskId, Worker, WorkerId
+from farm.transitions import TransitionTable
 from tests.scheduler.recorder import call, model, result
 
 MODELS = {
@@ -53,7 +57,7 @@ SHORT_AND_LONG = (1e-6, 1e-3, 1.0, 50.0)
 
 @dataclass
 class ModelWorker:
-    """What a real worker would have: its inbox in order, and the question it has not answered."""
+    """The state of a real worker: its inbox in order, and the recall it has not answered."""
 
     name: WorkerId
     models: tuple[str, ...]
@@ -66,7 +70,7 @@ class ModelWorker:
     full: bool = False
 
     def begun(self) -> set[TaskId]:
-        """Tasks of the first lots, as many as it has slots, and all that need none."""
+        """Return the tasks of the first `slots` lots, and those that need no slot."""
         begun: set[TaskId] = set()
         lots: list[Lot] = []
         for task in self.inbox:
@@ -83,7 +87,7 @@ class ModelWorker:
 
 
 class Histories(RuleBasedStateMachine):
-    """One history."""
+    """One random history."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +151,7 @@ class Histories(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         task = data.draw(st.sampled_from(sorted(self.open)))
         self.scheduler.cancel(task)
-        if task not in {r.task.id for r in self.scheduler._replies}:
+        if task not in {r.task.id for r in self.scheduler._replies if isinstance(r, Reply)}:
             self.open.remove(task)
             self.cancelled.add(task)
         self.settled = False
@@ -185,7 +189,7 @@ class Histories(RuleBasedStateMachine):
         knows=st.integers(0, 2),
     )
     def leave(self, data: st.DataObject, how: str, knows: int) -> None:
-        """A record of what ran may say less than what ran, or nothing any more."""
+        """The report of running tasks may be incomplete, or empty."""
         worker = self._draw(data)
         begun = sorted(worker.begun())
         if how == "drained":
@@ -205,7 +209,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: any(map(_holds_only_once, self.workers.values())))
     @rule(data=st.data(), reclaimed=st.booleans())
     def die_with_an_answer(self, data: st.DataObject, reclaimed: bool) -> None:
-        """The run has ended and nothing is noted as running, but the answer is lost."""
+        """The run has ended and no task is noted as running, but the answer is lost."""
         names = sorted(w.name for w in self.workers.values() if _holds_only_once(w))
         worker = self.workers[data.draw(st.sampled_from(names))]
         self._lose(worker)
@@ -215,7 +219,7 @@ class Histories(RuleBasedStateMachine):
         self.settled = False
 
     def _say_goodbye(self, worker: ModelWorker) -> None:
-        """What must not run twice is answered before a worker leaves, or never reached it."""
+        """Answer delivered tasks that must not run twice before their worker leaves."""
         for task in list(worker.inbox):
             if _only_once(task):
                 worker.remove({task.id})
@@ -234,7 +238,7 @@ class Histories(RuleBasedStateMachine):
         worker = self._draw(data)
         worker.slots = slots
         worker.most_slots = max(worker.most_slots, slots)
-        worker.asked = False  # the question may have been lost with its connection
+        worker.asked = False  # the recall may have been lost with its connection
         self.scheduler.worker_resized(worker.name, slots)
         self.settled = False
 
@@ -253,7 +257,7 @@ class Histories(RuleBasedStateMachine):
         fails=st.sampled_from((False, False, False, True)),
     )
     def answer(self, data: st.DataObject, run_time_s: float, fails: bool) -> None:
-        """Any call that has begun may be done, in any order."""
+        """Answer any call that has begun, in any order."""
         busy = [worker for worker in self.workers.values() if worker.inbox]
         worker = data.draw(st.sampled_from(busy))
         task = data.draw(st.sampled_from(sorted(worker.begun())))
@@ -266,11 +270,11 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.late)
     @rule(data=st.data())
     def answer_late(self, data: st.DataObject) -> None:
-        """By a worker that was given up; the call may wait, run elsewhere, or be done."""
+        """Answer from a worker that was given up; the call may wait, run elsewhere, or be done."""
         name, task = data.draw(st.sampled_from(self.late))
         self.late.remove((name, task))
         holder = self.workers.get(name)
-        if holder is not None:  # it joined again and may have been sent the same again
+        if holder is not None:  # it joined again and may have been sent the same task
             holder.remove({task})
         self.scheduler.finished(name, task, result(), now=self.now)
         self.settled = False
@@ -278,7 +282,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.questions for worker in self.workers.values()))
     @rule(data=st.data(), keep=st.integers(0, 2))
     def hand_back(self, data: st.DataObject, keep: int) -> None:
-        """The answer to a question comes later, and some of it may have begun by then."""
+        """Answer a recall late, when some of its tasks may have begun."""
         asked = [worker for worker in self.workers.values() if worker.questions]
         worker = data.draw(st.sampled_from(asked))
         there = {task.id for task in worker.inbox} - worker.begun()
@@ -286,7 +290,7 @@ class Histories(RuleBasedStateMachine):
         worker.remove(set(back))
         worker.asked = False
         self.may_have_run.difference_update(back)
-        self.scheduler.taken_back(worker.name, back, now=self.now)
+        self.scheduler.recalled(worker.name, back, now=self.now)
         self.settled = False
 
     @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
@@ -299,7 +303,7 @@ class Histories(RuleBasedStateMachine):
         worker.remove(back)
         worker.asked = False
         self.may_have_run -= back
-        self.scheduler.taken_back(worker.name, back, now=self.now)
+        self.scheduler.recalled(worker.name, back, now=self.now)
         self.settled = False
 
     @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
@@ -324,7 +328,7 @@ class Histories(RuleBasedStateMachine):
             if not actions:
                 self.settled = True
                 wakeup = self.scheduler.wakeup()
-                assert wakeup is None or wakeup > self.now, "what was due is done"
+                assert wakeup is None or wakeup > self.now, "all due actions are carried out"
                 return
             for action in actions:
                 if isinstance(action, Reply):
@@ -332,18 +336,20 @@ class Histories(RuleBasedStateMachine):
                 elif isinstance(action, Send):
                     self._sent(action)
                 else:
-                    assert isinstance(action, TakeBack), "there are no streams here"
+                    assert isinstance(action, Recall), "there are no streams here"
                     worker = self.workers[action.worker]
-                    assert not worker.asked, "one question at a time"
+                    assert not worker.asked, "one recall at a time"
                     worker.asked = True
                     if worker.slots == worker.most_slots:
-                        assert not worker.begun() & set(action.tasks), "it has begun these"
+                        assert not worker.begun() & set(action.tasks), (
+                            "recalled tasks that have begun"
+                        )
                     worker.questions.append(action.tasks)
         raise AssertionError("the scheduler never comes to rest")
 
     def _replied(self, reply: Reply) -> None:
         task = reply.task
-        assert task.id in self.open, "one reply to each call that was not cancelled, and no more"
+        assert task.id in self.open, "exactly one reply to each call that was not cancelled"
         assert reply.queue_time_s >= 0
         self.open.remove(task.id)
         self.answered.add(task.id)
@@ -363,16 +369,16 @@ class Histories(RuleBasedStateMachine):
         questions = all(task.queue.needs_no_slot for task in send.tasks)
         assert questions or not worker.full, "nor does one that does not read"
         for task in send.tasks:
-            assert task.id in self.open, "nobody waits for this any more"
+            assert task.id in self.open, "its caller has cancelled it"
             assert task.call.model in worker.models
             assert all(task not in other.inbox for other in self.workers.values()), "sent twice"
             if _only_once(task):
-                assert task.id not in self.may_have_run, "what may have run does not run again"
+                assert task.id not in self.may_have_run, "it may have run before"
                 self.may_have_run.add(task.id)
             worker.inbox.append(task)
-            worker.lots[task.id] = task.lot
+            worker.lots[task.id] = task.attempt.lot
             lots = {worker.lots[each.id] for each in worker.inbox} - {None}
-            if task.lot is not None:
+            if task.attempt.lot is not None:
                 credit = worker.slots * (1 + task.queue.run_times.prefetch)
                 assert len(lots) <= credit <= worker.slots * FULL, "above its credit"
                 if any(lot is not None and lot.exclusive for lot in lots):
@@ -384,7 +390,7 @@ class Histories(RuleBasedStateMachine):
                 assert len(lots) <= worker.most_slots, "it waits at a worker, or others behind it"
             assert len({task.call.model for task in rows}) == 1
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def state_is_sound(self) -> None:
@@ -408,7 +414,7 @@ class Histories(RuleBasedStateMachine):
                     if queues.name not in worker.models:
                         continue
                     if queue.company and queue.lingers_until > self.now:
-                        # After a batch of several the next one waits a moment for company.
+                        # After a batch of several calls, the next one waits a moment for more.
                         wakeup = self.scheduler.wakeup()
                         assert wakeup is not None
                         assert wakeup <= queue.lingers_until <= self.now + LONGEST_LINGER_S
@@ -419,7 +425,7 @@ class Histories(RuleBasedStateMachine):
                     )
 
     def teardown(self) -> None:
-        """Given good workers and no more trouble, every call is answered."""
+        """Check that every call is answered once workers are reliable."""
         for name in list(self.workers):
             worker = self.workers.pop(name)
             self._say_goodbye(worker)
@@ -433,7 +439,7 @@ class Histories(RuleBasedStateMachine):
                     there = {task.id for task in worker.inbox} - worker.begun()
                     back = [task for task in question if task in there]
                     worker.remove(set(back))
-                    self.scheduler.taken_back(worker.name, back, now=self.now)
+                    self.scheduler.recalled(worker.name, back, now=self.now)
                 worker.questions.clear()
                 worker.asked = False
                 for task in sorted(worker.begun()):
@@ -443,7 +449,7 @@ class Histories(RuleBasedStateMachine):
             if not self.open and not len(self.scheduler):
                 break
         assert not self.open, "everything is answered"
-        assert len(self.scheduler) == 0, "nothing is left behind"
+        assert len(self.scheduler) == 0, "no state is left"
         assert set(self.asked) == self.answered | self.cancelled
         assert not self.answered & self.cancelled
         self.scheduler.check()
@@ -459,6 +465,33 @@ def _only_once(task: Task) -> bool:
 
 def _holds_only_once(worker: ModelWorker) -> bool:
     return any(map(_only_once, worker.inbox))
+
+
+def _watched(record: type, table: TransitionTable[Any]) -> property:
+    """Return the attribute `phase` of records, which may change only along the table's rows."""
+    slot = record.__dict__["phase"]
+    rows = {(row.phase, row.then) for row in table}
+    begins = set(table.begins.values())
+
+    def change(thing: object, phase: IntEnum) -> None:
+        try:
+            before = slot.__get__(thing)
+        except AttributeError:
+            assert phase in begins, f"a {table.name} does not begin {phase!r}"
+        else:
+            assert (before, phase) in rows, f"{before!r} to {phase!r} is in no row"
+        slot.__set__(thing, phase)
+
+    return property(slot.__get__, change)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def only_rows_of_the_tables() -> Iterator[None]:
+    """Check that every change of a phase, in all histories, is a row of its table."""
+    with pytest.MonkeyPatch.context() as patch:
+        for record, table in ((Task, TASKS), (Attempt, ATTEMPTS), (Worker, WORKERS)):
+            patch.setattr(record, "phase", _watched(record, table))
+        yield
 
 
 TestHistories = Histories.TestCase

@@ -1,10 +1,10 @@
-"""The simulations behind the policy, run through the scheduler itself; recorded seeds, no chance.
+"""The simulations behind the policy, run on the scheduler itself with recorded seeds.
 
-The expected numbers are those of the study that the policy rests on, a simulation of its own of
-nothing but lists of run times: means over ten seeds. Here the same distributions go through the
-real scheduler with messages of a millisecond. Two means of independent samples agree when they
-differ by less than three standard errors of their difference, which the spread over the seeds here
-tells, and by what rounding to two digits leaves: `TOLERATED_ERRORS` and `ROUNDING`.
+The expected numbers are those of the study that the policy rests on, a separate simulation of plain
+lists of run times: means over ten seeds. Here the same distributions pass through the real
+scheduler with messages of a millisecond. Two means of independent samples agree if they differ by
+less than three standard errors of their difference, estimated from the spread over the seeds here,
+plus the rounding to two digits: `TOLERATED_ERRORS` and `ROUNDING`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RunTimesOf = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 
 def lognormal(variation: float) -> RunTimesOf:
-    """Mean 1 s; `variation` is the standard deviation over the mean."""
+    """Mean 1 s; `variation` is the standard deviation divided by the mean."""
     sigma = np.sqrt(np.log(1 + variation**2))
     return lambda rng, count: rng.lognormal(-(sigma**2) / 2, sigma, count)
 
@@ -37,15 +37,15 @@ def short_and_long(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
 
 
 def rising(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """As along the axis of a grid."""
+    """Return ascending run times, as along the axis of a grid."""
     return np.linspace(1.0, 60.0, count)
 
 
 FEW, MANY = (256, 32, 10), (2000, 64, 6)
-"""Tasks, workers, and seeds that take some seconds."""
+"""Tasks, workers, and a number of seeds that takes some seconds."""
 
 TABLE = [
-    # size, run times, one at a time, eight bound, eight bound and taken back
+    # size, run times, one at a time, eight bound, eight bound and recalled
     (FEW, "lognormal, cv 1", lognormal(1.0), 1.41, 1.74, 1.38),
     (FEW, "lognormal, cv 3", lognormal(3.0), 1.10, 1.34, 1.11),
     (FEW, "90 % 1 s, 10 % 30 s", short_and_long, 1.40, 2.58, 1.41),
@@ -58,7 +58,7 @@ TABLE = [
 def ratios(
     size: tuple[int, int, int], run_times_of: RunTimesOf, *, gives_back: bool = True
 ) -> NDArray[np.float64]:
-    """Makespan over its lower bound, max(work / workers, longest), for each seed."""
+    """Return makespan divided by its lower bound, max(work / workers, longest), for each seed."""
     count, workers, number = size
     found = []
     for seed in seeds(number):
@@ -78,7 +78,7 @@ def assert_agrees(found: NDArray[np.float64], expected: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "run_times_of", "one", "eight", "taken_back"),
+    ("size", "run_times_of", "one", "eight", "recalled"),
     [
         pytest.param(row[0], *row[2:], marks=pytest.mark.slow if row[0] is MANY else [])
         for row in TABLE
@@ -90,18 +90,18 @@ def test_makespan(
     run_times_of: RunTimesOf,
     one: float,
     eight: float,
-    taken_back: float,
+    recalled: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Binding eight calls to a worker is dear, unless they can be taken back: then it is free."""
+    """Binding eight calls to a worker is costly, but free if they can be recalled."""
     found_one = ratios(size, run_times_of)
     fixed_prefetch(monkeypatch, 7)
     found_eight = ratios(size, run_times_of, gives_back=False)
     found_taken_back = ratios(size, run_times_of)
     assert_agrees(found_one, one)
     assert_agrees(found_eight, eight)
-    assert_agrees(found_taken_back, taken_back)
-    # The same seeds throughout: what they have in common cancels.
+    assert_agrees(found_taken_back, recalled)
+    # The seeds are the same throughout: their common variation cancels.
     assert found_eight.mean() > found_one.mean() + 0.1
     assert found_taken_back.mean() < found_one.mean() + 0.02
 
@@ -110,10 +110,10 @@ def test_makespan(
 def test_makespan_of_rising_run_times(
     size: tuple[int, int, int], expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No chance here. One at a time gives the study's number; bound calls may do better.
+    """Deterministic. One at a time gives the study's number; bound calls may do better.
 
     The study dealt them out as 1 to m and 1 to m again; here the last worker of one round is the
-    first of the next, so that nobody gets the longest of every round.
+    first of the next, so that no worker gets the longest of every round.
     """
     once = (size[0], size[1], 1)
     assert ratios(once, rising)[0] == pytest.approx(expected, abs=ROUNDING)
@@ -129,7 +129,7 @@ def test_makespan_of_rising_run_times(
 def test_utilisation_by_depth(
     run_time_ms: int, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal tasks, 16 workers, a round trip of 2 ms. No chance here: 1 % for the first and last."""
+    """Equal tasks, 16 workers, a round trip of 2 ms, deterministic: 1 % for the first and last."""
     for waiting, value in enumerate(expected):
         with monkeypatch.context() as patch:
             fixed_prefetch(patch, waiting)
@@ -142,10 +142,10 @@ def test_utilisation_by_depth(
 
 @pytest.mark.parametrize("run_time_ms", [0.05, 0.2, 1, 5, 20, 99, 101, 1000])
 def test_scheduler_finds_the_depth_that_keeps_workers_busy(run_time_ms: float) -> None:
-    """At 50 round trips and more it lets none wait, which costs the 1/50 that the policy allows.
+    """At 50 round trips and more no call waits, which costs the 1/50 that the policy allows.
 
-    It begins without a notion of run time and round trip, which costs the shortest some hundredths
-    of a second.
+    It starts without known run times and round trips, which costs the shortest calls some
+    hundredths of a second.
     """
     run_time_s = run_time_ms * 1e-3
     farm = Simulation(workers=1, one_way_s=ONE_WAY_S)
@@ -163,10 +163,10 @@ def test_scheduler_finds_the_depth_that_keeps_workers_busy(run_time_ms: float) -
 @pytest.mark.parametrize("workers", [1, 4, 16])
 @pytest.mark.parametrize("variation", [0.3, 1.0])
 def test_single_calls_pass_a_sweep_of_ten_thousand_points(workers: int, variation: float) -> None:
-    """The wait of a chain's call is at most twice the p50 of the runs, by the policy's promise.
+    """The wait of a chain's call is at most twice the p50 of the runs, as the policy promises.
 
-    Its calls need the next worker that becomes free. On several workers that holds of 95 in 100
-    calls; on one, whose only run must end first, of the usual call: half of them.
+    Its calls need the next worker that becomes free. On several workers that holds for 95 in 100
+    calls; on one, whose only run must end first, for the usual call: half of them.
     """
     rng = np.random.default_rng(next(seeds(1)))
     sweep = lognormal(variation)(rng, 10_000 if workers > 1 else 2000)
@@ -197,13 +197,13 @@ def test_single_calls_pass_a_sweep_of_ten_thousand_points(workers: int, variatio
 
 
 def test_two_sweeps_share_the_workers_whatever_their_run_times() -> None:
-    """One of 1 s and one of 20 s that come together: each has half of the worker-seconds."""
+    """Two sweeps of 1 s and 20 s calls that start together each get half of the worker-seconds."""
     farm = Simulation(workers=8, one_way_s=ONE_WAY_S)
     used = {"quick": 0.0, "slow": 0.0}
 
     def told(client: str, seconds: float) -> Callable[[Reply], None]:
         def tell(_: Reply) -> None:
-            if farm.now < 400.0:  # while both have enough to do
+            if farm.now < 400.0:  # while both have enough calls
                 used[client] += seconds
 
         return tell

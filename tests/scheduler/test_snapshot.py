@@ -1,4 +1,4 @@
-"""The state as JSON data."""
+"""The scheduler's state as JSON data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 from farm.call import Operation
 from farm.errors import ModelFailed
+from farm.scheduler.snapshot import CALLS_SHOWN
 from tests.scheduler.recorder import Recorder, call, replied, sent
 
 
@@ -27,6 +28,7 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
         {
             "name": "a",
             "models": ["m", "n"],
+            "phase": "open",
             "slots": 2,
             "in_flight": 2,
             "busy_s": 3.0,
@@ -36,6 +38,7 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
         {
             "name": "b",
             "models": ["n"],
+            "phase": "open",
             "slots": 1,
             "in_flight": 0,
             "busy_s": None,
@@ -59,6 +62,14 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
         "prefetch": 0,
     }
     assert waiting in farm.scheduler._tasks
+    assert state["calls"][0] == {
+        "model": "m",
+        "operation": "evaluate",
+        "phase": "sent",
+        "age_s": 5.0,
+        "story": ["queued 2 s", "sent to a 3 s ago"],
+    }
+    assert [row["phase"] for row in state["calls"]] == ["sent", "sent", "queued"]
 
 
 def test_every_queue_that_was_used_has_its_row(farm: Recorder) -> None:
@@ -77,3 +88,70 @@ def test_every_queue_that_was_used_has_its_row(farm: Recorder) -> None:
     rows = farm.scheduler.snapshot(farm.now)["queues"]
     assert [row["operation"] for row in rows] == [operation.value for operation in Operation]
     assert [row["queued"] for row in rows] == [0, 0, 0, 1, 1, 1]
+
+
+def ages(farm: Recorder) -> list[tuple[float, str]]:
+    return [(row["age_s"], row["phase"]) for row in farm.scheduler.snapshot(farm.now)["calls"]]
+
+
+def test_of_many_calls_the_oldest_are_shown(farm: Recorder) -> None:
+    farm.join("w")
+    for _ in range(CALLS_SHOWN + 3):
+        farm.after(1.0).submit()
+    farm.forget_actions()
+    assert ages(farm) == [(7.0, "sent"), *((float(age), "queued") for age in (6, 5, 4, 3))]
+
+
+def test_calls_that_have_just_come_are_not_shown(farm: Recorder) -> None:
+    farm.join("w", slots=3)
+    farm.submit()
+    farm.after(0.1).submit()
+    farm.after(0.95).forget_actions()
+    assert ages(farm) == [(1.05, "sent")]
+
+
+def test_calls_that_nobody_waits_for_are_not_shown(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.scheduler.cancel(task)
+    farm.after(9.0).expect()
+    assert ages(farm) == []
+
+
+def losses_shown(farm: Recorder) -> list[int]:
+    rows = farm.scheduler.snapshot(farm.now)["calls"]
+    return [sum("lost with w" in step for step in row["story"]) for row in rows]
+
+
+def test_calls_lost_most_often_are_shown_first_and_no_longer_when_they_end(
+    farm: Recorder,
+) -> None:
+    farm.join("busy")
+    farm.submit_many(CALLS_SHOWN)
+    farm.forget_actions()
+    tasks = []
+    for name, losses in (("once", 1), ("thrice", 3), ("twice", 2)):
+        farm.join("w", name)
+        tasks.append(farm.submit(name))
+        for _ in range(losses):
+            farm.expect(sent("w", tasks[-1]))
+            farm.leave("w")
+            farm.join("w", name)
+        farm.expect(sent("w", tasks[-1]))
+        farm.leave("w", drained=True)
+    farm.after(2.0).expect()
+    assert losses_shown(farm) == [3, 2, 1, 0, 0]
+    for task in tasks:
+        farm.scheduler.cancel(task)
+    farm.expect()
+    assert losses_shown(farm) == [0] * CALLS_SHOWN
+
+
+def test_rows_that_were_lost_before_stand_out_at_once(farm: Recorder) -> None:
+    farm.join("w", slots=9)
+    tasks = farm.submit_many(8)
+    lost = farm.scheduler.submit(call(), lost_on=("v (signal 9)",), now=farm.now)
+    farm.expect(sent("w", lost, *tasks))
+    (row,) = farm.scheduler.snapshot(farm.now)["calls"]
+    assert row["story"] == ["lost before with v (signal 9)", "queued 0 s", "sent to w 0 s ago"]

@@ -1,4 +1,4 @@
-"""Run times and what follows from them; which of a worker's tasks run and which wait."""
+"""Run-time statistics, and which of a worker's tasks run and which wait."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_p95_is_of_now_while_few_runs_are_known() -> None:
 def test_prefetch_fills_a_round_trip(run_time_s: float, prefetch: int) -> None:
     """1 + ceil(round trip / run time) calls keep a worker busy; long runs need none (simulated).
 
-    Where that is several it is a third more.
+    For several calls, a third more is added.
     """
     assert times(run_time_s).prefetch == prefetch
 
@@ -107,7 +107,7 @@ def test_round_trip_that_stands_out_counts_little() -> None:
 
 
 def test_round_trip_never_counts_as_nothing() -> None:
-    """A clock that is coarse, or a run time measured too long, must not stop all prefetching."""
+    """A coarse clock, or a run time measured too long, must not stop all prefetching."""
     run_times = RunTimes()
     for _ in range(100):
         run_times.add_round_trip(-1.0)
@@ -120,7 +120,7 @@ def test_round_trip_is_that_of_calls_that_found_their_worker_free(farm: Recorder
     farm.join("w")
     tasks = farm.submit_many(2)
     farm.expect(sent("w", *tasks))
-    farm.after(0.5).finish("w", tasks[0], SHORT_S)  # one more is there: no message was waited for
+    farm.after(0.5).finish("w", tasks[0], SHORT_S)  # it had another call: no message awaited
     assert farm.run_times().round_trip_s == known_s
     farm.after(0.5).finish("w", tasks[1], SHORT_S)  # it waited at the worker
     assert farm.run_times().round_trip_s == known_s
@@ -133,14 +133,14 @@ def test_round_trip_is_that_of_calls_that_found_their_worker_free(farm: Recorder
 
 
 def test_round_trip_is_that_of_calls_that_ended_their_workers_idling(farm: Recorder) -> None:
-    """Else a round trip longer than was thought would never be noticed while calls queue up."""
+    """Otherwise a round trip longer than assumed would not be noticed while calls queue up."""
     farm.learn(SHORT_S)
     known_s = farm.run_times().round_trip_s
     farm.join("w")
     tasks = farm.submit_many(4)
     farm.expect(sent("w", *tasks[:2]))
     farm.after(4 * known_s + SHORT_S)
-    farm.finish("w", tasks[0], result(SHORT_S, idle_s=0.9 * known_s))  # it has that between calls
+    farm.finish("w", tasks[0], result(SHORT_S, idle_s=0.9 * known_s))  # it needs that between calls
     assert farm.run_times().round_trip_s == known_s
     farm.finish("w", tasks[1], result(SHORT_S, idle_s=1.1 * known_s))
     assert farm.run_times().round_trip_s == pytest.approx(1.2 * known_s)

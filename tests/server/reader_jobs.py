@@ -1,4 +1,4 @@
-"""What reader processes are asked to do in their tests; they import this module by its name."""
+"""Jobs for reader processes in their tests; the processes import this module by its name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dies_once(path: str, body: bytes) -> str:
 
 
 def waits_for(path: str) -> str:
-    """Say that it is at work, and wait until told to end."""
+    """Report that it runs, and wait until the test releases it."""
     os.close(os.open(f"{path}.begun", os.O_CREAT))
     while not os.path.exists(path):
         time.sleep(0.01)

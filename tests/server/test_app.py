@@ -1,8 +1,7 @@
-"""Which door answers which path, and who gets as far as that."""
+"""Routing: the door that answers each path, and the requests that are refused before."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -10,11 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 import farm
-from farm.server.app import Later
-from tests.front_door import Door, front_door, read_answer
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.errors import Unavailable
+from farm.http.access import Access
+from farm.protocols.site import Endpoints, Site
+from farm.server.app import front_door as front_door_of
+from farm.server.page import status_page
+from farm.settings import Settings
+from tests.support.front_door import Door, front_door, read_answer
 
 TOKEN = "t0ken"
 FROM_ELSEWHERE = {"X-Forwarded-For": "203.0.113.9"}
@@ -110,33 +115,15 @@ def test_a_farm_starts_without_the_framework() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-made: list[tuple[str, int]] = []
+def test_two_protocols_cannot_answer_the_same_path() -> None:
+    access = Access(None)
+    site = Site(Dispatcher([]), access, access, Settings())
+    one = Endpoints(paths={"/x": status_page}, root=status_page, otherwise=nothing)
+    with pytest.raises(Unavailable, match="two protocols answer /x"):
+        front_door_of(site, [one, Endpoints(paths={"/x": status_page})])
+    with pytest.raises(Unavailable, match="2 protocols answer POST at /"):
+        front_door_of(site, [one, Endpoints(root=status_page)])
 
 
-def make(name: str, *, limit: int) -> ASGIApp:
-    made.append((name, limit))
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "answer", "made": len(made)})
-
-    return answer
-
-
-def test_an_application_is_made_once_by_the_first_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "the_application", sys.modules[__name__])
-    app = Later("the_application", "make", "api", limit=3)
-    heard: list[Message] = []
-
-    async def receive() -> Message:
-        raise AssertionError("nobody reads")
-
-    async def send(message: Message) -> None:
-        heard.append(message)
-
-    async def ask_together() -> None:
-        await asyncio.gather(*(app({}, receive, send) for _ in range(3)))
-
-    assert made == []
-    asyncio.run(ask_together())
-    assert made == [("api", 3)]
-    assert heard == [{"type": "answer", "made": 1}] * 3
+async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("it is not called")

@@ -1,4 +1,4 @@
-"""A farm put together: what is up when, what is refused, and that nothing stays behind."""
+"""A complete farm: the order of its start, its refusals, and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import urllib3
 import farm
 from farm.errors import Unavailable
 from farm.model import Inputs
-from farm.provision.local import WorkersFailed
+from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
 from farm.transports.connection import Connection, read_connection, write_connection
-from tests.loops import wait_until
-from tests.serving import BEAM, LIMIT_S
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import BEAM, LIMIT_S
 
 
 class Double(farm.Model):
@@ -77,7 +77,7 @@ def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     first = Farm([], Settings(port=0, dir=tmp_path), objects={"Double": Double()})
     with running(first) as connection:
         mine = (tmp_path / "farm.json").read_text()
-        # A process that lives: this one's parent stands for another farm's.
+        # A running process: this one's parent stands for another farm's.
         taken = mine.replace(f'"pid": {connection.pid}', '"pid": 1')
         (tmp_path / "farm.json").write_text(taken)
         second = Farm([], Settings(port=0, dir=tmp_path), objects={"Double": Double()})
@@ -140,13 +140,20 @@ def test_workers_serve_what_is_in_a_file(tmp_path: Path) -> None:
 def test_workers_that_the_farm_did_not_start_are_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mpi: int | None, in_its_job: bool
 ) -> None:
-    if in_its_job:  # as the launcher starts them beside the front door
+    if in_its_job:  # as the launcher starts them next to the front door
         monkeypatch.setenv("SLURM_JOB_ID", "4711")
         monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600))
     model, run = tmp_path / "beam.py", tmp_path / "run"
     model.write_text(BEAM)
     part = Farm([str(model)], Settings(dir=run, workers=1, mpi=mpi), doors=False)
-    words = [sys.executable, "-m", "farm.provision.process", str(model), "--connect", str(run)]
+    words = [
+        sys.executable,
+        "-m",
+        "farm.provision.local.process",
+        str(model),
+        "--connect",
+        str(run),
+    ]
     with running(part), farm.connect(run) as client, subprocess.Popen(words) as process:
         try:
             wait_until(lambda: len(client.status()["workers"]) == 2)

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them."""
+"""Metrics in the form that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import farm
 from farm.model import Config, Inputs
-from tests.front_door import WAIT_S, Door, front_door, until
+from tests.support.front_door import WAIT_S, Door, front_door, until
 
 LINE = re.compile(r'(nv_\w+)\{model="((?:[^"\\\n]|\\.)*)",version="1"(,reason="OTHER")?\} (\d+)')
 
@@ -45,7 +45,7 @@ def door(gate: Gate) -> Iterator[Door]:
 
 
 def metrics(door: Door) -> dict[tuple[str, str], int]:
-    """The values by metric and model; every line is of the format."""
+    """Return the values by metric and model, after checking the format of every line."""
     response = door.ask("GET", "/metrics")
     assert response.status == 200
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

@@ -1,4 +1,4 @@
-"""The status page: whole in one file, and made for what /farm/status really says."""
+"""The status page: self-contained in one file, and consistent with /farm/status."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 import farm
-from farm.experiment.experiment import Snapshot
+from farm.experiment.state.experiment import Snapshot
 from farm.server.page import PAGE
-from tests.front_door import front_door
+from tests.scheduler.recorder import Recorder
+from tests.support.front_door import front_door
 
 TEXT = PAGE.decode()
 
@@ -47,11 +48,21 @@ def test_the_page_reads_only_what_the_status_says() -> None:
     assert used("w", "worker") <= set(status["workers"][0])
     assert used("q") <= set(status["queues"][0])
     assert used("e") <= set(status["events"][0])
+    assert status["calls"] == []
+    assert used("c") <= set(a_call_that_is_shown())
     assert used("x") <= {field.name for field in fields(Snapshot)}
 
 
+def a_call_that_is_shown() -> dict[str, Any]:
+    recorder = Recorder()
+    recorder.join("w")
+    recorder.submit()
+    rows: list[dict[str, Any]] = recorder.scheduler.snapshot(2.0)["calls"]
+    return rows[0]
+
+
 def used(*names: str) -> set[str]:
-    """The members that the page's script reads of objects with these names."""
+    """Return the members that the page's script reads of objects with these names."""
     script = TEXT.partition("<script>")[2]
     found = re.findall(rf"\b(?:{'|'.join(names)})\.([a-z_]+)\b", script)
     assert found

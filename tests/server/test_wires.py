@@ -1,4 +1,4 @@
-"""Where a farm listens for its own messages: no port of this machine unless others need it."""
+"""Addresses for farm's own messages: no TCP port is open unless other machines need it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from farm.server.wires import listen
 from farm.settings import Settings
 from farm.transports.connection import read_connection, read_worker_connection
 from farm.transports.stream.listener import UnixListener
-from farm.transports.zmq import ZmqListener
-from tests.loops import on_uvloop
+from farm.transports.zmq.listener import ZmqListener
+from tests.support.coroutines import on_uvloop
 
 MODEL = """
 import sys
@@ -34,7 +34,7 @@ def settings(folder: Path, **values: object) -> Settings:
 
 
 async def closed(wires_folder: Settings, *, elastic: bool = False) -> tuple[set[type], bool]:
-    """What listens with these settings, and whether clients find a unix socket there."""
+    """Return the kinds of listeners for these settings, and whether clients get a Unix socket."""
     wires = listen(wires_folder, elastic=elastic)
     kinds = {type(listener) for listener in wires.listeners}
     for listener in wires.listeners:
@@ -80,7 +80,7 @@ def test_a_folder_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path) -> N
 
 
 def listening_ports(pid: int) -> set[int]:
-    """The TCP ports at which a process listens, as the kernel says."""
+    """Return the TCP ports at which a process listens, as the kernel reports them."""
     inodes = set()
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
         target = os.readlink(f"/proc/{pid}/fd/{descriptor}")

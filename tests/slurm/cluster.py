@@ -1,4 +1,4 @@
-"""A running `slurm/dev-cluster`, and what tests do with it: jobs, commands, failures."""
+"""A running `slurm/dev-cluster` for tests: jobs, commands, failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tests.patience import scaled
+from tests.support.time_limits import scaled
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ NODES = ("cpu1", "cpu2", "cpu3", "cpu4", "gpu1", "gpu2")
 PORTS = 7
 
 LIMIT_S = scaled(30.0)
-"""For what takes a second or two on an idle machine."""
+"""Time limit for actions that take a second or two on an idle machine."""
 
 CANNOT_RUN_HERE = 3
 """Exit status of `dev-cluster up` where there is no SLURM and none can be installed."""
@@ -32,7 +32,7 @@ class CannotRunHere(Exception):
 
 
 def wait_for(condition: Callable[[], T], what: str, limit_s: float = LIMIT_S) -> T:
-    """The first true value of `condition`, which is asked again and again."""
+    """Call `condition` repeatedly and return its first true value."""
     limit = time.monotonic() + limit_s
     while not (value := condition()):
         assert time.monotonic() < limit, f"waited {limit_s:.0f} s for {what}"
@@ -41,7 +41,7 @@ def wait_for(condition: Callable[[], T], what: str, limit_s: float = LIMIT_S) ->
 
 
 def free_ports(count: int = PORTS) -> int:
-    """The first of `count` free ports in a row, below those that the system gives out itself."""
+    """Return the first of `count` consecutive free ports below the ephemeral ports."""
     while True:
         first = random.randrange(17900, 30000)
         try:
@@ -54,11 +54,11 @@ def free_ports(count: int = PORTS) -> int:
 
 
 class Cluster:
-    """A cluster of the six `NODES`, with a state folder and ports of its own.
+    """A cluster of the six `NODES`, with its own state folder and ports.
 
-    `state` is an empty folder; `settings` are those of `dev-cluster --help`, as `net="netns"`.
-    `folder` is one that every host sees; jobs run and write there. `environment` is this process's
-    with what the SLURM commands need, and without settings of farm and of a job around the tests.
+    state: an empty folder. settings: those of `dev-cluster --help`, such as `net="netns"`. folder:
+    visible to all hosts; jobs run and write there. environment: that of this process with the
+    variables of the SLURM commands, without settings of farm and of a job around the tests.
     """
 
     def __init__(self, state: Path, **settings: str) -> None:
@@ -80,7 +80,7 @@ class Cluster:
         return self._call([str(PROGRAM), *arguments], cwd, timeout_s)
 
     def up(self) -> None:
-        """Start it, or what of it is missing; raises CannotRunHere. May install packages."""
+        """Start the cluster or its missing parts; raises CannotRunHere. May install packages."""
         try:
             self.dev_cluster("up", timeout_s=280)
         except subprocess.CalledProcessError as error:
@@ -89,11 +89,11 @@ class Cluster:
             raise
 
     def down(self) -> None:
-        """End it and remove its state."""
+        """Stop the cluster and remove its state."""
         self.dev_cluster("down", "--purge", timeout_s=60)
 
     def reset(self) -> None:
-        """No jobs, every daemon running, every cable plugged, no node drained."""
+        """Restore the cluster: no jobs, all daemons running and cables plugged, no node drained."""
         self.up()
         if jobs := self.run(["squeue", "-h", "-o", "%A"]).split():
             self.run(["scancel", *jobs])
@@ -104,16 +104,16 @@ class Cluster:
 
     @property
     def has_host_names(self) -> bool:
-        """Whether each node has a host name of its own, which takes root."""
+        """Whether each node has its own host name, which requires root."""
         return "own host names" in self.dev_cluster("status")
 
     @property
     def refuses_an_account(self) -> bool:
-        """Whether jobs for the account `closed` are refused, which takes a plugin of SLURM's."""
+        """Whether jobs for the account `closed` are refused, which requires a SLURM plugin."""
         return (self.state / "job_submit.lua").exists()
 
     def on(self, host: str, *command: str) -> list[str]:
-        """The command line that runs `command` on a host; its process is the command's own."""
+        """Return the command line that runs `command` on a host, in the same process."""
         return [str(PROGRAM), "on", host, *command]
 
     def run(
@@ -129,7 +129,7 @@ class Cluster:
     def start(
         self, command: list[str], host: str = "login", cwd: Path | None = None
     ) -> subprocess.Popen[str]:
-        """Start a command that stays, as `farm serve`; signals reach it. The caller ends it."""
+        """Start a long-running command; signals reach it. The caller ends it."""
         return subprocess.Popen(
             self.on(host, *command),
             cwd=cwd or self.folder,
@@ -155,7 +155,7 @@ class Cluster:
             error = subprocess.CalledProcessError(
                 done.returncode, command, done.stdout, done.stderr
             )
-            error.add_note(done.stderr)  # not part of its message otherwise
+            error.add_note(done.stderr)  # its message does not include stderr
             raise error
         return done.stdout
 
@@ -165,16 +165,16 @@ class Cluster:
         return self.run(["sbatch", "--parsable", f"--output={output}", *arguments]).strip()
 
     def output(self, job: str) -> str:
-        """What a job of `sbatch` has written so far."""
+        """Return the output of an `sbatch` job so far."""
         path = self.folder / f"{job}.out"
         return path.read_text() if path.exists() else ""
 
     def job(self, job: str) -> dict[str, str]:
-        """What SLURM says of a job, also one that ended: JobState, Reason, NodeList, Restarts..."""
+        """Return SLURM's record of a job, even an ended one: JobState, Reason, NodeList, ..."""
         return dict(re.findall(r"(\S+?)=(\S*)", self.run(["scontrol", "-o", "show", "job", job])))
 
     def wait_for_job(self, job: str, *states: str, limit_s: float = LIMIT_S) -> dict[str, str]:
-        """What SLURM says of a job, once it is in one of the states, as "RUNNING"."""
+        """Wait until a job is in one of the states, such as "RUNNING"; return SLURM's record."""
         seen: dict[str, str] = {}
 
         def reached() -> bool:
@@ -190,9 +190,9 @@ class Cluster:
         return seen
 
     def node(self, verb: str, name: str) -> None:
-        """Do to a node: crash, start, stop, drain, resume, cut, plug; "login": stop, start."""
+        """Change a node: crash, start, stop, drain, resume, cut, plug; "login": stop, start."""
         self.dev_cluster("node", verb, name, timeout_s=60)
 
     def node_state(self, name: str) -> str:
-        """As in sinfo: idle, mixed, allocated, draining, down, ...; * when it does not answer."""
+        """Return the state as in sinfo: idle, mixed, down, ...; with * if the node is silent."""
         return self.run(["sinfo", "-h", "-n", name, "-o", "%T"]).split()[0]

@@ -1,6 +1,6 @@
 """Fixtures of the tests that need SLURM, all of which have the marker `slurm`.
 
-One cluster serves the whole session; each test finds it whole and without jobs.
+One cluster serves the whole session; it is restored before each test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.slurm.elastic import Elastic, elastic_on
 HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
+@pytest.hookimpl(tryfirst=True)  # before pytest selects tests by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextlib.contextmanager
 def cluster_with(**settings: str) -> Iterator[Cluster]:
-    """A cluster of its own for the length of the block."""
+    """Run a separate cluster for the block."""
     state = Path(tempfile.mkdtemp(prefix="farm-slurm-"))
     cluster = Cluster(state, **settings)
     try:
@@ -62,7 +62,7 @@ def session_netns_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def netns_cluster(session_netns_cluster: Cluster) -> Iterator[Cluster]:
-    """A second one, where each host has an address and a 127.0.0.1 of its own, as real ones."""
+    """A second cluster, where each host has its own address and 127.0.0.1, like real ones."""
     yield session_netns_cluster
     session_netns_cluster.reset()
 

@@ -1,4 +1,4 @@
-"""A farm of `farm serve --slurm` in a folder of its own on the cluster, as a user has it."""
+"""A farm of `farm serve --slurm` in its own folder on the cluster, as a user runs it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ with farm.connect("run") as client:
     futures = [model.submit([float(n)], config={"sleep": sleep}) for n in range(count)]
     print([float(future.result()[0]) for future in futures])
 """
-"""Many calls at once in a process of their own, which outlives a front door."""
+"""A script that makes many calls at once in its own process, which outlives a front door."""
 
 ONE_KIND = """
 backlog_s = 2
@@ -68,13 +68,13 @@ min_jobs = 2
 max_jobs = 3
 sbatch = ["--exclusive"]
 """
-"""One worker on each of two or three nodes, which it has for itself."""
+"""One worker on each of two or three nodes, which it uses exclusively."""
 
 
 class Elastic:
-    """A folder with models and a farm that may run there, as a user has them.
+    """A folder with models, and a farm that may run there, as a user has them.
 
-    host: where the farm and the commands run; user: whose they are, "" for who runs the tests.
+    host: runs the farm and the commands; user: their owner, "" for the user who runs the tests.
     """
 
     def __init__(self, cluster: Cluster, folder: Path, *, user: str = "") -> None:
@@ -105,7 +105,7 @@ class Elastic:
         self.process.communicate(timeout=LIMIT_S)
 
     def stop(self) -> str:
-        """Stop the farm as Ctrl-C does; what it wrote to stderr."""
+        """Stop the farm like Ctrl-C and return what it wrote to stderr."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
         _, errors = self.process.communicate(timeout=LIMIT_S)
@@ -117,11 +117,11 @@ class Elastic:
         return self.cluster.run(self._ours(command), self.host, self.folder, timeout_s)
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        """A command of the farm's user, under way."""
+        """Start a command as the farm's user."""
         return self.cluster.start(self._ours(command), self.host, self.folder)
 
     def _ours(self, command: Sequence[str]) -> list[str]:
-        """The command line that runs a command as the farm's user."""
+        """Return the command line that runs a command as the farm's user."""
         if not self.user:
             return list(command)
         return [*as_user(self.user), *(self.python if c == sys.executable else c for c in command)]
@@ -131,7 +131,7 @@ class Elastic:
         return state
 
     def jobs(self) -> dict[str, str]:
-        """Jobs that wait or run, and their states; one that is COMPLETING is over."""
+        """Return the pending and running jobs with their states; COMPLETING counts as ended."""
         lines = self.run("squeue", "-h", "-o", "%i %T").splitlines()
         jobs = dict(line.split() for line in lines)
         return {job: state for job, state in jobs.items() if state != "COMPLETING"}
@@ -159,7 +159,7 @@ class Elastic:
 
     @contextlib.contextmanager
     def calling(self, name: str, count: int, sleep_s: float) -> Iterator[Callable[[], list[float]]]:
-        """Calls under way; the value waits for their answers."""
+        """Start calls; the yielded function waits for their answers."""
         command = [sys.executable, "calls.py", name, str(count), str(sleep_s)]
         process = self.start(*command)
 
@@ -177,7 +177,7 @@ class Elastic:
 
 
 def as_user(name: str) -> list[str]:
-    """What stands before a command that root runs as someone else, who finds farm where we do."""
+    """Return the prefix by which root runs a command as another user, with our farm on its path."""
     path = os.pathsep.join([str(Path(farm.__file__).parents[1]), sysconfig.get_path("purelib")])
     who = [f"--reuid={name}", f"--regid={name}", "--clear-groups"]
     return ["setpriv", *who, "env", f"PYTHONPATH={path}"]
@@ -185,7 +185,7 @@ def as_user(name: str) -> list[str]:
 
 @functools.cache
 def python_of(user: str) -> str:
-    """A Python with which this user can run farm: ours may lie in a home folder. Else empty."""
+    """Return a Python that this user can run farm with, or "": ours may be in a home folder."""
     for python in (sys.executable, "/usr/bin/python3"):
         command = [*as_user(user), python, "-P", "-m", "farm", "--version"]
         if subprocess.run(command, capture_output=True, cwd="/", check=False).returncode == 0:

@@ -1,4 +1,4 @@
-"""docs/dask.md's cluster of SLURM jobs, on a SLURM."""
+"""The Dask cluster of SLURM jobs in docs/dask.md, on a real SLURM."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def host_names(cluster: Cluster) -> None:
 
 
 def pid_of(cluster: Cluster, job: str) -> int:
-    """The process of a job that runs `STAYS`."""
+    """Return the process of a job that runs `STAYS`."""
     path = cluster.folder / f"stays.{job}"
     return int(wait_for(lambda: path.exists() and path.read_text(), f"job {job} to run"))
 
@@ -45,7 +45,7 @@ def is_alive(pid: int) -> bool:
 
 
 def daemons(state: Path) -> dict[int, str]:
-    """The processes that a cluster started."""
+    """Return the processes that a cluster started."""
     found = {}
     for process in psutil.process_iter():
         try:
@@ -227,7 +227,7 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("host_names")
 def test_a_second_cluster_comes_and_goes(cluster: Cluster) -> None:
-    """Beside the first one, with a /tmp per node; `down` leaves nothing of it, and all of ours."""
+    """It runs beside the first one, with a /tmp per node; `down` removes it entirely."""
     first = daemons(cluster.state)
     with cluster_with(tmp="own", options="KillWait=2") as second:
         config = second.run(["scontrol", "show", "config"])
@@ -258,7 +258,7 @@ def reaches(cluster: Cluster, host: str, address: str, port: str) -> bool:
 
 @contextlib.contextmanager
 def listening(cluster: Cluster, address: str) -> Iterator[str]:
-    """A server on login that only listens, for the length of the block; gives its port."""
+    """Run a listening server on login for the block, and yield its port."""
     with cluster.start(["python3", "-c", LISTEN, address]) as process:
         try:
             assert process.stdout is not None
@@ -280,7 +280,7 @@ def test_hosts_have_networks_of_their_own(
 
 
 def test_a_cut_cable(netns_cluster: Cluster) -> None:
-    """The node is out of reach while its job runs on; plugged in again, all is well."""
+    """The node cannot be reached while its job keeps running; reconnected, it works again."""
     job = netns_cluster.sbatch("--nodelist=cpu2", "--wrap", STAYS)
     pid = pid_of(netns_cluster, job)
     with listening(netns_cluster, "login") as port:

@@ -26,7 +26,7 @@ def test_jobs_come_with_demand_go_when_idle_and_none_is_left(elastic: Elastic) -
     wait_for(lambda: elastic.status()["slurm"]["jobs"] == [], "word of that")
     (kind,) = elastic.status()["slurm"]["kinds"]
     assert (kind["wanted"], kind["pending"], kind["running"]) == (0, 0, 0)
-    # And from none to one again, for a model that is known.
+    # Grow from no job to one again, for a model that is known.
     with elastic.calling("double", 1, 0.0) as answers:
         assert answers() == [0.0]
     with elastic.calling("double", 30, 0.5):
@@ -111,7 +111,7 @@ def test_a_requeued_job_joins_again(elastic: Elastic) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_pre_empted_job_loses_nothing(elastic: Elastic) -> None:
-    """Its call is longer than the grace it gets."""
+    """The call takes longer than the grace time of the job."""
     plan = ONE_KIND.replace('"cpu"', '"scavenge"').replace("max_jobs = 3", "max_jobs = 1")
     elastic.serve(plan + 'sbatch = ["--nodelist=cpu1"]\n', "--retries", "0")
     elastic.wait_for_workers(1)
@@ -205,7 +205,7 @@ def test_while_slurm_is_away_jobs_are_not_taken_for_gone(elastic: Elastic) -> No
 
 @pytest.mark.timeout(240)
 def test_calls_that_do_not_fit_wait_for_a_new_job(elastic: Elastic) -> None:
-    """In jobs of one minute, of which each call needs a good part."""
+    """Jobs last one minute, and each call takes a large part of that."""
     plan = ONE_KIND.replace("max_jobs = 3", 'max_jobs = 1\ntime = "1"')
     elastic.serve(plan)
     elastic.wait_for_workers(1)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from farm.provision.allocation import seconds_of
+from farm.provision.batch.allocation import seconds_of
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.elastic import FARM, ONE_KIND, Elastic, elastic_on, python_of
 
@@ -64,7 +64,7 @@ def test_three_models_have_partitions_of_their_own(elastic: Elastic) -> None:
     left_s = seconds_of(left)
     assert left_s is not None
     assert abs(left_s - fast["ends_in_s"]) < 30
-    # A partition that has no room, and calls for it that wait.
+    # A full partition, with queued calls for it.
     wait_for(lambda: fast["job"] not in elastic.jobs(), "the job to be let go")
     other = elastic.run(
         *("sbatch", "--parsable", "-p", "gpu", "-N2", "--exclusive"),
@@ -133,13 +133,13 @@ def test_mpi_ranks_of_a_job_are_one_worker(elastic: Elastic) -> None:
 
 
 def users() -> tuple[str, str]:
-    """Two users that can run farm; where there are none such, or we are not root, just us."""
+    """Return two users that can run farm; without such users, or without root, only us."""
     names = ("games", "daemon")
     return names if os.getuid() == 0 and all(map(python_of, names)) else ("", "")
 
 
 def test_farms_of_two_users_share_a_node(cluster: Cluster) -> None:
-    """And two of one user: each has its jobs, workers and ports, and leaves the others alone."""
+    """Two farms of one user do, too: each has its own jobs, workers and ports."""
     plan = ONE_KIND.replace("max_jobs = 3", 'min_jobs = 1\nsbatch = ["--nodelist=cpu1"]')
     ann, bob = users()
     with contextlib.ExitStack() as stack:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.experiment.events import Told
-from farm.experiment.journal import read_journal
+from farm.experiment.state.events import Told
+from farm.experiment.state.journal import read_journal
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.elastic import FARM, TWO_NODES, Elastic
 from tests.slurm.test_launcher import ended, output, submit
@@ -68,7 +68,7 @@ def test_in_one_job_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_node_that_crashes_costs_no_point(elastic: Elastic) -> None:
-    """The farm grows with demand; a node goes down while it evaluates; all is told once."""
+    """The farm grows with demand; a node crashes during an evaluation; all is told once."""
     (elastic.folder / "tune.ini").write_text(
         CONFIG.replace("model = double", "model = double\nin_flight = 4")
     )

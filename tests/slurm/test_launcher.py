@@ -33,14 +33,14 @@ def device(x):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with models, which the nodes see."""
+    """Make a folder with models that the nodes can read."""
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "broken.py").write_text("raise ValueError('no licence')\n")
     return tmp_path
 
 
 def submit(cluster: Cluster, folder: Path, *words: str, sbatch: tuple[str, ...] = ()) -> str:
-    """Submit the launcher from `folder`; the job's id."""
+    """Submit the launcher from `folder` and return the job's id."""
     command = ["sbatch", "--parsable", f"--output={folder}/%j.out", *sbatch]
     given = ["env", f"FARM={FARM}", *command, str(FARM_SH), *words]
     return cluster.run(given, cwd=folder).strip()
@@ -52,7 +52,7 @@ def output(folder: Path, job: str) -> str:
 
 
 def ended(cluster: Cluster, folder: Path, job: str, limit_s: float = 60.0) -> dict[str, str]:
-    """What SLURM says of a job that has ended."""
+    """Wait until a job has ended and return SLURM's record of it."""
     states = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
     try:
         return cluster.wait_for_job(job, *states, limit_s=limit_s)
@@ -134,7 +134,7 @@ def test_mistakes_are_told_in_one_line(
 
 
 def sweep_of_200(cluster: Cluster, folder: Path) -> tuple[str, str]:
-    """A job of three nodes in the middle of a sweep, and one of its nodes that is not the first."""
+    """Start a sweep in a job of three nodes; return the job and a node that is not its first."""
     sweep = "sweep --param x=0:1 --design random:200 --seed 1 -o s.h5"
     command = (str(FARM), *sweep.split(), "--config", '{"sleep": 0.2}')
     words = ("--workers", "2", "model.py:total", "--", *command)
@@ -152,7 +152,7 @@ def check_sweep(folder: Path) -> None:
 
 
 def test_a_sweep_outlives_a_node(cluster: Cluster, folder: Path) -> None:
-    """A node with workers dies in the middle: its points are evaluated by others."""
+    """A node with workers dies during the sweep: other workers evaluate its points."""
     job, other = sweep_of_200(cluster, folder)
     cluster.node("crash", other)
     assert ended(cluster, folder, job, limit_s=90)["ExitCode"] == "0:0"
@@ -160,9 +160,9 @@ def test_a_sweep_outlives_a_node(cluster: Cluster, folder: Path) -> None:
 
 
 def test_a_sweep_outlives_the_cable_of_a_node(netns_cluster: Cluster, folder: Path) -> None:
-    """The node's workers live on and cannot be reached: whatever they answer later does no harm.
+    """The node's workers keep running but cannot be reached; their late answers do no harm.
 
-    Each node has an address and a 127.0.0.1 of its own here, as on a real cluster.
+    Here each node has its own address and 127.0.0.1, as on a real cluster.
     """
     job, other = sweep_of_200(netns_cluster, folder)
     netns_cluster.node("cut", other)

@@ -46,7 +46,7 @@ END = "kill $serve; wait $serve\n"
 
 
 def said(cluster: Cluster, folder: Path, script: str, *options: str) -> str:
-    """What a job prints that runs a farm and this script on two nodes."""
+    """Run a farm and this script in a job on two nodes; return the job's output."""
     (folder / "model.py").write_text(MODEL)
     job = folder / "job.sh"
     job.write_text((BEGIN + script + END).replace("@farm", str(FARM)))

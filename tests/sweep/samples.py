@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array, ModelInfo, Operation, TensorInfo
-from farm.sweep.journal import Row, Status
-from farm.sweep.parameters import parse_distribution
-from farm.sweep.plan import Plan
-from farm.sweep.points import parse_design
-from farm.sweep.prepare import Request, make_plan
+from farm.sweep.design.parameters import parse_distribution
+from farm.sweep.design.plan import Plan
+from farm.sweep.design.points import parse_design
+from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.file.journal import PointStatus, Row
 
 BEAM = ModelInfo(
     "beam",
@@ -29,9 +29,9 @@ def plan_of(
     info: ModelInfo = BEAM,
     **options: Any,
 ) -> Plan:
-    """A plan of a beam, its load and stiffness varied unless said otherwise."""
+    """Return a plan for a beam; load and stiffness vary by default."""
     spreads = {"E": "1:2", "load": "log:1e-3:1"} if params is None else params
-    request = Request(
+    request = SweepRequest(
         design=parse_design(design),
         seed=options.pop("seed", 7),
         spreads={name: parse_distribution(text) for name, text in spreads.items()},
@@ -41,26 +41,26 @@ def plan_of(
 
 
 def values_of(plan: Plan, point: int) -> Array:
-    """Numbers that no other point has: a row in a wrong place shows."""
+    """Return values that no other point has, so that a misplaced row is noticed."""
     return float(point) + np.arange(plan.row_size) / 1000
 
 
 def done(plan: Plan, point: int, **more: Any) -> Row:
-    """A point that went well."""
+    """Return the outcome of a done point."""
     times: dict[str, Any] = {
         "t_start": 1.7e9 + point,
         "t_run": 0.5,
         "t_queue": 0.25,
         "t_total": 1.0,
     }
-    return Row(point, Status.DONE, **{**times, "values": values_of(plan, point), **more})
+    return Row(point, PointStatus.DONE, **{**times, "values": values_of(plan, point), **more})
 
 
 def failed(point: int, **more: Any) -> Row:
-    """A point that failed."""
+    """Return the outcome of a failed point."""
     settings: dict[str, Any] = {
         "t_start": 1.7e9 + point,
         "error": "ModelFailed: boom",
         "traceback": "line 1",
     }
-    return Row(point, **{"status": Status.FAILED, **settings, **more})
+    return Row(point, **{"status": PointStatus.FAILED, **settings, **more})

@@ -1,4 +1,4 @@
-"""`farm.sweep(...)`: points as they finish, progress, failures, xarray, resuming, stopping."""
+"""`farm.sweep(...)`: iterating over points, progress, failures, xarray, resuming, stopping."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 import farm
 from farm.sweep import api
-from farm.sweep.errors import SweepError
-from farm.sweep.recover import journal_of
-from farm.sweep.run import Run
-from farm.sweep.store import COMPLETE, Store
-from farm.sweep.threads import Threads
-from tests.loops import LIMIT_S, wait_until
+from farm.sweep.design.errors import SweepError
+from farm.sweep.file.recovery import journal_of
+from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.run.run import Run
+from farm.sweep.run.threads import Threads
+from tests.support.coroutines import LIMIT_S, wait_until
 
 
 class Beam(farm.Model):
@@ -114,7 +114,7 @@ def test_a_model_in_a_file(tmp_path: Path) -> None:
 def test_a_farm_that_somebody_else_has(out: Path) -> None:
     threads = Threads({"beam": Beam()}, workers=2)
     farm.sweep("beam", PARAMETERS, n=8, out=out, on=threads, show=False).wait()
-    threads.describe("beam")  # still open
+    threads.describe("beam")  # its threads are still open
     threads.close()
     with pytest.raises(SweepError, match="with on="):
         farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), on=threads)
@@ -134,7 +134,7 @@ def test_it_continues_what_is_there(out: Path) -> None:
 
 
 def opened_when_stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """A gate that opens once a run has taken back its points: running calls may end then."""
+    """Open a gate once a run has cancelled its points, so that running calls end after that."""
     gate, leave = threading.Event(), Run._leave
 
     def leave_and_open(run: Run) -> None:

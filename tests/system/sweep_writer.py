@@ -1,4 +1,4 @@
-"""A sweep in a process of its own, to be killed: run by tests, which start it with `write`."""
+"""A sweep in a separate process, which tests start with `write` and kill."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import numpy as np
 
 import farm
 from farm.call import Array
-from farm.sweep.parameters import Uniform
-from farm.sweep.plan import Plan
-from farm.sweep.points import parse_design
-from farm.sweep.prepare import Request, make_plan
-from farm.sweep.run import Rules, Run, Stop
-from farm.sweep.store import Store
-from farm.sweep.threads import Threads
+from farm.sweep.design.parameters import Uniform
+from farm.sweep.design.plan import Plan
+from farm.sweep.design.points import parse_design
+from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.file.store import Store
+from farm.sweep.run.run import Rules, Run, Stop
+from farm.sweep.run.threads import Threads
 
 POINTS = 8000
 SIZE = 50
 
 
 def outputs_of(theta: Array) -> Array:
-    """What the model gives for a row of parameters: numbers that no other row has."""
+    """Return the model's outputs for a row of parameters: values that no other row has."""
     numbers: Array = theta[0] + np.arange(SIZE) * theta[1]
     return numbers
 
 
 def fails(theta: Array) -> bool:
-    """Whether the model fails there: for a tenth of the points."""
+    """Whether the model fails at a row, as it does for a tenth of the points."""
     return bool(theta[0] > 0.9)
 
 
 class Logged(farm.Model):
-    """Writes each evaluation down before it begins, so that a second one shows."""
+    """Logs each evaluation before it starts, so that a repeated one is noticed."""
 
     inputs = {"x": 2}
     outputs = {"y": SIZE}
@@ -49,7 +49,7 @@ class Logged(farm.Model):
 
 
 def evaluations(log: Path) -> Array:
-    """The parameters of all evaluations in a log, shape (evaluations, 2)."""
+    """Return the parameters of all evaluations in a log, shape (evaluations, 2)."""
     content = log.read_bytes() if log.exists() else b""
     whole = len(content) // 16 * 16
     rows: Array = np.frombuffer(content[:whole]).reshape(-1, 2)
@@ -57,16 +57,16 @@ def evaluations(log: Path) -> Array:
 
 
 def plan(model: Logged, *, design: str, gzip: bool) -> Plan:
-    """The sweep's plan: the same points every time."""
+    """Return the sweep's plan, which has the same points every time."""
     threads = Threads({"logged": model})
-    request = Request(parse_design(design), 7, {"x": Uniform(0, 1)}, gzip=gzip)
+    request = SweepRequest(parse_design(design), 7, {"x": Uniform(0, 1)}, gzip=gzip)
     made = make_plan(request, lambda config: threads.describe("logged"))
     threads.close()
     return made
 
 
 def write(path: Path, log: Path, design: str, gzip: bool) -> None:
-    """Begin the sweep, or go on with it."""
+    """Start the sweep, or resume it."""
     model = Logged(log)
     threads = Threads({"logged": model}, workers=2)
     if path.exists() or path.with_name(path.name + ".journal").exists():

@@ -1,4 +1,4 @@
-"""Programs that try to join a private sweep as workers for as long as it runs."""
+"""Programs that try to join a private sweep as workers while it runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import zmq
 import farm
 from farm.call import ModelInfo, Result, TensorInfo, WorkerInfo
 from farm.errors import InvalidRequest, Unavailable
-from farm.protocols import wire
-from farm.protocols.wire import Kind
 from farm.transports.connection import Connection, read_connection
-from tests.serving import serving
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
+from tests.support.dispatcher_farm import serving
 
 POINTS = 400
 
@@ -39,9 +39,9 @@ SQUARE = ModelInfo("square", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),),
 
 
 class Intruder:
-    """Dials in under a name, joins again and again and answers whatever it is sent with 666.
+    """Connects under a name, joins again and again, and answers every message with 666.
 
-    connection: with whose keys; None without any. endpoint: the address.
+    connection: the source of its keys, None for no keys. endpoint: the address.
     """
 
     def __init__(self, endpoint: str, name: str, connection: Connection | None) -> None:
@@ -59,9 +59,9 @@ class Intruder:
         self._socket.connect(endpoint)
 
     def attack(self) -> None:
-        """Join once more, and answer what has come."""
+        """Join again, and answer all messages that have arrived."""
         info = WorkerInfo(self._name, (SQUARE,), 50)
-        with contextlib.suppress(zmq.Again):  # as many wait as can, since nobody lets it in
+        with contextlib.suppress(zmq.Again):  # the queue is full, as no one accepts the messages
             self._socket.send_multipart(
                 wire.encode_join(f"life {self.joins}", info), zmq.NOBLOCK, copy=True
             )
@@ -81,7 +81,7 @@ class Intruder:
 
 
 def ports_of(pid: int) -> set[int]:
-    """Where a process listens: every user of a machine can see that."""
+    """Return the ports on which a process listens; every user of a machine can see them."""
     connections = psutil.Process(pid).net_connections("tcp")
     return {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
 
@@ -98,7 +98,7 @@ def sweeping(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def check_rows(path: Path) -> None:
-    """All points are there, and right."""
+    """Check that all points are there and correct."""
     with h5py.File(path) as file:
         x, y = file["theta"][:], file["out_0"][:]
     assert len(y) == POINTS
@@ -106,7 +106,7 @@ def check_rows(path: Path) -> None:
 
 
 class Intruders:
-    """One intruder for each port and each name of a worker that is known."""
+    """One intruder for each port and each known worker name."""
 
     def __init__(self, *, with_keys: bool) -> None:
         self.attacks = 0
@@ -115,7 +115,7 @@ class Intruders:
         self._all: dict[tuple[int, str], Intruder] = {}
 
     def attack(self, ports: set[int], run: Path) -> None:
-        """Join once at each port as each worker; with keys, after asking who they are."""
+        """Join once at each port as each worker; with keys, first query the workers' names."""
         keys = read_connection(run) if self._with_keys else None
         if len(self._names) == 1:
             with contextlib.suppress(Unavailable), farm.connect(run) as line:
@@ -129,7 +129,7 @@ class Intruders:
 
     @property
     def calls(self) -> int:
-        """How many calls they were sent."""
+        """Return the number of calls that were sent to intruders."""
         return sum(intruder.calls for intruder in self._all.values())
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ def test_a_private_sweep_listens_at_no_port(tmp_path: Path) -> None:
     looks = 0
     with sweeping(tmp_path, "model.py", "--workers", "2") as process:
         while process.poll() is None:
-            with contextlib.suppress(psutil.Error):  # it has just ended
+            with contextlib.suppress(psutil.Error):  # the process has just ended
                 family = [process.pid, *(p.pid for p in psutil.Process(process.pid).children())]
                 assert [port for pid in family for port in ports_of(pid)] == []
                 looks += 1

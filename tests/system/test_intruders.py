@@ -1,4 +1,4 @@
-"""Other users of this machine and web pages in the owner's browser, at every door that is open."""
+"""Other local users and web pages in the owner's browser, at every open port and socket."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ import grpc
 import pytest
 
 import farm
-from farm.server.access import Access
+from farm.http.access import Access
+from farm.protocols.mip.address import MipAddress
 from farm.server.farm import Farm, running
-from farm.server.mip_address import MipAddress
 from farm.settings import Settings, SettingsError
-from tests.asking import asked, request
-from tests.front_door import Door, front_door, read_answer
-from tests.loops import on_uvloop
-from tests.mip_farm import PING, PONG, Double, doubled, mip_served
-from tests.mip_farm import request as mip_request
-from tests.strangers import connect_as_stranger, stranger, wait_for_disowned
+from tests.support.coroutines import on_uvloop
+from tests.support.experiment_clients import asked, request
+from tests.support.front_door import Door, front_door, read_answer
+from tests.support.mip_farm import PING, PONG, Double, doubled, mip_served
+from tests.support.mip_farm import request as mip_request
+from tests.support.strangers import connect_as_stranger, stranger, wait_for_disowned
 
 runs: list[float] = []
 
 
 @farm.model(inputs={"x": 1}, outputs={"y": 1})
 def recorded(x: Any) -> Any:
-    """Remembers that it was run."""
+    """Records that it was run."""
     runs.append(float(x[0]))
     return x
 
 
 @pytest.fixture
 def door() -> Iterator[Door]:
-    """A front door with a token, as every farm has one."""
+    """Run a front door with a token, as every farm has one."""
     runs.clear()
     with front_door({"recorded": recorded}, token="t0ken") as made:
         yield made
 
 
 def evaluate(*headers: str) -> bytes:
-    """An UM-Bridge request as a web page may send it without asking the server first."""
+    """Build a UM-Bridge request that a web page may send without a preflight request."""
     body = b'{"name": "recorded", "input": [[7]]}'
     lines = ["POST /Evaluate HTTP/1.1", "Host: localhost:4242", "Content-Type: text/plain"]
     lines += [f"Content-Length: {len(body)}", "Connection: close", *headers, "", ""]
@@ -64,7 +64,7 @@ UNLOAD += b"Content-Length: 0\r\n\r\n"
 
 
 def status(answer: bytes) -> int:
-    """Of an HTTP answer."""
+    """Return the status of an HTTP answer."""
 
     class Bytes:
         def makefile(self, mode: str) -> BytesIO:
@@ -127,9 +127,9 @@ def test_another_user_needs_the_token_over_http(door: Door) -> None:
 
 @pytest.mark.root
 def test_another_user_who_sends_and_closes_runs_nothing(door: Door) -> None:
-    """The kernel says uid 0 of a closed socket, and that is who runs this farm."""
+    """The kernel reports uid 0 for a closed socket, and this farm runs as uid 0."""
     closed = threading.Event()
-    door.loop.call_soon_threadsafe(closed.wait)  # it is accepted when it is gone already
+    door.loop.call_soon_threadsafe(closed.wait)  # accepted after the client has closed it
     with stranger() as other:
         for _ in range(20):
             other.connect(door.address)
@@ -143,7 +143,7 @@ def test_another_user_who_sends_and_closes_runs_nothing(door: Door) -> None:
 
 @pytest.mark.root
 def test_another_users_connections_keep_nobody_out() -> None:
-    """Each has asked, was refused, and owes the rest of its request."""
+    """Each connection was refused and has not sent the rest of its request."""
     with front_door({"recorded": recorded}, token="t0ken", most_connections=8) as made:
         kept = made.connect()
         with stranger() as other, kept:
@@ -186,7 +186,7 @@ async def test_the_body_of_an_http_request_runs_no_model_over_mip() -> None:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that other users can enter, as they cannot enter that of the tests."""
+    """Make a folder that other users can enter, unlike the folders of the tests."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
@@ -201,7 +201,7 @@ async def test_another_user_of_mip_gets_an_error_and_no_more(open_folder: Path) 
             at = served.server.address
             with stranger() as other:
                 if at.path:
-                    path.chmod(0o666)  # even so
+                    path.chmod(0o666)  # even then
                 await asyncio.to_thread(other.connect, at.path or (at.host, at.port))
                 await asyncio.to_thread(other.send, mip_request("[3]"))
                 answer = await asyncio.to_thread(other.read)
@@ -223,7 +223,7 @@ async def test_another_user_of_experiments_gets_an_error_and_no_more(tmp_path: P
             answer = await asyncio.to_thread(other.read)
             assert b"for programs of user" in answer
             assert answer.count(b"server_error") == 1
-            # The loop stands still until the messages of one who has left are all that is there.
+            # The event loop is blocked until only messages of a departed client are queued.
             other.connect(("127.0.0.1", served.port))
             other.send(setup)
             other.close()
@@ -240,14 +240,13 @@ def test_a_farm_serves_others_without_a_token_only_if_told_to(
     settings = Settings(
         dir=tmp_path / "run",
         port=0,
-        mip=("127.0.0.1:0",),
-        aepsych="127.0.0.1:0",
+        options={"mip": ("127.0.0.1:0",), "aepsych": "127.0.0.1:0"},
         insecure=insecure,
     )
     with running(Farm([], settings, objects={"double": Double()})) as connection:
         for address, asked_for, answer in (
-            (next(iter(connection.mip)).removeprefix("tcp://"), PING, PONG),
-            (connection.aepsych, request("info"), b"no experiment"),
+            (next(iter(connection.addresses["mip"])).removeprefix("tcp://"), PING, PONG),
+            (connection.addresses["aepsych"], request("info"), b"no experiment"),
         ):
             host, port = address.split(":")
             with connect_as_stranger(host, int(port)) as other:
@@ -269,13 +268,15 @@ async def test_insecure_lets_everybody_in(tmp_path: Path) -> None:
 def test_where_everybody_shows_a_token_no_protocol_without_one_listens(tmp_path: Path) -> None:
     for doors in ({"mip": ("127.0.0.1:0",)}, {"aepsych": "127.0.0.1:0"}):
         with pytest.raises(SettingsError, match="auth is 'always'"):
-            Farm([], Settings(dir=tmp_path, auth="always", **doors))
-        Farm([], Settings(dir=tmp_path, auth="always", insecure=True, **doors))
+            Farm([], Settings(dir=tmp_path, auth="always", options=doors))
+        Farm([], Settings(dir=tmp_path, auth="always", insecure=True, options=doors))
 
 
 def test_where_everybody_shows_a_token_the_socket_file_is_the_users_still(tmp_path: Path) -> None:
     where = str(tmp_path / "mip")
-    settings = Settings(dir=tmp_path / "run", port=0, auth="always", mip=(f"double=unix:{where}",))
+    settings = Settings(
+        dir=tmp_path / "run", port=0, auth="always", options={"mip": (f"double=unix:{where}",)}
+    )
     with running(Farm([], settings, objects={"double": Double()})) as connection:
         with closing(socket.socket(socket.AF_UNIX)) as client:
             client.settimeout(20)
@@ -300,7 +301,7 @@ def test_another_user_is_no_worker_even_where_the_socket_is_open_to_all(
         with stranger() as other:
             other.connect(path)
             assert other.read() == b""
-    assert "user 65534 is not let in" in caplog.text
+    assert "refused user 65534 at" in caplog.text
 
 
 OVER_GRPC = """
@@ -320,7 +321,7 @@ for token in ("", "wrong", sys.argv[2]):
 
 
 def test_a_web_page_calls_nothing_over_grpc(tmp_path: Path) -> None:
-    """No browser of today can; one that could would say which page it is."""
+    """No current browser can do this; one that could would send the page's origin."""
     settings = Settings(dir=tmp_path / "run", port=0, grpc_port=0)
     with running(Farm([], settings, objects={"double": Double()})) as connection:
         own = f"http://{connection.grpc}"

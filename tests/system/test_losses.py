@@ -1,4 +1,4 @@
-"""What a farm must stand up to: processes that are killed, frozen, crash, hang and eat memory."""
+"""Failures that a farm survives: processes that are killed, frozen, crash, hang, eat memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 
 from farm.call import Result
 from farm.errors import InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLost
-from farm.provision.local import Workers, WorkerSettings
-from tests.running_farm import LIMIT_S, Farm, wait_until
+from farm.provision.local.supervisor import Workers, WorkerSettings
+from tests.support.running_farm import LIMIT_S, Farm, wait_until
 
 pytestmark = pytest.mark.usefixtures("wire")
 
@@ -91,7 +91,7 @@ Start = Callable[..., Workers]
 
 @pytest.fixture
 def heartbeat_s() -> float:
-    """Silence after which a host is taken for dead."""
+    """Set the silence after which a host is considered dead."""
     return 5.0
 
 
@@ -138,9 +138,10 @@ def value(future: Future[Result], limit_s: float = 3 * LIMIT_S) -> float:
 def kill_at_random(
     farm: Farm, workers: Workers, until: threading.Event, chance: random.Random
 ) -> int:
-    """Kill workers now and then; how many.
+    """Kill workers at random times and return how many.
 
-    Between two kills some call ends: on a busy machine no worker might live long enough for one.
+    At least one call ends between two kills: otherwise, on a busy machine, workers might never live
+    long enough to finish a call.
     """
     killed, done = 0, -1
     while not until.wait(chance.uniform(0.1, 0.6)):
@@ -153,7 +154,7 @@ def kill_at_random(
 
 
 def survive_kills(farm: Farm, workers: Workers, *, rounds: int, calls: int) -> None:
-    """Every one of `calls` calls a round is answered once and rightly while workers are killed."""
+    """Kill workers; every call of each round is answered once and correctly."""
     chance = random.Random(4711)
     killed = 0
     for done in range(rounds):
@@ -193,7 +194,7 @@ def test_a_thousand_queued_calls_and_two_workers(farm: Farm, start: Start) -> No
     assert [r.outputs[0][0] for r in results] == [float(i) ** 3 for i in range(1000)]
     shares = [sum(r.worker == name for r in results) for name in farm.wait_for_workers(2)]
     assert sum(shares) == 1000
-    assert min(shares) > 300  # both worked, about alike
+    assert min(shares) > 300  # both worked, with similar shares
 
 
 @pytest.mark.parametrize("heartbeat_s", [1.0])
@@ -208,7 +209,7 @@ def test_a_frozen_worker_that_is_not_heard_is_given_up_and_comes_back(
     try:
         farm.wait_for_workers(1)
     finally:
-        os.kill(frozen, signal.SIGCONT)  # before its supervisor replaces it
+        os.kill(frozen, signal.SIGCONT)  # it resumes before its supervisor replaces it
     assert [value(future) for future in futures] == [float(i) ** 3 for i in range(500)]
     both_answer_once(farm)
     assert frozen in workers.pids()
@@ -226,7 +227,7 @@ def test_a_worker_that_stays_frozen_is_replaced(farm: Farm, start: Start) -> Non
 
 
 def both_answer_once(farm: Farm) -> None:
-    """500 calls are answered by two workers, after 500 others, and none has had two answers."""
+    """After 500 warm-up calls, two workers answer 500 calls, each of them once."""
     farm.wait_for_workers(2)
     futures = [farm.submit("slow_cube", i) for i in range(500)]
     results = [future.result(3 * LIMIT_S) for future in futures]
@@ -247,7 +248,7 @@ def test_segmentation_fault_is_named_and_costs_no_other_call(farm: Farm, start: 
 @pytest.mark.slow
 def test_model_that_holds_the_interpreter_is_not_taken_for_dead(farm: Farm, start: Start) -> None:
     start(1)
-    assert farm.call("hold", 6.0) == 6.0  # longer than a dead host would be given
+    assert farm.call("hold", 6.0) == 6.0  # longer than the timeout of a dead host
     assert farm.losses() == []
 
 
@@ -277,7 +278,7 @@ def test_odd_answers(farm: Farm, start: Start) -> None:
 
 
 def stay_flat(farm: Farm, workers: Workers, *, calls: int, most_mib: float) -> None:
-    """After a start, `calls` calls do not grow this process or the worker by more than that."""
+    """After a warm-up, `calls` calls grow neither this process nor the worker beyond a limit."""
     processes = [psutil.Process(), *map(psutil.Process, workers.pids())]
 
     def run(count: int) -> list[float]:
@@ -297,7 +298,7 @@ def stay_flat(farm: Farm, workers: Workers, *, calls: int, most_mib: float) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_memory_stays_flat(farm: Farm, start: Start) -> None:
-    # One task or call kept for each would be 200 MiB and more.
+    # A leak of one task or call each would be 200 MiB and more.
     stay_flat(farm, start(1), calls=200_000, most_mib=8.0)
 
 
@@ -305,7 +306,7 @@ def test_memory_stays_flat(farm: Farm, start: Start) -> None:
 
 
 def asked(folder: Path) -> list[float]:
-    """What the model `row` was asked, in the order of its lines."""
+    """Return the inputs of the model `row` in the order of its log."""
     return [float(line) for line in (folder / "rows.txt").read_text().split()]
 
 
@@ -313,7 +314,7 @@ ROWS = [float(row) for row in range(1, 2001)]
 
 
 def with_one(value: float) -> list[float]:
-    """Rows with one that does something else in the middle; runs of rows are long by then."""
+    """Return rows with a special one in the middle; runs of rows are long by then."""
     return [*ROWS[:1500], value, *ROWS[1501:]]
 
 
@@ -323,7 +324,9 @@ def test_a_row_that_ends_its_worker_is_named_and_only_it_is_tried_again(
     start(2)
     with pytest.raises(WorkerLost, match=r"^row 1500: the call was lost 4 times, with ") as caught:
         farm.submit_rows("row", with_one(-1.0)).result(3 * LIMIT_S)
-    assert caught.value.message.count("signal SIGKILL") == 4
+    reasons, _, story = caught.value.message.partition("; what happened: ")
+    assert reasons.count("signal SIGKILL") == 4
+    assert story.count("lost ") == 4
     assert asked(tmp_path).count(-1.0) == 4
 
 

@@ -1,9 +1,9 @@
 """A model that must not run twice, and processes that die within milliseconds after its run.
 
-The model notes each run in a file before anything else can go wrong. A thread of its process then
-ends the process up to 4 ms after the run: while the answer is written, sent or read, or while the
-next call arrives. A call is answered, or fails as lost; no call is noted twice, and one that is
-answered is noted once.
+The model logs each run in a file before anything else can fail. A thread of its process then ends
+the process up to 4 ms after the run: while the answer is written, sent or read, or while the next
+call arrives. A call is answered, or fails as lost; no call is logged twice, and an answered call is
+logged once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Operation, Result
-from farm.dispatcher import Dispatcher
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import WorkerLost
-from farm.provision.group import Launch
-from farm.provision.local import Workers, WorkerSettings
-from farm.transports.dask import DaskTransport
-from tests.dask_cluster import dask_cluster
-from tests.running_farm import LIMIT_S, Farm
+from farm.provision.local.group import Launch
+from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.transports.dask.transport import DaskTransport
+from tests.support.dask_cluster import dask_cluster
+from tests.support.running_farm import LIMIT_S, Farm
 
 MODELS = '''
 import os
@@ -71,13 +71,13 @@ class Once(farm.Model):
 '''
 
 LATEST_S = 0.004
-"""How long after its run a process dies at the latest."""
+"""Longest time in seconds after its run before a process dies."""
 
 Submit = Callable[[Call], Future[Result]]
 
 
 class Scene:
-    """A folder with the model, and what its processes note there."""
+    """A folder with the model and the notes of its processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,12 +89,12 @@ class Scene:
         return Call("Once", Operation.EVALUATE, (np.array([float(number)]),), text)
 
     def runs(self) -> dict[str, Counter[int]]:
-        """How often each call ran, by the file of the process or rank."""
+        """Return how often each call ran, by the file of the process or rank."""
         files = self.folder.glob("runs-*")
         return {file.name: Counter(map(int, file.read_text().split())) for file in files}
 
     def kills(self) -> int:
-        """How many processes have been killed."""
+        """Return the number of killed processes."""
         file = self.folder / "kills"
         return len(set(file.read_text().split())) if file.exists() else 0
 
@@ -105,7 +105,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def survive(scene: Scene, submit: Submit, kills: int, *, at_once: int, ranks: int = 1) -> None:
-    """Kill so many processes just after a run; no call runs twice, and none is lost in silence."""
+    """Kill processes just after a run; no call runs twice, and each loss is reported."""
     chance = random.Random(4711)
     outcomes: dict[int, Future[Result]] = {}
     while scene.kills() < kills:
@@ -117,7 +117,7 @@ def survive(scene: Scene, submit: Submit, kills: int, *, at_once: int, ranks: in
         for number in some:
             outcomes[number].exception(6 * LIMIT_S)
     last = len(outcomes)
-    while True:  # a call that ends well: what may be sent again has been by now
+    while True:  # wait for one successful call: retries have been sent by then
         outcomes[last] = submit(scene.call(last))
         if outcomes[last].exception(6 * LIMIT_S) is None:
             break
@@ -138,7 +138,7 @@ def survive(scene: Scene, submit: Submit, kills: int, *, at_once: int, ranks: in
 
 @contextmanager
 def workers(scene: Scene, farm: Farm, count: int, launch: Launch | None = None) -> Iterator[Submit]:
-    """Model processes, or groups of ranks, that are started again as soon as they die."""
+    """Run model processes, or groups of ranks, which restart as soon as they die."""
     settings = WorkerSettings(
         [f"{scene.models}:Once"],
         count,
@@ -179,13 +179,13 @@ def test_process_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int
 @pytest.mark.parametrize("wire", ["stream"], indirect=True)
 @pytest.mark.parametrize("kills", FEW_AND_MANY)
 def test_rank_of_a_group_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int) -> None:
-    """Rank 0, which answers, or the other one, while rank 0 lives."""
+    """Either rank 0, which answers, dies, or the other one while rank 0 lives."""
     with workers(scene, farm, 1, Launch(2)) as submit:
         survive(scene, submit, kills, at_once=2, ranks=2)
 
 
 def test_worker_that_ends_in_order_loses_no_call(scene: Scene, farm: Farm) -> None:
-    """What crosses its goodbye has not begun, and runs elsewhere."""
+    """A call that is sent while the worker leaves has not started, and runs elsewhere."""
     with workers(scene, farm, 1) as submit:
         outcomes: list[Future[Result]] = []
         for _ in range(3):
@@ -205,7 +205,7 @@ def test_worker_that_ends_in_order_loses_no_call(scene: Scene, farm: Farm) -> No
 
 @contextmanager
 def over_dask(address: str, spec: str) -> Iterator[Submit]:
-    """A farm whose only worker is a Dask cluster."""
+    """Run a farm whose only worker is a Dask cluster."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -225,7 +225,7 @@ def over_dask(address: str, spec: str) -> Iterator[Submit]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_dask_worker_that_dies_just_after_a_run(scene: Scene) -> None:
-    """Dask itself would run the call again, also when only the result is lost."""
+    """Dask would run the call again by itself, even if only the result is lost."""
     with dask_cluster(scene.folder) as cluster:
         for _ in range(2):
             cluster.add_worker(nanny=True)

@@ -10,9 +10,9 @@ import kubemo
 import pytest
 
 import farm
-from tests.kubemo_server import kubemo_serving
-from tests.loops import wait_until
-from tests.serving import BEAM, Served, run_farm, serving
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import BEAM, Served, run_farm, serving
+from tests.support.kubemo_server import kubemo_serving
 
 
 def ask(address: str, text: str) -> Any:
@@ -40,7 +40,7 @@ def test_calls_are_shared_and_survive_the_loss_of_a_server(tmp_path: Path) -> No
         serving(tmp_path, spec, "--mip", "127.0.0.1:0") as served,
         ThreadPoolExecutor(8) as pool,
     ):
-        (address,) = served.connection.mip
+        (address,) = served.connection.addresses["mip"]
         served.wait_for_workers(2)
         texts = [f"x{n}" for n in range(8)]
         assert list(pool.map(lambda text: ask(address, text), texts)) == [t.upper() for t in texts]
@@ -68,7 +68,7 @@ def test_one_of_two_is_enough_to_begin(tmp_path: Path) -> None:
         kubemo_serving("upper", there),
         serving(tmp_path, f"m@mip+unix:{missing},mip+unix:{there}", "--mip", "127.0.0.1:0") as s,
     ):
-        (address,) = s.connection.mip
+        (address,) = s.connection.addresses["mip"]
         assert ask(address, "a") == "A"
         with kubemo_serving("upper", missing):
             wait_until(lambda: len(rows(s)) == 2)

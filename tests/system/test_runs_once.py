@@ -1,8 +1,8 @@
-"""Many threads, clients and workers, and no loss: every call runs exactly once.
+"""Many threads, clients and workers without losses: every call runs exactly once.
 
-Calls that wait at a worker are handed back and sent elsewhere all the time, as run times differ a
-thousandfold; workers are asked what they hold; clients share connections. The model notes each
-run in a file.
+Queued calls are constantly recalled from workers and sent elsewhere, as run times differ by a
+factor of a thousand; workers are asked which calls they hold; clients share connections. The model
+logs each run in a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from farm.client import Client, connect
-from tests.serving import Served, serving
+from tests.support.dispatcher_farm import Served, serving
 
 MODELS = """
 import os, time
@@ -57,7 +57,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def ask(client: Client, model: str, numbers: range) -> None:
-    """One after the other, and some in one `map`; now and then a run is long."""
+    """Send calls one by one and some in one `map`; now and then a run is long."""
     points = [(np.array([float(i)]), np.array([LONG_S if i % 50 == 7 else 0.0])) for i in numbers]
     asked = client.model(model)
     half = len(points) // 2
@@ -87,7 +87,7 @@ def in_threads(jobs: list[Callable[[], None]]) -> None:
     "calls", [100, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 def test_every_call_runs_once(served: Served, calls: int) -> None:
-    """`calls` for each thread; half of the threads speak HTTP, half of each have batches."""
+    """Each thread makes `calls` calls; half use HTTP, and half of each have batches."""
     with connect(served.folder) as native, connect(served.connection.url) as http:
         jobs: list[Callable[[], None]] = []
         for thread in range(THREADS):

@@ -1,4 +1,4 @@
-"""A front door that is stopped for longer than every time limit, and goes on."""
+"""A front door that is suspended for longer than every time limit, and resumed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 import farm
-from tests.loops import LIMIT_S, wait_until
-from tests.serving import serving
+from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.dispatcher_farm import serving
 
 MODEL = """
 import time
@@ -31,13 +31,13 @@ def sleep(x):
 """
 
 LOST_AFTER_S, HEARTBEAT_S, STOPPED_S = 1.0, 0.5, 8.0
-"""A worker's own heartbeat is 5 s, so its connection is broken before the front door goes on."""
+"""A worker's own heartbeat is 5 s, so its connection breaks before the front door resumes."""
 
 
 @contextmanager
 def remote_worker(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A model process that no supervisor of the farm has started, with a short time limit."""
-    words = [sys.executable, "-m", "farm.provision.process", "model.py", "--connect", "run"]
+    """Run a model process without a supervisor of the farm, and with a short time limit."""
+    words = [sys.executable, "-m", "farm.provision.local.process", "model.py", "--connect", "run"]
     words += ["--lost-after", str(LOST_AFTER_S)]
     with subprocess.Popen(words, cwd=folder) as process:
         try:
@@ -58,13 +58,13 @@ def test_every_call_is_answered_once_and_nothing_has_ended(tmp_path: Path, trans
         processes = psutil.Process(served.process.pid).children()
         with farm.connect(served.folder) as client:
             sleep = client.model("sleep")
-            # Two end while the front door is stopped, two after it goes on, the others wait.
+            # Two calls end while the front door is suspended, two afterwards; the others wait.
             times_s = [STOPPED_S / 2, STOPPED_S / 2 + 0.25, *(0.01 * k for k in range(20))]
             calls = [sleep.submit([x]) for x in times_s]
             for x in times_s[:2]:
                 wait_until((tmp_path / f"began-{x:g}").exists)
             served.process.send_signal(signal.SIGSTOP)
-            time.sleep(STOPPED_S)  # the time itself is what is tested
+            time.sleep(STOPPED_S)  # the elapsed time is what is tested
             served.process.send_signal(signal.SIGCONT)
             answers = [float(call.result(LIMIT_S)[0]) for call in calls]
             assert answers == times_s

@@ -1,4 +1,4 @@
-"""`farm sweep` as people run it: kills, Ctrl-C, SIGTERM, a farm that restarts, a full disk."""
+"""`farm sweep` as people run it: kills, Ctrl-C, SIGTERM, a restarted farm, a full disk."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from farm.call import Array
-from farm.sweep.read import known_of
-from farm.sweep.recover import journal_of
-from tests.serving import FARM, LIMIT_S, environment, run_farm, serving
+from farm.sweep.file.reading import known_of
+from farm.sweep.file.recovery import journal_of
+from tests.support.dispatcher_farm import FARM, LIMIT_S, environment, run_farm, serving
 
 MODEL = """
 import os, time
@@ -41,7 +41,7 @@ class Slow(farm.Model):
 
 
 class Study:
-    """A folder with a model that writes its evaluations down, and `farm sweep` processes in it."""
+    """A folder with a model that logs its evaluations, and `farm sweep` processes in it."""
 
     def __init__(self, folder: Path, *, size: int = 3, log: Path | None = None) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Study:
         (folder / "slow.py").write_text(constants + MODEL)
 
     def command(self, *more: str) -> list[str]:
-        """Begin, or go on with, the sweep."""
+        """Return the command that starts or resumes the sweep."""
         if self.path.exists() or journal_of(self.path).exists():
             return ["sweep", "--resume", "s.h5", *more]
         return ["sweep", *more, "--param", "x=0:1", "--seed", "7", "-o", "s.h5"]
@@ -69,19 +69,19 @@ class Study:
         )
 
     def evaluated(self) -> list[bytes]:
-        """The parameters of all evaluations so far."""
+        """Return the parameters of all evaluations so far."""
         content = self.log.read_bytes() if self.log.exists() else b""
         return [content[i : i + 16] for i in range(0, len(content), 16)]
 
     def finished(self) -> set[bytes]:
-        """The parameters of all points with an outcome."""
+        """Return the parameters of all points with an outcome."""
         if not self.path.exists() and not journal_of(self.path).exists():
             return set()
         plan, known = known_of(self.path)
         return {plan.theta[point].tobytes() for point in np.flatnonzero(known.status)}
 
     def check(self, count: int) -> None:
-        """All points are there, and each row is that of its point."""
+        """Check that all points are there and that each row belongs to its point."""
         with h5py.File(self.path) as file:
             assert file.attrs["state"] == "complete"
             assert file["status"][:].tolist() == [1] * count
@@ -105,7 +105,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """The process, with all its descendants gone after the block."""
+    """Yield the process; afterwards all its descendants are gone."""
     family = psutil.Process(process.pid)
     children: list[psutil.Process] = []
     try:
@@ -118,11 +118,11 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        print(process.communicate()[1])  # shown when the test fails
+        print(process.communicate()[1])  # pytest shows it if the test fails
 
 
 def test_killed_with_its_workers_it_goes_on(study: Study) -> None:
-    """The process that holds file, farm and supervisor is killed, three times."""
+    """The process with the file, the farm and the supervisor is killed three times."""
     moments = random.Random(7)
     words = ("slow.py", "-n", "2", "--design", "random:200")
     for kill in range(4):
@@ -152,8 +152,8 @@ def test_ctrl_c_once_waits_and_twice_leaves(study: Study) -> None:
         _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 3
     assert "stopping: waiting for" in errors
-    assert "interrupted; go on with: farm sweep --resume s.h5" in errors
-    # What began while the wish to stop was under way may be taken back as it runs.
+    assert "interrupted; continue with: farm sweep --resume s.h5" in errors
+    # Points that started during the stop may be cancelled while they run.
     assert len(study.finished()) <= len(study.evaluated()) <= len(study.finished()) + 2 < 20
     with ended(study.start(*study.command())) as process:
         count = len(study.finished())
@@ -170,7 +170,7 @@ def test_ctrl_c_once_waits_and_twice_leaves(study: Study) -> None:
 )
 def test_a_signal_ends_it_cleanly_with_its_workers(study: Study, number: signal.Signals) -> None:
     words = ("slow.py", "-n", "2", "--design", "random:40", "--fix", "sleep=0.05")
-    before = signal.signal(number, signal.SIG_DFL)  # under nohup it would be ignored, and is to be
+    before = signal.signal(number, signal.SIG_DFL)  # nohup ignores it; the test needs it
     try:
         started = study.start(*study.command(*words))
     finally:
@@ -233,7 +233,7 @@ def test_a_farm_that_restarts_is_found_again(study: Study) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder with room for 4 MB."""
+    """Mount a folder with room for 4 MB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     folder = tmp_path / "disk"
@@ -247,7 +247,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def stands_still(study: Study) -> bool:
-    """Whether no point has finished within a second."""
+    """Whether no point finishes within a second."""
     before = len(study.finished())
     time.sleep(1.0)
     return len(study.finished()) == before
@@ -264,15 +264,15 @@ def test_a_full_disk_loses_nothing(small_disk: Path, tmp_path: Path, how: str) -
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
-        until(lambda: stands_still(study), "a full disk")  # some points still fit in its last page
-        time.sleep(2.0)  # it tries each second
+        until(lambda: stands_still(study), "a full disk")  # the last page has room for some points
+        time.sleep(2.0)  # the store retries each second
         evaluated = len(study.evaluated())
         assert len(study.finished()) < 1000
         if how == "it is killed":
             process.kill()
         else:
             time.sleep(1.0)
-            assert len(study.evaluated()) == evaluated  # it gives no work
+            assert len(study.evaluated()) == evaluated  # no points are submitted
         ballast.unlink()
         _, errors = process.communicate(timeout=LIMIT_S)
     if how == "it is killed":
@@ -281,7 +281,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path, tmp_path: Path, how: str) -
     else:
         assert process.returncode == 0, errors
         assert "No space left on device" in errors
-        assert "the sweep goes on" in errors
+        assert "the sweep continues" in errors
         assert len(study.evaluated()) == 1000
     study.check(1000)
 

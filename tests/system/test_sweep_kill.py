@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: the file opens, no row is wrong, nothing finished is evaluated again."""
+"""SIGKILL at any moment: the file opens, rows are correct, finished points stay finished."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 import xarray as xr
 
 from farm.call import Array
-from farm.sweep.journal import Row, Status, read_journal
-from farm.sweep.recover import journal_of
-from tests.patience import scaled
+from farm.sweep.file.journal import PointStatus, Row, read_journal
+from farm.sweep.file.recovery import journal_of
+from tests.support.time_limits import scaled
 from tests.system import sweep_writer
 from tests.system.sweep_writer import POINTS, evaluations, fails, outputs_of, write
 
 LIMIT_S = scaled(60.0)
 LATEST_KILL_S = 0.8
-"""Covers the making of the files, the first batches, and resuming; it ends after several kills."""
+"""Covers creating the files, the first batches and resuming; the sweep needs several kills."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def context() -> ForkServerContext:
 
 
 class Loop:
-    """One sweep after another in processes that are killed; checks what each of them left."""
+    """Runs sweeps in processes that are killed, and checks the files after each kill."""
 
     def __init__(self, folder: Path, context: ForkServerContext, design: str, gzip: bool) -> None:
         self._folder = folder
@@ -50,7 +50,7 @@ class Loop:
         self._sessions = 0
 
     def kill_after(self, seconds: float) -> None:
-        """Let the sweep go on for so long, kill it, and look."""
+        """Run the sweep for some seconds, kill it, and check its files."""
         self._sessions += 1
         log = self._path.with_name(f"{self._path.name}.log{self._sessions}")
         process = self._context.Process(
@@ -89,7 +89,9 @@ class Loop:
             assert file.attrs["state"] == "complete"
             assert len(check_rows(file)) == POINTS
             bad = [bool(fails(theta)) for theta in file["theta"][:]]
-            assert np.array_equal(file["status"][:], np.where(bad, Status.FAILED, Status.DONE))
+            assert np.array_equal(
+                file["status"][:], np.where(bad, PointStatus.FAILED, PointStatus.DONE)
+            )
             assert sorted(file["failures/point"][:].tolist()) == np.flatnonzero(bad).tolist()
             assert set(file["failures/error"][:]) == {b"ModelFailed: ValueError: x is too large"}
         assert not journal_of(self._path).exists()
@@ -98,15 +100,15 @@ class Loop:
 
 
 def check_rows(file: h5py.File) -> set[bytes]:
-    """The parameters of all finished points; each row is that of its point."""
+    """Check that each row belongs to its point; return the finished points' parameters."""
     theta, status, y = file["theta"][:], file["status"][:], file["out_0"][:]
-    for point in np.flatnonzero(status == Status.DONE):
+    for point in np.flatnonzero(status == PointStatus.DONE):
         assert np.array_equal(y[point], outputs_of(theta[point])), f"row {point} is wrong"
     return {theta[point].tobytes() for point in np.flatnonzero(status)}
 
 
 def outcomes(journal: Path) -> set[bytes]:
-    """The parameters of all points with an outcome in a journal; none when there is none."""
+    """Return the parameters of all points with an outcome in a journal; empty if it is missing."""
     found: set[bytes] = set()
     theta: Array = np.empty((0, 2))
     try:
@@ -139,7 +141,7 @@ def test_killed_at_random_moments(
     began = time.monotonic()
     while loop.kills < kills:
         loop.kill_after(moments.uniform(0.0, LATEST_KILL_S))
-    loop.kill_after(LIMIT_S)  # and what is left goes on to its end
+    loop.kill_after(LIMIT_S)  # the rest runs to its end
     print(
         f"{loop.kills} kills in {time.monotonic() - began:.0f} s, {loop.sweeps} sweeps, "
         f"{loop.broken} files rebuilt"

@@ -1,4 +1,4 @@
-"""What tests of several transports need."""
+"""Fixtures for tests of several transports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dask_cluster import MODELS, Cluster, dask_cluster
+from tests.support.dask_cluster import MODELS, Cluster, dask_cluster
 from tests.transports.peers import Desk, Farm
 
 
@@ -33,7 +33,7 @@ def both_roads(road: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def desk(road: Path | None) -> Iterator[Desk]:
-    """A dispatcher's end that the test plays by hand."""
+    """A dispatcher's end that the test scripts."""
     desk = Desk(road)
     yield desk
     desk.close()

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, for tests that freeze it, kill it or crash it.
+"""A worker in its own process, for tests that freeze it, kill it or crash it.
 
 `python tests/transports/host_process.py CONNECTION NAME [LOST_AFTER_S [HEARTBEAT_S]]`
 """
@@ -20,7 +20,7 @@ from farm.call import WorkerInfo
 from farm.errors import Unavailable
 from farm.transports.connection import Connection
 from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
-from farm.worker.run import Runner
+from farm.worker.runner import Runner
 
 
 @farm.model(inputs={"x": 1}, outputs={"y": 1})
@@ -36,7 +36,7 @@ def sleep(x: Any) -> Any:
 
 @farm.model(inputs={"x": 1}, outputs={"y": 1})
 def hold(x: Any) -> Any:
-    """Hold the interpreter for x seconds, as C code does that does not let go of it."""
+    """Hold the interpreter for x seconds, like C code that does not release it."""
     ctypes.PyDLL(None).usleep(int(x[0] * 1e6))
     return x
 
@@ -53,7 +53,7 @@ MODELS = {"cube": cube, "sleep": sleep, "hold": hold, "crash": crash}
 def start(
     connection: Connection, name: str, *, lost_after_s: float = 60.0, heartbeat_s: float = 5.0
 ) -> subprocess.Popen[bytes]:
-    """Start one; it goes on until it is killed, drained, or has lost its dispatcher."""
+    """Start one; it runs until it is killed, drained, or has lost its dispatcher."""
     words = [__file__, json.dumps(asdict(connection)), name, str(lost_after_s), str(heartbeat_s)]
     root = str(Path(__file__).parent.parent.parent)
     return subprocess.Popen([sys.executable, *words], env={**os.environ, "PYTHONPATH": root})

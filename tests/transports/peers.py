@@ -1,4 +1,4 @@
-"""Ends of the wire that a test plays by hand: a peer that dials in, and a dispatcher to dial to."""
+"""Ends of the wire that a test scripts: a peer that connects, and a dispatcher to connect to."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from typing import Any, Self
 import numpy as np
 import zmq
 
-from farm.call import Call, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
-from farm.dispatcher import Dispatcher
-from farm.protocols import wire
-from farm.protocols.wire import Buffer, Kind, Message, Outcome
+from farm.call import Buffer, Call, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.transports.connection import Connection
 from farm.transports.dial import dial
 from farm.transports.identity import worker_identity
 from farm.transports.keys import new_keys
 from farm.transports.peers import Listener, Peers
-from farm.transports.stream.address import Place
+from farm.transports.stream.address import ListeningSocket
 from farm.transports.stream.line import StreamLine
 from farm.transports.stream.listener import UnixListener
-from farm.transports.zmq import ZmqListener
-from farm.transports.zmq_line import DealerLine
-from tests.loops import LIMIT_S, until
+from farm.transports.zmq.line import DealerLine
+from farm.transports.zmq.listener import ZmqListener
+from farm.wire import messages as wire
+from farm.wire.messages import Kind, Message, Outcome
+from tests.support.coroutines import LIMIT_S, until
 from tests.transports import host_process
 
 CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
@@ -38,12 +38,12 @@ ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)
 
 
 def identity_of(name: str) -> str:
-    """As peers of this name dial in: workers with a secret of their own."""
+    """Return the identity of a peer of this name: workers add a secret."""
     return name if name.startswith(("client:", "supervisor:")) else worker_identity(name)
 
 
 class Peer:
-    """A worker, supervisor or client at the dispatcher that says what the test wants."""
+    """A worker, supervisor or client at the dispatcher that sends what the test wants."""
 
     def __init__(self, connection: Connection, name: str, *, identity: str = "") -> None:
         self.name = name
@@ -71,7 +71,7 @@ class Peer:
         self.send(wire.encode_answers(answers))
 
     async def hear(self, *kinds: Kind) -> Message:
-        """The next message of these kinds; probes between are passed over, others fail."""
+        """Return the next message of these kinds; skip probes, fail on others."""
         async with asyncio.timeout(LIMIT_S):
             while True:
                 frames = self.line.receive()
@@ -85,7 +85,7 @@ class Peer:
                 assert message.kind in (Kind.PROBE, Kind.CHECK), message
 
     async def hear_calls(self) -> list[tuple[int, Call]]:
-        """The calls of the next message."""
+        """Return the calls of the next message."""
         _, calls = wire.decode_calls(await self.hear(Kind.CALLS))
         return [(task_id, call) for task_id, call in calls if isinstance(call, Call)]
 
@@ -115,7 +115,7 @@ class Peer:
 
 
 class Farm:
-    """A dispatcher with one listener, and peers and processes that are gone at the end.
+    """A dispatcher with one listener, and peers and processes that are closed at the end.
 
     folder: where the local stream listens; None: ZeroMQ.
     """
@@ -145,7 +145,7 @@ class Farm:
         return self.peers[-1]
 
     def put(self, peer: Peer, kind: Kind) -> bool:
-        """Send to a peer past the transport; False when it is not there."""
+        """Send to a peer past the transport; False if it is gone."""
         if isinstance(self.listener, UnixListener):
             return peer.identity.encode() in {line.name for line in self.listener._lines}
         clients, workers = self.router._routers
@@ -174,7 +174,7 @@ class Farm:
         return [row["name"] for row in self.dispatcher.snapshot()["workers"]]
 
     def events(self, *kinds: str) -> list[str]:
-        """What was said when workers came or went."""
+        """Messages logged when workers joined or left."""
         events = self.dispatcher.snapshot()["events"]
         return [e["text"] for e in events if e["event"] in (kinds or ("lost",))]
 
@@ -189,7 +189,7 @@ class Farm:
     @classmethod
     @asynccontextmanager
     async def up(cls, **options: Any) -> AsyncIterator[Self]:
-        """One that runs until the end of the block."""
+        """Run one until the end of the block."""
         farm = cls(**options)
         farm.dispatcher.start()
         try:
@@ -206,7 +206,7 @@ class Farm:
 def a_router(
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> tuple[zmq.Socket[bytes], Connection]:
-    """A ROUTER on loopback, and how to reach it; it lets everybody in who has its key."""
+    """A ROUTER on loopback, and its address and key; it accepts every holder of the key."""
     keys = new_keys()
     router = context.socket(zmq.ROUTER)
     router.curve_server = True
@@ -234,7 +234,7 @@ class Desk:
         self.peer = b""
 
     def hear(self, *kinds: Kind, limit_s: float = LIMIT_S, skip: bool = False) -> Message:
-        """The next message, which has to be of one of these kinds unless others are skipped."""
+        """Return the next message, which must be of one of these kinds unless `skip`."""
         end = time.monotonic() + limit_s
         while True:
             heard = self._at.hear(max(0.0, end - time.monotonic()))
@@ -247,7 +247,7 @@ class Desk:
             assert skip or message.kind is Kind.PROBE, message
 
     def silent(self, for_s: float = 0.05) -> bool:
-        """Whether nothing is said for so long."""
+        """Whether no message arrives in that time."""
         return self._at.silent(for_s)
 
     def say(self, kind: Kind, data: object = None) -> None:
@@ -257,7 +257,7 @@ class Desk:
         self._at.say(self.peer, frames)
 
     def welcome(self) -> str:
-        """Let a worker join; its life."""
+        """Let a worker join; return its life."""
         life, _ = wire.decode_join(self.hear(Kind.JOIN))
         self.say(Kind.WELCOME, life)
         return life
@@ -266,7 +266,7 @@ class Desk:
         self.send(wire.encode_calls(calls))
 
     def answers(self, *, skip: bool = False) -> dict[int, Outcome]:
-        """The answers of the next message."""
+        """Return the answers of the next message."""
         return dict(wire.decode_answers(self.hear(Kind.ANSWERS, skip=skip)))
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ class Desk:
 
 
 class _Router:
-    """What a Desk hears and says over ZeroMQ."""
+    """A Desk's messages over ZeroMQ."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -297,10 +297,10 @@ class _Router:
 
 
 class _Reception:
-    """What a Desk hears and says over the local stream."""
+    """A Desk's messages over the local stream."""
 
     def __init__(self, folder: Path) -> None:
-        self._place = Place(folder)
+        self._place = ListeningSocket(folder)
         self.connection = Connection("", local=str(self._place.path), host=socket.gethostname())
         self._lines: dict[bytes, StreamLine] = {}
         self._heard: list[tuple[bytes, Sequence[Buffer]]] = []
@@ -343,6 +343,6 @@ class _Reception:
 
 
 def value(outcome: Outcome | None) -> float:
-    """The one number that a call gave."""
+    """Return the one number in a call's result."""
     assert isinstance(outcome, Result), outcome
     return float(outcome.outputs[0][0])

@@ -30,14 +30,14 @@ class Proxy:
             self.connection = replace(target, endpoint=f"tcp://127.0.0.1:{port}")
         self.accepted = 0
         self._lock = threading.Lock()
-        # Under the lock.
+        # Guarded by the lock.
         self._sockets: list[socket.socket] = []
         self._deaf = False
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def target(self, target: Connection) -> None:
-        """Where connections from now on go."""
+        """Set the address for new connections."""
         self._target = target
 
     def _dial(self) -> socket.socket:
@@ -77,7 +77,7 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def swallow(self) -> None:
-        """From now on nothing gets through, though the connections stand; until the next cut."""
+        """Pass nothing from now on, though the connections stay open; until the next cut."""
         self._deaf = True
 
     def cut(self) -> None:
@@ -103,7 +103,7 @@ class Proxy:
         traceback: TracebackType | None,
     ) -> None:
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
         self._listener.close()
         self._folder.cleanup()
         with self._lock:

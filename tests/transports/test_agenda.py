@@ -1,4 +1,4 @@
-"""Work of many peers, in slices per turn of the loop."""
+"""Work of many peers, in slices per iteration of the loop."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 from farm.transports.agenda import STEPS_A_TURN, STEPS_IN_A_ROW, Agenda, Steps
-from tests.loops import on_loop
+from tests.support.coroutines import on_loop
 
 
 class Done:
-    """What was done, in its order; `most` is the most in one turn of the loop."""
+    """The work done, in order; `most` is the most in one iteration of the loop."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int]] = []
@@ -28,7 +28,7 @@ class Done:
         tell()
 
     async def turns(self, agenda: Agenda, most: int = 1000) -> None:
-        """Let the loop turn until nothing waits."""
+        """Run the loop until nothing is pending."""
         for _ in range(most):
             self.most = max(self.most, len(self.steps) - self._seen)
             self._seen = len(self.steps)

@@ -1,4 +1,4 @@
-"""Which line leads to a dispatcher, from where."""
+"""The line that leads to a dispatcher, from the same and from other machines."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from farm.errors import Unavailable
 from farm.transports.connection import Connection
 from farm.transports.dial import dial, dial_local
 from farm.transports.keys import new_keys
-from farm.transports.stream.address import Place
+from farm.transports.stream.address import ListeningSocket
 from farm.transports.stream.line import StreamLine
-from farm.transports.zmq_line import DealerLine
+from farm.transports.zmq.line import DealerLine
 
 NAME = "node/1-a"
 
 
-def here(place: Place) -> Connection:
+def here(place: ListeningSocket) -> Connection:
     return Connection("", local=str(place.path), host=socket.gethostname())
 
 
 def test_on_the_farms_machine_its_socket_is_dialed(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = ListeningSocket(tmp_path)
     both = replace(here(place), endpoint="tcp://127.0.0.1:1")
     for connection in (here(place), both):
         line = dial(connection, NAME)
@@ -44,7 +44,7 @@ def test_on_the_farms_machine_its_socket_is_dialed(tmp_path: Path) -> None:
 def test_elsewhere_and_where_the_socket_is_not_to_be_seen_zeromq_leads_there(
     tmp_path: Path,
 ) -> None:
-    place = Place(tmp_path)
+    place = ListeningSocket(tmp_path)
     keys = new_keys()
     both = replace(
         here(place),
@@ -72,7 +72,7 @@ def test_no_way_from_another_machine_is_said(tmp_path: Path) -> None:
 
 def test_a_farm_that_is_gone_is_said(tmp_path: Path) -> None:
     connection = Connection("", local=str(tmp_path / "farm.sock"), host=socket.gethostname())
-    with pytest.raises(Unavailable, match=r"nobody listens at .*farm\.sock"):
+    with pytest.raises(Unavailable, match=r"no farm listens at .*farm\.sock"):
         dial(connection, NAME)
 
 

@@ -1,4 +1,4 @@
-"""Who a peer says it is."""
+"""Identities of peers."""
 
 from __future__ import annotations
 

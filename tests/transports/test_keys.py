@@ -1,4 +1,4 @@
-"""Keys that outlive a front door, and whom they are not given to."""
+"""Keys that outlive a server, and their access rights."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from farm.transports.connection import Connection, read_connection, write_connection
 from farm.transports.keys import (
     FILE,
+    KeyPair,
     Keys,
-    Pair,
     Predecessor,
     forget_secret,
     keep_secret,
@@ -18,7 +18,7 @@ from farm.transports.keys import (
 )
 
 
-def reached(port: int, keys: Keys, pair: Pair) -> Connection:
+def reached(port: int, keys: Keys, pair: KeyPair) -> Connection:
     return Connection(
         f"tcp://login:{port}",
         server_key=keys.server.public,
@@ -29,7 +29,7 @@ def reached(port: int, keys: Keys, pair: Pair) -> Connection:
 
 
 def left(folder: Path) -> Keys:
-    """What a farm leaves that had no time to stop."""
+    """Leave the state of a farm that had no time to stop."""
     keys = new_keys()
     write_connection(folder / "farm.json", reached(1234, keys, keys.clients))
     write_connection(folder / "workers.json", reached(5678, keys, keys.workers))

@@ -1,4 +1,4 @@
-"""Futures over a line: pending until the outcome, cancelled as the standard library has it."""
+"""Futures over a line: pending until the outcome, cancelled as in the standard library."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from farm.call import Hints, Result
 from farm.errors import InvalidOutput, ModelFailed
 from farm.transports.line import CallFuture, as_it_is, submit
-from tests.lines import HandLine, cube_calls
-from tests.patience import scaled
+from tests.support.scripted_lines import HandLine, cube_calls
+from tests.support.time_limits import scaled
 
 HINTS = Hints("me", 3, 1.0)
 LIMIT_S = scaled(10.0)
@@ -86,7 +86,7 @@ def test_an_answered_call_cannot_be_cancelled(line: HandLine) -> None:
 
 
 def test_an_answer_may_cross_with_the_cancelling(line: HandLine) -> None:
-    """The line gives the outcome of a call that it has just not been asked to take back."""
+    """The line delivers the outcome of a call just as the call is cancelled."""
     future = send(line)
     key, call, receiver = line.waiting.pop(1)
     assert future.cancel()

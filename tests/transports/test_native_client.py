@@ -1,4 +1,4 @@
-"""The native client's end: at a dispatcher played by hand, and at a real one with real workers."""
+"""The native client's end: at a scripted dispatcher, and at a real one with real workers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from farm.errors import (
     ModelNotFound,
     Unavailable,
 )
-from farm.protocols import wire, wire_bounds
-from farm.protocols.wire import Kind
 from farm.transports import native_client
 from farm.transports.connection import read_connection, read_worker_connection
 from farm.transports.keys import Keys, new_keys
 from farm.transports.line import Outcome, as_it_is, submit
 from farm.transports.native_client import BYTES_A_MESSAGE, CALLS_A_MESSAGE, NativeLine
-from tests.lines import cube_calls
-from tests.loops import LIMIT_S, wait_until
-from tests.running_farm import Farm
+from farm.wire import bounds as wire_bounds
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
+from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.running_farm import Farm
+from tests.support.scripted_lines import cube_calls
 from tests.transports import host_process
 from tests.transports.peers import CUBE, Desk, value
 from tests.transports.proxy import Proxy
@@ -93,7 +94,7 @@ def doubled(one: Call) -> Result:
     return Result((2.0 * one.inputs[0],), 0.25, worker="w", queue_time_s=0.5)
 
 
-# At a dispatcher played by hand
+# At a scripted dispatcher
 
 
 def test_a_call_goes_there_and_its_answer_back(desk: Desk, line: NativeLine) -> None:
@@ -230,7 +231,7 @@ def test_very_many_calls_are_taken_back_in_several_messages(
     monkeypatch.setattr(native_client, "IDS_A_MESSAGE", 3)
     ids = line.send(list(enumerate(cube_calls(8))), NO_HINTS, Inbox())
     desk.hear(Kind.CALLS)
-    line.take_back(ids)
+    line.cancel(ids)
     messages = [wire.decode_ids(desk.hear(Kind.CANCEL)) for _ in range(3)]
     assert list(map(len, messages)) == [3, 3, 2]
     assert sorted(chain.from_iterable(messages)) == sorted(ids)
@@ -243,7 +244,7 @@ def test_a_call_that_cannot_travel_fails_alone(desk: Desk, line: NativeLine) -> 
     wait_until(lambda: 2 in inbox.outcomes)
     error = inbox.outcomes[2]
     assert isinstance(error, InvalidInput)
-    assert "cannot be sent: arrays of object do not travel" in error.message
+    assert "cannot be sent: arrays of object are not supported" in error.message
     heard: dict[int, Call] = {}
     while len(heard) < 2:
         heard |= calls_heard(desk)[1]
@@ -282,7 +283,7 @@ def test_silence_is_asked_about_and_then_given_up(
     error = future.exception(LIMIT_S)
     assert isinstance(error, Unavailable)
     assert f"no word from the farm at {desk.connection.address()} for 1 s" in error.message
-    desk.hear(Kind.CANCEL, skip=True)  # it is not to run for nobody, should anybody hear this
+    desk.hear(Kind.CANCEL, skip=True)  # the call must not run if this CANCEL is read
     line.close()
 
 
@@ -352,7 +353,7 @@ def test_what_cannot_be_read_fails_everything(desk: Desk, line: NativeLine) -> N
     desk.hear(Kind.CALLS)
     desk.send([b"\x09garbage-"])
     assert isinstance(future.exception(LIMIT_S), InvalidRequest)
-    late = send(line, 2.0)  # and it goes on
+    late = send(line, 2.0)  # and the line still works
     heard = calls_heard(desk)[1]
     answer(desk, *((i, doubled(one)) for i, one in heard.items()))
     assert value(late.result(LIMIT_S)) == 4.0
@@ -379,7 +380,7 @@ def test_a_dropped_line_closes(desk: Desk) -> None:
     gc.collect()
     calls = calls_heard(desk)[1]
     answer(desk, *((i, doubled(one)) for i, one in calls.items()))
-    assert value(future.result(LIMIT_S)) == 2.0  # a future holds its line
+    assert value(future.result(LIMIT_S)) == 2.0  # a future keeps its line
     del future
     gc.collect()
     desk.hear(Kind.LEAVE)
@@ -442,7 +443,7 @@ def run_program(text: str, *arguments: str) -> None:
 
 @pytest.fixture(params=["stream", "zmq"])
 def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both here: they differ in what a broken connection takes with it."""
+    """Both transports: they differ in what a broken connection loses."""
     monkeypatch.setattr(Farm, "wire", request.param)
 
 
@@ -589,7 +590,7 @@ def test_a_dead_or_frozen_dispatcher_is_given_up(
     program = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from tests.running_farm import Farm\n"
+        "from tests.support.running_farm import Farm\n"
         "farm = Farm(Path(sys.argv[1]), wire=sys.argv[2])\n"
     )
     monkeypatch.setattr(native_client, "TICK_MS", 20)

@@ -1,4 +1,4 @@
-"""Native clients at the dispatcher's ROUTER, played by hand."""
+"""Native clients at the dispatcher's ROUTER, scripted."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from farm.errors import (
     Overloaded,
     WorkerLost,
 )
-from farm.protocols import wire
-from farm.protocols.wire import Kind
-from farm.protocols.wire_bounds import LONGEST_JSON, MOST_LISTS, MOST_VALUES
-from farm.protocols.wire_runs import A_PIECE
 from farm.transports import native_clients as module
-from farm.transports import zmq as transport_module
 from farm.transports.agenda import STEPS_A_TURN
 from farm.transports.identity import CLIENT_PREFIX
-from tests.loops import on_loop, until
+from farm.transports.zmq import listener as transport_module
+from farm.wire import messages as wire
+from farm.wire.bounds import LONGEST_JSON, MOST_LISTS, MOST_VALUES
+from farm.wire.messages import Kind
+from farm.wire.runs import A_PIECE
+from tests.support.coroutines import on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
 pytestmark = pytest.mark.usefixtures("both_roads")
@@ -57,14 +57,14 @@ def ask(
 
 
 async def answer(worker: Peer) -> int:
-    """Answer the calls of the next message; how many they are."""
+    """Answer the calls of the next message; return their number."""
     calls = await worker.hear_calls()
     worker.answer(*[(i, Result((call.inputs[0] ** 3,), 0.001)) for i, call in calls])
     return len(calls)
 
 
 async def answers(client: Peer, worker: Peer | None = None) -> dict[int, Any]:
-    """The client's next answers, which `worker` may have to give first."""
+    """Return the client's next answers, which `worker` may have to send first."""
     if worker is not None:
         await answer(worker)
     return dict(wire.decode_answers(await client.hear(Kind.ANSWERS)))
@@ -165,7 +165,7 @@ async def test_calls_of_a_client_that_is_gone_are_taken_back(goodbye: bool) -> N
         else:
             client.close()
         await until(lambda: farm.queued() == 0)
-        worker.answer((first, Result((np.array([1.0]),))))  # nobody is there to take it
+        worker.answer((first, Result((np.array([1.0]),))))  # its client is gone
         other = farm.peer(CLIENT_PREFIX.decode() + "other")
         ask(other, (1, cube()))
         await other.hear(Kind.WELCOME)
@@ -324,7 +324,11 @@ def as_told(model: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "data", "complaint"),
     [
-        (Kind.ASK, {"id": 1, "what": "weather"}, "ASK wants 'models' or 'status', got 'weather'"),
+        (
+            Kind.ASK,
+            {"id": 1, "what": "weather"},
+            "ASK expects 'models' or 'status', got 'weather'",
+        ),
         (Kind.ASK, None, "got None"),
         (Kind.CANCEL, [[]], "malformed CANCEL"),
         (Kind.CANCEL, "all", "malformed CANCEL"),

@@ -1,4 +1,4 @@
-"""The dispatcher's end, with peers that the test plays by hand."""
+"""The dispatcher's end of connections, tested with scripted peers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
 from farm.errors import InvalidInput, TimeLimitExceeded, WorkerLost
-from farm.protocols import wire
-from farm.protocols.wire import Kind, Loss
 from farm.transports import peers as module
-from farm.transports import zmq as zmq_module
-from tests.loops import on_loop, until
+from farm.transports.zmq import listener as zmq_module
+from farm.wire import messages as wire
+from farm.wire.messages import Kind, Loss
+from tests.support.coroutines import on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
 pytestmark = pytest.mark.usefixtures("both_roads")
@@ -25,7 +25,7 @@ W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 
 
 async def answer(peer: Peer, y: float = 8.0) -> int:
-    """Answer the next call; its id."""
+    """Answer the next call; return its id."""
     ((task_id, _),) = await peer.hear_calls()
     peer.answer((task_id, Result((np.array([y]),), 0.001)))
     return task_id
@@ -114,7 +114,7 @@ async def test_worker_on_a_host_called_client_is_a_worker() -> None:
         assert (await waiting).worker == "client/12-a"
 
 
-# Nonsense
+# Malformed messages
 
 
 def bad_messages() -> list[list[bytes]]:
@@ -151,12 +151,12 @@ async def test_whatever_a_peer_says_others_are_served(
             waiting = farm.submit()
             await answer(worker)
             assert value(await waiting) == 8.0
-        # What is told in return comes after all that was said before.
+        # Replies come after all messages sent before.
         peer.say(Kind.JOIN, [["the last"], 0])
         peer.say(Kind.ASK, {"id": "the last", "what": "models"})
         while "the last" not in str((await peer.hear(*Kind)).data):
             pass
-    assert "cannot be acted on" not in caplog.text  # each kind of nonsense was expected
+    assert "cannot be acted on" not in caplog.text  # each malformed message was expected
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ async def test_worker_that_says_nonsense_of_itself_is_refused(change: dict[str, 
 async def test_call_that_cannot_be_sent_costs_no_other() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker(W1, slots=2)
-        # With a config that no description is known for, so that nobody has looked at it yet.
+        # The description for this config is unknown, so that nothing has checked the call yet.
         array = np.array([None])
         bad = farm.dispatcher.submit(Call("cube", Operation.EVALUATE, (array,), '{"n":1}'))
         bad_task, good = asyncio.create_task(bad), farm.submit()
@@ -354,7 +354,7 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
 @pytest.mark.parametrize("model", [CUBE, ONCE])
 @on_loop
 async def test_call_that_was_handed_back_and_sent_again_is_not_missing(model: ModelInfo) -> None:
-    """The worker was asked while it did not hold the call, and says so when it has it again."""
+    """The CHECK arrives while the worker does not hold the call, the answer after it does again."""
     async with Farm.up() as farm:
         worker = await farm.worker(W1, model)
         waiting = farm.submit(model=model.name)
@@ -430,7 +430,7 @@ async def test_goodbye_that_means_nothing_is_refused(said: object) -> None:
 
 @on_loop
 async def test_call_that_crossed_the_goodbye_of_a_worker_runs_elsewhere() -> None:
-    """The worker has handed back one call, and all that it said has arrived."""
+    """The worker has returned one call, and all its messages have arrived."""
     async with Farm.up() as farm:
         leaving = await farm.worker(W1, ONCE)
         waiting = farm.submit(model="once")
@@ -448,7 +448,7 @@ async def test_call_that_crossed_the_goodbye_of_a_worker_runs_elsewhere() -> Non
 async def test_call_whose_answer_was_lost_before_a_goodbye_does_not_run_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection took the answer along; the next one brings the goodbye only."""
+    """The connection lost the answer; only the goodbye arrives, on the next connection."""
     monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
     async with Farm.up() as farm:
         worker = await farm.worker(W1, ONCE)
@@ -468,7 +468,7 @@ async def test_call_whose_answer_was_lost_before_a_goodbye_does_not_run_twice(
 async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_attempt(
     reported: bool,
 ) -> None:
-    """SLURM cancels, or gives the node to others, and kills what has not finished by then."""
+    """SLURM cancels or preempts a job, and kills processes that have not finished in time."""
     async with Farm.up(retries=0) as farm:
         draining = await farm.worker(W1)
         waiting = farm.submit()
@@ -489,7 +489,7 @@ async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_att
 async def test_at_the_end_of_its_time_what_a_draining_worker_ran_counts_an_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A call that is too long for any job must not run for ever."""
+    """A call that is too long for any job must not be retried for ever."""
     monkeypatch.setattr(module, "ENDS_ABOUT_S", 1000.0)
     async with Farm.up(retries=0) as farm:
         draining = farm.peer(W1)
@@ -508,7 +508,7 @@ async def test_at_the_end_of_its_time_what_a_draining_worker_ran_counts_an_attem
 async def test_tasks_are_taken_back_from_a_worker() -> None:
     async with Farm.up() as farm:
         busy = await farm.worker(W1)
-        for _ in range(20):  # so short that more are sent ahead
+        for _ in range(20):  # so short that more are prefetched
             waiting = farm.submit()
             ((task_id, _),) = await busy.hear_calls()
             busy.answer((task_id, Result((np.array([8.0]),), 1e-6)))

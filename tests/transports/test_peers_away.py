@@ -1,4 +1,4 @@
-"""A dispatcher that did not run for a while, and peers that have lost their connections by that."""
+"""A dispatcher that was suspended, and peers that lost their connections meanwhile."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Operation, Result
-from farm.protocols import wire
-from farm.protocols.wire import Kind
-from farm.transports import native_clients, zmq
+from farm.transports import native_clients
 from farm.transports import peers as module
-from tests.loops import on_loop, until
+from farm.transports.zmq import listener as zmq
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
+from tests.support.coroutines import on_loop, until
 from tests.transports.peers import Farm, value
 
 W1, W2 = "node1/1-a", "node2/2-b"
 
 
 async def turns(farm: Farm, count: int) -> None:
-    """Let the listener probe so many times."""
+    """Let the listener probe `times` times."""
     begin = farm.router._turn
     await until(lambda: farm.router._turn >= begin + count)
 
@@ -76,7 +77,7 @@ async def test_clients_may_come_back_to_a_dispatcher_that_did_not_run(
         again = farm.peer("client:x")
         again.say(Kind.PROBE)
         while (said := await again.hear(Kind.ANSWERS, Kind.WELCOME)).kind is Kind.WELCOME:
-            pass  # it is known as it was
+            pass  # still known
         ((call_id, outcome),) = wire.decode_answers(said)
         assert (call_id, value(outcome)) == (1, 8.0)
 

@@ -1,4 +1,4 @@
-"""Peers that say they are others, or what they may not say, at the dispatcher's end."""
+"""Peers that claim to be others, or send what they may not, at the dispatcher's end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from farm.call import Result, WorkerInfo
-from farm.protocols import wire
-from farm.protocols.wire import Kind, Loss
 from farm.transports import peers as module
-from tests.loops import on_loop
+from farm.wire import messages as wire
+from farm.wire.messages import Kind, Loss
+from tests.support.coroutines import on_loop
 from tests.transports.peers import CUBE, Farm, Peer, identity_of, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"

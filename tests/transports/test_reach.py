@@ -1,4 +1,4 @@
-"""When a silent dispatcher is lost: made-up silences, and real sockets to dial."""
+"""When a silent dispatcher is lost: made-up silences, and real sockets to connect to."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_one_that_accepts_connections_is_waited_for() -> None:
 
 
 def test_one_that_ends_after_a_long_silence_is_not_lost_at_once() -> None:
-    """Another front door has time to take its place."""
+    """Another server has time to take over."""
     dispatcher = Dispatcher()
     reach = Reach(dispatcher.is_there, 60.0)
     assert not any(silences(reach, *range(1000)))
@@ -88,7 +88,7 @@ def test_without_a_limit_none_is_lost() -> None:
 
 def test_who_accepts_connections_over_tcp() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        # Nobody takes the connections up, as when the process is stopped.
+        # The connections are not accepted, as when the process is stopped.
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         assert accepts(Connection(endpoint))
         assert accepts(Connection(endpoint, local="/none", host=socket.gethostname()))

@@ -1,4 +1,4 @@
-"""A supervisor's line, at a dispatcher that the test plays by hand."""
+"""A supervisor's line, at a scripted dispatcher."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from farm.protocols import wire
-from farm.protocols.wire import Kind
 from farm.transports import reporter as module
 from farm.transports.reporter import Reporter
-from tests.loops import wait_until
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
+from tests.support.coroutines import wait_until
 from tests.transports.peers import Desk
 
 NAME = "node1/1-a"
@@ -28,14 +28,20 @@ def test_reporter_introduces_itself_and_reports(
     assert wire.decode_loss(desk.hear(Kind.LOST)) is None
     assert desk.peer == b"supervisor:node1/1"
     lose(reporter, (1, 2))
-    assert wire.decode_loss(desk.hear(Kind.LOST)) == (NAME, "signal SIGKILL", [1, 2], True, 7)
+    assert wire.decode_loss(desk.hear(Kind.LOST)) == (
+        NAME,
+        "signal SIGKILL",
+        [1, 2],
+        True,
+        7,
+    )
     lose(reporter, None)
     loss = wire.decode_loss(desk.hear(Kind.LOST))
     assert loss is not None
     assert loss.running is None
     monkeypatch.setattr(module, "INTRODUCE_EVERY_S", 0.0)
     assert not reporter.stop_asked()
-    assert wire.decode_loss(desk.hear(Kind.LOST)) is None  # a new dispatcher has to know it
+    assert wire.decode_loss(desk.hear(Kind.LOST)) is None  # to introduce itself to a new dispatcher
     reporter.close()
 
 
@@ -67,7 +73,7 @@ def test_a_reporter_finds_the_next_dispatcher_in_the_same_place(tmp_path: Path) 
     first.hear(Kind.LOST)
     first.close()
     assert not reporter.stop_asked()
-    lose(reporter, [])  # in vain
+    lose(reporter, [])  # without effect
     second = Desk(tmp_path)
     wait_until(lambda: not reporter.stop_asked() and not second.silent(0.0))
     assert wire.decode_loss(second.hear(Kind.LOST)) is None

@@ -1,4 +1,4 @@
-"""The worker's end, at a dispatcher that the test plays by hand."""
+"""The worker's end, at a scripted dispatcher."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import farm
 from farm.call import Call, Operation, Result, WorkerInfo
 from farm.errors import InvalidRequest, ModelFailed, Unavailable
 from farm.model import Config, Inputs, Tensors
-from farm.protocols import wire
-from farm.protocols.wire import Kind
 from farm.transports import worker_host
 from farm.transports.connection import Connection
 from farm.transports.identity import name_in
 from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
-from farm.worker.run import Runner
-from tests.loops import LIMIT_S, wait_until
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
+from farm.worker.runner import Runner
+from tests.support.coroutines import LIMIT_S, wait_until
 from tests.transports import host_process
 from tests.transports.peers import Desk, value
 
@@ -34,7 +34,7 @@ NAME = "node1/1-a"
 
 
 class Gate(farm.Model):
-    """Cubes its input; one that is not positive keeps it waiting until the gate is opened."""
+    """Cubes its input; one that is not positive waits until the gate is opened."""
 
     inputs = {"x": 1}
     outputs = {"y": 1}
@@ -83,7 +83,7 @@ class Running:
             self.error = error
 
     def block(self, desk: Desk, task_id: int = 1) -> None:
-        """Have it run a call that goes on until the gate is opened."""
+        """Let it run a call that lasts until the gate is opened."""
         desk.call((task_id, cube(0.0)))
         assert self.gate.waits.wait(LIMIT_S)
 
@@ -148,7 +148,7 @@ def test_join_is_said_again_until_it_is_welcome_and_of_the_same_life(
     lives = {wire.decode_join(desk.hear(Kind.JOIN))[0] for _ in range(2)}
     assert len(lives) == 1
     desk.say(Kind.WELCOME, lives.pop())
-    # The one that may be under way; then silence but for the question whether it is known.
+    # One more JOIN may be under way; after that the worker sends nothing but PROBEs.
     with contextlib.suppress(TimeoutError):
         desk.hear(Kind.JOIN, limit_s=0.3)
     with pytest.raises(TimeoutError):
@@ -173,7 +173,7 @@ def test_worker_that_is_not_known_joins_once_with_a_new_life(desk: Desk, start: 
     desk.say(Kind.JOIN_AGAIN)
     new_life, _ = wire.decode_join(desk.hear(Kind.JOIN))
     assert new_life != life
-    for _ in range(2):  # for other messages of its that found it unknown
+    for _ in range(2):  # replies to its messages sent while unknown
         desk.say(Kind.JOIN_AGAIN)
     desk.say(Kind.WELCOME, new_life)
     desk.call((1, cube(2.0)))
@@ -189,12 +189,12 @@ def test_busy_worker_that_is_not_known_joins_when_it_is_done(desk: Desk, start: 
     desk.hear(Kind.MISSING)
     assert desk.silent()
     running.gate.open.set()
-    assert list(desk.answers()) == [1]  # late, and of use to whoever still waits
+    assert list(desk.answers()) == [1]  # late, but still useful
     wire.decode_join(desk.hear(Kind.JOIN))
     assert running.gate.ran == [0.0]
 
 
-@pytest.mark.parametrize("road", ["zmq"], indirect=True)  # the end of a stream would be heard
+@pytest.mark.parametrize("road", ["zmq"], indirect=True)  # the end of a stream would be noticed
 def test_asks_whether_it_is_known_when_it_hears_nothing(
     desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +258,7 @@ def test_names_what_it_does_not_hold(desk: Desk, start: Start) -> None:
 
 
 def test_answers_leave_before_the_word_on_what_is_missing(desk: Desk, start: Start) -> None:
-    """Else the dispatcher would take what is answered for lost."""
+    """Otherwise the dispatcher would take an answered call for lost."""
     start()
     answered: set[int] = set()
     for task_id in range(1, 500):
@@ -321,15 +321,19 @@ def test_drain_while_a_model_runs(desk: Desk, start: Start) -> None:
     assert desk.hear(Kind.LEAVE).data == ["drained", 3], "so many messages about its calls"
     assert running.ended()
     assert running.error is None
-    running.host.drain()  # once more is no harm
+    running.host.drain()  # a second time is harmless
 
 
 def test_drain_between_the_calls_of_a_message(desk: Desk, start: Start) -> None:
     running = start()
-    running.gate.on_run = running.host.drain  # before anybody looks at the socket again
+    running.gate.on_run = running.host.drain  # before the socket is read again
     desk.call((1, cube(1.0)), (2, cube(2.0)))
     said = [desk.hear(Kind.ANSWERS, Kind.RESIZE, Kind.TAKEN_BACK, Kind.LEAVE) for _ in range(4)]
-    assert {message.kind for message in said[:3]} == {Kind.ANSWERS, Kind.RESIZE, Kind.TAKEN_BACK}
+    assert {message.kind for message in said[:3]} == {
+        Kind.ANSWERS,
+        Kind.RESIZE,
+        Kind.TAKEN_BACK,
+    }
     assert said[3].kind is Kind.LEAVE
     assert running.gate.ran == [1.0]
 
@@ -351,7 +355,7 @@ def test_drain_before_it_runs(desk: Desk) -> None:
     assert running.error is None
 
 
-# What cannot be used
+# Unusable messages
 
 
 def test_call_that_cannot_be_read_is_answered(desk: Desk, start: Start) -> None:
@@ -366,7 +370,13 @@ def test_call_that_cannot_be_read_is_answered(desk: Desk, start: Start) -> None:
 
 @pytest.mark.parametrize(
     "frames",
-    [[b""], [b"\1\3"], [b"\1\3\0\0\0\0\0\0"], wire.encode(Kind.TAKE_BACK, "all"), [b"x" * 100]],
+    [
+        [b""],
+        [b"\1\3"],
+        [b"\1\3\0\0\0\0\0\0"],
+        wire.encode(Kind.TAKE_BACK, "all"),
+        [b"x" * 100],
+    ],
 )
 def test_malformed_messages_are_survived(desk: Desk, start: Start, frames: list[bytes]) -> None:
     start()
@@ -444,12 +454,12 @@ def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, runnin
         if running:
             begin(desk, "sleep", 0.5)
         desk.say(Kind.CHECK, [0])
-        desk.hear(Kind.MISSING)  # it has heard all of this
+        desk.hear(Kind.MISSING)  # it has read all of this
         os.kill(process.pid, signal.SIGSTOP)
-        time.sleep(2.5)  # the time itself is what is tested
+        time.sleep(2.5)  # the duration itself is under test
         assert process.poll() is None
         os.kill(process.pid, signal.SIGCONT)
-        time.sleep(0.3)  # so that it has looked before it hears anything
+        time.sleep(0.3)  # so that it has checked before it gets a message
         if running:
             assert value(desk.answers(skip=True)[1]) == 0.5
         begin(desk, "cube", 2.0, 2)

@@ -1,4 +1,4 @@
-"""The worker's end over the local stream: a line that ends, and answers that it has no room for."""
+"""The worker's end over the local stream: a line that ends, and answers that exceed its buffer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import farm
 from farm.call import Call, Operation, WorkerInfo
 from farm.errors import Unavailable
 from farm.model import Inputs
-from farm.protocols import wire
-from farm.protocols.wire import Kind
 from farm.transports.worker_host import WorkerHost
-from farm.worker.run import Runner
-from tests.loops import LIMIT_S, wait_until
+from farm.wire import messages as wire
+from farm.wire.messages import Kind
+from farm.worker.runner import Runner
+from tests.support.coroutines import LIMIT_S, wait_until
 from tests.transports.peers import Desk
 
 NAME = "node1/1-a"
@@ -91,7 +91,7 @@ def test_an_answer_that_nobody_reads_yet_does_not_hold_up_the_next_call(desk: De
     hosted = Hosted(desk)
     desk.welcome()
     desk.call((1, call(1.0)), (2, call(2.0)), (3, call(3.0)))
-    # The desk reads nothing meanwhile, and the socket has room for a fraction of an answer.
+    # The desk does not read meanwhile, and the socket has room for a fraction of an answer.
     wait_until(lambda: hosted.model.ran == [1.0, 2.0, 3.0])
     answers: dict[int, Any] = {}
     while len(answers) < 3:
@@ -101,7 +101,7 @@ def test_an_answer_that_nobody_reads_yet_does_not_hold_up_the_next_call(desk: De
 
 
 def test_what_is_not_out_of_the_process_counts_as_running(desk: Desk) -> None:
-    """If the process died now, a call whose answer is half sent must not run again."""
+    """If the process died now, a call whose answer is half sent must not be retried."""
     hosted = Hosted(desk)
     desk.welcome()
     desk.call((1, call(1.0)))
@@ -149,7 +149,7 @@ def test_without_a_dispatcher_it_gives_up_in_the_end(tmp_path: Path) -> None:
 
 
 def test_silence_alone_is_no_end(desk: Desk) -> None:
-    """A dispatcher that is stopped for a while, as with Ctrl-Z, finds its workers again."""
+    """A dispatcher that is stopped for a while, as by Ctrl-Z, finds its workers again."""
     hosted = Hosted(desk, lost_after_s=0.1)
     desk.welcome()
     hosted.thread.join(1.5)

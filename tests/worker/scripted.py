@@ -1,4 +1,4 @@
-"""An HTTP server that gives the answers it is told to and keeps what it was asked."""
+"""An HTTP server that returns scripted answers and records its requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Scripted:
-    """The server's address, the connections it had, and head and body of each request."""
+    """The server's address, its connections, and head and body of each request."""
 
     url: str = ""
     connections: set[tuple[str, int]] = field(default_factory=set)
@@ -22,7 +22,7 @@ class Scripted:
 
 @contextmanager
 def scripted(answers: Mapping[str, tuple[int, Any]]) -> Iterator[Scripted]:
-    """A server that answers each path with a status and JSON; `None` hangs up instead."""
+    """Run a server that answers each path with a status and JSON; `None` disconnects instead."""
     kept = Scripted()
 
     class Handler(BaseHTTPRequestHandler):
@@ -45,7 +45,7 @@ def scripted(answers: Mapping[str, tuple[int, Any]]) -> Iterator[Scripted]:
         do_POST = do_GET
 
         def log_message(self, *args: Any) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True  # a kept connection waits for more

@@ -19,8 +19,8 @@ from farm.call import Call, Operation, Result
 from farm.errors import FarmError, InvalidInput, ModelFailed, TimeLimitExceeded
 from farm.worker.command import CommandModel
 from farm.worker.readers import column, json_value, regex
-from farm.worker.run import Outcome, Runner
-from tests.patience import scaled
+from farm.worker.runner import Outcome, Runner
+from tests.support.time_limits import scaled
 
 # A simulator of the old school: reads "E = ..." from a file, writes "sum = ..." to another.
 SIMULATOR = """#!{python}
@@ -52,7 +52,7 @@ def model(command: Any = "./sim {input} {output}", **changes: Any) -> CommandMod
 
 
 def python(code: str, *arguments: str) -> list[str]:
-    """A command that runs `code`; its braces are doubled, as those of any command."""
+    """Return a command that runs `code`; its braces are doubled, as in any command."""
     return [sys.executable, "-c", code.replace("{", "{{").replace("}", "}}"), *arguments]
 
 
@@ -166,7 +166,7 @@ def test_environment_is_added() -> None:
     assert outputs(model(program, environment={"N_OF_IT": "4"})) == [4]
 
 
-# --- what goes wrong --------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------
 
 
 def test_an_exit_code_shows_the_end_of_stderr_and_keeps_the_folder() -> None:
@@ -255,7 +255,7 @@ def test_what_no_run_could_put_right_is_refused_at_once(
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The processes whose working folder lies below `folder`."""
+    """Return the processes whose working folder is below `folder`."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,4 @@
-"""Readers give the numbers of an output file, or say what they looked for and what was there."""
+"""Readers return the numbers of an output file, or say what they looked for and what they found."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_another_file_of_the_folder(output: Path) -> None:
     [
         ("nothing here", regex("y=(.*)"), "output.txt has no match of 'y=.*begins 'nothing here'"),
         ("", regex("y"), "it is empty"),
-        ("y=fast", regex("y=(.*)"), "output.txt has 'fast' where a number is due"),
+        ("y=fast", regex("y=(.*)"), "output.txt has 'fast' where a number is expected"),
         ("1 2\n3\n", column(1), r"has a line without column 1: \['3'\]"),
         ("a b\n1 2", column("c"), r"no column 'c'; its columns are \['a', 'b'\]"),
         ("", column("c"), r"no column 'c'; its columns are \[\]"),

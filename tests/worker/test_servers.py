@@ -1,4 +1,4 @@
-"""URLs of servers, one or several of a model, and the end of a process whose server is gone."""
+"""URLs of one or several servers of a model, and the exit of a process whose server is gone."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from farm.errors import Unavailable
-from farm.worker.load import LoadError, load_models, most_servers
-from farm.worker.mip import MipModel
-from farm.worker.servers import EXIT_SERVER_GONE, SEAT, models_of, reach, urls_of
-from tests.kubemo_server import kubemo_serving
+from farm.machine.programs import EXIT_SERVER_GONE
+from farm.protocols.mip.remote import MipModel
+from farm.worker.loader import LoadError, load_models, most_servers
+from farm.worker.servers import SEAT, models_of, reach, urls_of
+from tests.support.kubemo_server import kubemo_serving
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_each_process_has_the_server_of_its_seat() -> None:
     with kubemo_serving("upper") as (first, _), kubemo_serving("upper") as (second, _):
         urls = [f"mip://127.0.0.1:{first}", f"mip://127.0.0.1:{second}"]
         program = (
-            "import sys; from farm.worker.load import load_models\n"
+            "import sys; from farm.worker.loader import load_models\n"
             "((name, model),) = load_models(sys.argv[1:]).items()\n"
             "print(type(model).__name__, name, model.description)\n"
         )
@@ -90,7 +91,7 @@ assert sorted(m.operations) == ["evaluate"]
 
 
 def ended(program: str, url: str) -> subprocess.CompletedProcess[str]:
-    """What becomes of a process with that model."""
+    """Run a program with that model until it ends."""
     command = [sys.executable, "-c", MODEL + program, url]
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
 

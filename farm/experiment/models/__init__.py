@@ -1,11 +1,12 @@
-"""Strategies that learn: surrogates fitted to the trials, and the points that they find best.
+"""Strategies with a surrogate: models fitted to the trials, and the best points by those models.
 
-`proposals.py` makes points and `answers.py` answers questions; both ask `surrogate.py` for what is
-known, a model of BoTorch's, and `search.py` for the best point by one of `criteria.py`. Only this
-folder imports torch, gpytorch and botorch, the extra `experiments`.
+`experiment/ask/execute.py` uses the functions below: `proposals.py` generates points, `answers.py`
+answers queries. Both use the surrogate in `surrogate.py`, a BoTorch model, and `search.py`, which
+finds the best point by one of the criteria in `criteria.py`. Only this folder imports torch,
+gpytorch and botorch, the extra `experiments`.
 """
 
-from farm.experiment.models import libraries  # first: others import what it brings in
+from farm.experiment.models import libraries  # first: configures what the other modules import
 
 # isort: split
 from farm.experiment.models.answers import answer, predict

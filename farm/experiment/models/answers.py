@@ -1,4 +1,4 @@
-"""Answers to questions about the surrogate of a strategy."""
+"""Answers to queries about the surrogate of a strategy."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from torch import Tensor
 
 from farm.call import Array
 from farm.errors import InvalidInput
-from farm.experiment.config import Config
+from farm.experiment.config.definition import Config
+from farm.experiment.config.work import Answered, Data, Query, QueryKind
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE
 from farm.experiment.models.search import search
 from farm.experiment.models.surrogate import Learned
-from farm.experiment.work import Answered, Data, Query, QueryKind
 
 
 def answer(query: Query) -> Answered:
-    """The mean of each outcome at a point: the one given, or the one that is sought.
+    """Return the mean of each outcome at a point: the given one, or the one searched for.
 
-    Of several outcomes the first one is the one that is greatest, least or nearest to y. Of pairs
-    the value is the utility of a single point, and x has the shape (1, 1, d); a prediction for two
-    stimuli tells how much more the second one has. Raises InvalidInput.
+    A search considers the first outcome: its maximum, its minimum or the value nearest to y. For
+    pairs, the value is the utility of a single point, and x has the shape (1, 1, d); a prediction
+    for two stimuli is the difference of the second utility and the first. Raises InvalidInput.
     """
     with alone(query.seed):
         domain = Domain(query.config.parameters, query.config.stimuli, {})
         learned = _learned(query.config, query.strategy, domain, query.data)
         if query.probability and not all(known.binary for known in learned):
             raise InvalidInput(
-                "probability_space is true, but the model is one of numbers; expected false"
+                "probability_space is true, but the model is not of binary outcomes; expected false"
             )
         if query.kind is QueryKind.PREDICTION:
             return _prediction(query, domain, learned)
@@ -37,10 +37,11 @@ def answer(query: Query) -> Answered:
 
 
 def predict(config: Config, strategy: int, data: Data, points: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each outcome at points, both of shape (m, outcomes).
+    """Return mean and standard deviation of each outcome at points, both of shape (m, outcomes).
 
-    Those of the outcome without its noise: for a yes or no of its probability. points: shape (m,
-    stimuli, d); for pairs (m, 1, d) gives the utilities of single points. Raises InvalidInput.
+    They exclude the noise of the outcome; for a binary outcome they are those of its probability.
+    points: shape (m, stimuli, d); for pairs (m, 1, d) gives the utilities of single points. Raises
+    InvalidInput.
     """
     with alone(0), torch.no_grad():
         domain = Domain(config.parameters, config.stimuli, {})
@@ -55,7 +56,7 @@ def predict(config: Config, strategy: int, data: Data, points: Array) -> tuple[A
 
 
 def _learned(config: Config, number: int, domain: Domain, data: Data) -> list[Learned]:
-    """What is known of each outcome."""
+    """Return the fitted model of each outcome."""
     strategy = config.strategies[number]
     if strategy.surrogate is None:
         raise InvalidInput(f"strategy {strategy.name!r} has no model; expected one")
@@ -93,7 +94,7 @@ def _sought(query: Query, learned: list[Learned]) -> Answered:
     wanted = 0.0 if query.y is None else query.y / first.scale
 
     def criterion(points: Tensor) -> Tensor:
-        # In units of the outcomes' own spread, so that a search stops neither early nor late.
+        # Values are in units of the outcomes' spread, so that the search's tolerance fits them.
         values = first.seen(points, probability=query.probability)[0] / first.scale
         if query.kind is QueryKind.INVERSE:
             return -((values - wanted) ** 2)

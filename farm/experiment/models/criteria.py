@@ -1,7 +1,7 @@
-"""How good the next point is: the acquisition functions by the names that configs use.
+"""The acquisition functions, which rate candidates for the next point, by their names in configs.
 
-What BoTorch has is BoTorch's own. The others are written here as its acquisition functions, in
-closed form, with what is in flight believed to turn out as expected.
+Functions that BoTorch has are BoTorch's own. The others are implemented here as BoTorch acquisition
+functions in closed form, assuming that points in flight have their expected outcome.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 
 from farm.errors import InvalidInput
-from farm.experiment.config import Acquisition
+from farm.experiment.config.definition import Acquisition
+from farm.experiment.config.ini import Section
+from farm.experiment.config.options import ACQUISITION
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.levelset import Ahead, look_ahead
 from farm.experiment.models.normal import (
@@ -35,18 +37,14 @@ from farm.experiment.models.normal import (
 )
 from farm.experiment.models.surrogate import Learned
 
-TARGET = 0.75
-BETA = 3.84
-FLOOR = 0.5
-QUERY_POINTS = 256
 SAMPLES = 256
 BASELINE = 32
-"""Told points, at most, that expected improvement compares with: those that may be the best."""
+"""Maximum trials that expected improvement compares with: those that may be the best."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Situation:
-    """What an acquisition function is made from. pending: in flight, positions (p, stimuli, d)."""
+    """Inputs of an acquisition function. pending: positions in flight, (p, stimuli, d)."""
 
     acquisition: Acquisition
     learned: Learned
@@ -54,40 +52,31 @@ class Situation:
     pending: Tensor
     seed: int
 
-    def number(self, option: str, default: float) -> float:
-        """An option of the acquisition function. Raises InvalidInput."""
-        text = self.acquisition.options.get(option)
-        if text is None:
-            return default
-        try:
-            value = float(text.strip().strip("[]"))
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise InvalidInput(
-                f"[{self.acquisition.name}] {option} = {text}; expected a finite number"
-            )
+    def number(self, option: str) -> float:
+        """Return an option of the acquisition function. Raises InvalidInput."""
+        given = self.acquisition.options
+        value: float = ACQUISITION.read(Section(self.acquisition.name, given, given), option)
         return value
 
     @property
     def objective(self) -> str:
-        """What outcomes are turned into before; numbers stay what they are."""
+        """The objective that transforms the outcomes; the identity for continuous ones."""
         return self.acquisition.objective if self.learned.binary else ""
 
     @property
     def floor(self) -> float:
-        """The least probability that the objective gives."""
-        return self.number("floor", FLOOR) if self.objective.startswith("Floor") else 0.0
+        """The smallest probability that the objective returns."""
+        return self.number("floor") if self.objective.startswith("Floor") else 0.0
 
     def made(self, f: Tensor) -> Tensor:
-        """What the objective makes of values of the process."""
+        """Return the objective's value for values of the process."""
         if self.objective not in ("ProbitObjective", "FloorProbitObjective", "FloorLogitObjective"):
             return f
         p = torch.sigmoid(f) if self.objective == "FloorLogitObjective" else cdf(f)
         return self.floor + (1 - self.floor) * p
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of what the objective makes of normal values of the process."""
+        """Return mean and variance of the objective for normal values of the process."""
         rest = 1 - self.floor
         if self.objective == "FloorLogitObjective":
             values, weights = nodes(mean, variance)
@@ -100,14 +89,14 @@ class Situation:
         return mean, variance
 
     def target(self) -> float:
-        """The target as a value of what the objective makes. Raises InvalidInput."""
-        target = self.number("target", TARGET)
+        """Return the target as a value of the objective. Raises InvalidInput."""
+        target = self.number("target")
         if self.learned.binary:
             return target
         return (target - self.learned.offset) / self.learned.scale
 
     def level(self) -> float:
-        """The target as a value of the process. Raises InvalidInput."""
+        """Return the target as a value of the process. Raises InvalidInput."""
         target = self.target()
         if not self.learned.binary:
             return target
@@ -122,17 +111,17 @@ class Situation:
         return quantile(share)
 
     def everywhere(self) -> Tensor:
-        """Trials all over the space, also where coordinates are held."""
-        count = min(max(int(self.number("query_set_size", QUERY_POINTS)), 16), 1024)
+        """Return trials that fill the whole space, ignoring held coordinates."""
+        count = min(max(int(self.number("query_set_size")), 16), 1024)
         whole = Domain(self.domain.space.parameters, self.domain.stimuli, {})
         return torch.as_tensor(whole.sample(count, self.seed + 1), dtype=DTYPE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
-    """What is known of f at trials (b,), and at points (q,), with what is in flight believed.
+    """The joint posterior of f at trials (b,) and points (q,), given points in flight.
 
-    covariance: of each trial with each point, (b, q). noise: of an observation at the trials.
+    covariance: of each trial with each point, (b, q). noise: variance of an observation at a trial.
     """
 
     mean: Tensor
@@ -143,11 +132,11 @@ class Look:
     covariance: Tensor
 
 
-class Believing(AcquisitionFunction):  # type: ignore[misc]  # botorch's types are not read
-    """A criterion of single trials, X of shape (b, stimuli, d), by the moments of f there.
+class Believing(AcquisitionFunction):  # type: ignore[misc]  # botorch has no types
+    """A criterion of single trials, X of shape (b, stimuli, d), from the moments of f there.
 
-    Points in flight count as observed with the outcome that is expected: certainty grows, the mean
-    stays. `points`: others whose moments it looks at.
+    Points in flight count as observed with their expected outcome: the variance falls, the mean
+    stays. `points`: further points whose moments the criterion uses.
     """
 
     def __init__(self, situation: Situation) -> None:
@@ -156,7 +145,7 @@ class Believing(AcquisitionFunction):  # type: ignore[misc]  # botorch's types a
         self.points = situation.pending[:0]
 
     def look(self, X: Tensor) -> Look:
-        """What is known at X and at the points."""
+        """Return the joint posterior at X and at the points."""
         learned, pending = self.situation.learned, self.situation.pending
         b, p = len(X), len(pending)
         mean, covariance = learned.joint(torch.cat([X, pending, self.points]))
@@ -178,11 +167,11 @@ class Believing(AcquisitionFunction):  # type: ignore[misc]  # botorch's types a
 
 
 class Straddle(Believing):
-    """sqrt(beta * variance) - |mean - target|. Source: Bryan et al. (2005)."""
+    """The straddle, sqrt(beta * variance) - |mean - target|. Source: Bryan et al. (2005)."""
 
     def __init__(self, situation: Situation) -> None:
         super().__init__(situation)
-        self._beta = situation.number("beta", BETA)
+        self._beta = situation.number("beta")
         self._target = situation.target()
 
     def forward(self, X: Tensor) -> Tensor:
@@ -192,7 +181,7 @@ class Straddle(Believing):
 
 
 class Variance(Believing):
-    """The variance of what the objective makes of the process."""
+    """The variance of the objective."""
 
     def forward(self, X: Tensor) -> Tensor:
         look = self.look(X)
@@ -208,7 +197,7 @@ class PairVariance(Believing):
 
 
 class MutualInformation(Believing):
-    """Between the outcome and the process at the point. Source: Houlsby et al. (2011)."""
+    """Mutual information of outcome and process at the point. Source: Houlsby et al. (2011)."""
 
     def forward(self, X: Tensor) -> Tensor:
         look = self.look(X)
@@ -220,10 +209,10 @@ class MutualInformation(Believing):
 
 
 class IntegratedVariance(Believing):
-    """By how much an observation lowers the variance of the process, averaged over the space.
+    """The expected reduction of the process's variance by an observation, averaged over the space.
 
-    BoTorch's qNegIntegratedPosteriorVariance, less a constant, in closed form: that one adds
-    imagined trials to the model, which models of yes or no cannot.
+    This is BoTorch's qNegIntegratedPosteriorVariance minus a constant, in closed form: that one
+    adds fantasy trials to the model, which models of binary outcomes do not support.
     """
 
     def __init__(self, situation: Situation) -> None:
@@ -236,7 +225,7 @@ class IntegratedVariance(Believing):
 
 
 class LookAhead(Believing):
-    """What an observation tells about the set above the target."""
+    """The information that an observation gives about the set above the target."""
 
     def __init__(self, situation: Situation, *, judged: Callable[[Ahead], Tensor]) -> None:
         super().__init__(situation)
@@ -256,7 +245,7 @@ class LookAhead(Believing):
 
 
 class LookAheadHere(LookAhead):
-    """What an observation tells about whether its own point is above the target."""
+    """The information that an observation gives about whether its own point is above the target."""
 
     def forward(self, X: Tensor) -> Tensor:
         look = self.look(X)
@@ -277,7 +266,7 @@ def information_here(situation: Situation) -> AcquisitionFunction:
 
 
 def _sampled(situation: Situation) -> dict[str, object]:
-    """What BoTorch's acquisition functions by sampling have in common."""
+    """Return the arguments shared by BoTorch's Monte Carlo acquisition functions."""
     s, learned = situation, situation.learned
     pending = s.pending.reshape(-1, s.pending.shape[-1])
     common: dict[str, object] = {
@@ -287,7 +276,7 @@ def _sampled(situation: Situation) -> dict[str, object]:
     if s.objective:
         common["objective"] = GenericMCObjective(lambda samples, X=None: s.made(samples[..., 0]))
     if not learned.binary:
-        # Their smoothing is meant for outcomes of unit scale.
+        # Their smoothing is designed for outcomes of unit scale.
         common["posterior_transform"] = ScalarizedPosteriorTransform(
             torch.tensor([1 / learned.scale], dtype=DTYPE), -learned.offset / learned.scale
         )
@@ -296,14 +285,14 @@ def _sampled(situation: Situation) -> dict[str, object]:
 
 def upper_confidence_bound(situation: Situation) -> AcquisitionFunction:
     return qUpperConfidenceBound(
-        situation.learned.model, situation.number("beta", BETA), **_sampled(situation)
+        situation.learned.model, situation.number("beta"), **_sampled(situation)
     )
 
 
 def improvement(situation: Situation) -> AcquisitionFunction:
-    """The logarithm of the improvement that is expected over the best of the told points.
+    """Return the logarithm of the expected improvement over the best trial.
 
-    Its maximum is where that of the improvement is, and gradients lead there from everywhere.
+    It has the same maximum as the improvement, with useful gradients everywhere.
     """
     told = torch.unique(situation.learned.told.flatten(0, 1), dim=0)
     common = _sampled(situation)
@@ -318,7 +307,7 @@ def improvement(situation: Situation) -> AcquisitionFunction:
         situation.learned.model,
         best,
         prune_baseline=False,
-        cache_root=not situation.learned.binary,  # which is slow for variational models
+        cache_root=not situation.learned.binary,  # caching is slow for variational models
         **common,
     )
 
@@ -339,5 +328,5 @@ _ACQUISITIONS: dict[str, Callable[[Situation], AcquisitionFunction]] = {
 
 
 def acquisition_of(situation: Situation) -> AcquisitionFunction:
-    """The acquisition function that the config names. Raises InvalidInput."""
+    """Return the acquisition function that the config names. Raises InvalidInput."""
     return _ACQUISITIONS[situation.acquisition.kind](situation)

@@ -1,4 +1,4 @@
-"""The points among which is searched, as a surrogate sees them and as the user does."""
+"""The search space, as positions for a surrogate and as coordinates for the user."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import torch
 from torch import Tensor
 
 from farm.call import Array
-from farm.experiment.config import Parameter, ParameterKind
+from farm.experiment.config.definition import Parameter, ParameterKind
+from farm.experiment.config.space import Space
 from farm.experiment.models.normal import DTYPE
-from farm.experiment.space import Space
 
 FARTHEST = 1e3
-"""Positions farther out say nothing about the unit cube, and their squares are to be numbers."""
+"""Maximum distance from the unit cube: positions farther out give no information about the cube,
+and their squares must stay finite.
+"""
 
 MOST_VALUES = 20
-"""Whole numbers with more values than this are searched as if they were continuous, and rounded."""
+"""Whole-number parameters with more values are searched as if continuous, and rounded."""
 
 
 class Domain:
-    """Every point that may be given, some coordinates held.
+    """All points that may be proposed, with some coordinates held.
 
-    held: raw coordinates by the parameter's name. Positions have the shape (n, stimuli, d): those
-    of the unit cube, but for categorical parameters the index of the choice. A search sees a trial
-    as one row of stimuli * d columns.
+    held: raw coordinates by parameter name. Positions have the shape (n, stimuli, d): those of the
+    unit cube, but the index of the choice for categorical parameters. A search sees a trial as one
+    row of stimuli * d columns.
     """
 
     def __init__(
@@ -48,13 +50,13 @@ class Domain:
 
     @staticmethod
     def _size(parameter: Parameter) -> float:
-        """The number of values."""
+        """Return the number of values of a parameter."""
         if parameter.kind is ParameterKind.CONTINUOUS and parameter.upper > parameter.lower:
             return np.inf
         return parameter.upper - parameter.lower + 1
 
     def _positions(self, j: int) -> list[float]:
-        """Those of every value of a coordinate."""
+        """Return the positions of all values of a coordinate."""
         parameter = self.free[j]
         raw = np.tile(self.space.lower, (int(self._size(parameter)), 1, 1))
         raw[:, 0, j] = np.arange(parameter.lower, parameter.upper + 1)
@@ -66,7 +68,7 @@ class Domain:
 
     @property
     def fixed(self) -> dict[int, float]:
-        """What columns are that never change."""
+        """Return the constant columns and their values."""
         d = len(self.free)
         still = {j: few[0] for j, few in self._few.items() if len(few) == 1}
         held = self.positions(self.space.hold(self.space.lower[None, None], self._held))[0, 0]
@@ -75,12 +77,12 @@ class Domain:
 
     @property
     def discrete(self) -> dict[int, list[float]]:
-        """The ordered positions of columns that have few."""
+        """Return the ordered positions of columns with few values."""
         return self._of_columns(ordered=True)
 
     @property
     def categorical(self) -> dict[int, list[float]]:
-        """The positions of columns without an order."""
+        """Return the positions of columns without an order."""
         return self._of_columns(ordered=False)
 
     def _of_columns(self, *, ordered: bool) -> dict[int, list[float]]:
@@ -95,31 +97,31 @@ class Domain:
 
     @property
     def bounds(self) -> Tensor:
-        """Of the columns, shape (2, stimuli * d)."""
+        """Return the bounds of the columns, shape (2, stimuli * d)."""
         bounds = torch.tensor([[0.0, 1.0]] * len(self._columns()), dtype=DTYPE).T.clone()
         for column, few in (self.discrete | self.categorical).items():
             bounds[0, column], bounds[1, column] = few[0], few[-1]
         return bounds
 
     def raw(self, positions: Array) -> Array:
-        """What the user sees: in the bounds, whole where whole is due, held where held."""
+        """Return raw coordinates: within the bounds, rounded and held where required."""
         raw = self.space.from_unit((positions + self._middle) / self._cells)
         return self.space.hold(raw, self._held)
 
     def positions(self, raw: Array) -> Array:
-        """Where points are; those far outside of the bounds count as less far."""
+        """Return the positions of points; those far out are clamped to `FARTHEST`."""
         with np.errstate(over="ignore"):
             unit = np.clip(self.space.to_unit(raw), -FARTHEST, FARTHEST)
-        # Choices are whole numbers exactly: those that are equal have equal features.
+        # Choices must be exact whole numbers: equal choices then have equal features.
         found: Array = np.where(self._middle > 0, np.round(unit * self._cells - self._middle), unit)
         return found
 
     def snapped(self, positions: Array) -> Array:
-        """The positions of the points that would really be given."""
+        """Return the positions of the points after rounding, clamping and holding."""
         return self.positions(self.raw(positions))
 
     def sample(self, count: int, seed: int) -> Array:
-        """Points that fill the space, the same for the same seed."""
+        """Return space-filling points, the same for the same seed."""
         engine = torch.quasirandom.SobolEngine(len(self._columns()), scramble=True, seed=seed)
         unit = engine.draw(count, dtype=DTYPE).numpy().reshape(count, self.stimuli, -1)
         return self.snapped(unit * self._cells - self._middle)

@@ -1,8 +1,8 @@
 """Criteria that look one observation ahead at the set where the process is above a level.
 
 For an observation at x and a point q, the probability that q is below the level after the
-observation has a closed form for a yes or no, by the bivariate normal distribution, and takes one
-quadrature for a normal outcome. Source: Letham, Guan, Tymms, Bakshy and Shvartsman, Look-Ahead
+observation has a closed form for a binary outcome, by the bivariate normal distribution, and takes
+one quadrature for a normal outcome. Source: Letham, Guan, Tymms, Bakshy and Shvartsman, Look-Ahead
 Acquisition Functions for Bernoulli Level Set Estimation, AISTATS 2022.
 """
 
@@ -20,8 +20,8 @@ from farm.experiment.models.normal import LEAST_VARIANCE, bivariate_cdf, cdf, en
 class Ahead:
     """Probabilities of being below the level, before and after an observation.
 
-    below: shape (b or 1, q), now. after: shape (b, q, k), for each of k outcomes; weights: shape
-    (b, k) or (k,), their probabilities.
+    below: before, shape (b or 1, q). after: shape (b, q, k), for each of k outcomes; weights: the
+    probabilities of the outcomes, shape (b, k) or (k,).
     """
 
     below: Tensor
@@ -29,16 +29,19 @@ class Ahead:
     weights: Tensor
 
     def expected(self, of_after: Tensor) -> Tensor:
-        """The mean over outcomes (..., k)."""
+        """Return the mean over outcomes (..., k)."""
         weights = self.weights if self.weights.dim() == 1 else self.weights[:, None, :]
         return (of_after * weights).sum(-1)
 
     def information(self) -> Tensor:
-        """By how much the entropy of above or below falls, the mean over the points: shape (b,)."""
+        """Return the expected reduction of the entropy of above or below, shape (b,).
+
+        It is the mean over the points.
+        """
         return (entropy(self.below) - self.expected(entropy(self.after))).mean(-1)
 
     def volume_change(self) -> Tensor:
-        """The expected absolute change of the part of the points that is below: shape (b,)."""
+        """Return the expected absolute change of the fraction of points below, shape (b,)."""
         change = (self.after.mean(-2) - self.below.mean(-1)[:, None]).abs()
         return (change * self.weights).sum(-1)
 
@@ -52,10 +55,11 @@ def look_ahead(
     level: float,
     noise: Tensor | None,
 ) -> Ahead:
-    """What an observation at x would tell about points q: whether they are below the level.
+    """Return the probabilities that points q are below the level, before and after observing x.
 
-    mean, variance: of the process at x, shape (b,); of points: (b or 1, q); covariance: of both,
-    (b, q). noise: variance (b,) of a normal observation; None: a yes or no through a probit.
+    mean, variance: of the process at x, shape (b,); at the points: (b or 1, q); covariance: of
+    both, (b, q). noise: variance (b,) of a normal observation; None: a binary observation through a
+    probit.
     """
     sd = torch.sqrt(point_variance)
     height = (level - point_mean) / sd

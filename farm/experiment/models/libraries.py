@@ -1,4 +1,4 @@
-"""Brings in the libraries of the extra, and the surroundings in which they always do the same."""
+"""Imports the libraries of the extra, and provides the settings that make them deterministic."""
 
 import warnings
 from collections.abc import Iterator
@@ -21,23 +21,23 @@ __all__ = ["alone", "botorch", "gpytorch"]
 
 @contextmanager
 def alone(seed: int) -> Iterator[None]:
-    """On one thread, so that sums have one order; all random numbers from the seed.
+    """Run on one thread, for a fixed order of sums, and draw all random numbers from the seed.
 
     One thread is also the fastest: the arrays are small, and threads would wait for one another.
-    Solutions are exact at every size. The libraries keep their warnings of trials that repeat, lie
-    outside of the bounds or are all equal to themselves: users tell such trials, and the libraries
-    then add to a diagonal or keep what their priors say.
+    Linear algebra is exact at every size. Warnings about trials that repeat, lie outside the bounds
+    or are all equal are suppressed: users report such trials, and the libraries then add to a
+    diagonal or fall back to their priors.
     """
     threads, state = torch.get_num_threads(), np.random.get_state()
     torch.set_num_threads(1)
-    np.random.seed(seed % 2**32)  # PairwiseGP begins at random
+    np.random.seed(seed % 2**32)  # PairwiseGP starts from random values
     exact = gpytorch.settings.fast_computations(False, False, False)
     numbers, quiet = botorch.manual_seed(seed % 2**31), warnings.catch_warnings()
     try:
         with threadpool_limits(1), numbers, exact, quiet:
             for category in (BotorchWarning, NumericalWarning):
                 warnings.simplefilter("ignore", category)
-            # A search that cannot go on has found something by then.
+            # A search that stops early has found a usable point by then.
             warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
             yield
     finally:

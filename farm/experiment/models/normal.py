@@ -1,4 +1,4 @@
-"""Closed forms about normal variables that gradients go through: tensors in, tensors out."""
+"""Closed forms for normal variables, on tensors and differentiable by autograd."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ LEAST_VARIANCE = 1e-12
 
 
 def cdf(x: Tensor) -> Tensor:
-    """The distribution function of the standard normal."""
+    """Return the distribution function of the standard normal."""
     return torch.special.ndtr(x)
 
 
 def quantile(p: float) -> float:
-    """Where the standard normal's distribution function is p, in (0, 1)."""
+    """Return the quantile of the standard normal at p, in (0, 1)."""
     return float(torch.special.ndtri(torch.tensor(p, dtype=DTYPE)))
 
 
 def owens_t(h: Tensor, a: Tensor) -> Tensor:
-    """Owen's T function for 0 <= a <= 1, by Gauss-Legendre quadrature of its definition."""
+    """Return Owen's T function for 0 <= a <= 1, by Gauss-Legendre quadrature of its definition."""
     x = a[..., None] * (_NODES + 1) / 2
     inside = torch.exp(-0.5 * h[..., None] ** 2 * (1 + x**2)) / (1 + x**2)
     return (inside * _WEIGHTS).sum(-1) * a / (4 * math.pi)
 
 
 def bivariate_cdf(h: Tensor, k: Tensor, rho: Tensor) -> Tensor:
-    """P(x <= h, y <= k) of standard normal x and y with correlation rho, |rho| < 1.
+    """Return P(x <= h, y <= k) of standard normal x and y with correlation rho, |rho| < 1.
 
     Source: Drezner and Wesolowsky (1990), the integral over the angle whose sine is rho.
     """
@@ -49,24 +49,24 @@ def bivariate_cdf(h: Tensor, k: Tensor, rho: Tensor) -> Tensor:
 
 
 def probit_mean(mean: Tensor, variance: Tensor) -> Tensor:
-    """The mean of cdf(f) for a normal f."""
+    """Return the mean of cdf(f) for a normal f."""
     return cdf(mean / torch.sqrt(1 + variance))
 
 
 def probit_variance(mean: Tensor, variance: Tensor) -> Tensor:
-    """The variance of cdf(f) for a normal f, by Owen's T function."""
+    """Return the variance of cdf(f) for a normal f, by Owen's T function."""
     h = mean / torch.sqrt(1 + variance)
     p = cdf(h)
-    # The second moment is p - 2 T; p - p^2 is written so that nothing cancels near 0 and 1.
+    # The second moment is p - 2 T; p - p^2 is written in a form without cancellation near 0 and 1.
     return (p * cdf(-h) - 2 * owens_t(h, 1 / torch.sqrt(1 + 2 * variance))).clamp_min(0.0)
 
 
 def nodes(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of a normal variable, on a new last axis, and their weights (Gauss-Hermite)."""
+    """Return values of a normal variable, on a new last axis, and their weights (Gauss-Hermite)."""
     return mean[..., None] + torch.sqrt(variance)[..., None] * _HERMITE, _HERMITE_WEIGHTS
 
 
 def entropy(p: Tensor) -> Tensor:
-    """Of a yes with probability p, in nats."""
+    """Return the entropy in nats of a binary outcome with probability p."""
     p = p.clamp(1e-12, 1 - 1e-12)
     return -(p * torch.log(p) + (1 - p) * torch.log1p(-p))

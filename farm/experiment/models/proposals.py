@@ -8,14 +8,14 @@ from torch import Tensor
 
 from farm.call import Array
 from farm.errors import InvalidInput
-from farm.experiment.config import Acquisition, Generator
+from farm.experiment.config.definition import Acquisition, Generator
+from farm.experiment.config.work import Generate, Generated
 from farm.experiment.models.criteria import Situation, acquisition_of
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE
-from farm.experiment.models.search import Best, search
+from farm.experiment.models.search import BestPosition, search
 from farm.experiment.models.surrogate import Learned
-from farm.experiment.work import Generate, Generated
 
 RANGE_POINTS = 1024
 
@@ -24,10 +24,10 @@ CROWDED = "every point is in flight: one of them again"
 
 
 def generate(work: Generate) -> Generated:
-    """Points that the acquisition function finds best, one after another.
+    """Return the points that maximise the acquisition function, chosen one after another.
 
-    Each that is chosen counts as in flight for the next. With a generator for each outcome there
-    are `count` points for each. Raises InvalidInput for options that make no sense.
+    Each chosen point counts as in flight for the next. With a generator for each outcome there are
+    `count` points for each. Raises InvalidInput for invalid options.
     """
     strategy = work.config.strategies[work.strategy]
     if strategy.surrogate is None:
@@ -58,13 +58,13 @@ def generate(work: Generate) -> Generated:
 
 
 def seed_of(*numbers: int) -> int:
-    """One seed made from several numbers."""
+    """Return one seed derived from several numbers."""
     sequence = np.random.SeedSequence([number % 2**63 for number in numbers])
     return int(sequence.generate_state(1, np.uint32)[0]) % 2**31
 
 
 def _jobs(generator: Generator, count: int) -> list[tuple[int, Acquisition]]:
-    """For each point that is due the outcome that it serves, and its acquisition function."""
+    """Return the outcome and acquisition function of each point to generate."""
     parts = generator.parts or (generator,)
     jobs = []
     for outcome, part in enumerate(parts):
@@ -76,7 +76,7 @@ def _jobs(generator: Generator, count: int) -> list[tuple[int, Acquisition]]:
 
 def _best(
     acquisition: Acquisition, known: Learned, domain: Domain, flying: Array, seed: int
-) -> Best:
+) -> BestPosition:
     pending = torch.as_tensor(flying, dtype=DTYPE)
     with alone(seed):
         return search(
@@ -87,8 +87,8 @@ def _best(
         )
 
 
-def _filling(domain: Domain, flying: Array, seed: int) -> Best:
-    """The point farthest from those in flight."""
+def _filling(domain: Domain, flying: Array, seed: int) -> BestPosition:
+    """Return the point farthest from those in flight."""
     others = torch.as_tensor(flying, dtype=DTYPE).flatten(1)
 
     def criterion(points: Tensor) -> Tensor:
@@ -101,9 +101,9 @@ def _filling(domain: Domain, flying: Array, seed: int) -> Best:
 
 
 def post_range(work: Generate) -> float | None:
-    """What `Generated` calls so, None where no rule of the strategy asks for it.
+    """Return `Generated.post_range`, or None if no rule of the strategy needs it.
 
-    Of several outcomes it is the least one.
+    Of several outcomes, the smallest range counts.
     """
     strategy = work.config.strategies[work.strategy]
     if strategy.min_post_range is None or strategy.surrogate is None or not len(work.data.x):

@@ -1,4 +1,4 @@
-"""The best point of a domain, by an acquisition function: BoTorch's optimizers."""
+"""Finds the point that maximises an acquisition function, by BoTorch's optimizers."""
 
 from __future__ import annotations
 
@@ -17,35 +17,39 @@ from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
 
 Criterion = Callable[[Tensor], Tensor]
-"""From positions (b, stimuli, d) to numbers (b,), the greater the better."""
+"""Maps positions (b, stimuli, d) to numbers (b,); greater is better."""
 
 Snap = Callable[[Tensor], Tensor]
-"""From rows (b, 1, stimuli * d) to those of the points that would really be given."""
+"""Maps rows (b, 1, stimuli * d) to those of the points after rounding."""
 
 LEAST_DISTANCE = 3e-3
-"""Between points in flight, in the unit cube: nearer ones would tell nothing new."""
+"""Minimum distance of points in flight, in the unit cube: nearer ones would add no information."""
 
 CANDIDATES = 512
 RESTARTS = 10
 STARTS = 2
 MOST_STEPS = 20
 MOST_TRIED = 10
-"""Points along the line of a step: more are for edges of criteria that have no gradient there."""
+"""Points along the line of a step: several are for edges of criteria that have no
+gradient there.
+"""
 CHUNK = 64
-"""Points that are judged at once, which bounds the memory."""
+"""Points evaluated at once, which bounds the memory."""
 
 POLISH_FROM = 0.05
 POLISH_TO = 1e-4
 POLISH_ROUNDS = 60
-"""Steps of a search without gradients, in the unit cube, and how many there may be."""
+"""Initial and smallest step of a search without gradients, in the unit cube, and its maximum
+rounds.
+"""
 
 WORTHLESS = -1e6
 PENALTY = 1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Best:
-    """point: position (stimuli, d). crowded: no point keeps the least distance."""
+class BestPosition:
+    """point: position (stimuli, d). crowded: no point keeps the minimum distance."""
 
     point: Array
     value: float
@@ -53,27 +57,27 @@ class Best:
 
 
 class OutOfTime(Exception):
-    """The search has had its time. best: the best row that it has judged, and its value."""
+    """The search exceeded its time. best: the best row that it has evaluated, and its value."""
 
     def __init__(self, best: tuple[Tensor, Tensor]) -> None:
         super().__init__()
         self.best = best
 
 
-class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch's types are not read
-    """A criterion of trials as rows (b, 1, stimuli * d), which pays for being near to `avoid`."""
+class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch has no types
+    """A criterion of trials, rows (b, 1, stimuli * d), with a penalty for points near `avoid`."""
 
     X_pending = None
 
     def __init__(self, criterion: Criterion, avoid: Tensor, timeout_s: float | None) -> None:
-        """avoid: positions (p, stimuli, d). timeout_s: past it judging raises OutOfTime."""
+        """avoid: positions (p, stimuli, d). timeout_s: after it, an evaluation raises OutOfTime."""
         super().__init__(model=None)
         self._criterion = criterion
         self._avoid = avoid
         self._end = None if timeout_s is None else time.monotonic() + timeout_s
         self._best: tuple[Tensor, Tensor] | None = None
         self.met_worthless = False
-        """Whether a point had no value: then there may be cliffs, which gradients do not show."""
+        """Whether a point had no value: then there may be cliffs, which gradients do not reveal."""
 
     def forward(self, X: Tensor) -> Tensor:
         values = self._judged(X)
@@ -94,7 +98,7 @@ class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch's types are n
         values = torch.nan_to_num(values, nan=WORTHLESS, neginf=WORTHLESS)
         if not len(self._avoid):
             return values
-        # Wider than the distance, so that the edge of it is outside.
+        # Wider than the distance, so that the edge itself is outside.
         squared = ((points[:, None] - self._avoid) ** 2).sum((-1, -2)).amin(-1)
         return values - PENALTY * (1 - squared / (1.5 * LEAST_DISTANCE) ** 2).clamp_min(0.0)
 
@@ -104,10 +108,10 @@ def polished(
 ) -> tuple[Tensor, Tensor]:
     """Improve `row` (1, columns) and its value by steps that need no gradients.
 
-    A method that follows gradients ends where its step crosses a cliff, whether or not the other
-    coordinates are at their best. Steps go along the axes, and along random directions for cliffs
-    at an angle to them; where none is better they are halved. Source: mesh adaptive direct search,
-    Audet and Dennis, SIAM J. Optim. 17 (2006). Columns with few positions are not moved.
+    A gradient method stops where its step crosses a cliff, even if other coordinates are not
+    optimal yet. Steps go along the axes, and along random directions for cliffs at an angle to
+    them; if none is better, they are halved. Source: mesh adaptive direct search, Audet and Dennis,
+    SIAM J. Optim. 17 (2006). Columns with few positions stay constant.
     """
     lower, upper = domain.bounds
     still = domain.fixed.keys() | domain.discrete.keys() | domain.categorical.keys()
@@ -138,11 +142,11 @@ def search(
     avoid: Array,
     starts: Array,
     timeout_s: float | None = None,
-) -> Best:
-    """The best point found that keeps its distance from `avoid`.
+) -> BestPosition:
+    """Return the best point found that keeps its distance from `avoid`.
 
-    avoid: positions (p, stimuli, d). starts: points worth a look, shape (m, stimuli, d).
-    timeout_s: past it the best point so far is given. Random numbers are torch's own.
+    avoid: positions (p, stimuli, d). starts: candidate starting points, shape (m, stimuli, d).
+    timeout_s: after it, the best point so far is returned. Random numbers are torch's own.
     """
     shape = avoid.shape[1:]
     apart = Apart(criterion, torch.as_tensor(avoid, dtype=DTYPE), timeout_s)
@@ -190,4 +194,4 @@ def search(
         point, value = end.best
     best = snapped(point).numpy().reshape(shape)
     gaps = np.sqrt(((avoid - best) ** 2).sum((-1, -2)))
-    return Best(best, float(value), crowded=bool((gaps < LEAST_DISTANCE).any()))
+    return BestPosition(best, float(value), crowded=bool((gaps < LEAST_DISTANCE).any()))

@@ -1,7 +1,7 @@
-"""What is known of one outcome: a BoTorch model, fitted to the trials and conditioned on them.
+"""Models of one outcome: a BoTorch model, fitted to the trials and conditioned on them.
 
-Models are kept for a while by the content of what they were made from, so that asks between fits
-cost no more than the search; the same trials give the same model in any process.
+Models are cached by the content of their trials, so that asks between fits cost only the search;
+the same trials give the same model in any process.
 """
 
 from __future__ import annotations
@@ -32,45 +32,47 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from farm.call import Array
-from farm.experiment.config import Surrogate
+from farm.experiment.config.definition import Surrogate, SurrogateKind
+from farm.experiment.config.work import Data
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE, LEAST_VARIANCE, probit_mean, probit_variance
-from farm.experiment.names import CLASSIFICATION
-from farm.experiment.work import Data
 
 LARGEST = 1e150
-"""Outcomes count as no larger than this: their squares are numbers still."""
+"""Outcomes are clamped to this magnitude: their squares stay finite."""
 
 MOST_TRIALS = 400
-"""Trials that length scales and noise are found from, evenly taken from all: the cost grows with
-the cube, and more of them tell little. All trials are conditioned on afterwards."""
+"""Maximum trials for estimating length scales and noise, evenly selected from all: the cost grows
+with the cube of their number, and more add little. All trials are conditioned on afterwards.
+"""
 
 MOST_SPARSE_TRIALS = 2000
-"""The same where the cost grows with their number alone."""
+"""The same limit for models whose cost grows linearly with the trials."""
 
 INDUCING = 100
-"""Points that stand for the trials with a yes or no, at most."""
+"""Maximum inducing points, which represent trials with a binary outcome."""
 
 STEPS = {"maxiter": 200, "ftol": 1e-6}
-"""Of a fit: what more of them find changes nothing that is seen."""
+"""Settings of a fit: further steps change nothing visible."""
 
 NUMBERS = LogNormalPrior(0.0, 1.0)
-"""Of the process's variance, where outcomes have variance 1."""
+"""Prior of the process's variance, for outcomes of variance 1."""
 
 NOISE = LogNormalPrior(-5.0, 1.5)
-"""Of the noise's variance, where outcomes have variance 1: simulators have next to none."""
+"""Prior of the noise's variance, for outcomes of variance 1: simulators have almost none."""
 
 PROBIT = LogNormalPrior(math.log(4.0), 1.0)
-"""Of the process's variance: two standard deviations lead from even odds to near certainty."""
+"""Prior of the process's variance for binary outcomes: two standard deviations lead from even odds
+to near certainty.
+"""
 
 CHUNK = 256
-"""Points whose joint distribution is worked out at once."""
+"""Points whose joint distribution is computed at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    """What a model is made from, as a key of a cache. x, y: the bytes of their arrays."""
+    """The trials a model is fitted to, as a cache key. x, y: the bytes of their arrays."""
 
     x: bytes
     y: bytes
@@ -87,9 +89,9 @@ class _Trials:
         return _Trials(x.tobytes(), y.tobytes(), x.shape, self.binary, self.choices)
 
     def model(self, like: Model | None = None) -> tuple[Model, MarginalLogLikelihood]:
-        """The model before it is fitted, and what is greatest when it is.
+        """Return the unfitted model and the likelihood that its fit maximises.
 
-        like: another one that has the mean and the kernel of a sparse model already.
+        like: a sparse model whose mean and kernel are reused.
         """
         x, y = (torch.tensor(part, dtype=DTYPE) for part in self.arrays)
         n, stimuli, d = x.shape
@@ -98,7 +100,7 @@ class _Trials:
         if stimuli == 2:
             first = torch.arange(0, 2 * n, 2)
             yes = (y > 0.5).long()
-            compared = torch.stack([first + yes, first + 1 - yes], -1)  # the better one first
+            compared = torch.stack([first + yes, first + 1 - yes], -1)  # the preferred one first
             model = PairwiseGP(points, compared, None, _kernel(features, PROBIT), encoding)
             return model, PairwiseLaplaceMarginalLogLikelihood(model.likelihood, model)
         if self.binary:
@@ -113,7 +115,7 @@ class _Trials:
                 input_transform=encoding,
             )
             return model, VariationalELBO(model.likelihood, model.model, num_data=n)
-        # Differences between outcomes that are no more than those of rounding are none.
+        # Differences between outcomes within rounding error are ignored.
         least = max(1e-8 * float(y.abs().max()), 1 / LARGEST)
         model = SingleTaskGP(
             points,
@@ -126,7 +128,7 @@ class _Trials:
         return model, ExactMarginalLogLikelihood(model.likelihood, model)
 
     def _encoding(self) -> NumericToCategoricalEncoding | None:
-        """A feature of its own for each choice, as choices have no order."""
+        """Return the encoding with one feature per choice, because choices have no order."""
         if not self.choices:
             return None
         encoders: dict[int, Callable[[Tensor], Tensor]] = {
@@ -140,7 +142,10 @@ def _encoded(indices: Tensor, num_classes: int) -> Tensor:
 
 
 def _kernel(features: int, amplitude: LogNormalPrior) -> ScaleKernel:
-    """BoTorch's default with an amplitude, which finds optima nearer and boundaries at all."""
+    """Return BoTorch's default kernel with an amplitude.
+
+    The amplitude improves the accuracy of optima, and is needed to find boundaries at all.
+    """
     return ScaleKernel(
         get_covar_module_with_dim_scaled_prior(ard_num_dims=features),
         outputscale_prior=amplitude,
@@ -149,12 +154,12 @@ def _kernel(features: int, amplitude: LogNormalPrior) -> ScaleKernel:
 
 
 def _above(least: float, prior: LogNormalPrior) -> GreaterThan:
-    """A bound of a search that begins at the prior's median."""
+    """Return a bound for a search that starts at the prior's median."""
     return GreaterThan(least, transform=None, initial_value=math.exp(float(prior.loc)))
 
 
 def _fit(mll: MarginalLogLikelihood) -> None:
-    """Find what makes the trials most probable; the model then answers."""
+    """Maximise the likelihood of the trials; the model is then ready to predict."""
     try:
         fit_gpytorch_mll(
             mll,
@@ -162,12 +167,12 @@ def _fit(mll: MarginalLogLikelihood) -> None:
             optimizer_kwargs={"options": STEPS},
         )
     except ModelFittingError:
-        mll.eval()  # with what its priors hold for most probable
+        mll.eval()  # keep the most probable values of the priors
 
 
 @lru_cache(maxsize=16)
 def _first(trials: _Trials) -> Model:
-    """The model of the trials that its hyperparameters are found from."""
+    """Return the fitted model whose hyperparameters are used."""
     model, mll = trials.model()
     _fit(mll)
     return model
@@ -194,10 +199,10 @@ def _fitted(trials: _Trials, fit_to: int) -> Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learned:
-    """One outcome's model, and the process f that outcomes are an observation of.
+    """One outcome's model, and the latent process f behind its outcomes.
 
-    f has unit scale: a number is offset + scale * f and noise; the outcome is yes with probability
-    cdf(f) where it is binary, for a pair with f the difference of utilities over `scale`.
+    f has unit scale: a continuous outcome is offset + scale * f plus noise; a binary one is 1 with
+    probability cdf(f), where f for a pair is the difference of utilities divided by `scale`.
     told: positions of the trials, shape (n, stimuli, d).
     """
 
@@ -209,11 +214,11 @@ class Learned:
 
     @classmethod
     def of(cls, surrogate: Surrogate, outcome: int, domain: Domain, data: Data) -> Learned:
-        """From the trials in `data`, at least one, and their outcome of that number."""
+        """Return the model of outcome number `outcome`, from the trials in `data`, at least one."""
         if surrogate.parts:
             surrogate = surrogate.parts[outcome]
         pairs = domain.stimuli == 2
-        binary = pairs or surrogate.kind == CLASSIFICATION
+        binary = pairs or surrogate.kind == SurrogateKind.CLASSIFICATION
         x = domain.positions(np.asarray(data.x, dtype=float))
         y = np.clip(np.asarray(data.y, dtype=float)[:, outcome], -LARGEST, LARGEST)
         choices = tuple(domain.choices.items())
@@ -227,7 +232,7 @@ class Learned:
         return cls(model, torch.tensor(x, dtype=DTYPE), offset, scale, binary)
 
     def joint(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (k,) and covariance (k, k) of f at trials (k, stimuli, d), or single points."""
+        """Return mean (k,) and covariance (k, k) of f at trials (k, stimuli, d), or points."""
         k, stimuli, d = points.shape
         posterior = self.model.posterior(points.reshape(k * stimuli, d))
         weights = torch.tensor([-1.0, 1.0] if stimuli == 2 else [1.0], dtype=DTYPE) / self.scale
@@ -236,16 +241,16 @@ class Learned:
         return mean, torch.einsum("isjt,s,t->ij", covariance, weights, weights)
 
     def moments(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f, shape (k,) each, at trials (k, stimuli, d) or single points."""
+        """Return mean and variance (k,) of f at trials (k, stimuli, d), or single points."""
         parts = [self.joint(part) for part in points.split(CHUNK)]
         mean = torch.cat([mean for mean, _ in parts])
         variance = torch.cat([covariance.diagonal() for _, covariance in parts])
         return mean, variance.clamp_min(LEAST_VARIANCE)
 
     def noise(self, mean: Tensor) -> Tensor:
-        """Variance of an observation where f has that mean; for a yes or no what it amounts to.
+        """Return the variance of an observation at the mean; for a binary outcome its equivalent.
 
-        That is the inverse of the Fisher information of a probit.
+        The equivalent is the inverse of the Fisher information of a probit.
         """
         if not self.binary:
             return self.model.likelihood.noise.detach().expand(mean.shape)
@@ -254,7 +259,7 @@ class Learned:
         return 1 / (information + LEAST_VARIANCE)
 
     def promising(self) -> Tensor:
-        """Told trials near which a search may begin: the last and those of greatest mean."""
+        """Return trials as starting points of a search: the latest, and those of greatest mean."""
         with torch.no_grad():
             mean, _ = self.moments(self.told)
         best = torch.argsort(-mean, stable=True)[:16].tolist()
@@ -262,9 +267,9 @@ class Learned:
         return self.told[sorted({*best, *last})]
 
     def seen(self, points: Tensor, *, probability: bool) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (k,) of the outcome without its noise, in the user's units.
+        """Return mean and standard deviation (k,) of the noise-free outcome, in the user's units.
 
-        A pair's outcome is by how much the second one's utility is greater.
+        For a pair, the outcome is the difference of the second utility and the first.
         """
         mean, variance = self.moments(points)
         if probability:

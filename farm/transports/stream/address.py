@@ -1,4 +1,4 @@
-"""Socket files: where a farm listens for its own user on this machine, and how to dial it."""
+"""Socket files: create the one on which a farm listens for its own user, and dial it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ LONGEST_PATH = 100
 """A socket's path has room for 108 bytes, on some systems for 104 (unix(7))."""
 
 DIAL_WITHIN_S = 10.0
-"""A listener that does not even accept for so long is taken for none."""
+"""A listener that accepts no connection for this long is treated as absent."""
 
 DIAL_AGAIN_S = 0.01
 
 BACKLOG = 1024
 
 
-class Place:
-    """A listening socket and its file, which is for this user alone.
+class ListeningSocket:
+    """A listening socket and its file, accessible to this user only.
 
-    path: in `folder` if that can be, else in a new private temporary folder: a path may be too
-    long for a socket, and some file systems have none. A file that is there already is replaced,
-    so be sure that no living farm owns it. Raises Unavailable.
+    path: in `folder` if possible, else in a new private temporary folder: a path may be too
+    long for a socket, and some file systems have no sockets. An existing file is replaced, so make
+    sure that no living farm owns it. Raises Unavailable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class Place:
         self._inode = self.path.stat().st_ino
 
     def close(self) -> None:
-        """Close the socket and remove its file, unless another farm has put its own there."""
+        """Close the socket and remove its file, unless another farm has replaced the file."""
         self.socket.close()
         with contextlib.suppress(OSError):
             if self.path.stat().st_ino == self._inode:
@@ -65,7 +65,7 @@ class Place:
 
 
 def _listening(path: Path) -> socket.socket:
-    """A socket that listens at `path`. Raises OSError."""
+    """Return a socket that listens at `path`. Raises OSError."""
     temporary = path.with_name(f".farm.{os.getpid()}")
     if len(os.fsencode(temporary)) > LONGEST_PATH or len(os.fsencode(path)) > LONGEST_PATH:
         raise OSError(f"{path} is too long for a socket")
@@ -74,7 +74,7 @@ def _listening(path: Path) -> socket.socket:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
         listening.bind(os.fspath(temporary))
-        # Nobody can connect before it listens, so nobody comes between these two.
+        # Connecting is possible only after listen(), so this order leaves no gap.
         temporary.chmod(0o600)
         listening.setblocking(False)
         listening.listen(BACKLOG)
@@ -88,22 +88,24 @@ def _listening(path: Path) -> socket.socket:
 
 
 def _connect(dialed: socket.socket, path: str, until: float) -> None:
-    """Connect; while many others wait to be accepted, try again. Raises OSError."""
+    """Connect; retry while the accept queue is full. Raises OSError."""
     while True:
         dialed.settimeout(max(0.01, until - time.monotonic()))
         try:
             dialed.connect(path)
             return
-        except BlockingIOError:  # the queue is full; connecting to a unix socket does not wait then
+        except (
+            BlockingIOError
+        ):  # the accept queue is full: connect() on a unix socket does not wait
             if time.monotonic() > until:
                 raise
             time.sleep(DIAL_AGAIN_S)
 
 
 def dial_path(path: str, name: str) -> StreamLine | None:
-    """A line to the farm that listens at `path`, under `name`; None when none does.
+    """Return a line, under `name`, to the farm that listens at `path`; None if none does.
 
-    A socket of another user is none: neither end talks to anybody else.
+    A socket of another user counts as none: both ends talk only to their own user.
     """
     dialed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,7 +1,7 @@
-"""One ordered line of messages over a connected stream socket; both ends use it.
+"""One ordered line of messages over a connected stream socket, used at both ends.
 
-A message is its frames one after the other. Before each frame stand 8 bytes, little-endian: its
-length, and in the highest bit whether another frame of the same message follows.
+A message is a sequence of frames. Before each frame come 8 bytes, little-endian: its length, and in
+the highest bit whether another frame of the same message follows.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from farm.protocols.wire import Buffer
+from farm.call import Buffer
 
 READ_AHEAD = 64 * 1024
-"""Bytes read at once; small messages come many to a read."""
+"""Bytes per read; one read returns many small messages."""
 
 LARGE = 32 * 1024
-"""A larger frame is received into memory of its own, and not copied again."""
+"""A larger frame is received directly into its own memory, without another copy."""
 
 WRITE_AT_ONCE = 1024**2
-"""Bytes written before others get their turn."""
+"""Bytes written before other lines have their turn."""
 
 LONGEST_FRAME = 1 << 32
-"""Whoever announces a larger frame sends something else than messages."""
+"""A larger announced frame means that the peer does not send farm's messages."""
 
 MOST_FRAMES = 1 << 16
-"""The same of more frames in a message; a frame is a large array of a call or of an answer."""
+"""Maximum number of frames in a message, for the same reason; a frame is one large array."""
 
 _HEAD = struct.Struct("<Q")
 _MORE = 1 << 63
@@ -43,8 +43,8 @@ _UNLIMITED = 1 << 62
 class StreamLine:
     """A line to one peer. For one thread at a time; it never waits, except in `flush`.
 
-    Bytes written survive the death of this process. `queued` are those that the peer's socket had
-    no room for: `flush` or `write_some` hands them over later.
+    Bytes written survive the death of this process. `queued` holds bytes for which the peer's
+    socket had no room; `flush` or `write_some` writes them later.
     """
 
     may_come_back = False
@@ -55,10 +55,10 @@ class StreamLine:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_NOSIGPIPE, 1)
         self._socket = connected
         # Reading: bytes from `_begin` to `_end` of the buffer are not parsed yet.
-        self._view = memoryview(b"")  # made when there is something to read
+        self._view = memoryview(b"")  # allocated at the first read
         self._begin = self._end = 0
         self._frames: list[Buffer] = []
-        self._large: memoryview | None = None  # the frame that is being received
+        self._large: memoryview | None = None  # the frame being received
         self._filled = 0
         self._more = False
         self._may_read = _UNLIMITED
@@ -70,15 +70,15 @@ class StreamLine:
         self._refuses = False
 
     def fileno(self) -> int:
-        """The descriptor: readable when there is something to do; -1 once closed."""
+        """Return the descriptor: readable when there is something to do; -1 once closed."""
         return self._socket.fileno()
 
     # Reading
 
     def receive(self) -> list[Buffer] | None:
-        """The frames of the next message; None when there is none now.
+        """Return the frames of the next message; None if there is none now.
 
-        Small frames are bytes; large ones are memory that the receiver may write to.
+        Small frames are bytes; large ones are memory that the receiver may modify.
         """
         while not self._parsed():
             if not self._read():
@@ -87,11 +87,11 @@ class StreamLine:
         return frames
 
     def allow(self, count: int) -> None:
-        """Let `receive` read so many bytes from now on; what it leaves keeps `fileno` readable."""
+        """Let `receive` read `count` more bytes; unread data keeps `fileno` readable."""
         self._may_read = count
 
     def _parsed(self) -> bool:
-        """Go on with the message as far as its bytes are there; whether it is complete."""
+        """Parse the message as far as its bytes have arrived; return whether it is complete."""
         while True:
             if self._large is not None:
                 if self._filled < len(self._large):
@@ -133,14 +133,14 @@ class StreamLine:
         self._begin = at + have
 
     def _give_up(self) -> None:
-        """Read nothing more: the bytes are not a message, or the message is too large."""
+        """Stop reading: the bytes are not a message, or the message is too large."""
         self._over = True
         self._end = self._begin
         self._frames = []
 
     def _read(self) -> bool:
-        """Read once; False when there is nothing, or no more for now."""
-        if self._is_empty:  # the last read found less than it had room for
+        """Read once; False if there is nothing to read, or no more is allowed for now."""
+        if self._is_empty:  # the last read returned less than it had room for
             self._is_empty = False
             return False
         if self._over or self._may_read <= 0:
@@ -175,13 +175,13 @@ class StreamLine:
         return True
 
     def ended(self) -> bool:
-        """Whether the peer is gone; ask once `receive` gave None, so that nothing is left."""
+        """Whether the peer is gone; call it after `receive` returned None, to lose no message."""
         return self._over
 
     # Writing
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """Send a message; False when the peer takes no more."""
+        """Send a message; False if the peer is gone."""
         if self._refuses:
             return False
         parts: list[Buffer] = []
@@ -220,7 +220,7 @@ class StreamLine:
                 sent = 0
 
     def write_some(self) -> bool:
-        """Write what is queued as far as there is room, 1 MiB at most; False when it is in vain."""
+        """Write queued bytes while there is room, 1 MiB at most; False if the peer is gone."""
         parts: list[memoryview] = []
         room = WRITE_AT_ONCE
         for part in itertools.islice(self._queue, _PARTS_AT_ONCE):
@@ -247,7 +247,7 @@ class StreamLine:
         return True
 
     def flush(self, timeout_s: float) -> bool:
-        """Whether all that was sent is out of this process; waits so long for room at the most."""
+        """Wait until all messages have left this process; return False on timeout."""
         if not self._queue:
             return not self._refuses
         end = time.monotonic() + timeout_s
@@ -260,7 +260,7 @@ class StreamLine:
         return not self._refuses
 
     def close(self) -> None:
-        """Let go of the socket; what was written is still read by the peer."""
+        """Close the socket; the peer can still read what was written."""
         self._socket.close()
         self._over = self._refuses = True
         self._queue.clear()

@@ -12,81 +12,86 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from farm.call import Buffer
+from farm.dispatcher.flush_policy import FlushPolicy
+from farm.machine.open_files import allow_many_open_files
 from farm.machine.peer import peer_uid
-from farm.protocols.wire import Buffer
-from farm.scheduler.lull import Lull
 from farm.transports.identity import CLIENT_PREFIX
-from farm.transports.stream.address import Place
+from farm.transports.stream.address import ListeningSocket
 from farm.transports.stream.line import StreamLine
-from farm.worker.open_files import allow_many_open_files
 
 if TYPE_CHECKING:
-    from farm.dispatcher import Dispatcher
+    from farm.dispatcher.dispatcher import Dispatcher
     from farm.transports.peers import Peers
 
 log = logging.getLogger(__name__)
 
 MESSAGES_PER_TURN = 200
-"""Messages read from one peer before others get their turn."""
+"""Messages read from one peer before others have their turn."""
 
 BYTES_PER_TURN = 1024**2
-"""Bytes read from one peer before others get their turn."""
+"""Bytes read from one peer before others have their turn."""
 
 REST_BYTES = 64 * 1024**2
-"""Bytes read from a worker that is lost; what the kernel holds of a dead process is far less."""
+"""Bytes read from a lost worker; the kernel holds far less of a dead process."""
 
 FULL_BYTES = 8 * 1024**2
-"""Bytes that wait for a peer to read them, above which it is given nothing more to do."""
+"""Size of a peer's send queue above which it is offered no slots."""
 
 FEW_CALLS = 2
-"""While no more calls than this are open, messages are read at once: none will join them."""
+"""While no more calls than this are open, read messages at once: no others would join them."""
 
 PEERS_PER_TURN = 32
-"""Peers accepted, and peers read from, before the rest of the program gets its turn. While more
-than this are ready to be read, none is accepted and the event loop does not look at them."""
+"""Peers accepted, and peers read from, per event-loop iteration. While more than this are ready to
+be read, no peer is accepted, and the event loop does not poll them.
+"""
 
 MOST_NAMELESS = 256
-"""Peers that have not said who they are; of more the oldest are dropped. A peer says it at once."""
+"""Peers that have not sent their identity; beyond that the oldest are dropped. A peer sends it at
+once.
+"""
 
 SHARE_OF_FILES = 4
-"""Peers may have this part of the files that this process may open; others are not accepted."""
+"""Peers may use up to 1/SHARE_OF_FILES of the file descriptors of this process; further ones are
+refused.
+"""
 
 LAST_WORDS_S = 0.5
-"""How long peers may take at the end to read what was sent to them."""
+"""Maximum time for peers to read the remaining messages at shutdown."""
 
 ACCEPT_AGAIN_S = 1.0
-"""How long to wait when no more files can be opened."""
+"""Pause after running out of file descriptors."""
 
 
-class _Peer:
+class _StreamPeer:
     """The dispatcher's end of the line to one peer: a `peers.Line`."""
 
     may_come_back = False
 
     def __init__(self, line: StreamLine, listener: UnixListener) -> None:
-        self.name = b""  # until it has said it
+        self.name = b""  # empty until the peer has sent it
         self.is_client = False
         self.line = line
         self.fd = line.fileno()
         self._listener = listener
         self.watched = True  # the loop calls `_readable` when there is something to read
-        self.writes = False  # waits for room
+        self.writes = False  # waiting for room in the socket
         self.full = False
 
     def send(self, frames: list[Buffer]) -> bool:
-        """Send a message without waiting; False when the peer is not there."""
+        """Send a message without waiting; return False if the peer is gone."""
         sent = self.line.send(frames)
         if self.line.queued:
             self._listener.has_queued(self)
         return sent
 
     def rest(self) -> Iterator[list[Buffer]]:
-        """The messages that have arrived and were not read, within bounds."""
+        """Return the messages that have arrived but were not read, within bounds."""
         self.line.allow(REST_BYTES)
         while True:
             frames = self.line.receive()
             if frames is None:
-                frames = self.line.receive()  # once more, as a short read says nothing of the end
+                frames = self.line.receive()  # again: a short read does not prove the end
             if frames is None:
                 return
             if self.name:
@@ -95,7 +100,7 @@ class _Peer:
                 self.introduce(frames)
 
     def introduce(self, frames: list[Buffer]) -> None:
-        """Take the first message, which says who the peer is."""
+        """Take the peer's identity from its first message."""
         self.name = bytes(frames[0])
         self.is_client = self.name.startswith(CLIENT_PREFIX)
         self._listener.named(self)
@@ -106,15 +111,15 @@ class _Peer:
 
 
 class UnixListener:
-    """Listens in the run folder; `path` is the socket's file once made. Raises Unavailable."""
+    """Listens in the run folder; `path` is the socket's file. Raises Unavailable."""
 
     def __init__(self, folder: Path) -> None:
-        self._place = Place(folder)
+        self._place = ListeningSocket(folder)
         self.path = self._place.path
         # State of the running listener; only its own methods change it, on the loop.
-        self._lines: set[_Peer] = set()
-        self._nameless: dict[_Peer, None] = {}  # the oldest first
-        self._ready: dict[_Peer, None] = {}
+        self._lines: set[_StreamPeer] = set()
+        self._nameless: dict[_StreamPeer, None] = {}  # the oldest first
+        self._ready: dict[_StreamPeer, None] = {}
         self._look_is_due = False
         self._turn, self._reads = 0.0, 0
         self._closed = False
@@ -122,10 +127,10 @@ class UnixListener:
         self._accept_again: asyncio.TimerHandle | None = None
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
-        """Begin, on the running loop."""
+        """Start on the running loop."""
         self._dispatcher = dispatcher
         self._peers = peers
-        self._lull = Lull(dispatcher)
+        self._flush_policy = FlushPolicy(dispatcher)
         self._loop = asyncio.get_running_loop()
         self._most = allow_many_open_files() // SHARE_OF_FILES
         self._begin_to_accept()
@@ -139,7 +144,7 @@ class UnixListener:
         if self._accept_again is not None:
             self._accept_again.cancel()
         end = self._loop.time() + LAST_WORDS_S
-        # Written by the loop as they read; it is not worth an event for each.
+        # The loop writes as the peers read; an event for each would not pay off.
         while any(p.line.queued for p in self._lines) and self._loop.time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for peer in list(self._lines):
@@ -159,7 +164,7 @@ class UnixListener:
 
     def _accept(self) -> None:
         if len(self._ready) > PEERS_PER_TURN:
-            self._accept_no_more()  # until these are read
+            self._accept_no_more()  # until these have been read
             return
         for _ in range(PEERS_PER_TURN):
             try:
@@ -167,7 +172,7 @@ class UnixListener:
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                # Out of files: without a pause the loop would try again and again.
+                # Out of file descriptors: without a pause the loop would retry continuously.
                 log.error("cannot accept a local peer: %s", error)
                 self._accept_no_more()
                 self._accept_again = self._loop.call_later(ACCEPT_AGAIN_S, self._begin_to_accept)
@@ -181,45 +186,45 @@ class UnixListener:
             accepted.close()
             return
         if uid != os.getuid():
-            log.warning("user %d is not let in at %s", uid, self.path)
+            log.warning("refused user %d at %s", uid, self.path)
             accepted.close()
             return
         if len(self._nameless) >= MOST_NAMELESS:
             self.drop(next(iter(self._nameless)))
         if len(self._lines) >= self._most:
-            # Not a warning: whoever connects without end must not fill the log.
-            log.debug("a local peer is not let in: %d are here", len(self._lines))
+            # Not a warning: repeated connections must not fill the log.
+            log.debug("refused a local peer: %d are connected", len(self._lines))
             accepted.close()
             return
-        peer = _Peer(StreamLine(accepted), self)
+        peer = _StreamPeer(StreamLine(accepted), self)
         self._lines.add(peer)
         self._nameless[peer] = None
         self._loop.add_reader(peer.fd, self._readable, peer)
 
-    def named(self, peer: _Peer) -> None:
-        """A peer has said who it is."""
+    def named(self, peer: _StreamPeer) -> None:
+        """Register a peer that has sent its identity."""
         self._nameless.pop(peer, None)
 
     # Reading
 
-    def _readable(self, peer: _Peer) -> None:
+    def _readable(self, peer: _StreamPeer) -> None:
         if not self._ready and self._dispatcher.calls_open() <= FEW_CALLS:
-            turn = self._loop.time()  # uvloop looks at the clock once a turn
+            turn = self._loop.time()  # uvloop reads the clock once per iteration
             self._reads = self._reads + 1 if turn == self._turn else 1
             self._turn = turn
             if self._reads <= PEERS_PER_TURN:
                 self._read((peer,))
                 return
-        # While calls come in by other ways it pays to let messages gather.
+        # While calls arrive by other ways, let messages accumulate.
         self._later(peer)
 
-    def _later(self, peer: _Peer) -> None:
+    def _later(self, peer: _StreamPeer) -> None:
         self._ready[peer] = None
         if len(self._ready) > PEERS_PER_TURN:
             self._watch(peer, False)
         self._look_soon()
 
-    def _watch(self, peer: _Peer, watched: bool) -> None:
+    def _watch(self, peer: _StreamPeer, watched: bool) -> None:
         if watched == peer.watched:
             return
         peer.watched = watched
@@ -235,7 +240,7 @@ class UnixListener:
 
     def _look(self) -> None:
         self._look_is_due = False
-        if not self._lull.is_now():
+        if not self._flush_policy.is_due():
             self._look_soon()
             return
         peers = tuple(itertools.islice(self._ready, PEERS_PER_TURN))
@@ -248,13 +253,13 @@ class UnixListener:
         if peers:
             self._read(peers)
 
-    def _read(self, peers: Sequence[_Peer]) -> None:
+    def _read(self, peers: Sequence[_StreamPeer]) -> None:
         self._dispatcher.act_on(partial(self._read_some, peers))
 
-    def _read_some(self, peers: Sequence[_Peer]) -> None:
+    def _read_some(self, peers: Sequence[_StreamPeer]) -> None:
         for peer in peers:
             if peer not in self._lines:
-                continue  # dropped by what another has said
+                continue  # dropped while another peer was processed
             self._watch(peer, not (peer.full and peer.is_client))
             if self._peers.is_behind(peer):
                 self._later(peer)
@@ -269,7 +274,7 @@ class UnixListener:
                 else:
                     peer.introduce(frames)
             else:
-                # What was read and not acted on does not make the descriptor readable.
+                # Data that was read but not processed does not make the descriptor readable.
                 self._later(peer)
                 continue
             if peer.line.ended():
@@ -277,15 +282,15 @@ class UnixListener:
 
     # Writing
 
-    def has_queued(self, peer: _Peer) -> None:
-        """Have what is queued for a peer written as it reads."""
+    def has_queued(self, peer: _StreamPeer) -> None:
+        """Write a peer's send queue as the peer reads."""
         if not peer.writes and peer in self._lines:
             peer.writes = True
             self._loop.add_writer(peer.fd, self._writable, peer)
         if peer.line.queued > FULL_BYTES and not peer.full:
             self._set_full(peer, True)
 
-    def _writable(self, peer: _Peer) -> None:
+    def _writable(self, peer: _StreamPeer) -> None:
         peer.line.write_some()
         if not peer.line.queued:
             peer.writes = False
@@ -293,17 +298,17 @@ class UnixListener:
         if peer.full and peer.line.queued <= FULL_BYTES // 2:
             self._set_full(peer, False)
 
-    def _set_full(self, peer: _Peer, full: bool) -> None:
+    def _set_full(self, peer: _StreamPeer, full: bool) -> None:
         peer.full = full
         if not peer.is_client:
             self._peers.is_full(peer, full)
-        else:  # a client that reads no answers asks nothing more
+        else:  # a client that reads no answers sends no further calls
             self._watch(peer, not full)
 
-    # Ends
+    # Ends of lines
 
-    def drop(self, peer: _Peer) -> None:
-        """End the line to a peer: it has ended, or its supervisor says that it is dead."""
+    def drop(self, peer: _StreamPeer) -> None:
+        """End the line to a peer: it has ended, or its supervisor reports its death."""
         if peer not in self._lines:
             return
         self._lines.discard(peer)

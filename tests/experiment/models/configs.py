@@ -1,4 +1,4 @@
-"""Experiments that the tests of models are about, without the grammar that reads them."""
+"""Experiments for the tests of models, built without the configuration grammar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from farm.call import Array
-from farm.experiment.config import (
+from farm.experiment.config.definition import (
     Acquisition,
     Config,
     Generator,
@@ -18,7 +18,7 @@ from farm.experiment.config import (
     Strategy,
     Surrogate,
 )
-from farm.experiment.work import Data, Generate
+from farm.experiment.config.work import Data, Generate
 
 REGRESSION = "GPRegressionModel"
 CLASSIFICATION = "GPClassificationModel"
@@ -41,7 +41,7 @@ def config(
     options: Mapping[str, str] | None = None,
     min_post_range: float | None = None,
 ) -> Config:
-    """One strategy with one model of one outcome."""
+    """Return a config with one strategy, one model and one outcome."""
     acquisition = Acquisition(acqf, acqf, options or {}, objective)
     generator = Generator("OptimizeAcqfGenerator", "generator", {}, acquisition)
     kind = OutcomeKind.CONTINUOUS if model == REGRESSION else OutcomeKind.BINARY
@@ -53,7 +53,7 @@ def config(
 
 
 def data(x: Array, y: Array, fit_to: int | None = None) -> Data:
-    """Trials (n, d) or (n, stimuli, d) with one outcome (n,)."""
+    """Return trials (n, d) or (n, stimuli, d) with one outcome (n,)."""
     x = np.asarray(x, dtype=float)
     y = np.asarray(y, dtype=float)
     x = x[:, None, :] if x.ndim == 2 else x
@@ -70,14 +70,14 @@ def ask(
     fixed: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> Generate:
-    """Work for the only strategy."""
+    """Return work for the only strategy."""
     if pending is None:
         pending = np.empty((0, config.stimuli, len(config.free)))
     return Generate(config, 0, count, asked, known, pending, fixed or {}, seed)
 
 
 def spread(config: Config, count: int, seed: int = 0) -> Array:
-    """Sobol points (count, d) within the bounds, not rounded."""
+    """Return Sobol points (count, d) within the bounds, not rounded."""
     free = config.free
     unit = sobol(len(free), count, seed)
     scaled: Array = qmc.scale(unit, [p.lower for p in free], [p.upper for p in free])
@@ -85,14 +85,14 @@ def spread(config: Config, count: int, seed: int = 0) -> Array:
 
 
 def sobol(dimensions: int, count: int, seed: int = 0) -> Array:
-    """The first points of a scrambled sequence, shape (count, dimensions)."""
-    whole = 1 << max(count - 1, 0).bit_length()  # scipy warns of parts of a power of two
+    """Return the first points of a scrambled sequence, shape (count, dimensions)."""
+    whole = 1 << max(count - 1, 0).bit_length()  # scipy warns unless the count is a power of two
     unit: Array = qmc.Sobol(dimensions, seed=seed).random(whole)[:count]
     return unit
 
 
 def branin(x: Array) -> Array:
-    """The negative Branin function of points (n, 2): its three maxima are BRANIN_BEST."""
+    """Return the negative Branin function of points (n, 2); its three maxima are BRANIN_BEST."""
     a, b = x[:, 0], x[:, 1]
     bowl = (b - 5.1 / (4 * np.pi**2) * a**2 + 5 / np.pi * a - 6) ** 2
     return -(bowl + 10 * (1 - 1 / (8 * np.pi)) * np.cos(a) + 10)

@@ -1,4 +1,4 @@
-"""Tests of models run on one thread, as the models themselves do."""
+"""Runs the tests of models on one thread, like the models themselves."""
 
 from __future__ import annotations
 

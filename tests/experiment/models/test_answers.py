@@ -1,4 +1,4 @@
-"""Questions to a surrogate: extremes, predictions, inverses, with constraints."""
+"""Queries to a surrogate: extremes, predictions and inverses, with constraints."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from farm.call import Array
 from farm.errors import InvalidInput
-from farm.experiment.config import Outcome, OutcomeKind, Parameter, Surrogate
+from farm.experiment.config.definition import Outcome, OutcomeKind, Parameter, Surrogate
+from farm.experiment.config.work import Answered, Data, Query, QueryKind
 from farm.experiment.models import answer, predict
-from farm.experiment.work import Answered, Data, Query, QueryKind
 from tests.experiment.models.configs import (
     CLASSIFICATION,
     PAIRWISE,
@@ -28,7 +28,7 @@ YES = config(CLASSIFICATION, parameters=BOUNDS)
 
 
 def hill(x: Array) -> Array:
-    """Greatest, 100, at (7, 0.25)."""
+    """Return values whose maximum is 100, at (7, 0.25)."""
     heights: Array = 100 - 4 * (x[:, 0] - 7) ** 2 - 30 * (x[:, 1] - 0.25) ** 2
     return heights
 
@@ -112,7 +112,7 @@ def test_probabilities_are_those_of_the_outcome() -> None:
     found = asked(QueryKind.INVERSE, known, y=0.75, of=YES, probability=True, held={"b": 0.5})
     assert found.y == pytest.approx([0.75], abs=1e-3)
     assert found.x[0, 0, 0] == pytest.approx(5, abs=0.8)
-    assert asked(QueryKind.MAX, known, of=YES).y[0] > 1.5  # of the latent function
+    assert asked(QueryKind.MAX, known, of=YES).y[0] > 1.5  # in units of the latent function
 
 
 def test_of_pairs_the_utility_of_one_point() -> None:
@@ -164,7 +164,7 @@ def test_a_time_limit_is_kept() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="one of numbers"):
+    with pytest.raises(InvalidInput, match="not of binary outcomes"):
         asked(QueryKind.MAX, probability=True)
     with pytest.raises(InvalidInput, match="needs y"):
         asked(QueryKind.INVERSE)

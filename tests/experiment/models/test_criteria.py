@@ -1,4 +1,4 @@
-"""Each acquisition function against numbers drawn from the process, or a closed form."""
+"""Each acquisition function against samples of the process, or a closed form."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scipy import special, stats
 
 from farm.call import Array
 from farm.errors import InvalidInput
-from farm.experiment import names
-from farm.experiment.config import Acquisition, Surrogate
+from farm.experiment.config.components import ACQUISITIONS
+from farm.experiment.config.definition import Acquisition, Surrogate
 from farm.experiment.models.criteria import _ACQUISITIONS, Situation, acquisition_of
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
@@ -64,7 +64,7 @@ def judged(s: Situation, places: Array = PLACES) -> Array:
 
 
 def drawn(s: Situation, count: int = 400_000) -> Array:
-    """Values of the process at PLACES, shape (4, count), each by itself."""
+    """Return independent samples of the process at PLACES, shape (4, count)."""
     mean, variance = s.learned.moments(torch.tensor(PLACES)[:, None, :])
     z = np.random.default_rng(0).normal(size=count)
     values: Array = mean.detach().numpy()[:, None] + np.sqrt(variance.detach().numpy())[:, None] * z
@@ -88,7 +88,7 @@ def test_straddle_bound_and_variance_of_a_yes_or_no(objective: str) -> None:
     mean, sd = values.mean(1), values.std(1)
     assert judged(s) == pytest.approx(1.5 * sd - abs(mean - 0.7), abs=0.01)
     s = situation(CLASSIFICATION, "qUpperConfidenceBound", objective, options)
-    off = abs(values - mean[:, None]).mean(1) * np.sqrt(np.pi / 2)  # sd where values are normal
+    off = abs(values - mean[:, None]).mean(1) * np.sqrt(np.pi / 2)  # sd if values are normal
     assert judged(s) == pytest.approx(mean + 1.5 * off, abs=0.02)
     s = situation(CLASSIFICATION, "MCPosteriorVariance", objective)
     assert judged(s) == pytest.approx(sd**2, rel=0.01, abs=2e-4)
@@ -118,7 +118,7 @@ def test_improvement_is_what_draws_show(model: str, objective: str, flying: int)
     better = np.maximum(draws[len(told) :] - draws[: len(told)].max(0), 0).mean(1)
     ours = np.exp(judged(s))
     assert better.max() > 3e-4
-    # BoTorch draws 256 times: what is unlikely is seen a few times only.
+    # BoTorch draws only 256 samples, so unlikely values occur only a few times.
     assert ours == pytest.approx(better, rel=0.25, abs=max(0.15 * better.max(), 1e-3))
 
 
@@ -211,4 +211,4 @@ def test_improvement_next_to_what_is_in_flight_is_small() -> None:
 
 
 def test_every_name_that_configs_may_use_has_a_criterion() -> None:
-    assert set(_ACQUISITIONS) == set(names.ACQUISITIONS.known)
+    assert set(_ACQUISITIONS) == set(ACQUISITIONS.known)

@@ -1,11 +1,11 @@
-"""Points as the user sees them, as positions, and as the columns that a search sees."""
+"""Points in user coordinates, as positions, and as columns of a search."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from farm.experiment.config import Parameter, ParameterKind
+from farm.experiment.config.definition import Parameter, ParameterKind
 from farm.experiment.models.domain import MOST_VALUES, Domain
 
 MIXED = (

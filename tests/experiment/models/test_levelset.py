@@ -1,4 +1,4 @@
-"""Looking one observation ahead, against brute force: what a real observation would change."""
+"""Looking one observation ahead, against brute force with real observations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farm.call import Array
 from farm.experiment.models.levelset import Ahead, look_ahead
 from farm.experiment.models.normal import DTYPE
 
-LEVEL = 0.6744897501960817  # of a probability of 0.75
+LEVEL = 0.6744897501960817  # probability 0.75
 NOISE = 0.3
 SEEN = np.random.default_rng(0).random((8, 1))
 TARGETS = np.random.default_rng(1).normal(size=8)
@@ -23,7 +23,7 @@ def kernel(a: Array, b: Array) -> Array:
 
 
 def known(points: Array, x: Array = SEEN, y: Array = TARGETS) -> tuple[Array, Array]:
-    """Mean and covariance of a process of one variable that eight observations are known of."""
+    """Return mean and covariance of a process of one variable, given eight observations."""
     gain = kernel(points, x) @ np.linalg.inv(kernel(x, x) + NOISE * np.eye(len(x)))
     return 0.2 + gain @ (y - 0.2), kernel(points, points) - gain @ kernel(x, points)
 
@@ -33,7 +33,7 @@ PLACES = np.array([[0.05], [0.4], [0.77], [1.3]])
 
 
 def ahead(places: Array, points: Array | None = None, *, binary: bool) -> Ahead:
-    """What observations at the places tell about points, or about the places themselves."""
+    """Return the effect of observations at the places on the points, by default the places."""
     everything = places if points is None else np.concatenate([places, points])
     mean, covariance = (torch.tensor(part, dtype=DTYPE) for part in known(everything))
     b, variance = len(places), covariance.diagonal()
@@ -52,9 +52,9 @@ def entropy(p: Array) -> Array:
 
 
 def below_after(place: Array, points: Array) -> tuple[Array, Array]:
-    """For a yes and a no at the place: probabilities of being below the level, (q, 2), and theirs.
+    """Return probabilities (q, 2) of being below after a 0 or 1 at the place, and theirs.
 
-    By integration over the process at the place: given it, all other points are normal.
+    They are integrals over the process at the place: given it, all other points are normal.
     """
     mean, covariance = known(np.concatenate([place[None], points]))
     spread = np.sqrt(covariance[0, 0])

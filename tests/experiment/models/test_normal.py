@@ -1,4 +1,4 @@
-"""Closed forms about normal variables, against scipy and numerical integration."""
+"""Closed forms of normal variables, against scipy and numerical integration."""
 
 from __future__ import annotations
 

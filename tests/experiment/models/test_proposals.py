@@ -1,4 +1,4 @@
-"""The points that strategies with a surrogate give."""
+"""The points proposed by strategies with a surrogate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from farm.call import Array
-from farm.experiment.config import (
+from farm.experiment.ask.execute import execute
+from farm.experiment.ask.generators import generate_model_free
+from farm.experiment.config.definition import (
     Config,
     Generator,
     Outcome,
@@ -22,11 +24,9 @@ from farm.experiment.config import (
     ParameterKind,
     Surrogate,
 )
-from farm.experiment.generators import generate_model_free
+from farm.experiment.config.space import Space
+from farm.experiment.config.work import Generated
 from farm.experiment.models import generate, post_range
-from farm.experiment.perform import perform
-from farm.experiment.space import Space
-from farm.experiment.work import Generated
 from tests.experiment.models.configs import (
     BRANIN_BEST,
     BRANIN_BOUNDS,
@@ -43,20 +43,20 @@ from tests.experiment.models.configs import (
     sobol,
     spread,
 )
-from tests.patience import scaled
+from tests.support.time_limits import scaled
 
 BRANIN = config(REGRESSION, IMPROVEMENT, parameters=BRANIN_BOUNDS)
 BOUNDARY = config(CLASSIFICATION, STRADDLE, objective=PROBIT)
 
 
 def above(x: Array) -> Array:
-    """Yes or no: above a curve of the unit square."""
+    """Return 1 above a curve in the unit square, else 0."""
     yes: Array = (x[:, 1] > 0.3 + 0.4 * x[:, 0] ** 2).astype(float)
     return yes
 
 
 def optimised(config: Config, *, asks: int, at_once: int = 1, seed: int = 0) -> float:
-    """The regret on Branin after six Sobol points and `asks` more, so many in flight."""
+    """Return the regret on Branin after six Sobol points and `asks` more, `at_once` in flight."""
     x = spread(config, 6, seed)
     flying = np.empty((0, 1, 2))
     for asked in range(asks):
@@ -157,7 +157,7 @@ MIXED = (
 
 
 def mixed_truth(x: Array) -> Array:
-    """Greatest, 6, at level 3, on, shape b, rate 0.1."""
+    """Return values whose maximum is 6, at level 3, on, shape b, rate 0.1."""
     rate = np.log10(x[:, 3])
     truth: Array = (
         6 - 0.3 * (x[:, 0] - 3) ** 2 - 2 * (x[:, 1] < 0.5) - 3 * (x[:, 2] != 1) - (rate + 1) ** 2
@@ -276,7 +276,7 @@ def test_the_range_is_told_of_points_that_the_surrogate_has_not_made() -> None:
     x = spread(optimised, 6)
     told = data(x, 100 * x[:, 0])
     work = ask(sequence, told, 2, asked=6)
-    given = perform(work)
+    given = execute(work)
     assert isinstance(given, Generated)
     assert given.points.tolist() == generate_model_free(work).points.tolist()
     assert given.post_range is not None

@@ -1,4 +1,4 @@
-"""The search, on criteria whose best point is known."""
+"""The search, on criteria with a known maximum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from farm.call import Array
-from farm.experiment.config import Parameter, ParameterKind
+from farm.experiment.config.definition import Parameter, ParameterKind
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.search import LEAST_DISTANCE, search
 

@@ -1,4 +1,4 @@
-"""What is learned of an outcome, against a Gaussian process written out in numpy."""
+"""Fitted models of an outcome, against a Gaussian process implemented in numpy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from farm.call import Array
-from farm.experiment.config import Parameter, ParameterKind, Surrogate
+from farm.experiment.config.definition import Parameter, ParameterKind, Surrogate
 from farm.experiment.models import surrogate
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.surrogate import MOST_TRIALS, Learned
@@ -33,7 +33,7 @@ def learned(x: Array, y: Array, fit_to: int | None = None) -> Learned:
 
 
 def seen(known: Learned, x: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation at points (n, 2) of Branin's bounds."""
+    """Return mean and standard deviation at points (n, 2) within Branin's bounds."""
     positions = torch.tensor(Domain(BRANIN_BOUNDS, 1, {}).positions(x[:, None, :]))
     with torch.no_grad():
         mean, sd = known.seen(positions, probability=False)
@@ -119,7 +119,7 @@ def test_the_numbers_are_those_of_a_fresh_process_whatever_was_fitted_before() -
 
 @pytest.mark.parametrize("model", [REGRESSION, CLASSIFICATION, PAIRWISE])
 def test_choices_have_no_order(model: str) -> None:
-    """What is told of the first and the last of three says as much of the middle one."""
+    """Outcomes of the first and the last of three choices inform the middle one equally."""
     parameters = (Parameter("shape", ParameterKind.CATEGORICAL, upper=2, choices=("a", "b", "c")),)
     stimuli = 2 if model == PAIRWISE else 1
     domain = Domain(parameters, stimuli, {})

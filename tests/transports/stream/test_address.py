@@ -1,4 +1,4 @@
-"""Socket files: whom they let in, where they are, and what is left of them."""
+"""Socket files: their access rights, their places, and their removal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from farm.errors import Unavailable
 from farm.machine.peer import peer_uid
 from farm.transports.stream import address as module
-from farm.transports.stream.address import FILE, Place, dial_path
+from farm.transports.stream.address import FILE, ListeningSocket, dial_path
 from farm.transports.stream.line import StreamLine
-from tests.loops import LIMIT_S
+from tests.support.coroutines import LIMIT_S
 
 
 def mode(path: Path) -> int:
@@ -23,7 +23,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = ListeningSocket(tmp_path)
     assert place.path == tmp_path / FILE
     assert mode(place.path) == 0o600
     line = dial_path(str(place.path), "node/1-a")
@@ -40,7 +40,7 @@ def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_where_no_socket_can_be_a_private_folder_is_taken(reason: str, tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120) if reason == "long" else tmp_path / "file"
     folder.mkdir() if reason == "long" else folder.touch()
-    place = Place(folder)
+    place = ListeningSocket(folder)
     assert place.path.parent != folder
     assert len(os.fsencode(place.path)) <= module.LONGEST_PATH
     assert mode(place.path.parent) == 0o700
@@ -55,18 +55,18 @@ def test_where_no_socket_can_be_a_private_folder_is_taken(reason: str, tmp_path:
 def test_nowhere_to_listen_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_PATH", 5)
     with pytest.raises(Unavailable, match="cannot listen at a unix socket"):
-        Place(tmp_path)
+        ListeningSocket(tmp_path)
 
 
 def test_a_socket_that_a_dead_farm_left_is_replaced(tmp_path: Path) -> None:
-    stale = Place(tmp_path)
+    stale = ListeningSocket(tmp_path)
     stale.socket.close()
     assert dial_path(str(stale.path), "node/1-a") is None
-    place = Place(tmp_path)
+    place = ListeningSocket(tmp_path)
     line = dial_path(str(place.path), "node/1-a")
     assert line is not None
     line.close()
-    stale.close()  # which does not remove what is not its own
+    stale.close()  # which does not remove another farm's file
     assert place.path.exists()
     place.close()
 
@@ -83,7 +83,7 @@ def test_a_full_queue_of_others_is_waited_for(
 ) -> None:
     """A connection to a unix socket whose queue is full fails at once, unlike one over TCP."""
     monkeypatch.setattr(module, "BACKLOG", 1)
-    place = Place(tmp_path)
+    place = ListeningSocket(tmp_path)
     others = []
     full = False
     while not full:
@@ -101,7 +101,7 @@ def test_a_full_queue_of_others_is_waited_for(
     dialing.start()
     assert waits.wait(LIMIT_S)
     place.socket.setblocking(True)
-    accepted = [place.socket.accept()[0] for _ in others]  # one less, and the one that dials
+    accepted = [place.socket.accept()[0] for _ in others]  # one less, and the one that connects
     dialing.join(LIMIT_S)
     (line,) = dialed
     assert isinstance(line, StreamLine)
@@ -114,7 +114,7 @@ def test_a_full_queue_of_others_is_waited_for(
 def test_a_socket_of_another_user_is_not_talked_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(tmp_path)
+    place = ListeningSocket(tmp_path)
     monkeypatch.setattr(module, "peer_uid", lambda connected: os.getuid() + 1)
     assert dial_path(str(place.path), "node/1-a") is None
     accepted, _ = place.socket.accept()

@@ -1,4 +1,4 @@
-"""Messages over a connected pair of sockets: framing, bounds, and what a killed writer leaves."""
+"""Messages over a connected pair of sockets: framing, bounds, and messages of a killed writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from farm.protocols.wire import Buffer
+from farm.call import Buffer
 from farm.transports.stream import line as module
 from farm.transports.stream.line import LARGE, READ_AHEAD, WRITE_AT_ONCE, StreamLine
 
@@ -32,7 +32,7 @@ def as_bytes(frames: Sequence[Buffer] | None) -> list[bytes] | None:
 
 
 def carried(frames: Sequence[Buffer], pair: Pair) -> list[bytes] | None:
-    """What arrives of a message, which may have to be written and read by turns."""
+    """Return the received frames of a message, written and read alternately."""
     one, other = pair
     assert one.send(frames)
     while (received := other.receive()) is None:
@@ -62,7 +62,7 @@ def test_a_message_arrives_as_it_was_sent(lengths: Sequence[int], pair: Pair) ->
 
 
 def test_messages_of_all_sizes_in_any_pieces() -> None:
-    """Whatever the pieces are in which bytes come, the same messages come of them."""
+    """For any split of the bytes into pieces, the same messages arrive."""
     chance = random.Random(5)
     sizes = [0, 1, 9, LARGE - 1, LARGE, LARGE + 1, READ_AHEAD, 3 * READ_AHEAD]
     messages = [

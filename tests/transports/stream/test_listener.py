@@ -1,4 +1,4 @@
-"""The listener for local peers: whom it lets in, and that no peer holds up the others."""
+"""The listener for local peers: whom it accepts, and that no peer delays the others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import pytest
 
 from farm.call import Call, Operation, Result
 from farm.errors import WorkerLost
-from farm.protocols import wire
-from farm.protocols.wire import Kind, Loss
+from farm.machine.open_files import allow_many_open_files
 from farm.transports.stream import listener as module
 from farm.transports.stream.listener import UnixListener
-from farm.worker.open_files import allow_many_open_files
-from tests.loops import LIMIT_S, on_loop, on_uvloop, until
+from farm.wire import messages as wire
+from farm.wire.messages import Kind, Loss
+from tests.support.coroutines import LIMIT_S, on_loop, on_uvloop, until
 from tests.transports.peers import ONCE, Farm, Peer, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
@@ -67,17 +67,17 @@ async def test_another_user_is_not_let_in(
         stranger.join()
         await until(lambda: stranger.line.receive() is None and stranger.line.ended())
         assert farm.workers() == []
-        assert f"user {os.getuid() + 1} is not let in" in caplog.text
+        assert f"refused user {os.getuid() + 1} at" in caplog.text
 
 
 @on_loop
 async def test_an_answer_on_its_way_is_not_overtaken_by_the_loss() -> None:
-    """The supervisor sees the death first, on a line of its own."""
+    """The supervisor sees the death first, on its own line."""
     async with Farm.up(retries=0) as farm:
         worker, supervisor = await farm.worker(W1, ONCE), farm.peer(SUPERVISOR)
         waiting = farm.submit(model="once")
         task_id = await task_of(worker)
-        # Both are there before the loop looks, and the supervisor's word is acted on first.
+        # Both have arrived before the loop reads, and the supervisor's message is processed first.
         lines = unix(farm)._lines
         await until(lambda: farm.put(worker, Kind.PROBE) and farm.put(supervisor, Kind.PROBE))
         first, second = sorted(lines, key=lambda p: p.name != SUPERVISOR.encode())
@@ -289,7 +289,7 @@ async def test_no_turns_are_spent_while_files_run_out(monkeypatch: pytest.Monkey
 
 
 def knocks(farm: Farm, count: int, *words: bytes) -> list[socket.socket]:
-    """So many connections to the farm's socket, each of which has sent these words."""
+    """Open `count` connections to the farm's socket, each of which has sent these words."""
     dialed = []
     for _ in range(count):
         dialed.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -313,9 +313,9 @@ async def test_peers_that_come_and_go_do_not_pile_up(
             most, greeted = max(most, len(self._lines)), greeted + 1
 
         monkeypatch.setattr(UnixListener, "_greet", counted)
-        # As while calls come in by other ways all the time.
+        # As while calls arrive by other ways all the time.
         turns = itertools.count()
-        monkeypatch.setattr(listener._lull, "is_now", lambda: next(turns) % 8 == 7)
+        monkeypatch.setattr(listener._flush_policy, "is_due", lambda: next(turns) % 8 == 7)
         monkeypatch.setattr(module, "FEW_CALLS", -1)
         for dialed in knocks(farm, 800, *words):
             dialed.close()

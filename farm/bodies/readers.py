@@ -1,0 +1,385 @@
+"""Reader processes, which run codecs on long messages to keep the server's event loop free.
+
+JSON parsers hold the interpreter's lock, so a thread would block the event loop as long as the
+loop's own parsing would. A job is a function of a codec and its arguments; bodies and arrays travel
+in memory files, whose descriptors are passed over a socket, without any copy in the event loop.
+
+Readers start on demand, end with the farm even if it is killed, and have limits of memory and time.
+If a job ends its reader, the reader is replaced and the job is retried once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from farm.bodies import values
+from farm.bodies.body import HeldBody
+from farm.bodies.unpacking import Refused
+from farm.call import Buffer
+from farm.dispatcher.backend import CancelCall
+from farm.errors import FarmError, Unavailable
+from farm.machine.lifeline import TiedProcess
+from farm.machine.memory_file import file_of, frames_in
+from farm.machine.programs import in_words, python
+
+logger = logging.getLogger(__name__)
+
+MOST = max(2, min(4, (os.cpu_count() or 1) // 2))
+"""Maximum number of readers."""
+
+IDLE_S = 30.0
+"""How long an idle reader is kept: it takes some 50 MB, and starts in a quarter of a second."""
+
+TRIES = 2
+
+TIME_LIMIT_S = 60.0
+BYTES_A_SECOND = 2 << 20
+"""The time limit of a job is TIME_LIMIT_S plus a second per BYTES_A_SECOND of its body: the slowest
+legal jobs are ten times as fast.
+"""
+
+SMALLEST_MEMORY, LARGEST_MEMORY = 1 << 30, 16 << 30
+"""Bounds of a reader's memory limit, on any machine."""
+
+ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
+
+Outcome = Any
+"""A job's return value, or the exception it raised: a FarmError, Refused, or the codec's own."""
+
+
+class ReaderDied(Exception):
+    """The reader ended during its job; the message says how."""
+
+
+class TooSlow(Exception):
+    """The job exceeded its time limit."""
+
+
+class Mistake(Exception):
+    """A bug of farm in a job; holds the reader's traceback."""
+
+
+class Reads(Protocol):
+    """The interface by which endpoints have long messages decoded or encoded."""
+
+    def execute(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        client: str,
+        done: Callable[[Outcome], None],
+    ) -> CancelCall:
+        """Run a function of a codec; `done` gets its value or its exception later, once.
+
+        function: from one of farm's own modules; arguments: values that `values` can encode, and a
+        HeldBody, which becomes bytes. client: for taking turns. Returns a function that cancels the
+        job.
+        """
+
+
+class ReadsHere:
+    """Runs the functions in this process: for tests, and programs with a single caller."""
+
+    def execute(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        client: str,
+        done: Callable[[Outcome], None],
+    ) -> CancelCall:
+        """Call the function, and `done` in the next iteration of the event loop."""
+        try:
+            outcome = function(*[a.read() if isinstance(a, HeldBody) else a for a in arguments])
+        except Exception as error:
+            outcome = error
+        return asyncio.get_running_loop().call_soon(done, outcome).cancel
+
+
+READS_HERE = ReadsHere()
+
+
+class _ReaderJob:
+    __slots__ = ("arguments", "client", "done", "function")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        client: str,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.client = client
+        self.done = done
+
+    def body(self) -> HeldBody | None:
+        return next((a for a in self.arguments if isinstance(a, HeldBody)), None)
+
+    def frames(self, body: HeldBody | None) -> list[Buffer]:
+        """Return the message to a reader. Raises InvalidInput as `values.encode` does."""
+        about = ("", 0) if body is None else (body.encoding.decode("latin-1"), body.limit)
+        where = f"{self.function.__module__} {self.function.__name__}".encode("ascii")
+        return [where, *values.encode((*about, self.arguments), body, self.kinds())]
+
+    def kinds(self) -> values.Kinds:
+        """The classes that the job's function takes and returns."""
+        return values.kinds_of(sys.modules[self.function.__module__])
+
+
+class ReaderProcess(TiedProcess):
+    """One process of `farm.bodies.reader`; started on construction, from any thread."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.ends: asyncio.TimerHandle | None = None
+        self._line, its_line = socket.socketpair()
+        its = its_line.fileno()
+
+        def command(lifeline: int) -> list[str]:
+            return [*python("farm.bodies.reader"), *map(str, (lifeline, its, memory_bytes))]
+
+        try:
+            super().__init__(
+                command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **ONE_THREAD},
+                pass_fds=(its,),
+            )
+        except BaseException:
+            self._line.close()
+            raise
+        finally:
+            its_line.close()
+
+    def execute(self, frames: list[Buffer], body: HeldBody | None, limit_s: float) -> list[Buffer]:
+        """Return the frames of a job's outcome; blocks. Raises Died, TooSlow."""
+        job = file_of(frames)
+        try:
+            descriptors = [job] if body is None else [job, body.descriptor]
+            self._line.settimeout(limit_s)
+            socket.send_fds(self._line, [b"."], descriptors)
+            _, answers, _, _ = socket.recv_fds(self._line, 1, 1)
+        except TimeoutError:
+            self.kill()
+            raise TooSlow from None
+        except OSError:  # the reader has closed the connection
+            answers = []
+        finally:
+            os.close(job)
+        if not answers:
+            raise ReaderDied(self._end())
+        try:
+            return [*frames_in(answers[0])]
+        finally:
+            os.close(answers[0])
+
+    def close(self) -> None:
+        """End the process and release its resources, while no thread is in `execute`."""
+        if self.ends is not None:
+            self.ends.cancel()
+        super().close()
+        self._line.close()
+
+    def _end(self) -> str:
+        """Return how the process ended, in words."""
+        code = self.process.wait()
+        return in_words(code, out_of_memory=code == -signal.SIGKILL)
+
+
+class Readers:
+    """A pool of readers that clients use in turn, on the event loop that calls `execute`.
+
+    No client occupies all readers: one stays free for the next client's message.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = MOST,
+        idle_s: float = IDLE_S,
+        time_limit_s: float = TIME_LIMIT_S,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """most: number of readers; memory_bytes: limit of each; None: by the machine's memory."""
+        self._most = most
+        self._share = max(1, most - 1)
+        self._idle_s = idle_s
+        self._time_limit_s = time_limit_s
+        self._memory_bytes = memory_bytes or _memory_share(most)
+        self._waiting: dict[str, deque[_ReaderJob]] = {}  # by client, in the order of their turns
+        self._at_work: Counter[str] = Counter()  # jobs by client
+        self._idle: list[ReaderProcess] = []
+        self._busy: set[ReaderProcess] = set()
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix="readers")
+        self._stopped = False
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the reader processes."""
+        return [reader.pid for reader in (*self._idle, *self._busy)]
+
+    def execute(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        client: str,
+        done: Callable[[Outcome], None],
+    ) -> CancelCall:
+        """See `Reads`. Raises Unavailable once the farm stops."""
+        if self._stopped:
+            raise Unavailable("the farm is shutting down")
+        job = _ReaderJob(function, arguments, client, done)
+        self._waiting.setdefault(client, deque()).append(job)
+        self._go_on()
+
+        def cancel() -> None:
+            jobs = self._waiting.get(client, ())
+            if job in jobs:  # otherwise it is running, and its result is discarded
+                self._remove(job)
+
+        return cancel
+
+    def stop(self) -> None:
+        """End all readers; queued and running jobs fail with Unavailable."""
+        self._stopped = True
+        for reader in list(self._busy):
+            reader.kill()
+        while self._idle:
+            self._idle.pop().close()
+        jobs = [job for waiting in self._waiting.values() for job in waiting]
+        self._waiting.clear()
+        for job in jobs:
+            job.done(Unavailable("the farm is shutting down"))
+        self._threads.shutdown(wait=False)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert all(self._waiting.values()), "a client without jobs is not kept"
+        assert sum(self._at_work.values()) <= self._most
+        assert all(0 < count <= self._share for count in self._at_work.values())
+
+    def _remove(self, job: _ReaderJob) -> None:
+        jobs = self._waiting[job.client]
+        jobs.remove(job)
+        if not jobs:
+            del self._waiting[job.client]
+
+    def _go_on(self) -> None:
+        """Start the jobs that may start now."""
+        while self._at_work.total() < self._most:
+            client = next((c for c in self._waiting if self._at_work[c] < self._share), None)
+            self._at_work = +self._at_work
+            if client is None:
+                return
+            jobs = self._waiting.pop(client)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[client] = jobs
+            self._begin(job)
+
+    def _begin(self, job: _ReaderJob) -> None:
+        self._at_work[job.client] += 1
+        reader = self._idle.pop() if self._idle else None
+        if reader is not None:
+            self._busy.add(reader)
+            if reader.ends is not None:
+                reader.ends.cancel()
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, self._carry_out, job, reader)
+
+        def ended(work: asyncio.Future[tuple[Outcome, ReaderProcess | None]]) -> None:
+            outcome, reader = work.result()
+            self._at_work[job.client] -= 1
+            self._at_work = +self._at_work
+            if (jobs := self._waiting.pop(job.client, None)) is not None:
+                self._waiting[job.client] = jobs  # behind the other clients
+            if reader is not None:
+                self._busy.discard(reader)
+                self._keep(reader)
+            if not self._stopped:
+                self._go_on()
+            try:
+                job.done(outcome)
+            except Exception:
+                logger.exception("after a message of %s", job.client)
+
+        work.add_done_callback(ended)
+
+    def _keep(self, reader: ReaderProcess) -> None:
+        """Keep an idle reader for a while, for the next job."""
+        if self._stopped:
+            reader.close()
+            return
+
+        def end() -> None:
+            self._idle.remove(reader)
+            reader.close()
+
+        self._idle.append(reader)
+        reader.ends = asyncio.get_running_loop().call_later(self._idle_s, end)
+
+    # In a thread, which blocks while a reader works
+
+    def _carry_out(
+        self, job: _ReaderJob, reader: ReaderProcess | None
+    ) -> tuple[Outcome, ReaderProcess | None]:
+        """Return a job's outcome, and the reader if it is still usable."""
+        body = job.body()
+        limit_s = self._time_limit_s + (0 if body is None else body.size / BYTES_A_SECOND)
+        why = ""
+        for _ in range(TRIES):
+            if self._stopped:
+                break
+            try:
+                if reader is None:
+                    reader = ReaderProcess(self._memory_bytes)
+                    self._busy.add(reader)
+                answer = reader.execute(job.frames(body), body, limit_s)
+                return _outcome_in(answer, job.kinds()), reader
+            except (
+                FarmError,
+                TypeError,
+            ) as error:  # raised by `frames`: the reader got nothing
+                return error, reader
+            except TooSlow:
+                self._drop(reader)
+                return Unavailable(f"the message was not read within {limit_s:.0f} s"), None
+            except (ReaderDied, OSError) as error:
+                why = str(error)
+                self._drop(reader)
+                reader = None
+                if not self._stopped:
+                    logger.warning("a reader process ended: %s", why)
+        if self._stopped:
+            why = "the farm is shutting down"
+        return Unavailable(f"the process that reads long messages ended: {why}"), None
+
+    def _drop(self, reader: ReaderProcess | None) -> None:
+        if reader is not None:
+            reader.close()
+            self._busy.discard(reader)
+
+
+def _outcome_in(frames: list[Buffer], kinds: values.Kinds) -> Outcome:
+    kind, value = values.decode(frames, kinds=kinds)
+    if kind == "refused":
+        return Refused(*value)
+    if kind == "mistake":
+        return Mistake(value)
+    return value
+
+
+def _memory_share(readers: int) -> int:
+    """Return the memory limit of each of `readers`: together half of the machine's memory."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(max(whole // 2 // readers, SMALLEST_MEMORY), LARGEST_MEMORY)

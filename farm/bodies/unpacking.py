@@ -1,0 +1,71 @@
+"""Decompression of bodies by their Content-Encoding, and refusals of requests."""
+
+from __future__ import annotations
+
+import zlib
+
+Headers = dict[bytes, bytes]
+"""Request headers, names in lower case."""
+
+
+Extra = tuple[tuple[bytes, bytes], ...]
+"""Headers of an answer besides its type and length."""
+
+
+MOST_SWELLING = 128
+"""Maximum ratio of a body's unpacked to its compressed size. Numbers as text shrink to a third, as
+bytes hardly at all; only long runs of one number exceed this, and zip bombs: 1,000 times.
+"""
+
+
+SWELLS_FREELY = 1 << 20
+"""Unpacked size up to which the ratio is not limited."""
+
+
+class Refused(Exception):
+    """A request is refused before its content is looked at.
+
+    kind: the `type` of the error body; headers: sent along with the answer.
+    """
+
+    def __init__(self, status: int, kind: str, message: str, *, headers: Extra = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.message = message
+        self.headers = headers
+
+
+def unpacked(body: bytes, headers: Headers, limit: int) -> bytes:
+    """Return the body without its Content-Encoding. Raises Refused, also above `limit` bytes."""
+    encoding = headers.get(b"content-encoding")
+    return body if encoding is None else _unpacked(body, encoding.lower(), limit)
+
+
+def too_large(limit: int) -> Refused:
+    """Return the refusal of a body above `limit` bytes."""
+    return Refused(413, "TooLarge", f"the body is longer than {limit} bytes, the limit here")
+
+
+def _unpacked(body: bytes, encoding: bytes, limit: int) -> bytes:
+    if encoding == b"identity":
+        return body
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        shown = encoding.decode("ascii", "replace")
+        message = f"Content-Encoding {shown!r} is not understood here; gzip and deflate are"
+        raise Refused(415, "UnsupportedEncoding", message)
+    swells_to = max(SWELLS_FREELY, MOST_SWELLING * len(body))
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect gzip or zlib
+    try:
+        unpacked = unpacker.decompress(body, min(limit, swells_to) + 1)
+    except zlib.error as error:
+        raise Refused(400, "InvalidInput", f"the body is not {encoding!r}: {error}") from None
+    if len(unpacked) > limit:
+        raise too_large(limit)
+    if len(unpacked) > swells_to:
+        raise Refused(
+            413, "TooLarge", f"the body unpacks to more than {MOST_SWELLING} times its size"
+        )
+    if not unpacker.eof or unpacker.unused_data:
+        raise Refused(400, "InvalidInput", "the compressed body is cut short or has a tail")
+    return unpacked

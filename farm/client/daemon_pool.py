@@ -1,0 +1,50 @@
+"""A pool of daemon threads."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+Job = Callable[[], None]
+
+
+class DaemonPool:
+    """Runs jobs in order of arrival on up to `size` daemon threads, started on demand.
+
+    The standard library's pool waits for its threads when the program exits, which for a model call
+    may take hours; daemon threads end with the program.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        # Guarded by the lock.
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, job: Job) -> None:
+        """Run `job` on a thread of the pool; it must not raise."""
+        self._jobs.put(job)
+        if self._idle.acquire(blocking=False):
+            return
+        with self._lock:
+            if len(self._threads) < self._size:
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def shutdown(self) -> None:
+        """Let the threads end after the jobs submitted so far; does not wait for them."""
+        with self._lock:
+            for _ in self._threads:
+                self._jobs.put(None)
+            self._threads = []
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # it may hold large arrays
+            self._idle.release()

@@ -1,0 +1,500 @@
+"""The dispatcher: the scheduler with a real clock and transports, which runs submitted calls.
+
+It has no policy of its own: it reports facts to the scheduler, carries out its actions and sets one
+timer. Everything here runs on one asyncio event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
+from farm.dispatcher.descriptions import Descriptions
+from farm.dispatcher.feeder import Feeder, Part
+from farm.dispatcher.flush_policy import FlushPolicy
+from farm.dispatcher.measures import Measures
+from farm.dispatcher.partition import Rows, WholeCall
+from farm.dispatcher.statistics import ModelStatistics, Statistics
+from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
+from farm.model import as_declared, check_call
+from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
+from farm.scheduler.core import Scheduler
+from farm.scheduler.state import TaskId, WorkerId
+
+log = logging.getLogger(__name__)
+
+EVENTS_KEPT = 100
+
+WORKERS_GRACE_S = 5.0
+"""Time in seconds that idle workers get to leave when the dispatcher closes."""
+
+OnDone = Callable[[Outcome], None]
+
+
+class Transport(Protocol):
+    """A connection to workers; it reports facts by calling the dispatcher's methods."""
+
+    def start(self, dispatcher: Dispatcher) -> None:
+        """Start on the running event loop."""
+
+    def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
+        """Send tasks to a worker; an unreachable worker is reported by `worker_left`."""
+
+    def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
+        """Recall tasks from a worker, which answers with `recalled`."""
+
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        """Let a worker end a running stream, if possible."""
+
+    def stop_workers(self) -> None:
+        """Ask every worker to drain and exit."""
+
+    async def close(self) -> None:
+        """Release all resources."""
+
+
+class Dispatcher:
+    """Accepts calls, runs them on workers and reports outcomes; `farm.scheduler` has the policy."""
+
+    def __init__(self, transports: Sequence[Transport], **limits: int) -> None:
+        """limits: passed to the Scheduler: max_queued, max_queued_per_client, retries."""
+        # Random first id: a late answer to a task of an earlier farm process matches no task.
+        first_task = secrets.randbits(30) << 32
+        self._scheduler = Scheduler(first_task=first_task, **limits)
+        self._transports = list(transports)
+        self._carrier: dict[WorkerId, Transport] = {}
+        self._workers: dict[WorkerId, WorkerInfo] = {}
+        self._models: dict[str, ModelInfo] = {}
+        self._descriptions = Descriptions()
+        self._waiting: dict[TaskId, OnDone] = {}
+        self._feeder = Feeder(self._start_part, self.cancel, self._act_soon)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self.calls_taken = 0
+        self._flush_policy = FlushPolicy(self)
+        self._acts_soon = False
+        self._after_acting: list[Callable[[], None]] = []
+        self._closed = False
+        self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
+        self._parts: dict[str, Callable[[], object]] = {}
+        self.measures = Measures()
+        self._statistics = Statistics()
+        self.awaited: Callable[[], str] = str  # why models may be missing; "": none is missing
+        self.workers_may_come: Callable[[], bool] = bool  # whether more workers may join
+        self._started = time.time()
+
+    # For callers
+
+    async def submit(self, call: Call, hints: Hints = NO_HINTS) -> Result:
+        """Run a call and return its result; cancelling the wait cancels it. Raises FarmError."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, FarmError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        task_id = self.start_call(call, hints, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancel(task_id)
+            raise
+
+    def start_call(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
+        """Start a call without waiting; `on_done` receives its outcome later, exactly once.
+
+        For a stream it receives every answer, each marked as having more to follow, and then the
+        end. A call with more rows than the model's max_batch runs in parallel parts.
+        Raises FarmError at once, and never calls `on_done`, if the call cannot be accepted: unknown
+        model, full queue, or an input that does not fit a known description.
+        """
+        self._check_served(call.model)
+        most = self._models[call.model].max_batch
+        info = None
+        if call.operation is not Operation.DESCRIBE:
+            info = self.description(call.model, call.config)
+            if info is not None:
+                check_call(call, info)
+        if hints.deadline_s is not None and math.isnan(hints.deadline_s):
+            raise InvalidInput("the deadline is not a number of seconds")
+        if call.rows is not None and call.rows > most and call.operation is Operation.EVALUATE:
+            return self._start_parts(call, hints, on_done)
+        if most > 1 and info is not None:
+            call = as_declared(call, info)
+        return self._start(call, hints, on_done, time.monotonic())
+
+    def _check_served(self, model: str) -> None:
+        if self._closed:
+            raise Unavailable("the farm is shutting down")
+        if model not in self._models:
+            served = ", ".join(sorted(self._models)) or "none"
+            text = f"model {model!r} is not served here; the models are: {served}"
+            if awaited := self.awaited():
+                raise Unavailable(f"{text}; but {awaited}" if self._models else awaited)
+            raise ModelNotFound(text)
+
+    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
+        """Start many rows, each of which has its own outcome, reported to `rows`.
+
+        Raises FarmError at once if the first row cannot be accepted.
+        """
+        self._check_served(model)
+        queue = self._scheduler.queue(model, operation)
+        return self._feeder.begin(rows, queue, hints, time.monotonic())
+
+    def more_rows(self, rows: TaskId) -> None:
+        """Report that more rows of a `start_rows` request may be open now."""
+        self._feeder.more(rows)
+
+    def _start_parts(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
+        began = time.monotonic()
+
+        def done(outcome: Outcome) -> None:
+            waited_s = time.monotonic() - began
+            self._statistics.add_outcome(call, outcome, waited_s, time.time())
+            on_done(outcome)
+
+        info = self.description(call.model, call.config)
+        queue = self._scheduler.queue(call.model, call.operation)
+        return self._feeder.begin(WholeCall(call, info, done), queue, hints, began)
+
+    def _start_part(self, call: Call, part: Part) -> TaskId:
+        return self._start(call, part.parts.hints, part, part.parts.since, part.span.lost_on)
+
+    def _start(
+        self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...] = ()
+    ) -> TaskId:
+        task_id = self._scheduler.submit(
+            call,
+            client=hints.client,
+            priority=hints.priority,
+            deadline=None if hints.deadline_s is None else now + hints.deadline_s,
+            start_by=None if hints.start_within_s is None else now + hints.start_within_s,
+            lost_on=lost_on,
+            now=now,
+        )
+        self._waiting[task_id] = on_done
+        self.calls_taken += 1
+        self._act_soon()
+        return task_id
+
+    def cancel(self, task_id: TaskId) -> None:
+        """Cancel a call: its `on_done` will not be called."""
+        if self._waiting.pop(task_id, None) is not None:
+            self._scheduler.cancel(task_id)
+            self._act_soon()
+            self._changed.set()
+        elif task_id < 0:
+            self._feeder.cancel(task_id)
+
+    def models(self) -> Mapping[str, ModelInfo]:
+        """Return the served models with their descriptions for the empty config."""
+        return self._models
+
+    def statistics(self) -> Mapping[str, ModelStatistics]:
+        """Return call counts and times of each model that was called."""
+        return self._statistics.models
+
+    async def describe(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo:
+        """Return the model's description for a config; a cached one needs no worker.
+
+        Raises ModelNotFound, and the errors of the model's own `describe`.
+        """
+        known = self.description(model, config)
+        if known is not None:
+            return known
+        result = await self.submit(Call(model, Operation.DESCRIBE, config=config))
+        assert result.info is not None, "a worker answers describe with an info"
+        return result.info
+
+    def description(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo | None:
+        """Return the model's description for a config, if it is known."""
+        if config == EMPTY_CONFIG:
+            return self._models.get(model)
+        return self._descriptions.find(model, config)
+
+    def is_ready(self, model: str) -> bool:
+        """Whether a worker has the model, or workers that have it may join."""
+        here = (info.name == model for worker in self._workers.values() for info in worker.models)
+        return model in self._models and (self.workers_may_come() or any(here))
+
+    def calls_open(self) -> int:
+        """Return the number of calls without an outcome."""
+        return len(self._waiting)
+
+    # For transports: facts
+
+    def worker_joined(self, info: WorkerInfo, transport: Transport) -> None:
+        """Report that a worker joined; a known name means that the worker restarted."""
+        worker, now = WorkerId(info.name), time.monotonic()
+        ends_at = None if info.ends_at is None else info.ends_at - time.time() + now
+        for model in info.models:
+            self._know(model, worker)
+        self._carrier[worker] = transport
+        self._workers[worker] = info
+        models, slots = info.models, info.slots
+        self._scheduler.worker_joined(worker, models, slots=slots, ends_at=ends_at, now=now)
+        self._tell("joined", worker, ", ".join(m.name for m in info.models))
+        self._act_soon()
+
+    def worker_left(
+        self,
+        worker: WorkerId,
+        reason: str,
+        *,
+        running: Iterable[TaskId] | None = None,
+        row: int | None = None,
+        drained: bool = False,
+        time_limit: bool = False,
+        reclaimed: bool = False,
+    ) -> None:
+        """Report that a worker left. reason: in words; a second report of a loss is ignored."""
+        if self._workers.pop(worker, None) is None:
+            return
+        self._carrier.pop(worker, None)
+        self._scheduler.worker_left(
+            worker,
+            reason,
+            running=running,
+            row=row,
+            drained=drained,
+            time_limit=time_limit,
+            reclaimed=reclaimed,
+            now=time.monotonic(),
+        )
+        self._tell("left" if drained else "lost", worker, reason)
+        self._act_soon()
+
+    def worker_resized(self, worker: WorkerId, slots: int) -> None:
+        """Report that a worker now offers this many slots."""
+        self._scheduler.worker_resized(worker, slots)
+        self._act_soon()
+
+    def worker_full(self, worker: WorkerId, full: bool) -> None:
+        """Report back-pressure: a full worker has many unread calls and gets no more for now."""
+        self._scheduler.worker_full(worker, full)
+        self._act_soon()
+
+    def finished(self, worker: WorkerId, answers: Iterable[tuple[TaskId, Outcome]]) -> None:
+        """Report answers of a worker; those to finished or unknown tasks are ignored."""
+        now = time.monotonic()
+        for task_id, outcome in answers:
+            self._scheduler.finished(worker, task_id, outcome, now=now)
+        self._act_soon()
+
+    def recalled(self, worker: WorkerId, tasks: Iterable[TaskId]) -> None:
+        """Report that a worker returned tasks that it has not started."""
+        self._scheduler.recalled(worker, tasks, now=time.monotonic())
+        self._act_soon()
+
+    def went_missing(
+        self, worker: WorkerId, tasks: Iterable[TaskId], reason: str = "lost on the way"
+    ) -> None:
+        """Report that tasks or their answers were lost in transit, but not their worker."""
+        tasks = list(tasks)
+        self.note("missing", worker, f"{len(tasks)} calls or their answers: {reason}")
+        self._scheduler.went_missing(worker, tasks, reason, now=time.monotonic())
+        self._act_soon()
+
+    def _know(self, model: ModelInfo, worker: WorkerId) -> None:
+        known = self._models.get(model.name)
+        if known is not None and known != model:
+            log.warning("worker %s has a new description of model %r", worker, model.name)
+            self._descriptions.forget(model.name)
+        self._models[model.name] = model
+
+    def expect(self, models: Iterable[ModelInfo]) -> None:
+        """Accept calls of these models before a worker has them, as workers will join."""
+        new = [model for model in models if model.name not in self._models]
+        self._models.update((model.name, model) for model in new)
+        self._scheduler.expect(new)
+
+    # Carrying out actions
+
+    def act_on(self, tell: Callable[[], None]) -> None:
+        """Run `tell`, which reports facts, and carry out the resulting actions at once.
+
+        Facts reported outside `act_on` are acted on in the next iteration of the event loop.
+        """
+        self._acts_soon = True
+        try:
+            tell()
+        finally:
+            self._act()
+
+    def after_acting(self, callback: Callable[[], None]) -> None:
+        """Call `callback` each time after actions, which may include outcomes, are carried out."""
+        self._after_acting.append(callback)
+
+    def _act_soon(self) -> None:
+        # Calls that arrive in one iteration of the event loop are sent together in one message.
+        if not self._acts_soon:
+            self._acts_soon = True
+            asyncio.get_running_loop().call_soon(self._act_in_time)
+
+    def _act_in_time(self) -> None:
+        """Act now, or an iteration later if more calls may arrive and no worker is idle."""
+        if not self._acts_soon:
+            return  # already done by another call of `_act`
+        if self._flush_policy.is_due() or self._scheduler.has_idle():
+            self._act()
+        else:
+            asyncio.get_running_loop().call_soon(self._act_in_time)
+
+    def _act(self) -> None:
+        self._acts_soon = True  # no new callback: parts fed here are acted on below
+        more_to_feed = self._feeder.feed()
+        self._acts_soon = False
+        # Read the clock each time: a caller may submit its next call when it gets an answer.
+        while actions := self._scheduler.actions(now := time.monotonic()):
+            # Replies last, so that no worker is idle while answers are written.
+            for action in actions:
+                if not isinstance(action, Reply):
+                    self._tell_worker(action)
+            for action in actions:
+                if isinstance(action, Reply):
+                    self._reply(action, now)
+        for callback in self._after_acting:
+            callback()
+        if more_to_feed:
+            self._act_soon()
+        self._set_timer()
+
+    def _tell_worker(self, action: Send | Recall | EndStream) -> None:
+        carrier = self._carrier.get(action.worker)
+        if carrier is None:
+            return  # the worker was lost meanwhile; its tasks are requeued
+        if isinstance(action, Send):
+            carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
+        elif isinstance(action, Recall):
+            carrier.recall(action.worker, action.tasks)
+        else:
+            carrier.end_stream(action.worker, action.task)
+
+    def _reply(self, reply: Reply, now: float) -> None:
+        task, outcome = reply.task, reply.outcome
+        on_done = self._waiting.get(task.id)
+        if isinstance(outcome, Result):
+            if outcome.info is not None and task.call.operation is Operation.DESCRIBE:
+                self._descriptions.keep(task.call.model, task.call.config, outcome.info)
+            outcome = reply.result(outcome)
+        if not (isinstance(outcome, Result) and outcome.more):
+            self._waiting.pop(task.id, None)
+            self.measures.add(task, outcome, now)
+            self._statistics.add_run(task, outcome)
+            calls = on_done.calls(task.rows) if isinstance(on_done, Part) else 1
+            if calls:
+                waited_s = now - task.submitted_at
+                self._statistics.add_outcome(task.call, outcome, waited_s, time.time(), calls)
+        if on_done is not None:
+            on_done(outcome)
+        if self._closed:
+            self._changed.set()
+
+    def _set_timer(self) -> None:
+        at = self._scheduler.wakeup()
+        if at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at, self._timer = at, None
+        if at is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_at = None
+        self._act()
+
+    # Start and shutdown
+
+    def start(self) -> None:
+        """Start the transports on the running event loop."""
+        for transport in self._transports:
+            transport.start(self)
+
+    async def wait_for_workers(self, count: int, *, timeout_s: float) -> None:
+        """Wait until `count` workers have joined. Raises Unavailable after `timeout_s`."""
+        if not await self._until(lambda: len(self._workers) >= count, timeout_s):
+            there = len(self._workers)
+            raise Unavailable(f"{there} of {count} workers joined within {timeout_s:g} s")
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        return condition()
+
+    async def close(self, *, grace_s: float = 30.0) -> None:
+        """Shut down: refuse new calls, let open calls finish, stop workers, close transports.
+
+        Calls that have not finished after `grace_s` seconds are answered with Unavailable.
+        """
+        self._closed = True
+        await self._until(lambda: not self._waiting and not self._feeder, grace_s)
+        self.give_up()
+        for transport in self._transports:
+            transport.stop_workers()
+        await self._until(lambda: not self._workers, min(grace_s, WORKERS_GRACE_S))
+        self._carrier.clear()
+        for transport in self._transports:
+            await transport.close()
+        if self._timer:
+            self._timer.cancel()
+
+    def give_up(self) -> None:
+        """Refuse new calls, and answer the open ones with Unavailable now."""
+        self._closed = True
+        error = Unavailable("the farm shut down before the call finished")
+        self._feeder.fail_all(error)
+        for task_id, on_done in list(self._waiting.items()):
+            self.cancel(task_id)
+            on_done(error)
+        self._changed.set()
+
+    def _tell(self, event: str, worker: WorkerId, text: str) -> None:
+        (log.warning if event == "lost" else log.info)("worker %s %s: %s", worker, event, text)
+        self.note(event, worker, text)
+        self._changed.set()
+
+    # For the parts that start workers
+
+    def note(self, event: str, subject: str, text: str) -> None:
+        """Record an event for `farm status`. subject: the worker or job; text: the reason."""
+        self._events.append({"time": time.time(), "event": event, "worker": subject, "text": text})
+
+    def add_part(self, name: str, give: Callable[[], object]) -> None:
+        """Add the JSON data that `give` returns to `snapshot`, under this name."""
+        self._parts[name] = give
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return workers, queues, rates, percentiles and recent events as JSON data."""
+        now = time.monotonic()
+        state = self._scheduler.snapshot(now)
+        for row in state["workers"]:
+            info = self._workers[WorkerId(row["name"])]
+            row.update(host=info.host, pid=info.pid, device=info.device)
+            row.update(job=info.labels.get("job", ""), kind=info.labels.get("kind", ""))
+        return {
+            "models": sorted(self._models),
+            "up_s": time.time() - self._started,
+            **state,
+            **self.measures.snapshot(now),
+            **{name: give() for name, give in self._parts.items()},
+            "events": list(self._events),
+        }

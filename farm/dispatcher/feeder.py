@@ -1,0 +1,371 @@
+"""Feeds calls of many rows to the scheduler in parts, only as many as the workers can use.
+
+Thus a call with millions of rows costs no more at once than one with hundreds, leaves room in the
+queue for others, and is cancelled as soon as the few parts in the scheduler are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import count
+from typing import NamedTuple
+
+from farm.call import RUN_BYTES, RUN_S, Call, Hints, Operation, Result
+from farm.dispatcher.partition import Rows
+from farm.errors import FarmError, InvalidOutput, Overloaded, WorkerLost
+from farm.scheduler.actions import Outcome
+from farm.scheduler.queues import Queue
+from farm.scheduler.state import TaskId
+
+RUNS_A_WORKER = 4
+"""Least number of runs of a call per worker, so that all workers finish at about the same time."""
+
+MOST_ALIVE = 4096
+"""Most parts of one call in the scheduler at once, in addition to two for each slot."""
+
+PARTS_A_TURN = 128
+"""Most parts to make per event-loop iteration; they take some milliseconds."""
+
+PARTS_IN_A_ROW = 8
+"""Most parts of one call to make before the next call gets its turn."""
+
+
+def part_rows(queue: Queue, rows: int, left: int, row_bytes: int) -> int:
+    """Return how many of the next `left` rows of a call of `rows` rows become one task of `queue`.
+
+    For a model with batches: at most a batch, in parts of about equal size. For one without: a run
+    of rows that takes about `RUN_S`, or one row while the run time is unknown.
+    """
+    if queue.max_batch > 1:
+        return -(-left // -(-left // queue.max_batch))
+    times = queue.run_times
+    if not queue.repeatable or not times.count or queue.operation is not Operation.EVALUATE:
+        return 1
+    share = rows // (RUNS_A_WORKER * max(1, queue.model.slots()))
+    in_time = int(RUN_S / times.of_rows(1))
+    return max(1, min(left, share, in_time, RUN_BYTES // max(1, row_bytes)))
+
+
+def most_alive(queue: Queue, rows: int) -> int:
+    """Return how many parts of `rows` rows the workers can use, plus one per slot in reserve."""
+    times = queue.run_times
+    slots = max(1, queue.model.slots())
+    if not times.count:
+        lots = 2 * slots
+    elif queue.max_batch == 1:
+        lots = slots * (2 + times.prefetch_for(times.of_rows(rows)))
+    else:
+        lots = slots * (2 + times.prefetch) * max(1, queue.max_batch // rows)
+    return min(lots, MOST_ALIVE + 2 * slots)
+
+
+class Span(NamedTuple):
+    """The rows from `first` up to, but not including, `end`.
+
+    lost_on: messages of the worker losses that these rows were part of.
+    """
+
+    first: int
+    end: int
+    lost_on: tuple[str, ...] = ()
+
+
+class Part:
+    """Some rows of a call as one task; it is called with the task's outcome."""
+
+    __slots__ = ("parts", "span", "task")
+
+    def __init__(self, parts: PartitionedRows, span: Span) -> None:
+        self.parts = parts
+        self.span = span
+        self.task: TaskId | None = None
+
+    def __call__(self, outcome: Outcome) -> None:
+        self.parts.outcome(self, outcome)
+
+    def calls(self, rows: int) -> int:
+        """Return how many calls `rows` rows count as; 0 if the whole call is counted at its end."""
+        return 0 if self.parts.is_one_call else rows
+
+
+class PartitionedRows:
+    """The rows of one call: those in the scheduler and those still to be submitted."""
+
+    def __init__(self, feeder: Feeder, rows: Rows, queue: Queue, hints: Hints, now: float) -> None:
+        self.id = feeder.new_id()
+        self.since = now
+        self.hints = hints
+        self.alive: dict[Part, None] = {}
+        self._feeder = feeder
+        self._rows = rows
+        self._queue = queue
+        self._to_make: deque[Span] = deque()
+        self._put_back(0, len(rows))
+        self._open = 0  # rows in the scheduler
+        self._over = False
+
+    @property
+    def is_one_call(self) -> bool:
+        """Whether the statistics count all rows as one call."""
+        return self._rows.is_one_call
+
+    def wants_more(self) -> bool:
+        """Whether another part should be in the scheduler now."""
+        if not self._to_make or self._open >= self._rows.most_open():
+            return False
+        return not self.alive or len(self.alive) < most_alive(self._queue, self._next_rows())
+
+    def _next_rows(self) -> int:
+        """Return the number of rows for the next part."""
+        rows, span = self._rows, self._to_make[0]
+        if span.lost_on:  # run each row alone, so that only the row that kills workers fails
+            return 1
+        return part_rows(self._queue, len(rows), span.end - span.first, rows.row_bytes)
+
+    def begin(self) -> None:
+        """Start the first part. Raises FarmError if it is not accepted."""
+        if self._to_make:
+            self.start_next()
+        else:
+            self._end_if_over()
+
+    def start_next(self) -> int:
+        """Submit the next part to the scheduler and return the work that this took, in parts.
+
+        Raises FarmError if the scheduler does not accept it.
+        """
+        most = min(self._next_rows(), max(1, self._rows.most_open() - self._open))
+        first, end, lost_on = self._to_make.popleft()
+        self._queue.to_come -= end - first
+        try:
+            call = self._rows.part(first, most)
+        except FarmError as error:
+            self._put_back(first + 1, end, lost_on)
+            self._failed(first, first + 1, error)
+            self._end_if_over()
+            return 1
+        part = Part(self, Span(first, first + (call.rows or 1), lost_on))
+        try:
+            part.task = self._feeder.start(call, part)
+        except FarmError:
+            self._put_back(first, end, lost_on)
+            raise
+        self._put_back(part.span.end, end, lost_on)
+        self.alive[part] = None
+        if self.hints.start_within_s is not None:  # the call starts in time if its first part does
+            self.hints = replace(self.hints, start_within_s=None)
+        made = part.span.end - first
+        self._open += made
+        return 1 + made // self._rows.rows_a_step
+
+    def _put_back(self, first: int, end: int, lost_on: tuple[str, ...] = ()) -> None:
+        if first < end:
+            self._to_make.appendleft(Span(first, end, lost_on))
+            self._queue.to_come += end - first
+
+    def outcome(self, part: Part, outcome: Outcome) -> None:
+        """Receive the outcome of a part, or one of the answers of a stream."""
+        if part not in self.alive:
+            return  # the call has ended, and its outcome was reported
+        first, end, _ = part.span
+        if isinstance(outcome, Result) and outcome.more:
+            if not self._is_wanted(first, end, outcome):
+                self._forget(part)
+            return
+        del self.alive[part]
+        self._open -= end - first
+        if isinstance(outcome, Result):
+            self._answered(first, end, outcome)
+        elif isinstance(outcome, WorkerLost) and end - first > 1 and self._may_run_again():
+            self._lost(part.span, outcome)
+        else:
+            self._failed(first, end, outcome)
+        self._feeder.look_at(self)
+        self._end_if_over()
+
+    def _may_run_again(self) -> bool:
+        """Whether the rows of a lost run are retried, one by one."""
+        return self._queue.max_batch == 1 and self._queue.repeatable
+
+    def _answered(self, first: int, end: int, result: Result) -> None:
+        """Report finished rows. A worker may answer fewer rows, and the error of the next one."""
+        count = result.rows_done(end - first)
+        if count > end - first or (not count and result.failed is None):
+            wrong = f"a worker answered {count} rows, expected {end - first}"
+            self._failed(first, end, InvalidOutput(wrong))
+            return
+        try:
+            if count:
+                self._rows.done(first, first + count, result)
+        except FarmError as error:
+            self._failed(first, first + count, error)
+        first += count
+        if self._over:
+            return
+        if result.failed is None:
+            self._put_back(first, end)
+        elif first < end:
+            self._put_back(first + 1, end)
+            self._failed(first, first + 1, result.failed)
+
+    def _is_wanted(self, first: int, end: int, answer: Result) -> bool:
+        """Report one answer of a stream; return whether more answers are wanted."""
+        try:
+            self._rows.done(first, end, answer)
+        except FarmError as error:
+            self._failed(first, end, error)
+            return False
+        return True
+
+    def _forget(self, part: Part) -> None:
+        if self.alive.pop(part, part) is None:  # not if the whole call was given up
+            self._open -= part.span.end - part.span.first
+            self._feeder.cancel_parts((part,))
+            self._feeder.look_at(self)
+            self._end_if_over()
+
+    def _lost(self, span: Span, loss: WorkerLost) -> None:
+        """Retry the rows of a lost run.
+
+        The row that was running is retried alone, or every row if that row is unknown.
+        """
+        row = loss.row
+        if row is None or not 0 <= row < span.end - span.first:
+            self._put_back(span.first, span.end, (loss.message,))
+            return
+        guilty = span.first + row
+        self._put_back(guilty + 1, span.end)
+        self._put_back(guilty, guilty + 1, (loss.message,))
+        self._put_back(span.first, guilty)
+
+    def _failed(self, first: int, end: int, error: FarmError) -> None:
+        if error.row is not None and 0 <= error.row < end - first:
+            first, end = first + error.row, first + error.row + 1
+        if not self._rows.failed(first, end, error):
+            self.give_up()
+
+    def _end_if_over(self) -> None:
+        if not self.alive and not self._to_make and not self._over:
+            self.give_up()
+            self._rows.finished()
+
+    def give_up(self) -> None:
+        """Cancel the parts in the scheduler and submit no more."""
+        self._over = True
+        self._queue.to_come -= sum([end - first for first, end, _ in self._to_make])
+        self._to_make.clear()
+        alive, self.alive = self.alive, {}
+        self._feeder.over(self, alive)
+
+    def fail(self, error: FarmError) -> None:
+        """Fail all rows that have no outcome with `error`."""
+        spans = [*[part.span for part in self.alive], *self._to_make]
+        self.give_up()
+        for first, end, _ in spans:
+            if not self._rows.failed(first, end, error):
+                return
+        self._rows.finished()
+
+
+class Feeder:
+    """Submits the parts of a dispatcher's partitioned calls, call by call in turn.
+
+    start: submits the call of a part to the scheduler; raises FarmError. cancel: cancels a task.
+    soon: schedules a call of `feed` in the next iteration of the event loop.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Call, Part], TaskId],
+        cancel: Callable[[TaskId], None],
+        soon: Callable[[], None],
+    ) -> None:
+        self.start = start
+        self._cancel = cancel
+        self._soon = soon
+        self._ids = count(-1, -1)  # negative; ids of tasks are positive
+        self._open: dict[TaskId, PartitionedRows] = {}
+        self._to_feed: OrderedDict[PartitionedRows, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def new_id(self) -> TaskId:
+        """Return a new id for a call in parts; no task has such an id."""
+        return TaskId(next(self._ids))
+
+    def begin(self, rows: Rows, queue: Queue, hints: Hints, now: float) -> TaskId:
+        """Start a call and return its id, below 0. Raises FarmError if part one is refused."""
+        parts = PartitionedRows(self, rows, queue, hints, now)
+        self._open[parts.id] = parts
+        try:
+            parts.begin()
+        except FarmError:
+            del self._open[parts.id]
+            raise
+        self.look_at(parts)
+        return parts.id
+
+    def look_at(self, parts: PartitionedRows) -> None:
+        """Note whether a call wants more parts in the scheduler."""
+        if parts not in self._to_feed and parts.wants_more():
+            self._to_feed[parts] = None
+            self._soon()
+
+    def feed(self) -> bool:
+        """Submit parts of the calls that want more; True: call again in the next iteration.
+
+        If the queue is full, a call waits until there is room: `feed` runs again after any fact.
+        """
+        left = PARTS_A_TURN
+        refused: list[PartitionedRows] = []
+        while self._to_feed and left > 0:
+            parts, _ = self._to_feed.popitem(last=False)
+            most = left - PARTS_IN_A_ROW
+            while parts.wants_more():
+                if left <= max(0, most):
+                    self._to_feed[parts] = None
+                    break
+                try:
+                    left -= parts.start_next()
+                except Overloaded:
+                    left -= 1
+                    refused.append(parts)
+                    break
+                except FarmError as error:
+                    left -= 1
+                    parts.fail(error)
+        more_to_feed = bool(self._to_feed)
+        self._to_feed.update(dict.fromkeys(refused))
+        return more_to_feed
+
+    def more(self, call_id: TaskId) -> None:
+        """Check again whether a call wants more parts, as more of its rows may be open now."""
+        parts = self._open.get(call_id)
+        if parts is not None:
+            self.look_at(parts)
+
+    def cancel(self, call_id: TaskId) -> None:
+        """Cancel a call: outcomes of its rows are no longer reported."""
+        parts = self._open.get(call_id)
+        if parts is not None:
+            parts.give_up()
+
+    def over(self, parts: PartitionedRows, alive: Iterable[Part]) -> None:
+        """Forget a call, and cancel the tasks of its parts."""
+        self._open.pop(parts.id, None)
+        self._to_feed.pop(parts, None)
+        self.cancel_parts(alive)
+
+    def cancel_parts(self, alive: Iterable[Part]) -> None:
+        """Cancel the tasks of parts."""
+        for part in alive:
+            if part.task is not None:
+                self._cancel(part.task)
+
+    def fail_all(self, error: FarmError) -> None:
+        """Fail all rows of all calls that have no outcome with `error`."""
+        for parts in list(self._open.values()):
+            parts.fail(error)

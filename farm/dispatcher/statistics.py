@@ -1,0 +1,113 @@
+"""Counts and times of each model's calls since the farm started.
+
+The fields are those of the KServe protocol's statistics extension, as in Triton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from farm.call import Call, Operation, Result
+from farm.errors import FarmError
+from farm.scheduler.state import Task
+
+
+@dataclass(slots=True)
+class Duration:
+    """A count of events and their total time in seconds."""
+
+    count: float = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, count: float = 1) -> None:
+        """Record `count` events that took `seconds` in total."""
+        self.count += count
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
+class ModelStatistics:
+    """Counts and times of one model.
+
+    success, fail: time from accepting a call to its outcome; queue: time until its run, or the run
+    of its last part, starts; compute: each call's share of the runs, by rows. rows: rows that ran;
+    executions: runs of the model, so that rows / executions is the mean batch size; by_batch: runs
+    by number of rows. last: Unix time of the last success, 0 before the first.
+    """
+
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    compute: Duration = field(default_factory=Duration)
+    rows: int = 0
+    executions: float = 0.0
+    by_batch: dict[int, Duration] = field(default_factory=dict)
+    last: float = 0.0
+
+    def add_run(self, rows: int, result: Result, *, one_by_one: bool = False) -> None:
+        """Record the run of a task's rows. one_by_one: they ran one after another, not together."""
+        run_time_s = result.run_time_s
+        if one_by_one:
+            rows = result.rows_done(rows)
+            batch_rows, share = 1, float(rows)
+        else:  # every task of a run reports the whole run: count its share
+            batch_rows = max(result.batch_rows, rows)
+            share = rows / batch_rows
+            run_time_s *= share
+        self.compute.seconds += run_time_s
+        self.rows += rows
+        self.executions += share
+        of_size = self.by_batch.get(batch_rows)
+        if of_size is None:
+            of_size = self.by_batch[batch_rows] = Duration()
+        of_size.add(run_time_s, share)
+
+    def add_outcome(
+        self, outcome: Result | FarmError, waited_s: float, today: float, calls: int = 1
+    ) -> None:
+        """Record the outcome of `calls` calls, which took `waited_s` seconds each.
+
+        today: Unix time.
+        """
+        if isinstance(outcome, FarmError):
+            self.fail.add(calls * waited_s, calls)
+            return
+        done = outcome.rows_done(calls)
+        if outcome.failed is not None:
+            self.fail.add(waited_s)
+        if done:
+            self.success.add(done * waited_s, done)
+            self.queue.add(done * outcome.queue_time_s, done)
+            self.compute.count += done
+            self.last = today
+
+
+class Statistics:
+    """The statistics of all models of one dispatcher, without calls of DESCRIBE."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, ModelStatistics] = {}
+
+    def add_run(self, task: Task, outcome: Result | FarmError) -> None:
+        """Record the run of a task, which is a call or a part of one."""
+        if isinstance(outcome, Result) and task.call.operation is not Operation.DESCRIBE:
+            one_by_one = task.rows > 1 and task.queue.max_batch == 1
+            self._of(task.call).add_run(task.rows, outcome, one_by_one=one_by_one)
+
+    def add_outcome(
+        self,
+        call: Call,
+        outcome: Result | FarmError,
+        waited_s: float,
+        today: float,
+        calls: int = 1,
+    ) -> None:
+        """Record the outcome of a call, or of `calls` calls that ran as its rows."""
+        if call.operation is not Operation.DESCRIBE:
+            self._of(call).add_outcome(outcome, waited_s, today, calls)
+
+    def _of(self, call: Call) -> ModelStatistics:
+        known = self.models.get(call.model)
+        if known is None:
+            known = self.models[call.model] = ModelStatistics()
+        return known

@@ -1,0 +1,343 @@
+"""The syntax of a configuration: parses its text into sections of text options. Pure.
+
+The format is INI as Python's configparser reads it: [common] gives every section its defaults, `#`
+begins a comment, `${section:option}` is replaced by the text of another option, and option names
+are case-insensitive. A dictionary {section: {option: value}} is equivalent, and so is its JSON
+text.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from farm.errors import InvalidInput
+
+COMMON = "common"
+FARM = "farm"
+
+LONGEST_TEXT = 1 << 20
+"""Maximum length of a configuration in characters, with references resolved; real ones have a few
+thousand.
+"""
+DEEPEST_REFERENCE = 10
+DEEPEST_LIST = 4
+MOST_COMMON = 1000
+"""Maximum options of [common], which every section inherits."""
+LONGEST_ANSWER = 1 << 23
+"""Maximum characters of all sections, including the options that each inherits from [common]."""
+LONGEST_BLANK = 20
+"""Longer runs of blanks are shortened: on a line that is not an option, the time configparser needs
+per character grows with their length.
+"""
+
+_REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<path>[^}]*)\})?")
+_BLANKS = re.compile(rf"[^\S\n]{{{LONGEST_BLANK + 1},}}")
+_SPECIAL = re.compile(r"""[\[\](),"']""")
+
+Nested = str | list["Nested"]
+"""An item of a parsed list: a text or a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The options of one section, as texts.
+
+    own: those written in the section; all: these and those of [common].
+    """
+
+    name: str
+    own: Mapping[str, str] = field(default_factory=dict)
+    all: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, option: str) -> bool:
+        """Whether the option has a value, in this section or in [common]."""
+        return bool(self.all.get(option))
+
+    def where(self, option: str) -> str:
+        """Return the place of an option for a message: `[section] option`."""
+        return f"[{self.name if option in self.own or option not in self.all else COMMON}] {option}"
+
+    def wrong(self, option: str, expected: str) -> InvalidInput:
+        """Return the error for an option with an invalid value."""
+        text = " ".join(self.all.get(option, "").split())
+        text = text if len(text) <= 80 else f"{text[:77]}..."
+        return InvalidInput(f"{self.where(option)} = {text}: expected {expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The sections of a configuration, with and without the options inherited from [common].
+
+    text: the source; reading it again returns an equal document.
+    """
+
+    text: str
+    own: Mapping[str, Mapping[str, str]]
+
+    def has(self, name: str) -> bool:
+        """Whether a section of this name exists."""
+        return name in self.own
+
+    def section(self, name: str) -> Section:
+        """Return the section of this name; a missing one has only the options of [common]."""
+        own = self.own.get(name, {})
+        return Section(name, own, {**self.own.get(COMMON, {}), **own})
+
+
+def read_document(source: str | Mapping[str, Any]) -> Document:
+    """Parse an INI text, a dictionary or its JSON text into sections. Raises InvalidInput."""
+    if isinstance(source, str):
+        if len(source) > LONGEST_TEXT:
+            raise InvalidInput(
+                f"the config has {len(source)} characters; expected {LONGEST_TEXT} at most"
+            )
+        text = source
+        is_json = source.lstrip("\ufeff \t\r\n").startswith("{")
+        raw = _from_json(source) if is_json else _from_ini(source)
+    elif isinstance(source, Mapping):
+        raw = _from_mapping(source)
+        text = json.dumps(raw, ensure_ascii=False)
+        if len(text) > LONGEST_TEXT:
+            raise InvalidInput(
+                f"the config has {len(text)} characters; expected {LONGEST_TEXT} at most"
+            )
+    else:
+        raise InvalidInput(
+            f"the config is a {type(source).__name__}; expected a text or an object of sections"
+        )
+    own = _resolved(raw)
+    common = own[COMMON]
+    repeated = sum(len(option) + len(value) for option, value in common.items()) * len(own)
+    if len(common) > MOST_COMMON or repeated > LONGEST_ANSWER:
+        raise InvalidInput(
+            f"[common] has {len(common)} options, {repeated} characters in all {len(own)} sections "
+            f"together; expected {MOST_COMMON} and {LONGEST_ANSWER} at most"
+        )
+    return Document(text, own)
+
+
+def read_list(text: str) -> Nested:
+    """Parse `[a, [1, 2]]` into lists of texts; a bare word stays a text. Raises ValueError.
+
+    Items may be quoted; a bracket inside a word belongs to it, as in x[2].
+    """
+    root: list[Nested] = []
+    stack = [root]
+    word = ""
+    done = False  # whether the current item, a list or a quoted text, is complete
+    position = 0
+    while match := _SPECIAL.search(text, position):
+        mark, start = match.group(), match.start()
+        word = (word + text[position:start]).lstrip()
+        position = match.end()
+        if done and (word.strip() or mark in "[('\""):
+            raise ValueError("a ',' is missing between two items")
+        if mark in "[(" and word:
+            position = 1 + _found("]" if mark == "[" else ")", text, position)
+            word += text[start:position]
+        elif mark in "[(":
+            if len(stack) > DEEPEST_LIST:
+                raise ValueError(f"lists are nested deeper than {DEEPEST_LIST}")
+            inner: list[Nested] = []
+            stack[-1].append(inner)
+            stack.append(inner)
+        elif mark in "\"'" and word:
+            word += mark
+        elif mark in "\"'":
+            position = 1 + _found(mark, text, position)
+            stack[-1].append(text[start + 1 : position - 1])
+            done = True
+        else:
+            if word.strip():
+                stack[-1].append(word.strip())
+            elif mark == "," and not done:
+                raise ValueError("an item is missing before ','")
+            word, done = "", mark != ","
+            if mark != ",":
+                stack.pop()
+            if not stack:
+                raise ValueError(f"{mark!r} closes nothing")
+    word = (word + text[position:]).strip()
+    if len(stack) > 1:
+        raise ValueError("']' is missing at the end")
+    if word and done:
+        raise ValueError("a ',' is missing between two items")
+    if word:
+        root.append(word)
+    return root[0] if len(root) == 1 else root
+
+
+def _found(mark: str, text: str, position: int) -> int:
+    place = text.find(mark, position)
+    if place < 0:
+        raise ValueError(f"{mark!r} is missing")
+    return place
+
+
+def first_repeated(names: Sequence[str]) -> str | None:
+    """Return the first name that occurs a second time, or None."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+class _IniParser(configparser.RawConfigParser):
+    """Leaves option names unchanged; `_plain_names` converts them."""
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+def _from_ini(text: str) -> dict[str, dict[str, str]]:
+    parser = _IniParser(
+        default_section="",  # no header produces this name: [common] is read like other sections
+        inline_comment_prefixes=("#",),
+        allow_no_value=True,
+        empty_lines_in_values=False,
+    )
+    try:
+        parser.read_string(_BLANKS.sub(" " * LONGEST_BLANK, text.removeprefix("\ufeff")))
+    except configparser.MissingSectionHeaderError as error:
+        raise InvalidInput(f"line {error.lineno} of the config is before any [section]") from None
+    except configparser.DuplicateSectionError as error:
+        raise InvalidInput(f"section [{error.section}] appears twice in the config") from None
+    except configparser.DuplicateOptionError as error:
+        raise InvalidInput(
+            f"[{error.section}] {error.option} appears twice in the config"
+        ) from None
+    except (configparser.Error, AttributeError) as error:
+        # An indented line continues an option without '='. Python 3.11 and 3.12 fail with
+        # AttributeError, later versions raise an error without a list of lines.
+        if not (lines := getattr(error, "errors", None)):
+            raise InvalidInput(
+                "an indented line of the config continues an option without '='; expected "
+                "option = value, or no indentation"
+            ) from None
+        number = lines[0][0]  # its line is quoted up to Python 3.12, and not from 3.13 on
+        line = text.split("\n")[number - 1]
+        raise InvalidInput(
+            f"line {number} of the config is {line!r}; expected [section] or option = value"
+        ) from None
+    sections = {name: _plain_names(name, dict(parser.items(name))) for name in parser.sections()}
+    return {COMMON: {}, **sections}
+
+
+def _from_json(text: str) -> dict[str, dict[str, str]]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if repeated := first_repeated([name for name, _ in pairs]):
+            raise InvalidInput(f"{repeated!r} appears twice in one object of the config")
+        return dict(pairs)
+
+    try:
+        data = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the config starts like JSON, but is not valid: {error}") from None
+    return _from_mapping(data)
+
+
+def _from_mapping(source: Mapping[Any, Any]) -> dict[str, dict[str, str]]:
+    sections: dict[str, dict[str, str]] = {COMMON: {}}
+    for name, options in source.items():
+        if not isinstance(name, str):
+            raise InvalidInput(f"a section is named {name!r}; expected a text")
+        if not isinstance(options, Mapping):
+            raise InvalidInput(
+                f"section [{name}] is a {type(options).__name__}; expected an object of options"
+            )
+        texts = {}
+        for option, value in options.items():
+            if not isinstance(option, str):
+                raise InvalidInput(f"[{name}] has an option named {option!r}; expected a text")
+            texts[option] = _as_text(value, f"[{name}] {option}")
+        sections[name] = _plain_names(name, texts)
+    return sections
+
+
+def _as_text(value: Any, where: str, depth: int = 0) -> str:
+    """Return the INI text of a value from a dictionary."""
+    if depth > DEEPEST_LIST:
+        raise InvalidInput(f"{where}: lists are nested deeper than {DEEPEST_LIST}")
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, str):
+        text = value.strip()
+        # Inside a list, text with characters that would end the item is quoted.
+        quote = "'" if '"' in value else '"'
+        return f"{quote}{value}{quote}" if depth and (not text or _SPECIAL.search(text)) else text
+    if value is None:
+        return ""
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_as_text(item, where, depth + 1) for item in value)}]"
+    raise InvalidInput(
+        f"{where} is a {type(value).__name__}; expected a text, a number, true, false or a list"
+    )
+
+
+def _plain_names(section: str, options: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the options with lower-case names; in [farm], the part after a dot keeps its case."""
+    plain: dict[str, str] = {}
+    for option, text in options.items():
+        first, dot, rest = option.strip().partition(".")
+        name = first.lower() + dot + (rest if section == FARM else rest.lower())
+        if name in plain:
+            raise InvalidInput(f"[{section}] {name} appears twice in the config")
+        plain[name] = text or ""
+    return plain
+
+
+def _resolved(raw: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the options with every `${...}` replaced by the text it refers to."""
+    references = _References(raw)
+    return {
+        name: {option: references.text(name, option, text) for option, text in options.items()}
+        for name, options in raw.items()
+    }
+
+
+class _References:
+    """Resolves references; bounds the total length, because one reference may expand to many."""
+
+    def __init__(self, raw: Mapping[str, Mapping[str, str]]) -> None:
+        self.raw = raw
+        self.made = 0
+
+    def text(self, section: str, option: str, text: str, depth: int = 0) -> str:
+        if "$" not in text:
+            return text
+        where = f"[{section}] {option}"
+        if depth > DEEPEST_REFERENCE:
+            raise InvalidInput(f"{where}: ${{...}} refers to itself, or further than 10 steps")
+
+        def one(match: re.Match[str]) -> str:
+            if match["dollar"]:
+                return "$"
+            if match["path"] is None:
+                raise InvalidInput(f"{where}: expected ${{section:option}} or $$ after '$'")
+            other, colon, name = match["path"].rpartition(":")
+            other = other if colon else section
+            name = name.strip().lower()
+            found = self.raw.get(other, {}).get(name, self.raw[COMMON].get(name))
+            if other not in self.raw or found is None:
+                raise InvalidInput(f"{where}: ${{{match['path']}}} is not an option of this config")
+            made = self.text(other, name, found, depth + 1)
+            self.made += len(made) + 1
+            if self.made > LONGEST_TEXT:
+                raise InvalidInput(
+                    f"{where}: with its references followed the config has more than "
+                    f"{LONGEST_TEXT} characters"
+                )
+            return made
+
+        return _REFERENCE.sub(one, text)

@@ -1,0 +1,127 @@
+"""Farms that evaluate the points of a closed loop: the surrounding one, or one used as a client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from farm.call import Call, Hints, ModelInfo, Result
+from farm.client import Client
+from farm.errors import FarmError, Unavailable, UnsupportedFeature
+
+T = TypeVar("T")
+
+
+class CallSubmitter(Protocol):
+    """The part of a dispatcher that a loop needs."""
+
+    async def submit(self, call: Call, hints: Hints = ...) -> Result:
+        """Return the call's result. Raises FarmError."""
+
+    async def describe(self, model: str, config: str = ...) -> ModelInfo:
+        """Return the model's description. Raises FarmError."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return workers and other state as JSON data."""
+
+
+class Around:
+    """The farm that the loop is part of."""
+
+    def __init__(self, backend: CallSubmitter) -> None:
+        self._backend = backend
+
+    async def describe(self, model: str, config: str) -> ModelInfo:
+        """Return the model's tensors for a config. Raises FarmError."""
+        return await self._backend.describe(model, config)
+
+    async def submit(self, call: Call, hints: Hints) -> Result:
+        """Return the result of a call. Raises FarmError; cancelling cancels the call."""
+        return await self._backend.submit(call, hints)
+
+    async def places(self, model: str) -> int:
+        """Return how many calls of the model run at once, at least 1."""
+        return _places(self._backend.snapshot()["workers"], model)
+
+
+class RemoteEvaluator:
+    """A farm, or UM-Bridge server, reached by a client; belongs to one event loop.
+
+    reconnect: replaces a client that cannot reach the farm, and closes it: a restarted farm has
+    another address and other keys. Raises FarmError.
+    """
+
+    def __init__(self, client: Client, reconnect: Callable[[], Client] | None = None) -> None:
+        self._client = client
+        self._reconnect = reconnect
+        self._is_lost = False
+        self._flying = 0
+        self._finding = asyncio.Lock()
+
+    async def describe(self, model: str, config: str) -> ModelInfo:
+        """Return the model's tensors for a config. Raises FarmError."""
+        return await _aside(self._client.line.describe, model, config)
+
+    async def submit(self, call: Call, hints: Hints) -> Result:
+        """Return the result of a call. Raises FarmError; cancelling cancels the call."""
+        await self._find()
+        self._flying += 1
+        try:
+            result = await asyncio.wrap_future(self._client.submit(call, hints))
+        except Unavailable:
+            self._is_lost = True
+            raise
+        finally:
+            self._flying -= 1
+        self._is_lost = False
+        return result
+
+    async def _find(self) -> None:
+        """Reconnect to a farm that was lost. Raises Unavailable.
+
+        Not while calls are in it: the error may concern only a single worker.
+        """
+        if self._reconnect is None or not self._is_lost:
+            return
+        async with self._finding:
+            if self._flying or not self._is_lost:
+                return
+            try:
+                self._client = await _aside(self._reconnect)
+            except FarmError as error:
+                raise Unavailable(error.message) from error
+            self._is_lost = False
+
+    async def places(self, model: str) -> int:
+        """Return how many calls of the model run at once; 1 if the server is not a farm.
+
+        Raises FarmError.
+        """
+        try:
+            status = await _aside(self._client.status)
+        except UnsupportedFeature:
+            return 1
+        return _places(status["workers"], model)
+
+
+async def _aside(work: Callable[..., T], *arguments: Any) -> T:
+    """Like asyncio.to_thread, but the event loop can end while a farm takes hours to answer."""
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            answer.set_result(work(*arguments))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="evaluators", daemon=True).start()
+    return await asyncio.wrap_future(answer)
+
+
+def _places(workers: Iterable[Mapping[str, Any]], model: str) -> int:
+    slots = [int(w["slots"]) for w in workers if model in w.get("models", [model])]
+    return max(1, sum(slots))

@@ -1,0 +1,141 @@
+"""Decides when a run asks for how many points: workers stay busy, points are chosen late.
+
+Pure: times are arguments. A point chosen late is based on more outcomes; a point chosen early
+avoids waiting. So points are requested when a place in the farm is free, as long as finding a point
+takes almost no time compared with evaluating one. Otherwise they are requested ahead, as many as
+places become free meanwhile. If that is not enough either, space-filling points are used, which
+cost nothing and still inform the surrogate. Where evaluating takes far less time than finding
+points, idle workers cost little, and they wait.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+IDLE_SHARE = 0.03
+"""Fraction of its time that a worker may wait for its next point."""
+
+WORTH = 10.0
+"""If a strategy takes longer than this many evaluations per point, workers wait for it."""
+
+DEARER = 1.5
+"""Twice as many points are requested together if they take less than this factor longer: then most
+of the time is the fit, which they share. Larger requests would be based on fewer outcomes.
+"""
+
+CLOCK_S = 1e-3
+"""Waits shorter than this count as over."""
+
+LARGEST_ASK = 256
+
+SPARE = 8
+"""One filling point is kept ready per this many places."""
+
+FORGETS = 0.3
+"""Weight of the latest time in the running means."""
+
+
+@dataclass(slots=True)
+class Mean:
+    """A running mean of seconds that follows changes; None before the first value."""
+
+    value: float | None = None
+
+    def add(self, seconds: float) -> None:
+        """Add a value."""
+        if self.value is None:
+            self.value = seconds
+        else:
+            self.value += FORGETS * (seconds - self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The next action of a run. ask: points to request from the strategy, 0 for none.
+
+    fill: space-filling points to take at once; wake_s: seconds after which to look again.
+    """
+
+    ask: int = 0
+    fill: int = 0
+    wake_s: float | None = None
+
+
+class Pace:
+    """The measured times of one run, and the decisions that follow from them.
+
+    places: points that the farm evaluates at once. fill: whether filling points are wanted.
+    """
+
+    def __init__(self, places: int, *, fill: bool = True) -> None:
+        self.places = places
+        self.fill = fill
+        self._evaluating = Mean()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Discard all times of the strategy."""
+        self._asking = Mean()
+        self._sizes: dict[int, Mean] = {}  # seconds by number of points, in powers of two
+        self._size = 1
+
+    def moved_on(self) -> None:
+        """Note that another strategy is current from now on."""
+        self._forget()
+
+    @property
+    def ahead(self) -> int:
+        """Points to have ready beyond those that the farm evaluates."""
+        run, ask = self._evaluating.value, self._asking.value
+        if run is None or ask is None or ask <= IDLE_SHARE * run or ask > WORTH * run:
+            return 0
+        return min(self.places, math.ceil(ask * self.places / run))
+
+    def asked(self, seconds: float, points: int) -> None:
+        """Record how many seconds the strategy took to find this many points."""
+        self._asking.add(seconds)
+        if points != self._size:
+            return
+        mean = self._sizes.setdefault(points, Mean())
+        mean.add(seconds)
+        half = self._sizes.get(points // 2)
+        if half is None or half.value is None or mean.value is None:
+            self._size = min(2 * points, LARGEST_ASK)
+        elif mean.value > DEARER * half.value:
+            self._size = points // 2
+        else:
+            self._size = min(2 * points, LARGEST_ASK)
+
+    def evaluated(self, seconds: float) -> None:
+        """Record how many seconds a point took in the farm."""
+        self._evaluating.add(seconds)
+
+    def need(
+        self, *, flying: int, ready: int, asking_s: float | None, left: int, waiting_s: float
+    ) -> Need:
+        """Return the next action.
+
+        flying, ready: points in the farm, and found but not submitted yet. asking_s: how long the
+        strategy has been searching, None if it is not; left: points that may still be requested;
+        waiting_s: how long a place has been free.
+        """
+        free = self.places - flying - ready
+        run, ask = self._evaluating.value, self._asking.value or 0.0
+        slow = run is not None and max(ask, asking_s or 0.0) > WORTH * run
+        if asking_s is None:
+            if slow and flying:  # they return soon, and as many points are found together
+                return Need()
+            if free + self.ahead < (0 if self.ahead else 1):
+                return Need()
+            # The search uses up the points that are ready, and as many are needed after it.
+            wanted = max(0, min(free + 2 * self.ahead, left))
+            quick = run is not None and 0 < ask <= IDLE_SHARE * run
+            return Need(ask=wanted if quick or slow else min(wanted, self._size))
+        if free <= 0 or left <= 0 or not self.fill or run is None or slow:
+            return Need()
+        patience = IDLE_SHARE * run - waiting_s
+        if patience > CLOCK_S and ask - asking_s <= patience:
+            return Need(wake_s=patience)
+        # A few more for places about to become free: recording points takes a moment too.
+        return Need(fill=min(free + self.places // SPARE, left))

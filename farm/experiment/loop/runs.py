@@ -1,0 +1,105 @@
+"""The closed loops of a server: started and paused by messages, and resumed after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from farm.errors import FarmError, InvalidInput, Unavailable
+from farm.experiment.host import Experiments
+from farm.experiment.loop.run import ClosedLoop, PointEvaluator
+from farm.experiment.session import RunAction, RunCommand
+from farm.experiment.state.events import RunPhase, RunState
+
+log = logging.getLogger(__name__)
+
+
+class Runs:
+    """At most one loop per experiment of a host; carries out its `run` messages."""
+
+    def __init__(self, host: Experiments, farm: PointEvaluator) -> None:
+        self._host = host
+        self._farm = farm
+        self._runs: dict[int, ClosedLoop] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """Accept commands, and resume the loops that ran when the server ended."""
+        self._host.on_run = self.command
+        for number, experiment in self._host.experiments.items():
+            if experiment.run is RunPhase.RUNNING:
+                in_flight, budget = experiment.run_options
+                run = ClosedLoop(self._host, number, self._farm, in_flight=in_flight, budget=budget)
+                self._begin(number, self._again(number, run), run)
+
+    async def stop(self) -> None:
+        """Stop all loops without recording it: a restart re-evaluates the points in the farm."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def command(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out `run`, `pause` or `status` and return the answer. Raises FarmError."""
+        number = command.experiment
+        run = self._runs.get(number)
+        while command.action is RunAction.RUN and run is not None and run.leaving:
+            await asyncio.wait([self._tasks[number]])
+            run = self._runs.get(number)
+        if command.action is RunAction.RUN and run is not None:
+            run.resume(command.in_flight, command.budget)
+        elif command.action is RunAction.RUN:
+            in_flight, budget = command.in_flight, command.budget
+            run = ClosedLoop(self._host, number, self._farm, in_flight=in_flight, budget=budget)
+            self._runs[number] = run
+            try:
+                await run.begin()
+            except BaseException:
+                del self._runs[number]
+                raise
+            self._begin(number, self._go(number, run), run)
+        elif command.action is RunAction.PAUSE:
+            if run is None:
+                raise InvalidInput(f"experiment {number} is not running, so it cannot be paused")
+            run.pause()
+        known = asdict(self._host.experiments[number].snapshot())
+        loop = {} if run is None or run.leaving else {"loop": asdict(run.now())}
+        return known | loop
+
+    def _begin(self, number: int, going: Coroutine[Any, Any, None], run: ClosedLoop) -> None:
+        self._runs[number] = run
+        self._tasks[number] = asyncio.create_task(going)
+
+    async def _again(self, number: int, run: ClosedLoop) -> None:
+        """Resume after a restart; if this farm cannot evaluate the points, pause the loop."""
+        try:
+            await run.begin()
+        except FarmError as error:
+            log.error("experiment %d is paused: %s", number, error.message)
+            del self._runs[number], self._tasks[number]
+            await self._pause(number, error.message)
+            return
+        await self._go(number, run)
+
+    async def _go(self, number: int, run: ClosedLoop) -> None:
+        try:
+            progress = await run.go()
+            log.info("experiment %d: %s", number, progress.why or progress.phase)
+        except Exception:
+            log.exception("the loop of experiment %d", number)
+            run.leaving = True
+            await self._pause(number, "the loop failed, which is a fault of farm; see its log")
+        finally:
+            del self._runs[number], self._tasks[number]
+
+    async def _pause(self, number: int, why: str) -> None:
+        """Record that a loop is paused, if the journal can be written."""
+        state = RunState(experiment=number, time=time.time(), phase=RunPhase.PAUSED, why=why)
+        with contextlib.suppress(Unavailable):
+            await self._host.record(number, lambda e: [state])

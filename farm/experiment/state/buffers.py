@@ -1,0 +1,91 @@
+"""Arrays that grow by rows: recorded trials and pending points. Pure.
+
+Appending to `Rows` takes amortised constant time. Returned arrays never change and can be kept:
+rows are added behind them, or to a copy.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from farm.call import Array
+
+
+class GrowableRows:
+    """Growing rows of one shape. Their owner is one experiment."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._room = np.empty((16, *shape))
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def extend(self, rows: Array) -> None:
+        """Add rows at the end, shape (n, ...)."""
+        count = self._count + len(rows)
+        if count > len(self._room):
+            larger = np.empty((max(count, 2 * len(self._room)), *self._room.shape[1:]))
+            larger[: self._count] = self._room[: self._count]
+            self._room = larger
+        self._room[self._count : count] = rows
+        self._count = count
+
+    def all(self) -> Array:
+        """Return all rows, read-only."""
+        return self.last(self._count)
+
+    def last(self, count: int) -> Array:
+        """Return the last `count` rows, read-only."""
+        view = self._room[max(self._count - count, 0) : self._count]
+        view.flags.writeable = False
+        return view
+
+
+class PointPool:
+    """Points with ascending ids and times, oldest first; any of them may be removed.
+
+    ids: shape (p,). points: shape (p, ...). times: shape (p,). All three are replaced, not
+    modified.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.ids: Array = np.empty(0, dtype=np.int64)
+        self.points: Array = np.empty((0, *shape))
+        self.times: Array = np.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, ids: Sequence[int], points: Array, time: float) -> None:
+        """Add points, shape (n, ...), at the end."""
+        self.ids = np.concatenate([self.ids, np.asarray(ids, dtype=np.int64)])
+        self.points = np.concatenate([self.points, points])
+        self.times = np.concatenate([self.times, np.full(len(ids), time)])
+
+    def find(self, points: Array, among: Array) -> Array:
+        """Return for each point the row of `among` that equals it, or -1.
+
+        Each row is used once, the oldest first.
+        """
+        rows: defaultdict[bytes, list[int]] = defaultdict(list)
+        for row in reversed(among.tolist()):
+            rows[self.points[row].tobytes()].append(row)
+        found = (rows[point.tobytes()] for point in points)
+        return np.array([left.pop() if left else -1 for left in found], dtype=np.int64)
+
+    def remove(self, ids: Sequence[int]) -> None:
+        """Remove the points with these ids; ignore missing ones."""
+        if len(ids) and len(self.ids):
+            self._keep(~np.isin(self.ids, np.asarray(ids, dtype=np.int64)))
+
+    def keep_last(self, count: int) -> None:
+        """Remove all but the newest `count` points."""
+        if len(self.ids) > count:
+            self._keep(np.arange(len(self.ids)) >= len(self.ids) - count)
+
+    def _keep(self, rows: Array) -> None:
+        self.ids, self.points, self.times = self.ids[rows], self.points[rows], self.times[rows]

@@ -1,0 +1,436 @@
+"""The state of one experiment, derived from its events: counts, strategies, data, pending points.
+
+Only `apply` changes it. All decisions (the next strategy, whether the experiment is finished)
+follow from the applied events, so the same events give the same experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from farm.call import Array
+from farm.errors import InvalidInput
+from farm.experiment.ask.generators import length_of
+from farm.experiment.config.definition import Config, OutcomeKind, Strategy
+from farm.experiment.config.space import Space
+from farm.experiment.config.work import Data, Generate
+from farm.experiment.state.buffers import GrowableRows, PointPool
+from farm.experiment.state.events import (
+    Asked,
+    Event,
+    Failed,
+    Finished,
+    Released,
+    RunPhase,
+    RunState,
+    Seeded,
+    SetUp,
+    Told,
+)
+
+PENDING_LIMIT_S = 3600.0
+"""A point without an outcome for this long no longer counts as about to be evaluated."""
+MAX_PENDING = 2_000
+"""Maximum points without an outcome; beyond it the oldest are dropped: more would not improve a
+surrogate, and each tell is compared with all of them.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """A point that was asked for and not told. point: shape (stimuli, d). time: Unix seconds."""
+
+    id: int
+    point: Array
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The publicly visible state of an experiment at one moment.
+
+    asked: points handed out; told: trials recorded; modelled: those of them that are modelled;
+    failed: points that could not be evaluated; pending: points whose outcome is not known yet.
+    strategy: its position.
+    """
+
+    number: int
+    experiment_id: str
+    name: str
+    strategy: int
+    strategy_name: str
+    asked: int
+    told: int
+    modelled: int
+    failed: int
+    pending: int
+    finished: bool
+    run: RunPhase | None
+    run_why: str
+    note: str
+
+
+class Experiment:
+    """One experiment. Its owner applies events; all other code only reads.
+
+    number, config, seed, experiment_id: as in its SetUp event. space: of config's parameters.
+    strategy_index: position of the current strategy. asked: points handed out, including fillers;
+    told, modelled: trials recorded, and those of them that count for models and rules.
+    run: the closed loop's phase, None if there never was one; run_why: the reason for it;
+    run_options: the in_flight and budget it began with; evaluations: points that it has asked for;
+    evaluating: those of them without an outcome, by id.
+    warm_start: trials of earlier experiments, which count only for models.
+    note: how the last points were generated, if it differs from the config.
+    """
+
+    def __init__(
+        self, number: int, config: Config, *, seed: int = 0, experiment_id: str = ""
+    ) -> None:
+        self.number = number
+        self.config = config
+        self.seed = seed
+        self.experiment_id = experiment_id
+        self.space = Space.of(config)
+        self._lengths = [length_of(s.generator, config) for s in config.strategies]
+        # The whole experiment.
+        self.asked = 0
+        self.told = 0
+        self.failed = 0
+        self.note = ""
+        self.run: RunPhase | None = None
+        self.run_why = ""
+        self.run_options: tuple[int | None, int | None] = None, None
+        self.evaluations = 0
+        self.evaluating: dict[int, Array] = {}
+        self.warm_start: list[Seeded] = []
+        self._fillers = 0
+        self._x = GrowableRows((config.stimuli, self.space.dimensions))
+        self._y = GrowableRows((len(config.outcomes),))
+        self._binary = [i for i, o in enumerate(config.outcomes) if o.kind is OutcomeKind.BINARY]
+        self._ones = np.zeros(len(config.outcomes), dtype=np.int64)
+        self._pending = PointPool((config.stimuli, self.space.dimensions))
+        # The current strategy.
+        self.strategy_index = 0
+        self._asks = 0
+        self._own_fillers = 0
+        self._ended = False
+        self._told_before = 0
+        self._post_range: float | None = None
+
+    # Events
+
+    def apply(self, event: Event) -> None:
+        """Apply an event; nothing else changes an experiment. Raises InvalidInput."""
+        if event.experiment != self.number:
+            raise InvalidInput(f"an event of experiment {event.experiment}, not {self.number}")
+        match event:
+            case SetUp():
+                pass  # handled by the constructor
+            case Seeded():
+                self.warm_start.append(event)
+            case Asked():
+                self._apply_asked(event)
+            case Told():
+                self._apply_told(event)
+            case Failed():
+                self.failed += len(event.ids)
+                self._settle(event.ids)
+            case Released():
+                self._settle(event.ids)
+            case Finished():
+                # Asks and finishes are in the order of the journal: this one may come too late.
+                self._ended = self._ended or event.strategy == self.strategy_index
+            case RunState():
+                self.run, self.run_why = event.phase, event.why
+                if event.phase is RunPhase.RUNNING:
+                    self.run_options = event.in_flight, event.budget
+            case _:
+                raise InvalidInput(f"an event of an unknown kind, {type(event).__name__}")
+
+    def _apply_asked(self, event: Asked) -> None:
+        if event.strategy > self.strategy_index:
+            self._enter(event.strategy)
+        count = len(event.ids)
+        self.asked += count
+        self._fillers += count * event.filler
+        # Fillers take no turn: they may arrive after their strategy was left.
+        if event.strategy == self.strategy_index:
+            self._asks += count
+            self._own_fillers += count * event.filler
+            self._post_range = self._post_range if event.post_range is None else event.post_range
+        if event.run:
+            self.evaluations += count
+            self.evaluating.update(zip(event.ids, event.points, strict=True))
+        self.note = event.note
+        self._pending.add(event.ids, event.points, event.time)
+        self._pending.keep_last(MAX_PENDING)
+
+    def _enter(self, strategy: int) -> None:
+        self.strategy_index = strategy
+        self._asks = 0
+        self._own_fillers = 0
+        self._ended = False
+        self._told_before = self.modelled
+        self._post_range = None
+        self._pending.remove(self._left_by_change())
+
+    def _apply_told(self, event: Told) -> None:
+        self.told += len(event.points)
+        rows = event.modelled
+        self._x.extend(event.points[rows])
+        self._y.extend(event.outcomes[rows])
+        self._ones += np.count_nonzero(event.outcomes[rows] == 1.0, axis=0)
+        self._settle([id for id in event.ids if id is not None])
+
+    def _settle(self, ids: Sequence[int]) -> None:
+        """Mark these points as no longer waiting for an outcome."""
+        self._pending.remove(ids)
+        for id in ids:
+            self.evaluating.pop(id, None)
+
+    # Views
+
+    @property
+    def modelled(self) -> int:
+        """Number of trials that count for models and rules."""
+        return len(self._x)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Deviations from the config, and the origin of the warm start: a sentence each."""
+        return [*self.config.warnings, *(seeds.note for seeds in self.warm_start)]
+
+    @property
+    def strategy(self) -> Strategy:
+        """The current strategy."""
+        return self.config.strategies[self.strategy_index]
+
+    @property
+    def pending(self) -> dict[int, Pending]:
+        """Points that wait for their outcome, by id, oldest first."""
+        pool = self._pending
+        rows = zip(pool.ids.tolist(), pool.points, pool.times.tolist(), strict=True)
+        return {id: Pending(id, point, time) for id, point, time in rows}
+
+    @property
+    def next_id(self) -> int:
+        """Id of the next point asked for: points are numbered over the whole experiment."""
+        return self.asked
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last strategy is current and its rules are met."""
+        return self.finished_after(self.strategy_index)
+
+    def finished_after(
+        self, strategy: int, points: int = 0, post_range: float | None = None
+    ) -> bool:
+        """Whether the experiment is finished after `points` more points of that strategy."""
+        if strategy != len(self.config.strategies) - 1:
+            return False
+        if strategy == self.strategy_index:
+            last = self._post_range if post_range is None else post_range
+            return self._met(strategy, self._asks + points, self._own_fillers, self._ended, last)
+        return self._met(strategy, points, 0, False, post_range)
+
+    def snapshot(self) -> Snapshot:
+        """Return the publicly visible state."""
+        return Snapshot(
+            number=self.number,
+            experiment_id=self.experiment_id,
+            name=self.config.metadata.experiment_name,
+            strategy=self.strategy_index,
+            strategy_name=self.strategy.name,
+            asked=self.asked,
+            told=self.told,
+            modelled=self.modelled,
+            failed=self.failed,
+            pending=len(self._pending),
+            finished=self.finished,
+            run=self.run,
+            run_why=self.run_why,
+            note=self.note,
+        )
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert 0 <= self.strategy_index < len(self.config.strategies)
+        assert 0 <= self._own_fillers <= self._asks <= self.asked
+        assert self._own_fillers <= self._fillers <= self.asked
+        assert len(self._x) == len(self._y) <= self.told
+        assert np.isfinite(self._x.all()).all()
+        assert np.isfinite(self._y.all()).all()
+        assert all(np.isfinite(seeds.points).all() for seeds in self.warm_start)
+        assert all(np.isfinite(seeds.outcomes).all() for seeds in self.warm_start)
+        assert 0 <= self._told_before <= self.modelled
+        assert (self._ones == np.count_nonzero(self._y.all() == 1.0, axis=0)).all()
+        ids = self._pending.ids
+        assert len(ids) <= min(MAX_PENDING, self.asked)
+        assert (np.diff(ids) > 0).all()
+        assert not len(ids) or 0 <= ids[0] <= ids[-1] < self.asked
+        assert len(ids) == len(self._pending.points) == len(self._pending.times)
+        assert len(self.evaluating) <= self.evaluations <= self.asked
+        assert all(0 <= id < self.asked for id in self.evaluating)
+
+    # Decisions
+
+    def still_wanted(self) -> int | None:
+        """Return how many points the rules still need; points in evaluation count as told.
+
+        None: the number is unknown, because the current strategy's rules depend on more than
+        counts, or lead to the next strategy. 0: none, at least until the points in evaluation have
+        an outcome.
+        """
+        strategy, last = self.strategy, self.strategy_index == len(self.config.strategies) - 1
+        if self.finished:
+            return 0
+        if self._ended or strategy.run_indefinitely:
+            return None
+        length = self._lengths[self.strategy_index]
+        if length is not None:
+            left = length - (self._asks - self._own_fillers)
+            return left if left > 0 else 0 if last else None
+        coming = self.modelled + len(self.evaluating)
+        wanted = max(strategy.min_asks - self._asks, strategy.min_total_tells - coming)
+        if wanted <= 0:
+            waits = last and self.evaluating and self._is_spread(strategy, self._post_range)
+            return 0 if waits else None
+        return wanted if strategy.max_asks is None else min(wanted, strategy.max_asks - self._asks)
+
+    def generate(
+        self,
+        count: int,
+        fixed: Mapping[str, float] | None = None,
+        *,
+        filler: bool = False,
+        without: Sequence[int] = (),
+    ) -> Generate:
+        """Return the work for the next `count` points; its `strategy` may be the next one.
+
+        fixed: coordinates held constant, by parameter name. filler: as in Generate.
+        without: ids of pending points that are about to be released.
+        """
+        strategy = self._next_strategy()
+        changes = strategy != self.strategy_index
+        asked = 0 if changes else self._asks - self._own_fillers
+        modelled = self.config.strategies[strategy].surrogate is not None
+        pending = self.space.empty()
+        if modelled:
+            leaving = set(self._left_by_change() if changes else without)
+            stay = [id not in leaving for id in self._pending.ids.tolist()]
+            pending = self._pending.points[np.array(stay, dtype=bool)]
+        return Generate(
+            config=self.config,
+            strategy=strategy,
+            count=count,
+            asked=self._fillers if filler else asked,
+            data=self.data(strategy),
+            pending=pending,
+            fixed=dict(fixed or {}),
+            seed=self.seed,
+            filler=filler,
+        )
+
+    def data(self, strategy: int) -> Data:
+        """Return the data that the surrogate of that strategy is fitted to."""
+        x, y = self._x.all(), self._y.all()
+        if seeds := [seeds for seeds in self.warm_start if seeds.strategy <= strategy]:
+            x = np.concatenate([*(seeds.points for seeds in seeds), x])
+            y = np.concatenate([*(seeds.outcomes for seeds in seeds), y])
+        since = self.modelled - self._told_before if strategy <= self.strategy_index else 0
+        chosen = self.config.strategies[strategy]
+        recent = chosen.keep_most_recent
+        if recent is not None and recent < len(x):
+            # The trials of the last fit may be gone; the remaining ones are few.
+            return Data(x[-recent:], y[-recent:], fit_to=recent)
+        fit_to = len(x) - since % max(chosen.refit_every, 1)
+        return Data(x, y, fit_to=min(max(fit_to, 1), len(x)))
+
+    def has_data(self, strategy: int) -> bool:
+        """Whether there is data for the surrogate of that strategy."""
+        return self.modelled > 0 or len(self.data(strategy).x) > 0
+
+    @property
+    def trials(self) -> tuple[Array, Array]:
+        """Return points and outcomes of all modelled trials: (n, stimuli, d), (n, outcomes)."""
+        return self._x.all(), self._y.all()
+
+    def with_surrogate(self) -> int | None:
+        """Return the strategy that answers queries, or None.
+
+        It is the current strategy or the next one with a surrogate, or else the last one before.
+        """
+        having = [i for i, s in enumerate(self.config.strategies) if s.surrogate is not None]
+        later = [i for i in having if i >= self.strategy_index]
+        return later[0] if later else having[-1] if having else None
+
+    def match(self, points: Array) -> tuple[int | None, ...]:
+        """Return the id of the pending point equal to each point, (n, stimuli, d), or None.
+
+        Points that a closed loop evaluates are excluded: only the loop tells their outcomes.
+        """
+        ids: list[int | None] = [None] * len(points)
+        own = list(self.evaluating) if self.run is RunPhase.RUNNING else []
+        open_ = np.flatnonzero(~np.isin(self._pending.ids, own))
+        if len(open_) and len(points):
+            # Most clients return the points unchanged; comparing all with all takes longer.
+            one = np.array([-1])
+            rows = self._pending.find(points, open_) if len(points) > 1 else one
+            left = np.flatnonzero(rows < 0)
+            others = np.setdiff1d(open_, rows)
+            near = np.array(
+                self.space.matches(points[left], self._pending.points[others]), dtype=np.int64
+            )
+            rows[left[near >= 0]] = others[near[near >= 0]]
+            for at in np.flatnonzero(rows >= 0).tolist():
+                ids[at] = int(self._pending.ids[rows[at]])
+        return tuple(ids)
+
+    def expired(self, now: float) -> tuple[int, ...]:
+        """Return the ids of overdue pending points, except those of a closed loop."""
+        late = self._pending.ids[self._pending.times < now - PENDING_LIMIT_S].tolist()
+        return tuple(id for id in late if id not in self.evaluating)
+
+    def _left_by_change(self) -> list[int]:
+        """Return the ids of the pending points that a change of strategy releases.
+
+        The points of a closed loop stay: it tells their outcomes, whichever strategy they are from.
+        """
+        return [id for id in self._pending.ids.tolist() if id not in self.evaluating]
+
+    def _next_strategy(self) -> int:
+        """Return the position of the strategy that generates the next points."""
+        index = self.strategy_index
+        met = self._met(index, self._asks, self._own_fillers, self._ended, self._post_range)
+        return index + 1 if met and index + 1 < len(self.config.strategies) else index
+
+    def _met(
+        self, index: int, asks: int, fillers: int, ended: bool, post_range: float | None
+    ) -> bool:
+        """Whether that strategy is finished, given the number of its asks."""
+        strategy = self.config.strategies[index]
+        if ended:
+            return True
+        if strategy.run_indefinitely or not self.modelled:
+            return False
+        if strategy.max_asks is not None and asks >= strategy.max_asks:
+            return True
+        length = self._lengths[index]
+        if length is not None:
+            return asks - fillers >= length
+        return (
+            asks >= strategy.min_asks
+            and self.modelled >= strategy.min_total_tells
+            and self._is_spread(strategy, post_range)
+        )
+
+    def _is_spread(self, strategy: Strategy, post_range: float | None) -> bool:
+        """Whether outcomes and surrogate vary as much as the strategy's rules require."""
+        least, wanted = strategy.min_total_outcome_occurrences, strategy.min_post_range
+        ones = self._ones[self._binary].tolist()
+        return all(least <= n <= self.modelled - least for n in ones) and (
+            wanted is None or (post_range is not None and post_range >= wanted)
+        )

@@ -1,0 +1,128 @@
+"""Warm starts: trials of earlier experiments, selected by metadata, for a strategy. Pure.
+
+Source: AEPsych's documentation of `seed_data_conditions`. Surrogates use such trials, but they are
+not tells, so rules that count trials ignore them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from farm.call import Array
+from farm.experiment.config.definition import Config, ParameterKind
+from farm.experiment.config.space import Space
+from farm.experiment.state.events import Seeded
+from farm.experiment.state.experiment import Experiment
+
+MOST_TRIALS = 10_000
+MOST_NUMBERS = 1_000_000
+"""Maximum coordinates of one strategy's warm start, from the latest trials: each setup keeps a
+copy.
+"""
+
+
+def seeds_of(new: Experiment, others: Mapping[int, Experiment], time: float) -> list[Seeded]:
+    """Return the warm starts of a new experiment's strategies, as its config requests.
+
+    time: Unix seconds. An experiment is a source once: later strategies keep the warm start of
+    earlier ones.
+    """
+    events = []
+    sources: set[int] = set()
+    for position, strategy in enumerate(new.config.strategies):
+        if strategy.seed_conditions is None:
+            continue
+        found = [
+            other
+            for number, other in sorted(others.items())
+            if number not in sources and _has(other, strategy.seed_conditions)
+        ]
+        alike = [other for other in found if _kinds(other.config) == _kinds(new.config)]
+        points, outcomes = _trials(new, alike)
+        sources.update(other.number for other in alike)
+        events.append(
+            Seeded(
+                experiment=new.number,
+                time=time,
+                strategy=position,
+                points=points,
+                outcomes=outcomes,
+                note=f"[{strategy.name}] {_said(new, len(found), alike, len(points))}",
+            )
+        )
+    return events
+
+
+def _has(experiment: Experiment, conditions: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the experiment's metadata meet each of the conditions."""
+    metadata = experiment.config.metadata
+    said = {
+        **metadata.extra,
+        "experiment_name": metadata.experiment_name,
+        "experiment_description": metadata.experiment_description,
+        "experiment_id": experiment.experiment_id,
+        "participant_id": metadata.participant_id,
+    }
+    return all(said.get(option, "") in values for option, values in conditions.items())
+
+
+def _kinds(config: Config) -> tuple[object, ...]:
+    """Return the properties that experiments must share for their trials to be comparable."""
+    parameters = {parameter.name: parameter.kind for parameter in config.parameters}
+    return config.stimuli, parameters, {outcome.name: outcome.kind for outcome in config.outcomes}
+
+
+def _trials(new: Experiment, alike: Sequence[Experiment]) -> tuple[Array, Array]:
+    """Return the modelled trials of similar experiments, in the form of the new one."""
+    points = [new.space.empty()]
+    outcomes = [np.empty((0, len(new.config.outcomes)))]
+    for other in alike:
+        x, y = other.trials
+        names = [outcome.name for outcome in other.config.outcomes]
+        order = [names.index(outcome.name) for outcome in new.config.outcomes]
+        converted = _converted(x, other.space, new.space)
+        defined = new.space.defined(converted)
+        points.append(converted[defined])
+        outcomes.append(y[defined][:, order])
+    most = min(MOST_TRIALS, MOST_NUMBERS // (new.space.stimuli * new.space.dimensions))
+    return np.concatenate(points)[-most:], np.concatenate(outcomes)[-most:]
+
+
+def _converted(points: Array, old: Space, new: Space) -> Array:
+    """Return points as coordinates of a space with the same names; NaN for unknown choices."""
+    converted = np.empty((len(points), new.stimuli, new.dimensions))
+    for at, parameter in enumerate(new.free):
+        column = points[:, :, old.index(parameter.name)]
+        if parameter.kind is ParameterKind.CATEGORICAL:
+            choices = old.free[old.index(parameter.name)].choices
+            places = {choice: float(i) for i, choice in enumerate(parameter.choices)}
+            column = np.array([places.get(choice, np.nan) for choice in choices])[
+                column.astype(int)
+            ]
+        converted[:, :, at] = column
+    return converted
+
+
+def _said(new: Experiment, found: int, alike: Sequence[Experiment], count: int) -> str:
+    """Return a message for the user about a warm start."""
+    if not found:
+        return "starts without trials: no earlier experiment meets its seed_data_conditions"
+    told = sum(other.modelled for other in alike)
+    said = [f"initial trials: {count}, from earlier experiments: {len(alike)}"]
+    if found > len(alike):
+        unlike = found - len(alike)
+        said.append(f"left out because their parameters, outcomes or stimuli differ: {unlike}")
+    if told > count:
+        said.append(f"trials undefined here or beyond the limit: {told - count}")
+    bounds = {p.name: (p.lower, p.upper) for p in new.space.free}
+    differ = {
+        p.name
+        for other in alike
+        for p in other.space.free
+        if p.kind is not ParameterKind.CATEGORICAL and bounds[p.name] != (p.lower, p.upper)
+    }
+    if differ:
+        said.append(f"the bounds of {', '.join(sorted(differ))} differ")
+    return "; ".join(said)

@@ -1,0 +1,410 @@
+"""One gRPC call: collects its messages, runs its method and sends the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from farm.bodies.body import Body, HeldBody
+from farm.bodies.held import FREE_BYTES, HeldBytes, Share
+from farm.bodies.unpacking import Headers
+from farm.dispatcher.backend import INTERNAL_ERROR
+from farm.errors import FarmError
+from farm.grpc.http2 import Http2Connection
+from farm.grpc.messages import (
+    ERRORS,
+    HEADERS,
+    LONG,
+    OK,
+    GrpcFailure,
+    Messages,
+    Packed,
+    PackedLong,
+    framed,
+    timeout_s,
+    trailers,
+)
+
+logger = logging.getLogger(__name__)
+
+STRAIGHT = 4
+"""Messages of a stream that are handled without a break; then the stream waits for its turn."""
+
+MOST_EXPECTED = 1 << 30
+"""Bytes of one message that a client may send unacknowledged: windows end at 2 GiB."""
+
+WRITTEN_AT_ONCE = 64 << 10
+"""Bytes that a method writes before others get a turn; each message counts a sixteenth more."""
+
+
+class Caller(NamedTuple):
+    """The client of a call. peer: host; user: Basic name or ""; remaining_s: to its deadline."""
+
+    peer: str
+    user: str
+    headers: Headers
+    remaining_s: float | None
+
+
+Message = bytes | HeldBody | Packed | PackedLong[HeldBody]
+
+Write = Callable[[bytes | memoryview], Awaitable[None]]
+Unary = Callable[[Body, Caller], Awaitable[bytes | memoryview]]
+"""Takes one message and returns one; raises FarmError."""
+
+Requests = AsyncIterator[Body]
+ServerStream = Callable[[Body, Write, Caller], Awaitable[None]]
+"""Takes one message and sends several with `Write`."""
+
+Bidirectional = Callable[[Requests, Write, Caller], Awaitable[None]]
+"""Takes several messages and sends several."""
+
+
+class Service(Protocol):
+    """Methods by their paths, such as `/inference.GRPCInferenceService/ModelInfer`."""
+
+    unary: Mapping[str, Unary]
+    server_streams: Mapping[str, ServerStream]
+    bidirectional: Mapping[str, Bidirectional]
+
+    def end_streams(self) -> None:
+        """End all streams because the server stops: they finish running work and close."""
+
+
+class CallConnection(Protocol):
+    """The part of a connection that a call uses."""
+
+    @property
+    def http2(self) -> Http2Connection:
+        """The connection's protocol state."""
+
+    @property
+    def held(self) -> HeldBytes:
+        """Memory for long messages."""
+
+    def flush_soon(self) -> None:
+        """Send the pending HTTP/2 frames in the next turn of the loop."""
+
+    def call_ended(self, stream: int) -> None:
+        """The stream has ended."""
+
+    def overdue(self, call: GrpcCall) -> None:
+        """Call `expire` on this call soon, because its deadline has passed."""
+
+    async def turn(self) -> None:
+        """Wait for a turn of this connection: one client's burst must not delay the others."""
+
+
+class GrpcCall:
+    """An open call; its connection passes it the events of its stream."""
+
+    def __init__(self, line: CallConnection, stream: int, service: Service, limit: int) -> None:
+        self._line = line
+        self._stream = stream
+        self._service = service
+        self._limit = limit
+        self._headers_sent = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._messages: Messages[HeldBody]
+        self._caller: Caller
+        self._size = 0  # bytes received
+        self._size_seen = -1  # at the last look; -1: no bytes were missing then
+        self._ended = False
+        self._room: _Room | None = None  # for a long message
+        # The method that takes the messages: one of these.
+        self._unary: Unary | None = None
+        self._server_stream: ServerStream | None = None
+        self._requests: _Requests | None = None
+        # Writing
+        self._clear = asyncio.Event()
+        self._written = 0  # bytes since the last pause
+
+    def begin(self, path: str, caller: Caller) -> None:
+        """Start the call, whose headers have arrived. Raises Failed."""
+        headers = caller.headers
+        encoding, limit = headers.get(b"grpc-encoding", b"identity"), self._limit
+        self._messages = Messages(encoding, limit, lambda: HeldBody(limit))
+        timeout = headers.get(b"grpc-timeout")
+        loop = asyncio.get_running_loop()
+        if timeout is not None:
+            remaining_s = timeout_s(timeout)
+            caller = caller._replace(remaining_s=remaining_s)
+            self._timer = loop.call_later(remaining_s, self._line.overdue, self)
+        self._caller = caller
+        service = self._service
+        self._unary = service.unary.get(path)
+        self._server_stream = service.server_streams.get(path)
+        if self._unary is not None or self._server_stream is not None:
+            return
+        if (both_ways := service.bidirectional.get(path)) is not None:
+            self._room = room = _Room(self._line, self._stream)
+            self._requests = requests = _Requests(self._line, self._messages, room)
+            self._start(lambda: both_ways(requests, self._write, caller))
+        else:
+            raise GrpcFailure("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
+
+    def received(self, part: bytes) -> None:
+        """Handle a part of the request's body. Raises Failed."""
+        whole = self._messages.add(part)
+        self._size += len(part)
+        if self._requests is not None:
+            self._requests.received(len(part), whole)
+            return
+        if self._messages.has_rest:
+            raise GrpcFailure("INTERNAL", "more than one message for a method that takes one")
+        if self._room is None and not whole and self._messages.size > FREE_BYTES:
+            self._room = _Room(self._line, self._stream)
+            self._room.ask(self._messages.size)
+        if self._room is None:
+            self._line.http2.acknowledge(self._stream, len(part))
+        else:
+            self._room.acknowledge(len(part))
+
+    def half_closed(self) -> None:
+        """Handle the end of the request. Raises Failed."""
+        if self._requests is not None:
+            self._requests.end()
+            return
+        body = self._messages.next()
+        if body is None:
+            self._messages.end()
+            raise GrpcFailure("INTERNAL", "no message for a method that takes one")
+        if self._room is not None:
+            self._room.settle()
+        if (unary := self._unary) is not None:
+            self._start(lambda: self._answer(unary, body))
+        elif (server_stream := self._server_stream) is not None:
+            self._start(lambda: self._stream_answers(server_stream, body))
+
+    def look(self, progress: int) -> None:
+        """Raise Failed if bytes are missing and few have come since the last look."""
+        waits = self._task is None if self._requests is None else self._messages.is_partial
+        if not waits or (self._room is not None and self._room.is_waiting):
+            self._size_seen = -1
+        elif self._size_seen < 0 or self._size - self._size_seen >= progress:
+            self._size_seen = self._size
+        else:
+            raise GrpcFailure("DEADLINE_EXCEEDED", "the request came too slowly")
+
+    def drained(self) -> None:
+        """The written messages have been sent."""
+        self._clear.set()
+
+    def cancel(self) -> None:
+        """Cancel the call: its client has left."""
+        task = self._task
+        self._over()
+        if task is not None:
+            task.cancel()
+
+    def fail(self, status: str, text: str) -> None:
+        """End with an error, whatever is running."""
+        task = self._task
+        self._end(trailers(status, text, alone=not self._headers_sent))
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    # The method
+
+    def _start(self, method: Callable[[], Awaitable[None]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(method))
+
+    async def _run(self, method: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await method()
+            if not self._headers_sent:
+                self._line.http2.send_headers(self._stream, HEADERS)
+            self._end(OK)
+        except asyncio.CancelledError:
+            self.fail("CANCELLED", "the call was cancelled")
+            raise
+        except FarmError as error:
+            if error.detail:
+                logger.debug("%s\n%s", error.message, error.detail)
+            self.fail(ERRORS[type(error)], error.message)
+        except GrpcFailure as failed:
+            self.fail(failed.status, failed.text)
+        except Exception:
+            logger.exception("answering a gRPC call")
+            self.fail("INTERNAL", INTERNAL_ERROR)
+
+    async def _answer(self, method: Unary, message: Message) -> None:
+        answer = await method(await _whole(message), self._caller)
+        http2 = self._line.http2
+        http2.send_headers(self._stream, HEADERS)
+        self._headers_sent = True
+        for part in framed(answer):
+            http2.send_data(self._stream, part)
+
+    async def _stream_answers(self, method: ServerStream, message: Message) -> None:
+        await method(await _whole(message), self._write, self._caller)
+
+    async def _write(self, message: bytes | memoryview) -> None:
+        http2 = self._line.http2
+        if not self._headers_sent:
+            http2.send_headers(self._stream, HEADERS)
+            self._headers_sent = True
+        self._clear.clear()
+        gone = True
+        for part in framed(message):
+            gone = http2.send_data(self._stream, part)
+        self._line.flush_soon()
+        self._written += len(message) + WRITTEN_AT_ONCE // 16
+        if not gone:
+            await self._clear.wait()
+        elif self._written >= WRITTEN_AT_ONCE:
+            self._written = 0
+            await asyncio.sleep(0)  # it is sent, or found to have to wait
+
+    def expire(self) -> None:
+        """Fail the call because its deadline has passed."""
+        if not self._ended:
+            self.fail("DEADLINE_EXCEEDED", "the deadline passed before the answer came")
+
+    def _end(self, block: bytes) -> None:
+        self._line.http2.end(self._stream, block)
+        self._over()
+
+    def _over(self) -> None:
+        self._ended = True
+        if self._room is not None:
+            self._room.release()
+        # Break the reference cycle with the task, which only the garbage collector would free.
+        self._task = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._line.call_ended(self._stream)
+
+
+class _Room:
+    """Memory for the long message of a call; until it is granted, the client may send little."""
+
+    __slots__ = ("_expected", "_line", "_share", "_stream", "_unacknowledged")
+
+    def __init__(self, line: CallConnection, stream: int) -> None:
+        self._line = line
+        self._stream = stream
+        self._share: Share | None = None
+        self._unacknowledged = 0
+        self._expected = 0  # bytes that the client may send before they are acknowledged
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client has to wait for memory."""
+        return self._share is not None and not self._share.granted
+
+    def ask(self, size: int) -> None:
+        """Reserve memory for a message of `size` bytes; -1: its size is not known yet."""
+        if size > FREE_BYTES and self._share is None:
+            self._share = self._line.held.reserve(size, self._grant)
+            if self._share.granted:
+                self._grant()
+
+    def _grant(self) -> None:
+        if self._share is not None:
+            self._expected = min(self._share.size, MOST_EXPECTED)
+            self._line.http2.expect(self._stream, self._expected)
+            self.acknowledge(0)
+            self._line.flush_soon()
+
+    def acknowledge(self, size: int) -> None:
+        """Count bytes as consumed, and acknowledge them unless memory is missing."""
+        self._unacknowledged += size
+        if self.is_waiting:
+            return
+        ahead = min(self._expected, self._unacknowledged)
+        self._expected -= ahead
+        self._line.http2.acknowledge(self._stream, self._unacknowledged - ahead)
+        self._unacknowledged = 0
+
+    def settle(self) -> None:
+        """The message is complete: count its memory, whether it was granted or not."""
+        if self._share is not None and not self._share.granted:
+            self._share.release()
+            self._share = self._line.held.hold(self._share.size)
+
+    def release(self) -> None:
+        """Free the memory of the message."""
+        if self._share is not None:
+            self._share.release()
+            self._share = None
+
+
+class _Requests:
+    """Iterates over the messages of a call that sends several."""
+
+    def __init__(self, line: CallConnection, messages: Messages[HeldBody], room: _Room) -> None:
+        self._line = line
+        self._messages = messages
+        self._room = room
+        self._more = asyncio.Event()
+        self._ended = False
+        self._partly = 0  # bytes received and not acknowledged
+        self._straight = 0  # messages taken since the last wait
+
+    def received(self, size: int, whole: bool) -> None:
+        """Bytes have arrived; whole: they complete a message."""
+        self._partly += size
+        if whole:
+            self._more.set()
+        else:
+            self._room.ask(self._messages.size)
+            self._acknowledge()  # a message may be longer than the window
+
+    def end(self) -> None:
+        """No more messages follow. Raises Failed."""
+        self._messages.end()
+        self._ended = True
+        self._more.set()
+
+    def __aiter__(self) -> _Requests:
+        return self
+
+    async def __anext__(self) -> Body:
+        if self._straight >= STRAIGHT:
+            self._straight = 0
+            await self._line.turn()
+        while (message := self._messages.next()) is None:
+            self._room.ask(self._messages.size)
+            self._acknowledge()
+            if self._ended:
+                self._messages.end()
+                raise StopAsyncIteration
+            self._straight = 0
+            self._more.clear()
+            await self._more.wait()
+        self._straight += 1
+        self._room.release()  # the method that takes a message accounts for its memory
+        return await _whole(message)
+
+    def _acknowledge(self) -> None:
+        # Grant the client more bytes only as messages are taken.
+        self._room.acknowledge(self._partly)
+        self._partly = 0
+        self._line.flush_soon()
+
+
+async def _whole(message: Message) -> Body:
+    """Return the message; a thread unpacks it, as zlib releases the interpreter's lock."""
+    if isinstance(message, bytes | HeldBody):
+        return message
+    return await asyncio.get_running_loop().run_in_executor(_unpacking, _unpacked, message)
+
+
+def _unpacked(message: Packed | PackedLong[HeldBody]) -> Body:
+    if isinstance(message, PackedLong):
+        message = Packed(message.collected.read(), message.limit)
+    body = message.unpack()
+    if len(body) <= LONG:
+        return body
+    held = HeldBody(len(body))
+    held.add(body)
+    return held
+
+
+_unpacking = ThreadPoolExecutor(1, "unpacking")
+"""One thread, so that clients with much to unpack wait for each other."""

@@ -1,0 +1,70 @@
+"""HTTP/2 frames and constants.
+
+Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK).
+"""
+
+from __future__ import annotations
+
+import struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = range(5)
+PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(5, 10)
+
+ACK = END_STREAM = 0x1
+END_HEADERS, PADDED, PRIORITISED = 0x4, 0x8, 0x20
+
+NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR = range(4)
+STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL = range(5, 9)
+COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
+
+ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 2, 3, 4
+MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 5, 6
+"""The settings that this server uses; section 6.5.2."""
+
+LARGEST_WINDOW = 2**31 - 1
+FIRST_WINDOW, FIRST_FRAME_SIZE = 65_535, 16_384
+"""Initial values of both ends; section 6.5.2."""
+
+HEAD = struct.Struct(">HBBBL")
+LONG = struct.Struct(">L")
+SETTING = struct.Struct(">HL")
+"""Layouts of a frame's head, of a number in a payload, and of one setting."""
+
+
+class ConnectionFailed(Exception):
+    """The client broke the protocol: the connection ends after the last bytes of `take`."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return a frame's bytes; section 4.1."""
+    size = len(payload)
+    return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """Return a literal header that no table stores; RFC 7541 section 6.2.2."""
+    return b"\x00" + _length(len(name)) + name + _length(len(value)) + value
+
+
+def _length(size: int) -> bytes:
+    if size < 127:
+        return bytes((size,))
+    rest, parts = size - 127, [127]
+    while rest >= 128:
+        parts.append(rest & 127 | 128)
+        rest >>= 7
+    parts.append(rest)
+    return bytes(parts)
+
+
+def without_padding(payload: bytes) -> bytes:
+    """Return a padded payload without its padding; section 6.1. Raises ConnectionFailed."""
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFailed(PROTOCOL_ERROR, "padding is longer than its frame")
+    return payload[1 : len(payload) - payload[0]]

@@ -1,0 +1,330 @@
+"""One request and its answer on an HTTP connection: collects the request, has it answered."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from farm.bodies.body import QUICK_BYTES, Gathering
+from farm.bodies.held import FREE_BYTES, Share
+from farm.bodies.unpacking import Extra, Headers, Refused, too_large
+from farm.dispatcher.backend import INTERNAL_ERROR, CancelCall
+from farm.encoding.errors import error_body
+from farm.http.asgi import Application
+from farm.http.reader import HttpFault, RequestHead
+from farm.http.request import JSON, ErrorForm, Handler, Request
+from farm.machine.peer import Peer
+
+if TYPE_CHECKING:
+    from farm.http.connection import HttpConnection
+
+logger = logging.getLogger(__name__)
+
+STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
+
+COPIED_BYTES = 64 * 1024
+"""A body up to this size is cheaper to copy behind its head than to send separately."""
+
+
+class Admits(Protocol):
+    """Access rules for connections and requests."""
+
+    def peer(self, transport: Any) -> Peer:
+        """Return the other end of a new connection."""
+
+    def trusts(self, peer: Peer) -> bool:
+        """Whether the peer needs no token."""
+
+    def user(self, peer: Peer, headers: Headers) -> str:
+        """Return the name in the client's credentials, or "". Raises Refused."""
+
+
+class Routes(Protocol):
+    """The access rules, and the endpoint for each path."""
+
+    @property
+    def access(self) -> Admits:
+        """The access rules."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Largest size of a body, in bytes."""
+
+    def handler(self, path: str) -> Handler | None:
+        """Return the handler at this path, if there is one."""
+
+    def application(self, path: str) -> Application:
+        """Return the application that answers paths without a handler."""
+
+    def cancel(self) -> set[asyncio.Task[None]]:
+        """Cancel the applications' answers; return the tasks that still have to end."""
+
+
+class Exchange:
+    """Collects a request, has a handler or an application answer it, and sends the answer.
+
+    begun, answered: whether a part of the answer has been sent, and whether all of it has.
+    keep_alive: whether another request may follow. size, passed_over: bytes of the body received
+    before the answer, and those received and discarded after it.
+    """
+
+    __slots__ = (
+        "_body",
+        "_cancel",
+        "_chunked",
+        "_connection",
+        "_handler",
+        "_limit",
+        "_path",
+        "_share",
+        "_user",
+        "answered",
+        "begun",
+        "head",
+        "keep_alive",
+        "passed_over",
+        "size",
+    )
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        handler: Handler | Application,
+        head: RequestHead,
+        path: str,
+        limit: int,
+    ) -> None:
+        """path: as the handler knows it; limit: largest size of the body, in bytes."""
+        self.head = head
+        self.keep_alive = head.keep_alive
+        self.begun = False
+        self.answered = False
+        self.size = 0
+        self.passed_over = 0
+        self._connection = connection
+        self._handler = handler
+        self._path = path
+        self._limit = limit
+        self._body: Gathering | None = None
+        self._chunked = False
+        self._share: Share | None = None
+        self._user = ""
+        self._cancel: CancelCall | None = None
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether reading its body has to wait for memory."""
+        return self._share is not None and not self._share.granted
+
+    @property
+    def has_share(self) -> bool:
+        """Whether memory is reserved for its body, which other requests may wait for."""
+        return self._share is not None
+
+    # The request
+
+    def begin(self, access: Admits) -> None:
+        """Check the head, and refuse the request or prepare for its body."""
+        head, connection = self.head, self._connection
+        try:
+            self._user = access.user(connection.peer, head.headers)
+            connection.let_in = True
+            expectation = head.headers.get(b"expect")
+            if expectation is not None and expectation.lower() != b"100-continue":
+                raise Refused(417, "InvalidInput", "an expectation other than 100-continue")
+            if head.length == 0:
+                return
+            if head.length is not None and head.length > self._limit:
+                raise too_large(self._limit)
+        except Refused as refused:
+            if head.length is None or head.headers.get(b"expect") is not None:
+                # Discarding a chunked body costs as much as reading it; after `Expect` the client
+                # decides whether a body follows.
+                self.keep_alive = False
+            self.refuse(refused)
+            return
+        if head.length is None or head.length > FREE_BYTES:
+            held = connection.served.held
+            if head.length is None:
+                self._limit = min(self._limit, held.limit // 2)
+            self._share = held.reserve(head.length or self._limit, self._room)
+        if not self.waits_for_room:
+            self._invite()
+
+    def _room(self) -> None:
+        """Memory for the body is available: read it."""
+        self._invite()
+        self._connection.advance_later()
+
+    def _invite(self) -> None:
+        if self.head.headers.get(b"expect") is not None and self.head.version != "1.0":
+            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def add(self, part: bytes) -> None:
+        """Add another part of the body."""
+        if self.answered:
+            self.passed_over += len(part)
+            return
+        self.size += len(part)
+        if self.size > self._limit:
+            self.refuse(self._too_large())
+        else:
+            if self._body is None:
+                self._body = Gathering(self._limit)
+            self._body.add(part)
+
+    def _too_large(self) -> Refused:
+        if self._limit == self._connection.served.front.max_body_bytes:
+            return too_large(self._limit)
+        message = f"the body is longer than {self._limit} bytes, the limit here without a length"
+        return Refused(413, "TooLarge", f"{message}; send a Content-Length")
+
+    def complete(self) -> None:
+        """The request is complete: answer it."""
+        if self.answered:
+            return
+        if self._share is not None:
+            self._share.resize(self.size)
+        if self.size > QUICK_BYTES:
+            self._connection.served.bodies.later(self._ask)
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        if self.answered:
+            return
+        gathered, self._body = self._body, None
+        handler, head = self._handler, self.head
+        try:
+            body = b"" if gathered is None else gathered.whole(head.headers)
+            peer = self._connection.peer.host
+            request = Request(head.method, self._path, head.headers, body, peer, self._user)
+            if isinstance(handler, Application):
+                cancel: CancelCall | None = handler.start(self, request)
+            else:
+                cancel = handler(request, self.answer)
+            if not self.answered:
+                self._cancel = cancel
+        except Refused as refused:
+            self.refuse(refused)
+        except Exception:
+            logger.exception("answering %s", self._path)
+            self.answer(500, self._error_body("InternalError", INTERNAL_ERROR))
+
+    # The answer
+
+    def answer(
+        self, status: int, body: bytes | memoryview, headers: Extra = (), content_type: bytes = JSON
+    ) -> None:
+        """Send the complete answer."""
+        if self.answered:
+            return
+        self.begun = True
+        more = b"".join([b"%b: %b\r\n" % header for header in headers])
+        if not self._lasts():
+            more += b"connection: close\r\n"
+        start = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
+            STATUS_LINES[status],
+            content_type,
+            len(body),
+            more,
+        )
+        connection = self._connection
+        if self.head.method == "HEAD":
+            connection.write_start(start)
+        elif len(body) > COPIED_BYTES:
+            connection.write_start(start)
+            connection.transport.write(body)
+        else:
+            connection.write_start(b"".join((start, body)))
+        self._end()
+
+    def begin_answer(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send status and headers; the body follows in parts."""
+        if self.answered:
+            return
+        self.begun = True
+        start = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        start += [b"%b: %b\r\n" % header for header in headers]
+        has_length = any(name.lower() == b"content-length" for name, _ in headers)
+        bodiless = self.head.method == "HEAD" or status in (204, 304)
+        self._chunked = not has_length and not bodiless and self.head.version != "1.0"
+        if self._chunked:
+            start.append(b"transfer-encoding: chunked\r\n")
+        if not self._lasts():
+            start.append(b"connection: close\r\n")
+        start.append(b"\r\n")
+        self._connection.write_start(b"".join(start))
+
+    def write(self, part: bytes) -> None:
+        """Send a part of the body."""
+        if self.answered or not part or self.head.method == "HEAD":
+            return
+        transport = self._connection.transport
+        transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._chunked else part)
+
+    def end_answer(self) -> None:
+        """End the answer."""
+        if self.answered:
+            return
+        if self._chunked:
+            self._connection.transport.write(b"0\r\n\r\n")
+        self._end()
+
+    async def drained(self) -> None:
+        """Wait until the client has read most of the bytes sent so far."""
+        await self._connection.drained()
+
+    def cut_off(self) -> None:
+        """Break off in the middle of the answer, so that the client notices."""
+        if not self.answered:
+            self._connection.abort()
+
+    def _lasts(self) -> bool:
+        """Whether the connection stays open after this answer; if not, the answer says so."""
+        if self.keep_alive and self._connection.ends_after(self):
+            self.keep_alive = False
+        return self.keep_alive
+
+    def _end(self) -> None:
+        self.answered = True
+        self._let_go()
+        self._cancel = None
+        self._connection.answered()
+
+    def refuse(self, refused: Refused | HttpFault) -> None:
+        """Answer with an error, even in the middle of the request."""
+        headers = refused.headers if isinstance(refused, Refused) else ()
+        self.answer(refused.status, self._error_body(refused.kind, refused.message), headers)
+
+    def _error_body(self, kind: str, message: str) -> bytes:
+        form: ErrorForm = getattr(self._handler, "error_body", error_body)
+        return form(kind, message)
+
+    def give_up(self) -> None:
+        """Answer with an error now, because the server stops."""
+        self.keep_alive = False
+        if isinstance(self._handler, Application) and self._cancel is not None:
+            return  # its task is cancelled, and sends the answer
+        cancel = self._cancel
+        message = "the farm shut down before the call finished"
+        self.answer(503, self._error_body("Unavailable", message))
+        if cancel is not None:
+            cancel()
+
+    def client_left(self) -> None:
+        """The client has disconnected: cancel the call."""
+        self.answered = True
+        self._let_go()
+        if self._cancel is not None:
+            self._cancel()
+            self._cancel = None
+
+    def _let_go(self) -> None:
+        self._body = None
+        if self._share is not None:
+            self._share.release()
+            self._share = None

@@ -1,0 +1,123 @@
+"""A handler: a function that gets a whole request and answers it, at once or when its call ends.
+
+A call needs no coroutine and no task: these, and a framework's routing and request objects, cost
+several times as much per call as farm itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from farm.bodies.unpacking import Extra, Headers
+from farm.call import Hints, Result
+from farm.dispatcher.backend import CancelCall, named
+from farm.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from farm.bodies.body import Body
+
+
+JSON = b"application/json"
+
+RETRY_SOON: Extra = ((b"retry-after", b"1"),)
+"""The header of 503 answers: the request may succeed a second later."""
+
+
+MAX_PRIORITY = 1000
+LONGEST_CLIENT_NAME = 100
+
+
+class Request(NamedTuple):
+    """A whole request. path: unquoted, except below /v2, where it is as sent, with its query.
+
+    body: a HeldBody if it is long. peer: the client's host; user: its Basic name, or "".
+    """
+
+    method: str
+    path: str
+    headers: Headers
+    body: Body
+    peer: str
+    user: str
+
+
+class Answer(Protocol):
+    """Sends the answer; has no effect once the client has disconnected."""
+
+    def __call__(
+        self, status: int, body: bytes | memoryview, headers: Extra = (), content_type: bytes = JSON
+    ) -> None:
+        """Send the complete answer; call it once."""
+
+
+Handler = Callable[[Request, Answer], CancelCall | None]
+"""Answers a request, now or later; returns the function that cancels it, or None."""
+
+ErrorForm = Callable[[str, str], bytes]
+"""Encodes the body of an answer to an error outside the handler, from its kind and message.
+
+A handler may have such a method `error_body`; otherwise errors have the form of encoding/errors.py.
+"""
+
+
+def hints_of(headers: Headers, peer: str, user: str) -> Hints:
+    """Return the hints in the headers `Farm-Client`, `Farm-Priority` and `Farm-Deadline`.
+
+    A client without a name is identified by the HTTP user name, or else by its host; a port would
+    differ for each call, because most clients open a new connection each time. Raises InvalidInput.
+    """
+    if not _HINTS.isdisjoint(headers):
+        client = headers.get(b"farm-client", b"").decode("latin-1")[:LONGEST_CLIENT_NAME]
+        priority, deadline = headers.get(b"farm-priority"), headers.get(b"farm-deadline")
+        return Hints(
+            client=client or user or peer,
+            priority=0 if priority is None else _priority(priority),
+            deadline_s=None if deadline is None else _deadline(deadline),
+        )
+    return named(user or peer)
+
+
+_HINTS = frozenset({b"farm-client", b"farm-priority", b"farm-deadline"})
+
+
+def _priority(text: bytes) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = MAX_PRIORITY + 1
+    if abs(value) > MAX_PRIORITY:
+        raise InvalidInput(
+            f"Farm-Priority is {text[:20].decode('latin-1')!r}; "
+            f"expected a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+        )
+    return value
+
+
+def _deadline(text: bytes) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidInput(
+            f"Farm-Deadline is {text[:20].decode('latin-1')!r}; expected seconds above 0"
+        )
+    return value
+
+
+@lru_cache(maxsize=4096)
+def header_value(text: str) -> bytes:
+    """Return `text` as a header value: printable ASCII, with "?" for any other character."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text).encode()
+
+
+def result_headers(result: Result) -> Extra:
+    """Return the headers that farm adds: seconds in the model, seconds queued, and the worker."""
+    return (
+        (b"farm-run-time", b"%.6f" % result.run_time_s),
+        (b"farm-queue-time", b"%.6f" % result.queue_time_s),
+        (b"farm-worker", header_value(result.worker)),
+    )

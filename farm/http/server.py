@@ -1,0 +1,113 @@
+"""The HTTP server: serves a front door on a port, on the caller's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+from pathlib import Path
+
+from farm.bodies.held import HeldBytes
+from farm.http.connection import HttpConnection, HttpServerState
+from farm.http.connections import Connections
+from farm.http.exchange import Routes
+from farm.http.timeouts import HttpTimeouts
+from farm.http.turns import Turns
+from farm.machine.listener import BACKLOG, listen, listen_unix
+from farm.machine.open_files import allow_many_open_files
+
+LAST_WORDS_S = 1.0
+"""Seconds for answers that are being sent, after everything else has ended."""
+
+SHARE_OF_FILES = 2
+"""HTTP connections may use 1 / SHARE_OF_FILES of the process's open files; workers, other protocols
+and results need files too."""
+
+ACCEPTED_IN_A_TURN = 8
+"""Sockets to listen on, and so connections accepted per turn of the loop: uvloop accepts one per
+listening socket and turn, so a burst would otherwise take a turn for each connection."""
+
+TIMEOUTS = HttpTimeouts()
+
+
+class HttpServer:
+    """Serves a front door on a port: `start` listens, `stop` shuts down in order.
+
+    It leaves signals to the surrounding program.
+    """
+
+    def __init__(
+        self,
+        front: Routes,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 4242,
+        unix: Path | None = None,
+        held: HeldBytes | None = None,
+        timeouts: HttpTimeouts = TIMEOUTS,
+        most_connections: int | None = None,
+    ) -> None:
+        """port: 0 picks a free one; unix: path of a socket that is served too.
+
+        held: memory for bodies of all connections, possibly shared by several servers.
+        most_connections: None derives it from the number of files that this process may open.
+        """
+        self._front = front
+        self._host = host
+        self._port = port
+        self.unix = unix
+        self._held = held or HeldBytes(1 << 62)
+        self._timeouts = timeouts
+        self._most = most_connections
+        self._servers: list[asyncio.Server] = []
+        self.connections: Connections | None = None  # while it runs
+
+    async def start(self) -> tuple[str, int]:
+        """Listen and return the address. Raises Unavailable if it cannot be bound."""
+        files = allow_many_open_files()
+        loop = asyncio.get_running_loop()
+        listener = listen(self._host, self._port)
+        try:
+            local = None if self.unix is None else listen_unix(str(self.unix))
+        except BaseException:
+            listener.close()
+            raise
+        connections = Connections(loop, self._most or files // SHARE_OF_FILES)
+        self.connections = connections
+        served = HttpServerState(
+            self._front, self._held, Turns(loop), Turns(loop, 1), connections, self._timeouts
+        )
+        made = partial(HttpConnection, served)
+        for sock in _several(listener):
+            self._servers.append(await loop.create_server(made, sock=sock, backlog=BACKLOG))
+        for sock in () if local is None else _several(local):
+            self._servers.append(await loop.create_unix_server(made, sock=sock, backlog=BACKLOG))
+        host, port = listener.getsockname()[:2]
+        return str(host), int(port)
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Stop listening, let running requests finish within `grace_s` seconds, close the rest.
+
+        Calls that do not end in time are answered with Unavailable.
+        """
+        connections, self.connections = self.connections, None
+        if connections is None:
+            return
+        for server in self._servers:
+            server.close()
+        self._servers = []
+        connections.end()
+        await connections.wait_gone(grace_s)
+        answering = self._front.cancel()
+        connections.give_up()
+        if answering:
+            await asyncio.wait(answering, timeout=LAST_WORDS_S)
+        await connections.wait_gone(LAST_WORDS_S)
+        connections.close()
+        if self.unix is not None:
+            self.unix.unlink(missing_ok=True)
+
+
+def _several(listener: socket.socket) -> list[socket.socket]:
+    """Return sockets that share the queue of a listening one, which is the first of them."""
+    return [listener, *(listener.dup() for _ in range(ACCEPTED_IN_A_TURN - 1))]

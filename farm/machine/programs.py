@@ -1,0 +1,29 @@
+"""Programs that farm starts: their command lines, and how they ended."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+EXIT_SERVER_GONE = 69
+"""Exit status of a process whose model server does not answer (EX_UNAVAILABLE)."""
+
+
+def python(module: str) -> list[str]:
+    """Return the command line that runs one of farm's modules."""
+    # -P: keep a user's file with the name of one of farm's modules from replacing it.
+    return [sys.executable, "-u", "-P", "-m", module]
+
+
+def in_words(code: int, *, out_of_memory: bool) -> str:
+    """Return an exit status, as from `Child.code`, in words."""
+    if code == EXIT_SERVER_GONE:
+        return "its model server does not answer"
+    if code >= 0:
+        return f"exit code {code}"
+    if code == -signal.SIGKILL and out_of_memory:
+        return "killed (out of memory?)"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,301 @@
+"""The GraphPipe endpoint: /graphpipe/MODEL, all paths below it, and POST at the root.
+
+Errors are answers of the protocol with status 200. Clients that cannot see those (Go's and
+JavaScript's) get status 400 and text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote
+
+from farm.bodies.body import HeldBody
+from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.reading import Reading, is_long_raw
+from farm.bodies.unpacking import Refused
+from farm.call import BYTES, EMPTY_CONFIG, Call, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
+from farm.encoding.tensors import shown
+from farm.errors import FarmError, Unavailable
+from farm.http.request import RETRY_SOON, Answer, Request, hints_of, result_headers
+from farm.protocols.graphpipe.codec import (
+    Wish,
+    call_of,
+    decode_call,
+    decode_request,
+    encode_error,
+    encode_metadata,
+    encode_result,
+    metadata_json,
+)
+from farm.protocols.graphpipe.repeated import Repeated
+from farm.protocols.graphpipe.tensors import GraphpipeFault
+from farm.protocols.site import Endpoints, Site
+
+logger = logging.getLogger(__name__)
+
+ROOT = "/graphpipe"
+CONTROL = "/control/"
+OCTETS, TEXT = b"application/octet-stream", b"text/plain; charset=utf-8"
+
+BLIND = (b"Go-http-client/", b"axios/")
+"""Beginnings of the User-Agent of clients that ignore errors in an answer with status 200."""
+
+
+def is_below(target: str) -> bool:
+    """Whether a request's path belongs to the protocol; "/" is shared with the status page."""
+    return target.startswith((ROOT + "/", CONTROL)) or target == ROOT
+
+
+def serve(site: Site) -> Endpoints:
+    """Return the protocol's endpoints: its paths, and POST to the root for the default model."""
+    default = site.options["graphpipe_default"]
+    handler = GraphPipeEndpoint(site.backend, default=default, readers=site.readers)
+    return Endpoints(find=lambda path: handler if is_below(path) else None, root=handler)
+
+
+class GraphPipeEndpoint:
+    """Answers requests at the protocol's paths, and POST to the root."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        default: str | None = None,
+        readers: Reads = READS_HERE,
+    ) -> None:
+        """default: the model at the root; None: the only one, if there is just one."""
+        self._backend = backend
+        self._readers = readers
+        self._default = default
+        self._running = 0
+        self._repeated = Repeated()
+
+    def __call__(self, request: Request, answer: Answer) -> CancelCall | None:
+        """Answer a request, at once or when its call ends. Raises Refused."""
+        path = request.path.partition("?")[0]
+        asks = request.method in ("GET", "HEAD")
+        if not asks and request.method != "POST":
+            message = f"{shown(path)} is asked with POST, or GET for metadata"
+            allow = ((b"allow", b"GET, HEAD, POST"),)
+            raise Refused(405, "MethodNotAllowed", message, headers=allow)
+        try:
+            if path.startswith(CONTROL):
+                _control(path, self._is_ready(), self._running, answer)
+                return None
+            info, rest = self._model(path)
+            if rest.startswith(CONTROL):
+                _control(rest, True, self._running, answer)
+            elif asks:
+                answer(200, metadata_json(info))
+            else:
+                return self._ask(info, request, answer)
+        except _NotHere as error:
+            answer(404, str(error).encode(), (), TEXT)
+        except (FarmError, GraphpipeFault) as error:
+            _answer_error(error, request, answer)
+        return None
+
+    def _model(self, path: str) -> tuple[ModelInfo, str]:
+        """Return the model of a path and the rest of it. Raises _NotHere or Unavailable."""
+        models = self._backend.models()
+        if not models:
+            raise Unavailable("no model is served yet: the farm waits for its first worker")
+        if path == "/":
+            return self._default_model(models), ""
+        name = path.removeprefix(ROOT).removeprefix("/")
+        info = models.get(name)
+        if info is not None:
+            return info, ""
+        name = unquote(name)
+        # Names of models may contain slashes, and clients append paths of their own.
+        found = max((m for m in models if f"{name}/".startswith(f"{m}/")), key=len, default=None)
+        if found is None:
+            raise _NotHere(f"no model at {shown(path)}; {_listed(models)}")
+        return models[found], name[len(found) :]
+
+    def _default_model(self, models: Mapping[str, ModelInfo]) -> ModelInfo:
+        if self._default is not None:
+            if self._default in models:
+                return models[self._default]
+            raise _NotHere(f"the default model {self._default!r} is not served; {_listed(models)}")
+        if len(models) > 1:
+            raise _NotHere(f"no model is the default (--graphpipe-default NAME); {_listed(models)}")
+        return next(iter(models.values()))
+
+    def _is_ready(self) -> bool:
+        models = self._backend.models()
+        return bool(models) if self._default is None else self._default in models
+
+    def _ask(self, info: ModelInfo, request: Request, answer: Answer) -> CancelCall | None:
+        hints = hints_of(request.headers, request.peer, request.user)
+        run = _GraphpipeRun(self._backend, self._readers, request, answer, self._count)
+        body = request.body
+        if isinstance(body, HeldBody):
+            if body.encoding or any(tensor.dtype == BYTES for tensor in info.inputs):
+                return run.read(body, info, hints)
+            asked = decode_request(body.view())  # the numbers are not decoded here
+        elif (again := self._repeated.call_of(body, info)) is not None:
+            run.start(*again, info, hints)
+            return run.cancel
+        else:
+            asked = decode_request(body)
+        if asked is None:
+            answer(200, encode_metadata(info), (), OCTETS)
+            return None
+
+        def go(info: ModelInfo) -> None:
+            call, wish = call_of(asked, info)
+            if isinstance(body, bytes):
+                self._repeated.keep(body, info, call, wish)
+            run.start(call, wish, info, hints)
+
+        run.when_described(info.name, asked.config, hints, go)
+        return run.cancel
+
+    def _count(self, change: int) -> None:
+        self._running += change
+
+
+class _GraphpipeRun:
+    """One call; before it a describe call if the description for the config is unknown.
+
+    A reader process may decode the request before it and encode the answer after it.
+    """
+
+    __slots__ = ("_answer", "_backend", "_count", "_readers", "_request", "_undo")
+
+    def __init__(
+        self,
+        backend: Backend,
+        readers: Reads,
+        request: Request,
+        answer: Answer,
+        count: Callable[[int], None],
+    ) -> None:
+        self._backend = backend
+        self._readers = readers
+        self._request = request
+        self._answer = answer
+        self._count = count
+        self._undo: CancelCall | None = None
+
+    def cancel(self) -> None:
+        """Cancel the call: the client has left."""
+        if self._undo is not None:
+            self._undo()
+
+    def read(
+        self, body: HeldBody, info: ModelInfo, hints: Hints, config: str = EMPTY_CONFIG
+    ) -> CancelCall:
+        """Decode a long request in a reader, then go on. info: the description for this config."""
+
+        def go(read: tuple[str, Call | None, Wish]) -> None:
+            wanted, call, wish = read
+            if call is not None:
+                self.start(call, wish, info, hints)
+            else:
+                self.when_described(
+                    info.name, wanted, hints, lambda info: self.read(body, info, hints, wanted)
+                )
+
+        reading = Reading(go, self.fail)
+        about = (body, info, config)
+        self._undo = reading.begin(self._readers, decode_call, *about, client=hints.client)
+        return self.cancel
+
+    def start(self, call: Call, wish: Wish, info: ModelInfo, hints: Hints) -> None:
+        """Run the call and answer with the requested outputs. Raises FarmError."""
+
+        def reply(result: Result) -> None:
+            def send(body: bytes | memoryview) -> None:
+                self._answer(200, body, result_headers(result), OCTETS)
+
+            if not is_long_raw(result):
+                send(encode_result(wish, info, result))
+                return
+            writing = Reading(send, self.fail)
+            arguments = (tuple(wish), info, result)
+            writing.begin(self._readers, encode_result, *arguments, client=hints.client)
+
+        self._submit(call, hints, reply)
+
+    def when_described(
+        self, model: str, config: str, hints: Hints, go: Callable[[ModelInfo], object]
+    ) -> None:
+        """Call `go` with the model's description for this config. Raises FarmError."""
+        described = self._backend.description(model, config)
+        if described is not None:
+            go(described)
+            return
+
+        def reply(result: Result) -> None:
+            assert result.info is not None, "a worker answers describe with an info"
+            go(result.info)
+
+        self._submit(Call(model, Operation.DESCRIBE, config=config), hints, reply)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error that was raised here or in a reader."""
+        if isinstance(error, FarmError | GraphpipeFault):
+            _answer_error(error, self._request, self._answer)
+        elif isinstance(error, Refused):
+            self._answer(error.status, error.message.encode(), error.headers, TEXT)
+        else:
+            logger.error("answering %s", self._request.path, exc_info=error)
+            self._answer(500, INTERNAL_ERROR.encode(), (), TEXT)
+
+    def _submit(self, call: Call, hints: Hints, reply: Callable[[Result], None]) -> None:
+        def done(outcome: Result | FarmError) -> None:
+            self._count(-1)
+            try:
+                if isinstance(outcome, FarmError):
+                    raise outcome
+                reply(outcome)
+            except Exception as error:
+                self.fail(error)
+
+        def undo() -> None:
+            self._count(-1)
+            self._backend.cancel(task_id)
+
+        task_id = self._backend.start_call(call, hints, done)
+        self._undo = undo
+        self._count(1)
+
+
+class _NotHere(Exception):
+    """There is no model at a path."""
+
+
+def _listed(models: Mapping[str, ModelInfo]) -> str:
+    paths = [f"{ROOT}/{name}" for name in models]
+    more = f" and {len(paths) - 20} more" if len(paths) > 20 else ""
+    return f"there are {', '.join(paths[:20])}{more}"
+
+
+def _control(path: str, ready: bool, running: int, answer: Answer) -> None:
+    """Answer the control paths of the Go server."""
+    status, text = 404, "there are /control/is_alive, is_ready and client_count"
+    if path == "/control/is_alive":
+        status, text = 200, "ok"
+    elif path == "/control/is_ready":
+        status, text = (200, "ok") if ready else (503, "no model is served yet")
+    elif path == "/control/client_count":
+        status, text = 200, str(running)
+    elif path == "/control/shutdown":
+        status, text = 403, "a farm cannot be stopped remotely: stop `farm serve`"
+    answer(status, f"{text}\n".encode(), (), TEXT)
+
+
+def _answer_error(error: FarmError | GraphpipeFault, request: Request, answer: Answer) -> None:
+    if isinstance(error, FarmError) and error.detail:
+        logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
+    if request.method != "POST":
+        status = 503 if isinstance(error, Unavailable) else 400
+        answer(status, error.message.encode(), RETRY_SOON if status == 503 else (), TEXT)
+    elif request.headers.get(b"user-agent", b"").startswith(BLIND):
+        answer(400, error.message.encode(), (), TEXT)
+    else:
+        answer(200, encode_error(error), (), OCTETS)

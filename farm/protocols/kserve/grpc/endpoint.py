@@ -1,0 +1,225 @@
+"""KServe v2 over gRPC: the methods of its service and of the health check."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from farm.bodies.body import Body, HeldBody
+from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.reading import carried_out, is_long, is_long_raw
+from farm.call import Hints, ModelInfo
+from farm.dispatcher.backend import Backend
+from farm.encoding.tensors import shown
+from farm.errors import InvalidRequest, ModelNotFound, UnsupportedFeature
+from farm.grpc.call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
+from farm.grpc.messages import LONG
+from farm.http.request import hints_of
+from farm.http.turns import Turns
+from farm.protocols.kserve.grpc.codec import (
+    decode,
+    decode_infer,
+    encode,
+    encode_infer,
+    messages,
+    parameters_of,
+)
+from farm.protocols.kserve.grpc.endpoint_stream import InferStream, StreamRequest, read_infer
+from farm.protocols.kserve.metadata import model_config, model_metadata, server_metadata
+from farm.protocols.kserve.repository import Repository
+from farm.protocols.kserve.request import (
+    InferRequest,
+    call_of,
+    config_of,
+    hints_of_parameters,
+    without_axis,
+)
+from farm.protocols.kserve.statistics import statistics_of
+
+SERVICE = "inference.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+HEALTH_REQUEST, HEALTH_RESPONSE = f"{HEALTH}CheckRequest", f"{HEALTH}CheckResponse"
+
+NOT_OFFERED = (
+    *("SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
+    *("CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
+    *("TraceSetting", "LogSettings"),
+)
+"""Methods of Triton's service that are answered with UNIMPLEMENTED."""
+
+NO_REGIONS = b""
+"""The answer to SystemSharedMemoryStatus and CudaSharedMemoryStatus: no region."""
+
+WATCH_S = 1.0
+"""Seconds between two checks of a watched health."""
+
+
+class KServeGrpc:
+    """The methods by path, as a `farm.grpc.call.Service`. Raises Unavailable without protobuf."""
+
+    def __init__(
+        self, backend: Backend, repository: Repository, readers: Reads = READS_HERE
+    ) -> None:
+        messages()
+        self._backend = backend
+        self._readers = readers
+        self._repository = repository
+        self._ending = asyncio.Event()
+        # Schedules the decoding of long messages.
+        self._turns = Turns(asyncio.get_running_loop(), 1)
+        known: dict[str, Callable[[Any], Mapping[str, Any]]] = {
+            "ServerLive": lambda asked: {"live": True},
+            "ServerReady": lambda asked: {"ready": repository.all_ready()},
+            "ServerMetadata": lambda asked: server_metadata(),
+            "ModelReady": lambda asked: {"ready": repository.is_ready(asked.name, asked.version)},
+            "ModelMetadata": lambda asked: model_metadata(self._named(asked)),
+            "ModelConfig": lambda asked: {"config": model_config(self._named(asked))},
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": lambda asked: {"models": repository.index(ready_only=asked.ready)},
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }
+        unary: dict[str, Unary] = {name: _told(name, tell) for name, tell in known.items()}
+        unary |= {name: _not_offered(name) for name in NOT_OFFERED}
+        unary["ModelInfer"] = self._infer
+        unary["SystemSharedMemoryStatus"] = unary["CudaSharedMemoryStatus"] = _no_regions
+        self.unary: Mapping[str, Unary] = MappingProxyType(
+            {f"/{SERVICE}/{name}": method for name, method in unary.items()}
+            | {f"/{HEALTH}/Check": self._check}
+        )
+        self.server_streams: Mapping[str, ServerStream] = {f"/{HEALTH}/Watch": self._watch}
+        self.bidirectional: Mapping[str, Bidirectional] = {
+            f"/{SERVICE}/ModelStreamInfer": self._stream_infer
+        }
+
+    def end_streams(self) -> None:
+        """End the open streams because the server stops: they finish running requests and close."""
+        self._ending.set()
+
+    # Inference
+
+    async def _infer(self, body: Body, caller: Caller) -> bytes | memoryview:
+        hints = hints_for(caller)
+        request, raw = await read_infer(
+            decode_infer, body, self._readers, self._turns, hints.client
+        )
+        call, hints, wish, lead = await self.asked(request, hints)
+        result = await self._backend.submit(call, hints)
+        about = (wish, result.outputs, raw, lead)
+        if not (is_long_raw if raw else is_long)(result):
+            return encode_infer(*about)
+        answer: memoryview = await carried_out(
+            self._readers, encode_infer, *about, client=hints.client
+        )
+        return answer
+
+    async def asked(
+        self, request: InferRequest, hints: Hints, *, streaming: bool = False
+    ) -> StreamRequest:
+        """Return the call of a request, for the model's description for its config."""
+        info = self._repository.model(request.model, request.version)
+        if request.parameters:
+            hints = hints_of_parameters(request.parameters, hints)
+            config = config_of(request.parameters)
+            info = self._backend.description(info.name, config) or await self._backend.describe(
+                info.name, config
+            )
+        call, wish = call_of(request, info, streaming=streaming)
+        if call.rows == 1:
+            return StreamRequest(without_axis(call), hints, wish, (1,))
+        return StreamRequest(call, hints, wish, ())
+
+    async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
+        # The RPC's deadline ends the whole stream, with all that is running.
+        hints = hints_for(caller._replace(remaining_s=None))
+        stream = InferStream(self._backend, self.asked, write, hints, self._readers, self._turns)
+        await stream.serve(requests, self._ending)
+
+    # Methods that run no model
+
+    def _named(self, asked: Any) -> ModelInfo:
+        return self._repository.model(asked.name, asked.version)
+
+    def _statistics(self, asked: Any) -> Mapping[str, Any]:
+        names = [self._named(asked).name] if asked.name else list(self._repository.models())
+        rows = statistics_of(names, self._backend.statistics())["model_stats"]
+        return {"model_stats": [{k: v for k, v in row.items() if v} for row in rows]}
+
+    def _load(self, asked: Any) -> Mapping[str, Any]:
+        self._repository.load(asked.model_name, parameters_of(asked.parameters))
+        return {}
+
+    def _unload(self, asked: Any) -> Mapping[str, Any]:
+        self._repository.unload(asked.model_name)
+        return {}
+
+    # grpc.health.v1
+
+    def _health(self, service: str) -> str:
+        if service not in ("", SERVICE):
+            return "SERVICE_UNKNOWN"
+        return "SERVING" if self._repository.all_ready() else "NOT_SERVING"
+
+    async def _check(self, body: Body, caller: Caller) -> bytes:
+        service = decode(HEALTH_REQUEST, _short(body)).service
+        status = self._health(service)
+        if status == "SERVICE_UNKNOWN":
+            raise ModelNotFound(f"there is no service {shown(service)}; there is {SERVICE!r}")
+        return encode(HEALTH_RESPONSE, {"status": status})
+
+    async def _watch(self, body: Body, write: Write, caller: Caller) -> None:
+        service = decode(HEALTH_REQUEST, _short(body)).service
+        told = ""
+        while True:
+            status = self._health(service)
+            if status != told:
+                await write(encode(HEALTH_RESPONSE, {"status": status}))
+                told = status
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), WATCH_S)
+                return
+
+
+def hints_for(caller: Caller) -> Hints:
+    """Return the hints in a call's metadata, with the RPC's deadline."""
+    hints = hints_of(caller.headers, caller.peer, caller.user)
+    remaining_s = caller.remaining_s
+    if remaining_s is None:
+        return hints
+    if hints.deadline_s is not None:
+        remaining_s = min(remaining_s, hints.deadline_s)
+    return replace(hints, deadline_s=remaining_s)
+
+
+def _short(body: Body) -> bytes:
+    """Return the body of a request without tensors. Raises InvalidRequest if it is long."""
+    if isinstance(body, HeldBody):
+        raise InvalidRequest(
+            f"the request has {body.size} bytes; expected at most {LONG} of one without tensors"
+        )
+    return body
+
+
+def _told(name: str, tell: Callable[[Any], Mapping[str, Any]]) -> Unary:
+    """Return the method `name`, which answers at once with the result of `tell`."""
+
+    async def method(body: Body, caller: Caller) -> bytes:
+        asked = decode(f"inference.{name}Request", _short(body))
+        return encode(f"inference.{name}Response", tell(asked))
+
+    return method
+
+
+def _not_offered(name: str) -> Unary:
+    async def method(body: Body, caller: Caller) -> bytes:
+        raise UnsupportedFeature(f"{name} is not offered here")
+
+    return method
+
+
+async def _no_regions(body: Body, caller: Caller) -> bytes:
+    return NO_REGIONS

@@ -1,0 +1,202 @@
+"""One ModelStreamInfer: its requests run concurrently and are answered in order.
+
+Only models with a stream answer out of order, as Triton's decoupled models do: their answers delay
+no other request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from typing import Any, NamedTuple, Protocol
+
+from farm.bodies.body import QUICK_BYTES, Body, HeldBody
+from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.reading import carried_out, is_long, is_long_raw
+from farm.call import Call, Hints, Operation, Result
+from farm.dispatcher.backend import INTERNAL_ERROR, Backend
+from farm.dispatcher.result_stream import ResultStream
+from farm.errors import FarmError, Unavailable
+from farm.grpc.call import Requests, Write
+from farm.http.turns import Turns
+from farm.protocols.kserve.grpc.codec import (
+    EMPTY_FINAL_RESPONSE,
+    decode_streamed,
+    encode_stream_error,
+    encode_streamed,
+    is_quick,
+)
+from farm.protocols.kserve.request import InferRequest, Wish
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT = 512
+"""Requests of one stream that run, or wait for their answers to be sent, before reading pauses."""
+
+
+class StreamRequest(NamedTuple):
+    """A request as a call; lead: sizes to prepend to each output's shape."""
+
+    call: Call
+    hints: Hints
+    wish: Wish
+    lead: tuple[int, ...]
+
+
+class MakesCalls(Protocol):
+    """Turns a request into a call."""
+
+    def __call__(
+        self, request: InferRequest, hints: Hints, *, streaming: bool
+    ) -> Awaitable[StreamRequest]:
+        """Return the call, its hints, and the requested outputs. Raises FarmError."""
+
+
+async def read_infer(
+    decode: Callable[[bytes], Any], body: Body, readers: Reads, turns: Turns | None, client: str
+) -> Any:
+    """Decode a ModelInferRequest, a long one in a reader process. Raises FarmError.
+
+    turns: schedules the decoding of bodies above `QUICK_BYTES` in this process.
+    """
+    if isinstance(body, HeldBody):
+        if not is_quick(body.view()):
+            return await carried_out(readers, decode, body, client=client)
+        body = body.read()
+    if len(body) > QUICK_BYTES and turns is not None:
+        await turns.wait()
+    return decode(body)
+
+
+class _Turn:
+    """Orders the answers of a stream: a request is answered after those before it."""
+
+    def __init__(self, before: _Turn | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._before = None if before is None else before._over
+        self._passed = False
+
+    async def comes(self) -> None:
+        """Wait for this turn, unless it was passed on."""
+        if self._before is not None and not self._passed:
+            await asyncio.shield(self._before)
+
+    def pass_on(self) -> None:
+        """Give the next request its turn as soon as this one's comes; repeated calls do nothing."""
+        if self._passed:
+            return
+        self._passed = True
+        if self._before is None:
+            self._over.set_result(None)
+        else:
+            self._before.add_done_callback(lambda _: self._over.set_result(None))
+
+
+class InferStream:
+    """Answers the requests of one stream; after an error the stream continues."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        call_of: MakesCalls,
+        write: Write,
+        hints: Hints,
+        readers: Reads = READS_HERE,
+        turns: Turns | None = None,
+    ) -> None:
+        """turns: schedules the decoding of long messages."""
+        self._readers = readers
+        self._turns = turns
+        self._backend = backend
+        self._call_of = call_of
+        self._write = write
+        self._hints = hints
+        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def serve(self, requests: Requests, ending: asyncio.Event) -> None:
+        """Serve until the client has sent all requests and received all answers.
+
+        When `ending` is set, finish the running requests and raise Unavailable.
+        """
+        # No TaskGroup: after a cancellation its exception refers back to it, and only the garbage
+        # collector would free the client's messages.
+        reading = asyncio.create_task(self._read(requests))
+        ended = asyncio.create_task(ending.wait())
+        try:
+            await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+            was_read = reading.done()
+            reading.cancel()
+            while self._answering:
+                await asyncio.wait(self._answering)
+        finally:
+            for task in (reading, ended, *self._answering):
+                task.cancel()
+        if not was_read:
+            raise Unavailable("the farm is shutting down")
+        reading.result()
+
+    async def _read(self, requests: Requests) -> None:
+        turn: _Turn | None = None
+        async for body in requests:
+            await self._room.acquire()
+            turn = _Turn(turn)
+            task = asyncio.create_task(self._answer(body, turn))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, body: Body, turn: _Turn) -> None:
+        model = request_id = ""
+        try:
+            model, request_id, request, raw = await read_infer(
+                decode_streamed, body, self._readers, self._turns, self._hints.client
+            )
+            if isinstance(request, FarmError):
+                raise request
+            await self._run(request, raw, turn)
+        except FarmError as error:
+            await turn.comes()
+            await self._write(encode_stream_error(model, request_id, error))
+        except Exception:
+            logger.exception("answering a request of a stream")
+            mistake = FarmError(INTERNAL_ERROR)
+            await turn.comes()
+            await self._write(encode_stream_error(model, request_id, mistake))
+        finally:
+            turn.pass_on()
+            self._room.release()
+
+    async def _run(self, request: InferRequest, raw: bool, turn: _Turn) -> None:
+        call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
+        if call.operation is not Operation.STREAM:
+            result = await self._backend.submit(call, hints)
+            await self._send(turn, wish, result, raw, True, lead)
+            return
+        turn.pass_on()
+        with closing(ResultStream(self._backend, call, hints)) as answers:
+            async for answer in answers:
+                await self._send(turn, wish, answer, raw, False, lead)
+        if request.parameters.get(EMPTY_FINAL_RESPONSE):
+            await self._write(encode_streamed(wish, None, raw=raw, final=True))
+
+    async def _send(
+        self,
+        turn: _Turn,
+        wish: Wish,
+        result: Result,
+        raw: bool,
+        final: bool,
+        lead: tuple[int, ...],
+    ) -> None:
+        """Send an answer when its turn comes; a reader process encodes a long one before."""
+        about = (wish, result.outputs, raw, final, lead)
+        if (is_long_raw if raw else is_long)(result):
+            client = self._hints.client
+            message = await carried_out(self._readers, encode_streamed, *about, client=client)
+        else:
+            message = encode_streamed(*about)
+        await turn.comes()
+        await self._write(message)

@@ -1,0 +1,88 @@
+"""Metadata of a KServe v2 server and its models, as plain data for both JSON and protobuf.
+
+The keys are those of Triton's JSON and of its messages' fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from farm.call import ModelInfo, Operation, TensorInfo
+from farm.protocols.kserve.request import DEFAULT_PRIORITY, PRIORITY_LEVELS, VERSION
+from farm.protocols.kserve.tensors import BYTES, datatype_of
+from farm.version import __version__
+
+SERVER_NAME = "farm"
+PLATFORM = "farm_model"
+EXTENSIONS = (
+    "binary_tensor_data",
+    "generate",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+
+
+def server_metadata() -> dict[str, Any]:
+    """Return the server's name, version and extensions."""
+    return {"name": SERVER_NAME, "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(info: ModelInfo) -> dict[str, Any]:
+    """Return a model's metadata; shapes have the batch axis as a leading -1.
+
+    Raises UnsupportedFeature for tensors of a type that KServe does not have.
+    """
+    return {
+        "name": info.name,
+        "versions": [VERSION],
+        "platform": PLATFORM,
+        "inputs": _tensors(info.inputs),
+        "outputs": _tensors(info.outputs),
+    }
+
+
+def _tensors(tensors: Iterable[TensorInfo]) -> list[dict[str, Any]]:
+    return [
+        {"name": t.name, "datatype": datatype_of(t.dtype), "shape": [-1, *t.shape]} for t in tensors
+    ]
+
+
+def model_config(info: ModelInfo) -> dict[str, Any]:
+    """Return Triton's model configuration; `dims` exclude the batch axis.
+
+    max_batch_size: rows that one evaluation takes; a request may bring more. Raises as
+    `model_metadata`.
+    """
+    config: dict[str, Any] = {
+        "name": info.name,
+        "platform": PLATFORM,
+        "backend": SERVER_NAME,
+        "max_batch_size": info.max_batch,
+        "input": _dims(info.inputs),
+        "output": _dims(info.outputs),
+        "model_transaction_policy": {"decoupled": Operation.EVALUATE not in info.operations},
+    }
+    if info.max_batch > 1:
+        config["dynamic_batching"] = {
+            "preferred_batch_size": [info.max_batch],
+            "max_queue_delay_microseconds": 0,
+            "priority_levels": PRIORITY_LEVELS,
+            "default_priority_level": DEFAULT_PRIORITY,
+        }
+    return config
+
+
+def _dims(tensors: Iterable[TensorInfo]) -> list[dict[str, Any]]:
+    return [
+        {"name": t.name, "data_type": config_type(t.dtype), "dims": list(t.shape)} for t in tensors
+    ]
+
+
+def config_type(dtype: str) -> str:
+    """Return a datatype's name in a configuration, such as TYPE_FP64."""
+    datatype = datatype_of(dtype)
+    return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"

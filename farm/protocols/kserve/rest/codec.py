@@ -1,0 +1,280 @@
+"""KServe v2 over HTTP, server half: JSON bodies with or without raw tensors behind them.
+
+In the binary form a body is JSON, then the raw tensors in the order of `inputs`; the header
+Inference-Header-Content-Length is the length of the JSON. NaN and the infinities are the bare words
+that Python and tritonclient write and read.
+Source: Open Inference Protocol (REST); Triton's binary tensor data and generate extensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from farm.call import Result
+from farm.encoding.errors import valid_text
+from farm.encoding.json_numbers import NonFinite, kind_of, parse
+from farm.encoding.tensors import shown
+from farm.errors import FarmError, InvalidInput, InvalidRequest
+from farm.protocols.kserve.request import (
+    ERRORS,
+    NO_PARAMETERS,
+    REQUEST_KINDS,
+    VERSION,
+    InferInput,
+    InferRequest,
+    Parameters,
+    RequestedOutput,
+    Wish,
+    refuse_shared_memory,
+)
+from farm.protocols.kserve.rest.data import array_of_data, data_of_array
+from farm.protocols.kserve.tensors import checked_shape, raw_array, raw_bytes
+
+TRAVELS = REQUEST_KINDS
+"""Classes that may cross to and from a reader process, in addition to farm's own."""
+
+HEADER_LENGTH = b"inference-header-content-length"
+"""The header's name in lower case."""
+
+
+def decode_infer(
+    model: str, version: str, body: bytes | memoryview, header_length: bytes | None = None
+) -> InferRequest:
+    """Return the inference request in a body. model, version: from the path.
+
+    body: a view only if raw tensors follow the JSON; arrays are then views of it. header_length:
+    value of `HEADER_LENGTH`, None if it was not sent. Every tensor is checked against the received
+    data. Raises InvalidRequest, InvalidInput, UnsupportedFeature.
+    """
+    if header_length is None:
+        message, tail = parse(bytes(body)), NO_TAIL
+    else:
+        end = _json_length(header_length, len(body))
+        message, tail = parse(bytes(body[:end])), _Tail(memoryview(body)[end:])
+    if type(message) is not dict:
+        raise InvalidRequest(f"the body is {kind_of(message)}; expected a JSON object")
+    inputs = [_input(item, i, tail) for i, item in enumerate(_objects(message, "inputs"))]
+    tail.check_end()
+    return InferRequest(
+        model,
+        inputs,
+        version,
+        _id(message),
+        _parameters(message, "the request"),
+        [_output(o, i) for i, o in enumerate(_objects(message, "outputs", needed=False))],
+    )
+
+
+def _json_length(text: bytes, body_length: int) -> int:
+    text = text.strip()
+    if not (text.isdigit() and len(text) < 20) or int(text) > body_length:
+        raise InvalidRequest(
+            f"Inference-Header-Content-Length is {text[:40].decode('latin-1')!r}; expected the "
+            f"length of the JSON, at most the body's {body_length} bytes"
+        )
+    if not int(text):
+        raise InvalidRequest(
+            "Inference-Header-Content-Length is 0: a body without its JSON is not taken here"
+        )
+    return int(text)
+
+
+class _Tail:
+    """The raw tensors after the JSON, taken one after the other."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, size: Any, where: str) -> bytes | memoryview:
+        left = len(self._data) - self._position
+        if type(size) is not int or not 0 <= size <= left:
+            raise InvalidInput(
+                f"binary_data_size of {where} is {shown(size)}; expected a whole number of bytes, "
+                f"{left} are left behind the JSON"
+            )
+        start, self._position = self._position, self._position + size
+        return self._data[start : self._position]
+
+    def check_end(self) -> None:
+        left = len(self._data) - self._position
+        if left:
+            raise InvalidInput(f"{left} bytes are left behind the last input's data")
+
+
+NO_TAIL = _Tail(b"")
+
+
+def _objects(message: dict[str, Any], key: str, *, needed: bool = True) -> Sequence[Any]:
+    value = message.get(key)
+    if value is None and not needed:
+        return ()
+    if type(value) is not list:
+        what = kind_of(value) if key in message else "missing"
+        raise InvalidInput(f"{key} is {what}; expected a list of objects")
+    for i, item in enumerate(value):
+        if type(item) is not dict:
+            raise InvalidInput(f"{key}[{i}] is {kind_of(item)}; expected an object")
+    return value
+
+
+def _id(message: dict[str, Any]) -> str | None:
+    value = message.get("id")
+    if value is None:
+        return None
+    if type(value) is not str:
+        raise InvalidInput(f"id is {kind_of(value)}; expected a string")
+    return _text(value, "id")
+
+
+def _text(value: str, where: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # only the slow parser accepts it
+        raise InvalidRequest(f"{where} holds half a surrogate pair") from None
+    return value
+
+
+def _parameters(holder: dict[str, Any], where: str) -> Parameters:
+    value = holder.get("parameters")
+    if value is None:
+        return NO_PARAMETERS
+    if type(value) is not dict:
+        raise InvalidInput(f"parameters of {where} is {kind_of(value)}; expected an object")
+    return value
+
+
+def _name(holder: dict[str, Any], where: str) -> str:
+    name = holder.get("name")
+    if type(name) is not str:
+        what = kind_of(name) if "name" in holder else "missing"
+        raise InvalidInput(f"name of {where} is {what}; expected a string")
+    return name
+
+
+def _input(item: dict[str, Any], index: int, tail: _Tail) -> InferInput:
+    name = _name(item, f"inputs[{index}]")
+    where = f"input {shown(name)}"
+    datatype, sizes = item.get("datatype"), item.get("shape")
+    if type(sizes) is not list:
+        what = kind_of(sizes) if "shape" in item else "missing"
+        raise InvalidInput(f"shape of {where} is {what}; expected a list of whole numbers")
+    shape = checked_shape(sizes, where)
+    if type(datatype) is not str:
+        what = kind_of(datatype) if "datatype" in item else "missing"
+        raise InvalidInput(f"datatype of {where} is {what}; expected a string, such as FP64")
+    parameters, size = _parameters(item, where), None
+    if parameters:
+        refuse_shared_memory(parameters)
+        size = parameters.get("binary_data_size")
+    if size is None:
+        if "data" not in item:
+            raise InvalidInput(f"{where} has neither data nor the parameter binary_data_size")
+        array = array_of_data(item["data"], datatype, shape, where)
+    elif item.get("data") is not None:
+        raise InvalidInput(f"{where} has both data and binary_data_size; expected one of them")
+    else:
+        array = raw_array(tail.take(size, where), datatype, shape, where)
+    return InferInput(name, datatype, shape, array, parameters)
+
+
+def _output(item: dict[str, Any], index: int) -> RequestedOutput:
+    name = _name(item, f"outputs[{index}]")
+    return RequestedOutput(name, _parameters(item, f"output {shown(name)}"))
+
+
+def has_short_json(body: memoryview, header_length: bytes | None, most: int) -> bool:
+    """Whether a body is raw numbers after at most `most` bytes of JSON, so quickly decoded."""
+    text = (header_length or b"").strip()
+    if not (text.isdigit() and len(text) < 20 and int(text) <= most):
+        return False
+    return b"BYTES" not in bytes(body[: int(text)])  # BYTES are split one by one
+
+
+def encode_infer(
+    wish: Wish,
+    result: Result,
+    non_finite: NonFinite = NonFinite.LITERAL,
+    lead: tuple[int, ...] = (),
+) -> tuple[bytes, int | None]:
+    """Return the answer's body, and the length of its JSON if raw tensors follow it.
+
+    lead: sizes to prepend to every shape, (1,) for a row without its axis. Raises InvalidInput for
+    BYTES that are not UTF-8 in a JSON answer, InvalidOutput for a non-finite number if `non_finite`
+    is ERROR.
+    """
+    parts, tail = [_head(wish.model)], []
+    if wish.id is not None:
+        parts += (b'"id":', orjson.dumps(wish.id), b",")
+    parts.append(b'"outputs":[')
+    for i, output in enumerate(wish.outputs):
+        if i:
+            parts.append(b",")
+        array = result.outputs[output.position]
+        parts.append(_output_head(output.name, output.datatype, lead + array.shape))
+        if output.binary:
+            raw = raw_bytes(array)
+            parts.append(b',"parameters":{"binary_data_size":%d}}' % len(raw))
+            tail.append(raw)
+        else:
+            data = data_of_array(array, output.datatype, f"output {output.name!r}", non_finite)
+            parts += (b',"data":', data, b"}")
+    parts.append(b"]}")
+    if not tail:
+        return b"".join(parts), None
+    length = sum(map(len, parts))
+    return b"".join(parts + tail), length
+
+
+@lru_cache(maxsize=1024)
+def _head(model: str) -> bytes:
+    return b'{"model_name":%b,"model_version":"%b",' % (orjson.dumps(model), VERSION.encode())
+
+
+@lru_cache(maxsize=4096)
+def _output_head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    head = {"name": name, "datatype": datatype, "shape": shape}
+    return orjson.dumps(head)[:-1]
+
+
+def encode_error(error: FarmError) -> tuple[int, bytes]:
+    """Return status and body of the answer to an error."""
+    return ERRORS[type(error)], error_body(error.message)
+
+
+def error_body(message: str) -> bytes:
+    """Return the body of an error, the same form for all of them."""
+    return orjson.dumps({"error": valid_text(message)})
+
+
+def decode_parameters(body: bytes) -> Parameters:
+    """Return the parameters of a repository request: the body is empty or has `parameters`.
+
+    Raises InvalidRequest, InvalidInput.
+    """
+    return _parameters(decode_object(body), "the request")
+
+
+def decode_index(body: bytes) -> bool:
+    """Whether a repository's index is requested for ready models only.
+
+    Raises InvalidRequest, InvalidInput.
+    """
+    ready = decode_object(body).get("ready")
+    if ready is not None and type(ready) is not bool:
+        raise InvalidInput(f"ready is {kind_of(ready)}; expected true or false")
+    return bool(ready)
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """Return a JSON object; an empty body is an empty object. Raises InvalidRequest."""
+    message = parse(body) if body and not body.isspace() else {}
+    if type(message) is not dict:
+        raise InvalidRequest(f"the body is {kind_of(message)}; expected a JSON object")
+    return message

@@ -1,0 +1,339 @@
+"""The KServe v2 endpoint: every path below /v2 whose answer is sent as a whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import orjson
+
+from farm.bodies.body import HEAVY_BYTES, HeldBody
+from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.reading import Reading, is_long, is_long_raw
+from farm.bodies.unpacking import Refused, too_large
+from farm.call import Call, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
+from farm.encoding.json_numbers import NonFinite
+from farm.errors import FarmError, UnsupportedFeature
+from farm.http.compression import answer_compressed
+from farm.http.request import JSON, RETRY_SOON, Answer, Request, hints_of, result_headers
+from farm.protocols.kserve.metadata import model_config, model_metadata, server_metadata
+from farm.protocols.kserve.repository import Repository
+from farm.protocols.kserve.request import (
+    InferRequest,
+    Wish,
+    call_of,
+    config_of,
+    hints_of_parameters,
+    without_axis,
+)
+from farm.protocols.kserve.rest.codec import (
+    HEADER_LENGTH,
+    decode_index,
+    decode_infer,
+    decode_parameters,
+    encode_error,
+    encode_infer,
+    error_body,
+    has_short_json,
+)
+from farm.protocols.kserve.rest.generate import decode_generate, encode_generate
+from farm.protocols.kserve.rest.paths import RestEndpoint, Route, check_method, route_of
+from farm.protocols.kserve.statistics import statistics_of
+
+logger = logging.getLogger(__name__)
+
+OCTETS = b"application/octet-stream"
+
+Encoded = bytes | memoryview | tuple[bytes | memoryview, int | None]
+"""The body of an answer; with the length of its JSON if raw tensors follow it."""
+
+
+class AnswerForm(NamedTuple):
+    """The encoder of an answer: `function(wish, result, *rest)`, one of farm's codecs."""
+
+    function: Callable[..., Encoded]
+    wish: Wish
+    rest: tuple[Any, ...]
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether no tensor is encoded as JSON."""
+        return self.function is encode_infer and all(o.binary for o in self.wish.outputs)
+
+
+class KServeEndpoint:
+    """Answers requests below /v2; the body of every error has the protocol's form."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        repository: Repository,
+        *,
+        non_finite: NonFinite,
+        readers: Reads = READS_HERE,
+    ) -> None:
+        self._backend = backend
+        self._readers = readers
+        self._repository = repository
+        self._non_finite = non_finite
+        self._handlers: Mapping[RestEndpoint, Callable[[Route, Request], bytes]] = MappingProxyType(
+            {
+                RestEndpoint.SERVER: lambda route, request: orjson.dumps(server_metadata()),
+                RestEndpoint.LIVE: lambda route, request: b'{"live":true}',
+                RestEndpoint.READY: self._ready,
+                RestEndpoint.MODELS: self._models,
+                RestEndpoint.MODEL: self._model,
+                RestEndpoint.MODEL_READY: self._model_ready,
+                RestEndpoint.CONFIG: self._config,
+                RestEndpoint.STATISTICS: self._statistics,
+                RestEndpoint.INDEX: self._index,
+                RestEndpoint.LOAD: self._load,
+                RestEndpoint.UNLOAD: self._unload,
+                RestEndpoint.NOT_OFFERED: self._not_offered,
+                RestEndpoint.GENERATE_STREAM: self._oddly_written,
+                RestEndpoint.INFER_STREAM: self._oddly_written,
+            }
+        )
+
+    def __call__(self, request: Request, answer: Answer) -> CancelCall | None:
+        """Answer a request, at once or when its call ends. Raises Refused."""
+        route = route_of(request.path)
+        check_method(route, request)
+        try:
+            if route.endpoint is RestEndpoint.INFER:
+                return self._infer(route, request, answer)
+            if route.endpoint is RestEndpoint.GENERATE:
+                return self._generate(route, request, answer)
+            body = self._handlers[route.endpoint](route, request)
+        except FarmError as error:
+            answer_error(error, request, answer)
+        else:
+            # Never compressed: tritonclient's http.aio accepts compression but does not decompress
+            # here.
+            answer(200, body)
+        return None
+
+    def error_body(self, kind: str, message: str) -> bytes:
+        """Return the body of an error that is raised before or outside this handler."""
+        return error_body(message)
+
+    # Paths that run a model
+
+    def _infer(self, route: Route, request: Request, answer: Answer) -> CancelCall:
+        info = self._repository.model(route.model, route.version)
+        length = request.headers.get(HEADER_LENGTH)
+
+        def form(wish: Wish, lead: tuple[int, ...]) -> AnswerForm:
+            return AnswerForm(encode_infer, wish, (self._non_finite, lead))
+
+        def go(asked: InferRequest) -> CancelCall:
+            return self._run(asked, info, request, answer, form)
+
+        body: bytes | HeldBody | memoryview = request.body
+        if isinstance(body, HeldBody):
+            if body.encoding or not has_short_json(body.view(), length, HEAVY_BYTES):
+                about = (route.model, route.version, body, length)
+                return self._read(request, answer, go, decode_infer, *about)
+            body = body.view()
+        return go(decode_infer(route.model, route.version, body, length))
+
+    def _generate(self, route: Route, request: Request, answer: Answer) -> CancelCall:
+        info = self._repository.model(route.model, route.version)
+        if Operation.STREAM in info.operations and Operation.EVALUATE not in info.operations:
+            message = f"model {info.name!r} gives several answers: ask it by generate_stream"
+            raise Refused(400, "InvalidInput", message)
+
+        def form(wish: Wish, lead: tuple[int, ...]) -> AnswerForm:
+            return AnswerForm(encode_generate, wish, (self._non_finite,))
+
+        def go(asked: InferRequest) -> CancelCall:
+            return self._run(asked, info, request, answer, form)
+
+        if isinstance(request.body, HeldBody):
+            about = (route.model, route.version, request.body, info)
+            return self._read(request, answer, go, decode_generate, *about)
+        return go(decode_generate(route.model, route.version, request.body, info))
+
+    def _read(
+        self,
+        request: Request,
+        answer: Answer,
+        go: Callable[[InferRequest], CancelCall],
+        decode: Callable[..., InferRequest],
+        *about: Any,
+    ) -> CancelCall:
+        """Decode a long request in a reader process, then call `go` with it."""
+        client = hints_of(request.headers, request.peer, request.user).client
+        reading = Reading(go, lambda error: answer_failure(error, request, answer))
+        return reading.begin(self._readers, decode, *about, client=client)
+
+    def _run(
+        self,
+        asked: InferRequest,
+        info: ModelInfo,
+        request: Request,
+        answer: Answer,
+        form: Callable[[Wish, tuple[int, ...]], AnswerForm],
+    ) -> CancelCall:
+        hints = hints_of(request.headers, request.peer, request.user)
+        run = _KServeRun(self._backend, self._readers, request, answer)
+
+        def go(info: ModelInfo) -> None:
+            call, wish = call_of(asked, info)
+            if call.rows == 1:
+                run.start(without_axis(call), hints, form(wish, (1,)))
+            else:
+                run.start(call, hints, form(wish, ()))
+
+        if not asked.parameters:
+            go(info)
+            return run.cancel
+        hints = hints_of_parameters(asked.parameters, hints)
+        run.when_described(info.name, config_of(asked.parameters), hints, go)
+        return run.cancel
+
+    # Paths that run no model
+
+    def _ready(self, route: Route, request: Request) -> bytes:
+        if not self._repository.all_ready():
+            raise Refused(400, "NotReady", "not every model is ready: see /v2/repository/index")
+        return b'{"ready":true}'
+
+    def _models(self, route: Route, request: Request) -> bytes:
+        return orjson.dumps({"models": list(self._repository.models())})
+
+    def _model(self, route: Route, request: Request) -> bytes:
+        return orjson.dumps(model_metadata(self._repository.model(route.model, route.version)))
+
+    def _model_ready(self, route: Route, request: Request) -> bytes:
+        info = self._repository.model(route.model, route.version)
+        return orjson.dumps({"name": info.name, "ready": True})
+
+    def _config(self, route: Route, request: Request) -> bytes:
+        return orjson.dumps(model_config(self._repository.model(route.model, route.version)))
+
+    def _statistics(self, route: Route, request: Request) -> bytes:
+        names = list(self._repository.models())
+        if route.model:
+            names = [self._repository.model(route.model, route.version).name]
+        return orjson.dumps(statistics_of(names, self._backend.statistics()))
+
+    def _index(self, route: Route, request: Request) -> bytes:
+        return orjson.dumps(self._repository.index(ready_only=decode_index(_short_body(request))))
+
+    def _load(self, route: Route, request: Request) -> bytes:
+        self._repository.load(route.model, decode_parameters(_short_body(request)))
+        return b""
+
+    def _unload(self, route: Route, request: Request) -> bytes:
+        decode_parameters(_short_body(request))
+        self._repository.unload(route.model)
+        return b""
+
+    def _oddly_written(self, route: Route, request: Request) -> bytes:
+        raise Refused(404, "NotFound", f"{request.path[:80]}: write its last part without %")
+
+    def _not_offered(self, route: Route, request: Request) -> bytes:
+        raise UnsupportedFeature(
+            f"{request.path[:80]}: shared memory, logging and trace settings are not offered here"
+        )
+
+
+class _KServeRun:
+    """One call; before it a describe call if the description for the config is unknown."""
+
+    __slots__ = ("_answer", "_backend", "_readers", "_request", "_task_id")
+
+    def __init__(self, backend: Backend, readers: Reads, request: Request, answer: Answer) -> None:
+        self._backend = backend
+        self._readers = readers
+        self._request = request
+        self._answer = answer
+
+    def cancel(self) -> None:
+        """Cancel the call: the client has left."""
+        self._backend.cancel(self._task_id)
+
+    def start(self, call: Call, hints: Hints, form: AnswerForm) -> None:
+        """Run the call and answer in the given form. Raises FarmError."""
+
+        def done(outcome: Result | FarmError) -> None:
+            try:
+                if isinstance(outcome, FarmError):
+                    raise outcome
+                if is_long(outcome) and (not form.is_raw or is_long_raw(outcome)):
+                    self._write(outcome, form, hints.client)
+                else:
+                    self._send(form.function(form.wish, outcome, *form.rest), outcome)
+            except Exception as error:
+                answer_failure(error, self._request, self._answer)
+
+        self._task_id = self._backend.start_call(call, hints, done)
+
+    def _write(self, result: Result, form: AnswerForm, client: str) -> None:
+        """Encode a long answer in a reader process, then send it."""
+        writing = Reading(
+            lambda encoded: self._send(encoded, result),
+            lambda error: answer_failure(error, self._request, self._answer),
+        )
+        arguments = (form.wish, result, *form.rest)
+        writing.begin(self._readers, form.function, *arguments, client=client)
+
+    def _send(self, encoded: Encoded, result: Result) -> None:
+        body, json_length = encoded if isinstance(encoded, tuple) else (encoded, None)
+        extra = result_headers(result)
+        if json_length is None:
+            answer_compressed(self._request, self._answer, body, extra, JSON)
+        else:
+            extra += ((b"Inference-Header-Content-Length", b"%d" % json_length),)
+            answer_compressed(self._request, self._answer, body, extra, OCTETS)
+
+    def when_described(
+        self, model: str, config: str, hints: Hints, go: Callable[[ModelInfo], None]
+    ) -> None:
+        """Call `go` with the model's description for this config. Raises FarmError."""
+        info = self._backend.description(model, config)
+        if info is not None:
+            go(info)
+            return
+
+        def done(outcome: Result | FarmError) -> None:
+            try:
+                if isinstance(outcome, FarmError):
+                    raise outcome
+                assert outcome.info is not None, "a worker answers describe with an info"
+                go(outcome.info)
+            except Exception as error:
+                answer_failure(error, self._request, self._answer)
+
+        call = Call(model, Operation.DESCRIBE, config=config)
+        self._task_id = self._backend.start_call(call, hints, done)
+
+
+def _short_body(request: Request) -> bytes:
+    """Return the body of a request that has to be short. Raises Refused."""
+    if isinstance(request.body, HeldBody):
+        raise too_large(HEAVY_BYTES)
+    return request.body
+
+
+def answer_failure(error: Exception, request: Request, answer: Answer) -> None:
+    """Answer in the protocol's form with an error that was raised here or in a reader."""
+    if isinstance(error, FarmError):
+        answer_error(error, request, answer)
+    elif isinstance(error, Refused):
+        answer(error.status, error_body(error.message), error.headers)
+    else:
+        logger.error("answering %s", request.path, exc_info=error)
+        answer(500, error_body(INTERNAL_ERROR))
+
+
+def answer_error(error: FarmError, request: Request, answer: Answer) -> None:
+    """Answer with the protocol's error."""
+    status, body = encode_error(error)
+    if error.detail:
+        logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
+    answer(status, body, RETRY_SOON if status == 503 else ())

@@ -1,0 +1,155 @@
+"""KServe's streamed answers: generate_stream and infer_stream, as server-sent events.
+
+A model with a stream sends an event for each answer; any other sends one. An error before the first
+answer has a status of its own; after it, an event with `error` ends the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from farm.bodies.body import HeldBody
+from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.reading import carried_out, is_long
+from farm.bodies.unpacking import Refused
+from farm.call import Call, Hints, Result
+from farm.dispatcher.backend import Backend
+from farm.dispatcher.result_stream import ResultStream
+from farm.encoding.json_numbers import NonFinite
+from farm.errors import FarmError
+from farm.http.asgi import (
+    USER,
+    ClientGone,
+    answer_json,
+    headers_of,
+    peer_of,
+    read_body,
+    send_more,
+    while_client_waits,
+)
+from farm.http.request import RETRY_SOON, Request, hints_of
+from farm.protocols.kserve.repository import Repository
+from farm.protocols.kserve.request import (
+    InferRequest,
+    Wish,
+    call_of,
+    config_of,
+    hints_of_parameters,
+)
+from farm.protocols.kserve.rest.codec import HEADER_LENGTH, decode_infer, encode_error, error_body
+from farm.protocols.kserve.rest.generate import (
+    decode_generate,
+    error_event,
+    generate_event,
+    infer_event,
+)
+from farm.protocols.kserve.rest.paths import RestEndpoint, Route, check_method, route_of
+
+EVENTS = b"text/event-stream; charset=utf-8"
+
+Encode = Callable[[Result], Awaitable[bytes | memoryview]]
+
+
+class KServeStreams:
+    """The ASGI application for the paths whose answers are streamed."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        repository: Repository,
+        *,
+        non_finite: NonFinite,
+        readers: Reads = READS_HERE,
+    ) -> None:
+        self._backend = backend
+        self._readers = readers
+        self._repository = repository
+        self._non_finite = non_finite
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        try:
+            call, hints, encode = await self._asked(scope, receive)
+            with closing(ResultStream(self._backend, call, hints)) as answers:
+                await while_client_waits(_send_events(answers, encode, send), receive)
+        except ClientGone:
+            pass
+        except Refused as refused:
+            body = self.error_body(refused.kind, refused.message)
+            await answer_json(send, refused.status, body, headers=refused.headers)
+        except FarmError as error:
+            status, body = encode_error(error)
+            headers = RETRY_SOON if status == 503 else ()
+            await answer_json(send, status, body, headers=headers)
+
+    def error_body(self, kind: str, message: str) -> bytes:
+        """Return the body of an answer to a refused request, in the protocol's form."""
+        return error_body(message)
+
+    async def _asked(self, scope: Scope, receive: Receive) -> tuple[Call, Hints, Encode]:
+        target = scope["raw_path"].decode("latin-1")
+        target = "/" + target.lstrip("/")
+        route = route_of(target)
+        headers = headers_of(scope)
+        peer, user = peer_of(scope), scope[USER]
+        check_method(route, Request(scope["method"], target, headers, b"", peer, user))
+        body = await read_body(receive)
+        info = self._repository.model(route.model, route.version)
+        hints = hints_of(headers, peer, user)
+        decode: Callable[..., InferRequest] = decode_infer
+        about: tuple[Any, ...] = (body, headers.get(HEADER_LENGTH))
+        if route.endpoint is RestEndpoint.GENERATE_STREAM:
+            decode, about = decode_generate, (body, info)
+        about = (route.model, route.version, *about)
+        if isinstance(body, HeldBody):
+            asked = await carried_out(self._readers, decode, *about, client=hints.client)
+        else:
+            asked = decode(*about)
+        hints = hints_of_parameters(asked.parameters, hints)
+        info = await self._backend.describe(info.name, config_of(asked.parameters))
+        call, wish = call_of(asked, info, streaming=True)
+        return call, hints, self._encoder(route, wish, hints.client)
+
+    def _encoder(self, route: Route, wish: Wish, client: str) -> Encode:
+        write = infer_event
+        if route.endpoint is RestEndpoint.GENERATE_STREAM:
+            write = generate_event
+
+        async def encode(result: Result) -> bytes | memoryview:
+            about = (wish, result, self._non_finite)
+            if not is_long(result):
+                return write(*about)
+            data: bytes | memoryview
+            data = await carried_out(self._readers, write, *about, client=client)
+            return data
+
+        return encode
+
+
+async def _send_events(answers: ResultStream, encode: Encode, send: Send) -> None:
+    """Send an event for each answer. Raises FarmError for an error before the first."""
+    begun = False
+    try:
+        async for result in answers:
+            data = await encode(result)
+            if not begun:
+                await _begin(send)
+                begun = True
+            await send_more(send, data)
+    except FarmError as error:
+        if not begun:
+            raise
+        last = error_event(error)
+        await send({"type": "http.response.body", "body": last, "more_body": True})
+    if not begun:
+        await _begin(send)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _begin(send: Send) -> None:
+    headers = [(b"content-type", EVENTS), (b"cache-control", b"no-cache")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,0 +1,29 @@
+"""Serves KServe v2: REST on the HTTP port, and gRPC if the farm has a port for it."""
+
+from __future__ import annotations
+
+from farm.encoding.json_numbers import NonFinite
+from farm.http.asgi import Application
+from farm.http.request import Handler
+from farm.protocols.kserve.grpc.endpoint import KServeGrpc
+from farm.protocols.kserve.repository import Repository
+from farm.protocols.kserve.rest.endpoint import KServeEndpoint
+from farm.protocols.kserve.rest.endpoint_stream import KServeStreams
+from farm.protocols.kserve.rest.paths import is_below, is_stream
+from farm.protocols.site import Endpoints, Site
+
+
+def serve(site: Site) -> Endpoints:
+    """Return the endpoints; unloading a model over REST or gRPC unloads it for both."""
+    backend, readers = site.backend, site.readers
+    repository, non_finite = Repository(backend), NonFinite(site.settings.non_finite)
+    whole = KServeEndpoint(backend, repository, non_finite=non_finite, readers=readers)
+    streams = KServeStreams(backend, repository, non_finite=non_finite, readers=readers)
+    streamed = Application(streams, streams.error_body)
+
+    def find(path: str) -> Handler | Application | None:
+        if not is_below(path):
+            return None
+        return streamed if is_stream(path) else whole
+
+    return Endpoints(find=find, grpc=lambda: KServeGrpc(backend, repository, readers))

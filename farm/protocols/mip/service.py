@@ -1,0 +1,153 @@
+"""The MIP server: serves one model per address, on the caller's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from dataclasses import replace
+
+from farm.bodies.readers import READS_HERE, Reads
+from farm.dispatcher.backend import Backend
+from farm.http.access import Access
+from farm.http.portions import Buffer
+from farm.http.turns import Turns
+from farm.machine.listener import BACKLOG, listen, listen_unix
+from farm.machine.open_files import allow_many_open_files
+from farm.protocols.mip.address import MipAddress, model_of
+from farm.protocols.mip.connection import TIMEOUTS, MipConnection, MipTimeouts
+from farm.protocols.mip.protocol import MAX_BYTES
+from farm.protocols.site import Endpoints, Listening, Site
+
+LAST_WORDS_S = 1.0
+"""Seconds for answers that are being sent, after everything else has ended."""
+
+
+def serve(site: Site) -> Endpoints:
+    """Return the protocol's endpoints: one model at each address in the options."""
+    return Endpoints(listener=_Servers(site) if site.options.addresses else None)
+
+
+class _Servers:
+    """The MIP servers of one farm."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._servers: list[MipServer] = []
+
+    async def start(self) -> Listening:
+        site, options = self._site, self._site.options
+        served: dict[str, str] = {}
+        for address in options.addresses:
+            models = [*site.backend.models()]
+            server = MipServer(
+                site.backend,
+                replace(address, model=model_of(address, models, may_come=site.more_models)),
+                access=site.open_access,
+                max_bytes=options.max_bytes,
+                readers=site.readers,
+            )
+            served[str(await server.start())] = server.address.model
+            self._servers.append(server)
+        return Listening(served, [f"MIP for {model} at {place}" for place, model in served.items()])
+
+    async def stop(self, grace_s: float) -> None:
+        await asyncio.gather(*[server.stop(grace_s) for server in self._servers])
+
+
+def bound(address: MipAddress) -> tuple[socket.socket, MipAddress]:
+    """Return a listening socket, and the address with its port. Raises Unavailable."""
+    if not address.path:
+        listener = listen(address.host, address.port, port_option="with --mip, port")
+        return listener, MipAddress(address.model, address.host, listener.getsockname()[1])
+    return listen_unix(address.path), address
+
+
+class MipServer:
+    """Serves one model at one address: `start` listens, `stop` shuts down in order."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        address: MipAddress,
+        *,
+        access: Access,
+        max_bytes: int = MAX_BYTES,
+        timeouts: MipTimeouts = TIMEOUTS,
+        readers: Reads = READS_HERE,
+    ) -> None:
+        """address: includes the model's name; max_bytes: payload of the largest packet.
+
+        readers: decode and encode long packets.
+        """
+        self._readers = readers
+        self._access = access
+        self.address = address
+        self._backend = backend
+        self._limit = max_bytes
+        self._timeouts = timeouts
+        self._connections: set[MipConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._turns: Turns
+        self._buffer = Buffer()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> MipAddress:
+        """Listen and return the address with its port. Raises Unavailable if it cannot be bound."""
+        allow_many_open_files()
+        listener, self.address = bound(self.address)
+        loop = asyncio.get_running_loop()
+        self._turns = Turns(loop, 1)  # schedules the decoding of longer requests
+        if self.address.path:
+            listening = loop.create_unix_server(self._connection, sock=listener, backlog=BACKLOG)
+        else:
+            listening = loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+        self._server = await listening
+        self._look()
+        return self.address
+
+    def _connection(self) -> MipConnection:
+        return MipConnection(
+            self._backend,
+            self.address.model,
+            self._access,
+            self._limit,
+            self._timeouts,
+            self._connections,
+            self._turns,
+            self._buffer,
+            self._readers,
+        )
+
+    def _look(self) -> None:
+        """Check all connections periodically: one timer for all costs the calls nothing."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.look(now)
+        self._timer = loop.call_later(self._timeouts.look_every_s, self._look)
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Take no new requests, let running ones end within `grace_s` seconds, fail the rest."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        if self.address.path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.address.path)
+        for connection in list(self._connections):
+            connection.end()
+        await self._all_gone(grace_s)
+        for connection in list(self._connections):
+            connection.give_up()
+        await self._all_gone(LAST_WORDS_S)
+        for connection in list(self._connections):
+            connection.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _all_gone(self, limit_s: float) -> None:
+        if gone := [connection.gone for connection in self._connections]:
+            await asyncio.wait(gone, timeout=limit_s)

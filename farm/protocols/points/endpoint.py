@@ -1,0 +1,186 @@
+"""farm's own interface under /farm: models, status, and evaluation of many points.
+
+It is a FastAPI application, for its documentation at /docs; the protocols that have to be fast are
+answered before it, in `server/app.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from starlette.exceptions import HTTPException
+
+from farm.bodies.body import HeldBody
+from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.reading import carried_out
+from farm.bodies.unpacking import Refused
+from farm.call import EMPTY_CONFIG, ModelInfo
+from farm.dispatcher.backend import INTERNAL_ERROR, Backend
+from farm.encoding.config import decode_config
+from farm.encoding.errors import encode_error, error_body
+from farm.encoding.json_numbers import NonFinite, parse
+from farm.errors import FarmError, ModelNotFound
+from farm.http.asgi import USER, ClientGone, headers_of, peer_of, read_body
+from farm.http.request import hints_of
+from farm.protocols.points.batches import ReadPoints, decode_batches
+from farm.protocols.points.codec import KEYS, decode_points
+from farm.protocols.points.endpoint_stream import IN_FLIGHT, AnyPoints, PointStream
+from farm.protocols.points.reference import reference_page
+from farm.version import __version__
+
+KINDS = {404: "NotFound", 405: "MethodNotAllowed"}
+UNKNOWN_PATH = (
+    "nothing is at {path}; UM-Bridge is at /Info, /Evaluate and so on, in exactly these letters, "
+    "KServe v2 below /v2, farm's own interface is described at /docs"
+)
+
+EVALUATE_DOC = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["inputs"],
+                    "additionalProperties": False,
+                    "properties": {key: {"description": text} for key, text in KEYS.items()},
+                },
+                "examples": {
+                    "in order": {"value": {"inputs": [[[1.0, 2.0], [3.0]], [[4.0, 5.0], [6.0]]]}},
+                    "by name": {"value": {"inputs": [{"x": [1.0, 2.0]}], "config": {"mesh": 2}}},
+                },
+            }
+        },
+    },
+    "responses": {
+        200: {
+            "description": "One JSON object a line, as points finish: index, status done with "
+            "outputs, run_time_s, queue_time_s and worker, or status failed with error.",
+            "content": {"application/x-ndjson": {}},
+        }
+    },
+}
+
+
+def create_api(
+    backend: Backend,
+    *,
+    non_finite: NonFinite,
+    readers: Reads = READS_HERE,
+) -> FastAPI:
+    """Return the FastAPI application. readers: decode long bodies."""
+    api = FastAPI(
+        title="farm",
+        version=__version__,
+        summary="Any model as a service that a whole cluster works for",
+        docs_url=None,
+        redoc_url=None,
+    )
+    _answer_errors_in_one_form(api)
+
+    @api.get("/docs", include_in_schema=False)
+    async def reference() -> HTMLResponse:
+        return HTMLResponse(reference_page(api.openapi()))
+
+    @api.get("/farm/status", summary="Workers, queues, rates and percentiles")
+    async def status() -> Response:
+        return _json(backend.snapshot())
+
+    @api.get("/farm/models", summary="The models that are served")
+    async def models() -> Response:
+        return _json([info.to_json() for info in backend.models().values()])
+
+    @api.get("/farm/models/{name:path}", summary="One model, described for a config")
+    async def model(
+        name: str, config: str = Query(EMPTY_CONFIG, description="the config as JSON text")
+    ) -> Response:
+        body = b'{"config":%b}' % config.encode()
+        return _json((await backend.describe(name, decode_config(parse(body), body))).to_json())
+
+    @api.post(
+        "/farm/models/{name:path}/evaluate",
+        summary="Evaluate many points; the answer streams as they finish",
+        openapi_extra=EVALUATE_DOC,
+    )
+    async def evaluate(name: str, request: Request) -> Response:
+        headers = headers_of(request.scope)
+        hints = hints_of(headers, peer_of(request.scope), request.scope[USER])
+        body = await read_body(request.receive)
+        points: AnyPoints
+        if isinstance(body, HeldBody):
+            client = hints.client
+            points, info = await _read_elsewhere(name, body, client)
+        else:
+            points = decode_points(body, non_finite)
+            info = await backend.describe(name, points.config)
+        return PointStream(backend, points, info, hints, in_flight=IN_FLIGHT, readers=readers)
+
+    async def _read_elsewhere(
+        name: str, body: HeldBody, client: str
+    ) -> tuple[ReadPoints, ModelInfo]:
+        """Return the points of a long request, and the model's description for their config."""
+        served = backend.models().get(name)
+        infos = {} if served is None else {EMPTY_CONFIG: served}
+        while True:
+            about = (body, non_finite, infos)
+            config, batches = await carried_out(readers, decode_batches, *about, client=client)
+            info = await backend.describe(name, config)
+            if batches is not None:
+                return ReadPoints(batches), info
+            infos = {config: info}
+
+    return api
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    content = orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, media_type="application/json")
+
+
+def _answer_errors_in_one_form(api: FastAPI) -> None:
+    """Give every error the body of UM-Bridge's errors, the framework's own errors included."""
+
+    @api.exception_handler(FarmError)
+    async def farm_error(request: Request, error: FarmError) -> Response:
+        status, body = encode_error(error)
+        if isinstance(error, ModelNotFound):
+            status = 404  # in UM-Bridge it is 400, which is odd where the path names the model
+        return Response(body, status, media_type="application/json")
+
+    @api.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> Response:
+        return _error(error.status, error.kind, error.message)
+
+    @api.exception_handler(ClientGone)
+    async def client_gone(request: Request, error: ClientGone) -> Response:
+        return Response(status_code=499)  # the client has disconnected
+
+    @api.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        path, method = request.url.path[:80], request.method
+        message = {
+            404: UNKNOWN_PATH.format(path=path),
+            405: f"{path} does not take {method}",
+        }.get(error.status_code, str(error.detail))
+        kind = KINDS.get(error.status_code, "InvalidInput")
+        response = _error(error.status_code, kind, message)
+        response.headers.update(error.headers or {})
+        return response
+
+    @api.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return _error(400, "InvalidInput", f"{where}: {first['msg']}")
+
+    @api.exception_handler(Exception)
+    async def mistake(request: Request, error: Exception) -> Response:
+        return _error(500, "InternalError", INTERNAL_ERROR)  # the framework raises it again
+
+
+def _error(status: int, kind: str, message: str) -> Response:
+    return Response(error_body(kind, message), status, media_type="application/json")

@@ -1,0 +1,76 @@
+"""The interface between a farm and its protocols: services it offers, endpoints it receives.
+
+A descriptor's `serve` is a function from a Site to an Endpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from starlette.types import ASGIApp
+
+from farm.bodies.readers import READS_HERE, Reads
+from farm.dispatcher.backend import Backend
+from farm.grpc.call import Service
+from farm.http.access import Access
+from farm.http.asgi import Application
+from farm.http.request import Handler
+from farm.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One farm, as its protocols see it.
+
+    backend: runs calls and knows the models. access: access rules; open_access: the same for
+    protocols whose messages have no token. settings: of the farm; options: of the protocol, from
+    its `check`. readers: decode and encode long messages in processes of their own. experiments:
+    carries out the requests of AEPsych's clients, if AEPsych is served. more_models: whether
+    workers may bring models that are not known yet.
+    """
+
+    backend: Backend
+    access: Access
+    open_access: Access
+    settings: Settings
+    options: Any = None
+    readers: Reads = READS_HERE
+    experiments: Any = None
+    more_models: bool = False
+
+
+class Listening(NamedTuple):
+    """The result of starting a listener. address: for farm.json; lines: printed to the user."""
+
+    address: str | Mapping[str, str]
+    lines: Sequence[str]
+
+
+class ProtocolListener(Protocol):
+    """Serves a protocol at addresses of its own."""
+
+    async def start(self) -> Listening:
+        """Listen. Raises Unavailable or SettingsError; the farm then calls `stop` too."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept nothing new, let running requests end within `grace_s` seconds, fail the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """The endpoints of one protocol.
+
+    paths: handlers of exactly these HTTP paths. find: returns the handler or application of another
+    path, or None if the path does not belong to this protocol. root: answers POST at /.
+    otherwise: answers all remaining paths; only one protocol has it. grpc: creates methods for the
+    farm's gRPC port, called if there is one. listener: serves at addresses of its own.
+    """
+
+    paths: Mapping[str, Handler] = field(default_factory=dict)
+    find: Callable[[str], Handler | Application | None] | None = None
+    root: Handler | None = None
+    otherwise: ASGIApp | None = None
+    grpc: Callable[[], Service] | None = None
+    listener: ProtocolListener | None = None

@@ -1,0 +1,160 @@
+"""The UM-Bridge endpoint: decodes requests, runs their calls and encodes the answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.reading import Reading, is_long
+from farm.bodies.unpacking import Extra, Refused
+from farm.call import Call, Operation, Result
+from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
+from farm.encoding.errors import encode_error, error_body
+from farm.encoding.json_numbers import NonFinite
+from farm.errors import FarmError
+from farm.http.request import RETRY_SOON, Answer, Request, hints_of, result_headers
+from farm.protocols.site import Endpoints, Site
+from farm.protocols.umbridge.codec import (
+    SHARED_MEMORY,
+    Endpoint,
+    Question,
+    decode_request,
+    encode_info,
+    encode_model_info,
+    encode_result,
+    encode_sizes,
+)
+
+logger = logging.getLogger(__name__)
+
+PATHS = frozenset({*Endpoint, *SHARED_MEMORY})
+"""The paths that this handler answers, at the server's root."""
+
+
+Encode = Callable[[Result], tuple[bytes, Extra]]
+
+
+def serve(site: Site) -> Endpoints:
+    """Return the protocol's endpoints: its paths at the root of the HTTP server."""
+    non_finite = NonFinite(site.settings.non_finite)
+    handler = UmBridgeEndpoint(site.backend, non_finite=non_finite, readers=site.readers)
+    return Endpoints(paths=dict.fromkeys(map(str, PATHS), handler))
+
+
+class UmBridgeEndpoint:
+    """Answers the UM-Bridge paths; the body of every error has the protocol's form."""
+
+    def __init__(
+        self, backend: Backend, *, non_finite: NonFinite, readers: Reads = READS_HERE
+    ) -> None:
+        self._backend = backend
+        self._non_finite = non_finite
+        self._readers = readers
+
+    def __call__(self, request: Request, answer: Answer) -> CancelCall | None:
+        """Answer a request, at once or when its call ends. Raises Refused."""
+        _check_method(request.path, request.method)
+        models = self._backend.models()
+        body = request.body
+        try:
+            if isinstance(body, bytes):
+                return self._go(decode_request(request.path, body, models), request, answer)
+            reading = Reading(
+                lambda asked: self._go(asked, request, answer),
+                lambda error: _answer_failure(error, request, answer),
+            )
+            client = hints_of(request.headers, request.peer, request.user).client
+            return reading.begin(
+                self._readers, decode_request, request.path, body, dict(models), client=client
+            )
+        except FarmError as error:
+            _answer_error(error, request, answer)
+        return None
+
+    def _go(self, asked: Question | Call, request: Request, answer: Answer) -> CancelCall | None:
+        if isinstance(asked, Call):
+            return self._start(asked, request, answer, partial(self._encode_result, asked))
+        models = self._backend.models()
+        if asked.endpoint is Endpoint.INFO:
+            answer(200, encode_info(models))
+        elif asked.endpoint is Endpoint.MODEL_INFO:
+            answer(200, encode_model_info(models[asked.model]))
+        else:
+            return self._answer_sizes(asked, request, answer)
+        return None
+
+    def _answer_sizes(self, asked: Question, request: Request, answer: Answer) -> CancelCall | None:
+        info = self._backend.description(asked.model, asked.config)
+        if info is not None:
+            answer(200, encode_sizes(asked.endpoint, info))
+            return None
+
+        def encode(result: Result) -> tuple[bytes, Extra]:
+            assert result.info is not None, "a worker answers describe with an info"
+            return encode_sizes(asked.endpoint, result.info), ()
+
+        call = Call(asked.model, Operation.DESCRIBE, config=asked.config)
+        return self._start(call, request, answer, encode)
+
+    def _start(self, call: Call, request: Request, answer: Answer, encode: Encode) -> CancelCall:
+        hints = hints_of(request.headers, request.peer, request.user)
+
+        def done(outcome: Result | FarmError) -> None:
+            try:
+                if isinstance(outcome, FarmError):
+                    _answer_error(outcome, request, answer)
+                elif is_long(outcome):
+                    write(outcome)
+                else:
+                    body, extra = encode(outcome)
+                    answer(200, body, extra)
+            except Exception as error:
+                _answer_failure(error, request, answer)
+
+        def write(result: Result) -> None:
+            writing = Reading(
+                lambda body: answer(200, body, result_headers(result)),
+                lambda error: _answer_failure(error, request, answer),
+            )
+            asked = replace(call, inputs=(), derivative=None)
+            arguments = (asked, result, self._non_finite)
+            writing.begin(self._readers, encode_result, *arguments, client=hints.client)
+
+        task_id = self._backend.start_call(call, hints, done)
+        return partial(self._backend.cancel, task_id)
+
+    def _encode_result(self, call: Call, result: Result) -> tuple[bytes, Extra]:
+        return encode_result(call, result, self._non_finite), result_headers(result)
+
+
+def _answer_failure(error: Exception, request: Request, answer: Answer) -> None:
+    """Answer with an error that was raised here or in a reader."""
+    if isinstance(error, FarmError):
+        _answer_error(error, request, answer)
+    elif isinstance(error, Refused):
+        answer(error.status, error_body(error.kind, error.message), error.headers)
+    else:
+        logger.error("answering %s", request.path, exc_info=error)
+        answer(500, error_body("InternalError", INTERNAL_ERROR))
+
+
+def _answer_error(error: FarmError, request: Request, answer: Answer) -> None:
+    status, body = encode_error(error)
+    if error.detail:
+        logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
+    answer(status, body, RETRY_SOON if status == 503 else ())
+
+
+def _check_method(path: str, method: str) -> None:
+    if path in SHARED_MEMORY:
+        # Clients that probe for shared memory continue without it, whatever the answer is.
+        message = "shared memory is not offered here; the plain paths are"
+        raise Refused(400, "UnsupportedFeature", message)
+    allowed = ("GET", "HEAD") if path == Endpoint.INFO else ("POST",)
+    if method not in allowed:
+        message = f"{path} is asked with {allowed[0]}, not {method}"
+        allow = ((b"allow", ", ".join(allowed).encode()),)
+        raise Refused(405, "MethodNotAllowed", message, headers=allow)

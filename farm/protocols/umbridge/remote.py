@@ -1,0 +1,188 @@
+"""Models that speak UM-Bridge already: Python objects, and models of a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array, Call, Derivative, Operation, canonical_config
+from farm.errors import ModelNotFound
+from farm.http.client import HttpClient
+from farm.model import Config, Inputs, Model, Tensors
+from farm.protocols.umbridge.client import (
+    decode_info,
+    decode_model_info,
+    decode_response,
+    decode_sizes,
+    encode_question,
+    encode_request,
+)
+from farm.protocols.umbridge.codec import FEATURES, Endpoint, Question
+
+
+def adapt_object(obj: Any) -> Model:
+    """Return a model for an `umbridge.Model` object.
+
+    Its inputs are called in0, in1, ... and its outputs out0, out1, ... Raises TypeError if the
+    object is of another kind.
+    """
+    for method in ("get_input_sizes", "get_output_sizes", "supports_evaluate", "__call__"):
+        if not callable(getattr(obj, method, None)):
+            raise TypeError(
+                f"{type(obj).__name__} has no method {method}; expected an umbridge.Model object"
+            )
+    return ObjectModel(obj)
+
+
+class ObjectModel(Model):
+    """A model around an `umbridge.Model` object, which takes and returns plain lists.
+
+    The package itself is not needed: objects are recognised by their methods.
+    """
+
+    def __init__(self, obj: Any) -> None:
+        self._object = obj
+        self.name = str(getattr(obj, "name", "") or type(obj).__name__)
+        self.operations = frozenset(
+            operation
+            for operation in FEATURES
+            if getattr(obj, f"supports_{operation}", bool)()  # bool() is False
+        )
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        """Return the object's sizes for this config."""
+        inputs = self._object.get_input_sizes(config)
+        return _tensors(inputs, self._object.get_output_sizes(config))
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """Return the object's outputs."""
+        return self._object(_lists(inputs), config)
+
+    def gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Any:
+        """Return J^T sens, computed by the object."""
+        return self._object.gradient(out_wrt, in_wrt, _lists(inputs), sens.tolist(), config)
+
+    def apply_jacobian(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
+    ) -> Any:
+        """Return J vec, computed by the object."""
+        return self._object.apply_jacobian(out_wrt, in_wrt, _lists(inputs), vec.tolist(), config)
+
+    def apply_hessian(
+        self,
+        out_wrt: int,
+        in_wrt1: int,
+        in_wrt2: int,
+        inputs: Inputs,
+        sens: Array,
+        vec: Array,
+        config: Config,
+    ) -> Any:
+        """Return the Hessian's action, computed by the object."""
+        return self._object.apply_hessian(
+            out_wrt, in_wrt1, in_wrt2, _lists(inputs), sens.tolist(), vec.tolist(), config
+        )
+
+
+def _lists(inputs: Inputs) -> list[list[float]]:
+    return [x.tolist() for x in inputs.values()]
+
+
+def _tensors(inputs: Sequence[int], outputs: Sequence[int]) -> tuple[Tensors, Tensors]:
+    return (
+        {f"in{i}": int(n) for i, n in enumerate(inputs)},
+        {f"out{i}": int(n) for i, n in enumerate(outputs)},
+    )
+
+
+def models_at(url: str, name: str | None = None) -> dict[str, Model]:
+    """Return the models of a running UM-Bridge server, or the one called `name`.
+
+    url: `http://host:port`, with `user:password@` and a path prefix if needed. Raises Unavailable
+    if nothing answers there, InvalidRequest if it is another kind of server, ModelNotFound if it
+    has no such model.
+    """
+    # On a reused connection, the official C++ server answers 40 ms late; it closes a connection
+    # after five calls, and an idle one blocks all other clients.
+    server = HttpClient(url, keep=False)
+    names = decode_info(*server.ask(*encode_question(Question(Endpoint.INFO))))
+    if name is not None:
+        if name not in names:
+            offered = ", ".join(map(repr, names)) or "none"
+            raise ModelNotFound(f"{server.url} has no model {name!r}; its models are: {offered}")
+        names = (name,)
+    return {name: ServerModel(server, name) for name in names}
+
+
+class ServerModel(Model):
+    """One model of a UM-Bridge server, which may be another farm.
+
+    A Python server of version 1.2.9 or older checks the length of a Hessian's answer against the
+    wrong size and answers InvalidOutput if `outputSizes[outWrt]` and `inputSizes[inWrt1]` differ;
+    the client cannot prevent that.
+    """
+
+    def __init__(self, server: HttpClient, name: str) -> None:
+        self._server = server
+        self.name = name
+        self.description = f"{name} at {server.url}"
+        question = Question(Endpoint.MODEL_INFO, name)
+        self.operations = decode_model_info(*server.ask(*encode_question(question)))
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        """Return the server's sizes for this config."""
+        text = canonical_config(config)
+        return _tensors(
+            self._sizes(Question(Endpoint.INPUT_SIZES, self.name, text)),
+            self._sizes(Question(Endpoint.OUTPUT_SIZES, self.name, text)),
+        )
+
+    def _sizes(self, question: Question) -> tuple[int, ...]:
+        return decode_sizes(question, *self._server.ask(*encode_question(question)))
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """Return the server's outputs."""
+        return self._outputs(Operation.EVALUATE, inputs, config, None)
+
+    def gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Any:
+        """Return J^T sens, computed by the server."""
+        wrt = Derivative(out_wrt, in_wrt, sens=sens)
+        return self._outputs(Operation.GRADIENT, inputs, config, wrt)[0]
+
+    def apply_jacobian(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
+    ) -> Any:
+        """Return J vec, computed by the server."""
+        wrt = Derivative(out_wrt, in_wrt, vec=vec)
+        return self._outputs(Operation.APPLY_JACOBIAN, inputs, config, wrt)[0]
+
+    def apply_hessian(
+        self,
+        out_wrt: int,
+        in_wrt1: int,
+        in_wrt2: int,
+        inputs: Inputs,
+        sens: Array,
+        vec: Array,
+        config: Config,
+    ) -> Any:
+        """Return the Hessian's action, computed by the server."""
+        wrt = Derivative(out_wrt, in_wrt1, in_wrt2, sens, vec)
+        return self._outputs(Operation.APPLY_HESSIAN, inputs, config, wrt)[0]
+
+    def _outputs(
+        self,
+        operation: Operation,
+        inputs: Mapping[str, Array],
+        config: Config,
+        derivative: Derivative | None,
+    ) -> list[Array]:
+        vectors = tuple(np.asarray(x, np.float64) for x in inputs.values())
+        call = Call(self.name, operation, vectors, canonical_config(config), derivative)
+        return list(decode_response(call, *self._server.ask(*encode_request(call))).outputs)

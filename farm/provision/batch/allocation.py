@@ -1,0 +1,81 @@
+"""The SLURM job that a worker runs in: its identity and its end time."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+
+ASK_TIMEOUT_S = 15.0
+"""While slurmctld is away squeue blocks for about 9 s; a worker can work without the answer."""
+
+STARTED_BY = "FARM_STARTED_BY"
+"""The variable in which a supervisor passes `WorkerSettings.started_by` to its processes."""
+
+LABELS = {
+    "started_by": STARTED_BY,
+    "kind": "FARM_KIND",
+    "job": "SLURM_JOB_ID",
+    "restart": "SLURM_RESTART_COUNT",
+    "task": "SLURM_PROCID",
+}
+"""Labels of a worker and the variables that hold them.
+
+The job id alone does not identify it: SLURM restarts a job of a lost node under the same id, while
+the first copy may still run.
+"""
+
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?", re.ASCII
+)
+
+
+def seconds_of(text: str) -> float | None:
+    """Return a SLURM time in seconds; None if it is not one, such as `UNLIMITED`.
+
+    `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:minutes[:seconds]]`.
+    Source: sbatch(1), --time.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    numbers = [int(n) for n in (match["first"], match["second"], match["third"]) if n is not None]
+    if match["days"] is not None or len(numbers) == 3:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    return int(match["days"] or 0) * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds
+
+
+def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
+    """Return the Unix time at which this job ends; None outside a job, without a limit, or unknown.
+
+    New releases of SLURM set it in the environment; with older ones farm asks squeue, with a
+    timeout.
+    """
+    job = environment.get("SLURM_JOB_ID")
+    if not job:
+        return None
+    if environment.get("SLURM_JOB_END_TIME", "").isdecimal():
+        return float(environment["SLURM_JOB_END_TIME"])
+    try:
+        answer = subprocess.run(
+            ["squeue", "-h", "-j", job, "-o", "%L"],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASK_TIMEOUT_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    left_s = seconds_of(answer)
+    return None if left_s is None else time.time() + left_s
+
+
+def labels(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return labels that identify one start of a worker's job; empty outside a job."""
+    return {label: environment[name] for label, name in LABELS.items() if environment.get(name)}

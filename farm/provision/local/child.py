@@ -1,0 +1,211 @@
+"""One model process from its supervisor's side: start, status, end and cause of death."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from farm.machine.lifeline import Lifeline
+from farm.machine.private import private_opener
+from farm.machine.programs import in_words, python
+from farm.provision.local.record import Running, RunRecord
+from farm.provision.local.stops import ChildStops
+
+LAST_LINES = 30
+LAST_BYTES = 8192
+
+OOM_EVIDENCE_S = 10.0
+"""A process killed by the kernel for lack of memory may take seconds to disappear."""
+
+
+class Child:
+    """One start of a model process (`process.py` beside this file): process group, log and pipes.
+
+    worker: its name as a worker once it has loaded its models, otherwise "".
+    error: why it could not load its models. done: whether it reported that it is about to exit.
+    talks: whether more status messages may arrive. The supervisor sets doom, why the process is
+    being killed, and kill_at, when it will be killed, on the monotonic clock.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]
+    ) -> None:
+        """Start the program with `arguments`. Raises OSError."""
+        self.worker = ""
+        self.error = ""
+        self.done = False
+        self.talks = True
+        self.doom = ""
+        self.kill_at: float | None = None
+        self.told_to_drain = False
+        self.ready_at: float | None = None
+        self.log = log
+        self._lifeline = Lifeline()
+        try:
+            with open(log, "ab", opener=private_opener) as output:
+                self._log_began = output.tell()
+                self._process = self._started(arguments, output, environment)
+        except BaseException:
+            self._lifeline.cut()
+            raise
+        self.pid = self._process.pid
+        self._stops = ChildStops(self.pid)
+        self._lifeline.tie(self.pid)
+
+    def _started(
+        self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Open the pipes to the process, and start it."""
+        self._unread = b""
+        self._record = RunRecord.create()
+        self.status, status_write = os.pipe()
+        os.set_blocking(self.status, False)
+        passed = {
+            "--lifeline": self._lifeline.read_end,
+            "--status": status_write,
+            "--record": self._record.descriptor,
+        }
+        words = [word for name, fd in passed.items() for word in (name, str(fd))]
+        command = [*python("farm.provision.local.process"), *words, *arguments]
+        try:
+            return self._popen(command, output, environment, tuple(passed.values()))
+        except OSError:
+            os.close(self.status)
+            raise
+        finally:
+            os.close(status_write)
+            self._record.close()
+
+    def _popen(
+        self,
+        command: Sequence[str],
+        output: BinaryIO,
+        environment: Mapping[str, str],
+        pass_fds: Sequence[int],
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            process_group=0,
+            pass_fds=pass_fds,
+        )
+
+    def listen(self) -> None:
+        """Read the process's status messages."""
+        while self.talks:
+            try:
+                data = os.read(self.status, 4096)
+            except BlockingIOError:
+                return
+            self.talks = bool(data)
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            for line in lines:
+                self._heard(json.loads(line))
+
+    def _heard(self, facts: Mapping[str, object]) -> None:
+        if "worker" in facts:
+            self.worker = str(facts["worker"])
+            self.ready_at = time.monotonic()
+        self.error = str(facts.get("error", self.error))
+        self.done = bool(facts.get("done", self.done))
+
+    def running(self) -> Running | None:
+        """Return the tasks that the process runs; None if that cannot be determined."""
+        return self._record.read()
+
+    def busy_since(self) -> float | None:
+        """Return when the running model call began, on the monotonic clock; None if none runs."""
+        running = self.running()
+        return None if running is None or running.tasks == () else running.since_s
+
+    def stopped_s(self, now: float) -> float:
+        """Return the seconds since it was stopped, for example by SIGSTOP; call at each check."""
+        return self._stops.stopped_s(now)
+
+    def why(self, code: int, *, out_of_memory: bool) -> str:
+        """Return a description of why it ended; code: its exit status."""
+        return in_words(code, out_of_memory=out_of_memory)
+
+    def code(self) -> int | None:
+        """Return the exit status, or minus the signal that ended it; None while it lives.
+
+        Also kills processes that it started and left behind.
+        """
+        if self._process.returncode is None:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            # Kill the group before waiting for it: until then its id cannot be reused.
+            self._kill_group()
+            self._process.wait()
+        return self._process.returncode
+
+    def drain(self) -> None:
+        """Ask it to finish its running calls and end."""
+        self.told_to_drain = True
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it and the programs it started, now."""
+        if self.code() is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Release its resources; kill it if it still lives."""
+        self.kill()
+        self._process.wait()
+        self._lifeline.cut()
+        self._close_lines()
+
+    def _close_lines(self) -> None:
+        os.close(self.status)
+
+    def last_lines(self) -> str:
+        """Return the last lines that this process wrote to its log."""
+        with self.log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_began, file.tell() - LAST_BYTES))
+            text = file.read().decode(errors="replace")
+        return "\n".join(text.rstrip().splitlines()[-LAST_LINES:])
+
+
+class OutOfMemory:
+    """Detects whether the kernel has just killed a process of this machine for lack of memory."""
+
+    def __init__(self, counters: Path = Path("/proc/vmstat")) -> None:
+        self._counters = counters
+        self._samples = deque([(time.monotonic(), self._count())])
+
+    def look(self) -> None:
+        """Take a sample; call it at least every few seconds."""
+        now = time.monotonic()
+        if now - self._samples[-1][0] > 1.0:
+            self._samples.append((now, self._count()))
+            while self._samples[1][0] < now - OOM_EVIDENCE_S:
+                self._samples.popleft()
+
+    def happened(self) -> bool:
+        """Whether the kernel's count has risen within the last ten seconds or so."""
+        return self._count() > self._samples[0][1]
+
+    def _count(self) -> int:
+        try:
+            words = self._counters.read_text().split()
+            return int(words[words.index("oom_kill") + 1])
+        except (OSError, ValueError, IndexError):
+            return 0

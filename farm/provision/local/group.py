@@ -1,0 +1,169 @@
+"""One group of MPI ranks from its supervisor's side: a launcher, and a line from every rank."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from farm.machine.programs import in_words, python
+from farm.provision.local.child import Child
+from farm.provision.local.rank_lines import VARIABLE, RankLines
+from farm.provision.local.record import Running
+from farm.provision.local.stops import ProcessStops
+from farm.worker.mpi.world import EXIT_STUCK, WorldError, launcher_path
+
+NOTICE_WITHIN_S = 3.0
+"""A launcher whose ranks were killed has this long to end by itself."""
+
+DEFAULT_LINE = "mpiexec -n {ranks}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a group of ranks.
+
+    ranks: MPI processes of one group; line: the launcher and its options, with `{ranks}` for their
+    number.
+    """
+
+    ranks: int
+    line: str = DEFAULT_LINE
+
+    def words(self) -> list[str]:
+        """Return the words of the line. Raises WorldError if malformed, or without a launcher."""
+        try:
+            program, *options = shlex.split(self.line.replace("{ranks}", str(self.ranks)))
+        except ValueError as error:  # an unclosed quotation, or no words at all
+            raise WorldError(
+                f"--mpi-launch is {self.line!r}, which is no command ({error}); "
+                f"expected something like: {DEFAULT_LINE}"
+            ) from None
+        return [launcher_path(program), *options]
+
+
+def launch_of(ranks: int | None, line: str | None) -> Launch | None:
+    """Return the launch for the options `--mpi` and `--mpi-launch`; None without MPI."""
+    return None if ranks is None else Launch(ranks, line or DEFAULT_LINE)
+
+
+class Group(Child):
+    """One start of a group; its process is the launcher, and it ends when all ranks have ended."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        loopback: bool,
+    ) -> None:
+        """Start `rank.py` with `arguments` in all ranks. Raises OSError, WorldError.
+
+        loopback: the farm is reached on this host only, so all ranks are here.
+        """
+        self._launch = launch
+        self._loopback = loopback
+        self._running: Running | None = Running((), time.monotonic())
+        self._told_code: int | None = None
+        self._kill_launcher_at: float | None = None
+        self._host = socket.gethostname()
+        self._ranks_here: dict[int, ProcessStops] = {}
+        super().__init__(arguments, log=log, environment=environment)
+
+    def _started(
+        self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        command = [*self._launch.words(), *python("farm.provision.local.rank")]
+        command += ["--ranks", str(self._launch.ranks), *arguments]
+        self._lines = RankLines(loopback=self._loopback, ranks=self._launch.ranks)
+        self.status = self._lines.fileno()
+        told = {**environment, VARIABLE: self._lines.address}
+        try:
+            # This lifeline makes the launcher end with this process. The ranks have their own.
+            return self._popen(command, output, told, (self._lifeline.read_end,))
+        except OSError:
+            self._lines.cut()
+            raise
+
+    def listen(self) -> None:
+        """Read the messages of the ranks, and detect lost ranks."""
+        for facts in self._lines.read():
+            if "running" in facts:
+                tasks = facts["running"]
+                assert isinstance(tasks, list)
+                row = facts.get("row", 0)
+                assert isinstance(row, int)
+                self._running = Running(tuple(tasks), time.monotonic(), row)
+            pid = facts.get("pid")
+            if isinstance(pid, int) and facts.get("host") == self._host:
+                self._ranks_here[pid] = ProcessStops(pid)
+            if isinstance(facts.get("code"), int):
+                self._told_code = int(str(facts["code"]))
+            self._heard(facts)
+        self.talks = not self._lines.closed and self._lines.gone is None
+
+    def running(self) -> Running | None:
+        """Return the tasks that the group runs, as far as reported."""
+        return self._running
+
+    def stopped_s(self, now: float) -> float:
+        """Return for how many seconds one of its ranks on this host has been stopped."""
+        return max((stops.stopped_s(now) for stops in self._ranks_here.values()), default=0.0)
+
+    def why(self, code: int, *, out_of_memory: bool) -> str:
+        """Return why it has ended, in words."""
+        if self._told_code == EXIT_STUCK:
+            return "a rank failed while others waited for it in MPI"
+        reason = in_words(code, out_of_memory=out_of_memory)
+        if self._told_code is not None or self._lines.gone is None:
+            return reason
+        rank = f"rank {self._lines.gone}" if self._lines.gone >= 0 else "a rank"
+        return f"{rank} of {self._launch.ranks} died ({reason} of the launcher)"
+
+    def kill(self) -> None:
+        """Kill the ranks, now; their launcher gets a moment to notice.
+
+        Killing srun itself would leave its step behind, and with it the step's processors.
+        """
+        if self.code() is None and self._kill_launcher_at is None:
+            self._cut()
+            self._kill_launcher_at = time.monotonic() + NOTICE_WITHIN_S
+            self._process.terminate()
+
+    def code(self) -> int | None:
+        """Return the exit status reported by rank 0, else the launcher's; None while that lives."""
+        code = super().code()
+        due = self._kill_launcher_at
+        if code is None and due is not None and time.monotonic() >= due:
+            self._kill_group()
+        return code if code is None or self._told_code is None else self._told_code
+
+    def drain(self) -> None:
+        """Ask rank 0 to finish the group's running calls and end the group."""
+        self.told_to_drain = True
+        self._lines.drain()
+
+    def _cut(self) -> None:
+        self.listen()  # closing the lines would lose messages that have arrived
+        self._lines.cut()
+        self.talks = False
+
+    def _kill_group(self) -> None:
+        self._cut()
+        super()._kill_group()
+
+    def close(self) -> None:
+        """Release its resources; if it still lives, kill it together with its launcher."""
+        if self.code() is None:
+            self._kill_group()
+        super().close()
+
+    def _close_lines(self) -> None:
+        self._lines.cut()

@@ -1,0 +1,470 @@
+"""The supervisor of one machine's model processes: starts them, watches them, ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from farm.errors import Unavailable
+from farm.machine.open_files import allow_many_open_files
+from farm.machine.private import private_opener
+from farm.provision.batch.allocation import STARTED_BY
+from farm.provision.local.child import Child, OutOfMemory
+from farm.provision.local.devices import cpus_here
+from farm.provision.local.group import Group, Launch
+from farm.transports.connection import Connection, read_worker_connection
+from farm.transports.reporter import Reporter
+from farm.transports.worker_host import EXIT_ORPHANED
+from farm.worker.loader import most_servers
+from farm.worker.mpi.world import WorldError, check_installed
+from farm.worker.servers import SEAT
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.5
+"""Interval of checks for events that do not wake the supervisor, unlike deaths and time limits."""
+
+DYING_S = 0.01
+"""A process closes its pipes some moments before it ends."""
+
+GOODBYE_S = 5.0
+"""After its goodbye a process may be held by threads of its model; it is killed after this time."""
+
+HURRY_S = 2.0
+"""After a second signal, processes still running are killed this much later."""
+
+FILES_OF_A_GROUP, OTHER_FILES = 5, 100
+"""Open files per group of MPI ranks, besides a connection to each rank; and for everything else."""
+
+START_CRASHES = 3
+"""The supervisor gives up after this many crashes during loading, if no process ever served."""
+
+TIME_LIMIT = "time limit"
+
+
+class WorkersFailed(Exception):
+    """The model processes cannot serve: one line with the reason; `detail` is the end of a log."""
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class Reports(Protocol):
+    """The supervisor's line to the dispatcher."""
+
+    def lost(
+        self,
+        worker: str,
+        reason: str,
+        *,
+        running: Sequence[int] | None,
+        row: int | None = None,
+        time_limit: bool = False,
+    ) -> None: ...
+
+    def stop_asked(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """The configuration of a supervisor.
+
+    models: as in `farm.worker.loader`; count: model processes, raised to at least one for each of
+    several servers of one model, which are assigned in turn; connect: connection file;
+    logs: folder for the models' output. launch: how to start each one as a group of MPI ranks.
+    cpus: threads that numerical libraries use in each process; None: its share of the CPUs here.
+    devices: CUDA devices, assigned in turn. time_limit_s: a process whose model call takes longer
+    is killed. ends_at: Unix time at which the machine is taken away. lost_after_s: silence of the
+    dispatcher after which a process ends itself; if its replacement hears nothing either, the
+    supervisor ends too. frozen_after_s: a process that has been stopped this long, as by SIGSTOP,
+    is killed and replaced. started_by: a label of the workers, by which a farm recognizes those of
+    its own supervisor. first_s, longest_s, good_while_s: see `restart_delay_s`.
+    """
+
+    models: Sequence[str]
+    count: int
+    connect: Path
+    logs: Path
+    launch: Launch | None = None
+    cpus: int | None = None
+    devices: Sequence[str] = ()
+    time_limit_s: float | None = None
+    ends_at: float | None = None
+    lost_after_s: float = 60.0
+    frozen_after_s: float = 5.0
+    started_by: str = ""
+    first_s: float = 0.25
+    longest_s: float = 30.0
+    good_while_s: float = 10.0
+
+
+def restart_delay_s(crashes: int, served_s: float | None, settings: WorkerSettings) -> float:
+    """Return the delay after `crashes` in a row; 0 after the first of a process that served.
+
+    first_s, then twice that, and so on up to longest_s; but for a process that has served, not
+    longer than it did: one call in a hundred that crashes must not idle the machine. A process
+    that served for good_while_s resets the count. served_s: None if it crashed while it loaded.
+    """
+    doublings = crashes - (1 if served_s is None else 2)
+    if doublings < 0:
+        return 0.0
+    delay_s = min(settings.first_s * 2.0 ** min(doublings, 60), settings.longest_s)
+    return delay_s if served_s is None else min(delay_s, max(served_s, settings.first_s))
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One of the `count` places, each for a succession of processes.
+
+    crashes: in a row; orphaned: its last process found no dispatcher; served: one of its processes
+    has loaded its models; over: it will not be restarted.
+    """
+
+    number: int
+    log: Path
+    child: Child | None = None
+    start_at: float = 0.0
+    crashes: int = 0
+    orphaned: bool = False
+    served: bool = False
+    over: bool = False
+
+
+class Workers:
+    """Keeps `count` model processes alive until drained; each connects to the dispatcher itself.
+
+    ready: done when each process has loaded its models, or when all are gone and `ended` is done
+    too. ended: done when all processes are gone. Both raise WorkersFailed if the models cannot be
+    served. Every death is reported to the dispatcher with its reason. All processes end with this
+    one, even if it is killed.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        servers = most_servers(settings.models)
+        self._shared = servers > 1
+        self.settings = settings = replace(settings, count=max(settings.count, servers))
+        self.ready: Future[None] = Future()
+        self.ended: Future[None] = Future()
+        for future in (self.ready, self.ended):
+            future.set_running_or_notify_cancel()  # so that no waiter can cancel it
+        self._host = socket.gethostname()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        # Not when the processes have ended: a signal may still come.
+        weakref.finalize(self, _close, self._wake_read, self._wake_write)
+        self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        # Requests from any thread or signal handler.
+        self._draining = False
+        self._kill_at: float | None = None
+        # Used by the supervising thread only.
+        log_name = f"worker-{self._host}-{os.getpid()}"
+        self._seats = [
+            _Seat(number, settings.logs / f"{log_name}-{number}.log")
+            for number in range(settings.count)
+        ]
+        self._failure: WorkersFailed | None = None
+        self._out_of_memory = OutOfMemory()
+
+    def start(self) -> None:
+        """Start the processes. Raises Unavailable if the connection file cannot be used.
+
+        Raises WorkersFailed if there is no MPI to start ranks with.
+        """
+        connection = read_worker_connection(self.settings.connect)
+        open_files = allow_many_open_files()
+        if self.settings.launch is not None:
+            self._check_launch(self.settings.launch, open_files)
+        self.settings.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._reports: Reports = self._line_to(connection)
+        self._thread.start()
+
+    def _check_launch(self, launch: Launch, open_files: int) -> None:
+        try:
+            check_installed()
+            launch.words()
+        except WorldError as error:
+            raise WorkersFailed(str(error)) from None
+        needed = self.settings.count * (launch.ranks + FILES_OF_A_GROUP) + OTHER_FILES
+        if needed > open_files:
+            raise WorkersFailed(
+                f"a connection to each of {self.settings.count * launch.ranks} MPI ranks needs "
+                f"{needed} open files, this process may have {open_files}: raise the hard limit "
+                "(ulimit -Hn), or start fewer groups here and others by another farm worker"
+            )
+
+    def _line_to(self, connection: Connection) -> Reporter:
+        self._connection = connection
+        return Reporter(connection, f"{self._host}/{os.getpid()}-{id(self):x}")
+
+    def drain(self) -> None:
+        """Finish running calls, hand back those not begun, and end. Safe in signal handlers."""
+        self._draining = True
+        self._wake()
+
+    def hurry(self, grace_s: float = HURRY_S) -> None:
+        """Drain, but kill what runs after `grace_s` seconds; its calls are retried elsewhere."""
+        self._kill_at = time.monotonic() + grace_s
+        self.drain()
+
+    def stop(self, grace_s: float) -> None:
+        """Hurry, and wait until all processes are gone."""
+        self.hurry(grace_s)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def drain_on_signals(self) -> None:
+        """Drain on SIGTERM, SIGINT and SIGUSR1, hurry on a second one. Call in the main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, lambda *_: self.hurry() if self._draining else self.drain())
+
+    def pids(self) -> list[int]:
+        """The ids of the live processes."""
+        return [seat.child.pid for seat in self._seats if seat.child is not None]
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._wake_write, b"w")
+
+    # The supervising thread
+
+    def _supervise(self) -> None:
+        try:
+            while not all(seat.over for seat in self._seats):
+                now = time.monotonic()
+                if self._reports.stop_asked():  # only set, never cleared here: others set it, too
+                    self._draining = True
+                for seat in self._seats:
+                    self._look_after(seat, now)
+                self._tell_ready()
+                self._out_of_memory.look()
+                if not all(seat.over for seat in self._seats):
+                    self._wait(now)
+        except BaseException as error:
+            log.exception("the supervisor fails")
+            self._failure = WorkersFailed(f"the supervisor failed: {error!r}")
+        finally:
+            for seat in self._seats:
+                if seat.child is not None:
+                    seat.child.close()
+                    seat.child = None
+            self._reports.close()
+            self._finish()
+
+    def _finish(self) -> None:
+        for future in (self.ended, self.ready):
+            if future.done():
+                continue
+            if self._failure is not None:
+                future.set_exception(self._failure)
+            else:
+                future.set_result(None)
+
+    def _tell_ready(self) -> None:
+        if not self.ready.done() and all(seat.served for seat in self._seats):
+            self.ready.set_result(None)
+
+    def _wait(self, now: float) -> None:
+        """Wait for a message or death of a process, a deadline, or a request."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        due = [now + LOOK_EVERY_S]
+        if self._kill_at is not None:
+            due.append(self._kill_at)
+        for seat in self._seats:
+            if seat.child is not None:
+                if seat.child.talks:
+                    poll.register(seat.child.status, select.POLLIN)
+                due.append(self._next_look(seat.child, now))
+            elif not seat.over:
+                due.append(seat.start_at)
+        # Add a millisecond: poll rounds down, and would busy-wait for the last one.
+        poll.poll(1 + 1000 * max(0.0, min(due) - now))
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _next_look(self, child: Child, now: float) -> float:
+        """Return when the child may have to be killed; a call beginning now may reach its limit."""
+        if not child.talks:
+            return now + DYING_S
+        if child.doom:
+            return now + LOOK_EVERY_S
+        due = [now + LOOK_EVERY_S if child.kill_at is None else child.kill_at]
+        if self.settings.time_limit_s is not None:
+            due.append((child.busy_since() or now) + self.settings.time_limit_s)
+        return min(due)
+
+    def _look_after(self, seat: _Seat, now: float) -> None:
+        child = seat.child
+        if child is None:
+            if self._draining:
+                seat.over = True
+            elif not seat.over and now >= seat.start_at:
+                self._start(seat, now)
+            return
+        code = child.code()
+        child.listen()
+        seat.served = seat.served or child.ready_at is not None
+        if code is not None:
+            self._gone(seat, child, code, now)
+            return
+        if self._draining and not child.told_to_drain:
+            child.drain()
+            if child.ready_at is None:
+                child.kill_at = now  # it is still loading: nothing is lost
+        if (child.done or not child.talks) and child.kill_at is None:
+            child.kill_at = now + GOODBYE_S
+        self._end_if_due(child, now)
+
+    def _end_if_due(self, child: Child, now: float) -> None:
+        if child.doom:
+            return
+        limit_s = self.settings.time_limit_s
+        running = child.running()
+        busy = running is not None and running.tasks != ()
+        if (
+            limit_s is not None
+            and running is not None
+            and busy
+            and now >= running.since_s + limit_s
+        ):
+            child.doom = TIME_LIMIT
+            # Reported before the kill, so that the dispatcher knows the reason for the loss.
+            self._report(child, f"time limit of {limit_s:g} s", time_limit=True)
+        elif self._kill_at is not None and now >= self._kill_at:
+            child.doom = "stopped by its supervisor"
+            self._report(child, child.doom)
+        elif child.stopped_s(now) >= self.settings.frozen_after_s:
+            child.doom = f"it was stopped (SIGSTOP) for {self.settings.frozen_after_s:g} s"
+            self._report(child, child.doom)
+        elif child.kill_at is not None and now >= child.kill_at:
+            child.doom = "did not end by itself"
+        if child.doom:
+            child.kill()
+
+    def _report(self, child: Child, reason: str, *, time_limit: bool = False) -> None:
+        if child.worker and not child.done:
+            running = child.running()
+            tasks, row = (None, None) if running is None else (running.tasks, running.row)
+            self._reports.lost(child.worker, reason, running=tasks, row=row, time_limit=time_limit)
+
+    def _start(self, seat: _Seat, now: float) -> None:
+        settings = self.settings
+        environment = dict(os.environ)
+        processes = settings.count * (settings.launch.ranks if settings.launch else 1)
+        threads = settings.cpus or max(1, cpus_here() // processes)
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+        environment[SEAT] = str(seat.number)
+        environment[STARTED_BY] = settings.started_by
+        environment.setdefault("NPROC", environment["OMP_NUM_THREADS"])  # read by JAX
+        arguments = [*settings.models, "--connect", str(settings.connect)]
+        arguments += ["--lost-after", str(settings.lost_after_s)]
+        if settings.devices:
+            device = settings.devices[seat.number % len(settings.devices)]
+            environment["CUDA_VISIBLE_DEVICES"] = device
+            arguments += ["--device", device]
+        if settings.ends_at is not None:
+            arguments += ["--ends-at", str(settings.ends_at)]
+        try:
+            with open(seat.log, "a", opener=private_opener) as output:
+                output.write(f"--- farm starts a worker process, {time.strftime('%F %T %z')} ---\n")
+            if settings.launch is None:
+                seat.child = Child(arguments, log=seat.log, environment=environment)
+            else:
+                seat.child = Group(
+                    settings.launch,
+                    arguments,
+                    log=seat.log,
+                    environment=environment,
+                    loopback=self._connection.on_loopback(),
+                )
+        except (OSError, WorldError) as error:
+            self._crashed(seat, f"it cannot be started: {error}", now, None, "")
+
+    # Deaths
+
+    def _gone(self, seat: _Seat, child: Child, code: int, now: float) -> None:
+        """Handle the end of a process: a goodbye, a crash, or the end of the supervisor."""
+        reason = child.why(code, out_of_memory=self._out_of_memory.happened())
+        if not child.doom and code != EXIT_ORPHANED:
+            self._report(child, reason)
+        seat.child = None
+        last_lines = child.last_lines()
+        child.close()
+        was_orphaned, seat.orphaned = seat.orphaned, code == EXIT_ORPHANED
+        if child.done or self._draining:
+            seat.over = True
+        elif was_orphaned and seat.orphaned:
+            seat.over = True
+            self._failure = WorkersFailed("the dispatcher cannot be reached", detail=last_lines)
+        elif child.error and not self._shared and not any(s.served for s in self._seats):
+            self._give_up(child.error, seat.log, "")
+        elif child.doom == TIME_LIMIT:
+            seat.start_at = now
+        else:
+            if seat.orphaned:
+                self._look_for_dispatcher()
+            served_s = None if child.ready_at is None else now - child.ready_at
+            if served_s is not None and served_s >= self.settings.good_while_s:
+                seat.crashes = 0
+            self._crashed(seat, child.error or child.doom or reason, now, served_s, last_lines)
+
+    def _look_for_dispatcher(self) -> None:
+        """Look for another dispatcher that may have replaced a lost one."""
+        with contextlib.suppress(Unavailable):
+            connection = read_worker_connection(self.settings.connect)
+            if connection != self._connection:
+                before, self._reports = self._reports, self._line_to(connection)
+                before.close()
+
+    def _crashed(
+        self, seat: _Seat, reason: str, now: float, served_s: float | None, last_lines: str
+    ) -> None:
+        """Restart with growing delays, unless no process here has ever served."""
+        seat.crashes += 1
+        what = "died" if served_s is not None else "crashes at start"
+        if self._is_hopeless(seat):
+            self._give_up(f"a worker process {what}: {reason}", seat.log, last_lines)
+            return
+        delay_s = restart_delay_s(seat.crashes, served_s, self.settings)
+        seat.start_at = now + delay_s
+        log.warning(
+            "worker process %d %s: %s; starting again in %.2g s; log: %s%s",
+            seat.number,
+            what,
+            reason,
+            delay_s,
+            seat.log,
+            f", which ends:\n{last_lines}" if last_lines else "",
+        )
+
+    def _is_hopeless(self, seat: _Seat) -> bool:
+        """Whether no process has served or will: with several servers some may still come up."""
+        seats = self._seats if self._shared else [seat]
+        crashed = all(s.crashes >= START_CRASHES for s in seats)
+        return crashed and not any(s.served for s in self._seats)
+
+    def _give_up(self, message: str, where: Path, last_lines: str) -> None:
+        """Fail: no process has ever served, and a restart would not help."""
+        self._failure = WorkersFailed(f"{message} (log: {where})", detail=last_lines)
+        self._draining = True
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,99 @@
+"""A report as one self-contained HTML page, which needs no network.
+
+Every function accepts plain text and escapes it; only `Html` is inserted unchanged.
+"""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NewType
+
+Html = NewType("Html", str)
+"""Text that is HTML already."""
+
+MOST_ROWS = 20
+"""Most rows of a table that are shown; the page states the number of the others."""
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c1e21; max-width: 62rem; margin: 2rem auto;
+       padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem }
+p.note { color: #5f6670; margin: .2rem 0 .6rem }
+svg { max-width: 100%; height: auto; display: block }
+table { border-collapse: collapse; font-size: 14px }
+td, th { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top }
+th { color: #5f6670; font-weight: 500 }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
+.scroll { overflow-x: auto } details { margin-top: 2rem } td { overflow-wrap: anywhere }
+"""
+
+
+def write_page(out: Path, *, title: str, note: str, blocks: Sequence[Html]) -> None:
+    """Write a page to a file: title, a grey line with the time of writing, blocks. Raises OSError.
+
+    The file is written after the page is complete, so an earlier error keeps the old file.
+    """
+    written = time.strftime("%Y-%m-%d %H:%M", time.localtime())
+    out.write_text(_page(title, f"{note}; report of {written}", blocks), encoding="utf-8")
+
+
+def _page(title: str, note: str, blocks: Sequence[Html]) -> str:
+    title = html.escape(title)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{STYLE}</style></head><body><h1>{title}</h1>"
+        f"{_note(note)}{''.join(blocks)}</body></html>\n"
+    )
+
+
+def section(heading: str, note: str, *blocks: Html) -> Html:
+    """Return a section: a heading, a grey note and blocks."""
+    return Html(f"<h2>{html.escape(heading)}</h2>{_note(note)}{''.join(blocks)}")
+
+
+def folded(summary: str, block: Html) -> Html:
+    """Return a block that is shown after a click on its summary."""
+    return Html(f"<details><summary>{html.escape(summary)}</summary>{block}</details>")
+
+
+def preformatted(text: str) -> Html:
+    """Return text with its line breaks and spaces preserved, such as a file."""
+    return Html(f"<pre>{html.escape(text)}</pre>")
+
+
+def facts(values: Mapping[str, str]) -> Html:
+    """Return a table of facts by name, one per row."""
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+        for name, text in values.items()
+    )
+    return Html(f"<table>{''.join(rows)}</table>")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str | float]]) -> Html:
+    """Return a table of the first MOST_ROWS rows, and a note with the number of the others.
+
+    Numbers are right-aligned; floats have five significant digits.
+    """
+    numeric = [not isinstance(cell, str) for cell in rows[0]] if rows else [False] * len(columns)
+    head = "".join(_cell("th", text, n) for text, n in zip(columns, numeric, strict=True))
+    body = "".join(
+        f"<tr>{''.join(_cell('td', cell, not isinstance(cell, str)) for cell in row)}</tr>"
+        for row in rows[:MOST_ROWS]
+    )
+    more = len(rows) - MOST_ROWS
+    tail = _note(f"and {more} more") if more > 0 else ""
+    return Html(f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>{tail}')
+
+
+def _cell(tag: str, value: str | float, is_number: bool) -> str:
+    text = f"{value:.5g}" if isinstance(value, float) else html.escape(str(value))
+    return f'<{tag} class="n">{text}</{tag}>' if is_number else f"<{tag}>{text}</{tag}>"
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{html.escape(text)}</p>'

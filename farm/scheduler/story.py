@@ -1,0 +1,51 @@
+"""The history of a task, in words: for its error and for `farm status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from farm.scheduler.phases import LOST, QUEUED
+from farm.scheduler.state import Task
+
+STEPS_TOLD = 8
+"""Maximum number of steps listed; of a longer history, the last ones with a count of the others."""
+
+
+def story(task: Task, now: float) -> list[str]:
+    """Return the steps of an open task, oldest first: its waits and its attempts.
+
+    For example: queued 3 s; lost with w1 after 12 s (signal 9); queued again 0.2 s; sent to w2 5 s
+    ago.
+    """
+    steps = list(_steps(task, now))
+    untold = len(steps) - STEPS_TOLD
+    return [f"{untold} earlier steps", *steps[untold:]] if untold > 0 else steps
+
+
+def with_story(text: str, task: Task, now: float) -> str:
+    """Return an error's text, followed by the task's history if that adds more than its wait."""
+    steps = story(task, now)
+    return text if len(steps) == 1 else f"{text}; what happened: {', '.join(steps)}"
+
+
+def _steps(task: Task, now: float) -> Iterator[str]:
+    losses = sum(attempt.phase is LOST for attempt in task.attempts)
+    for before in task.lost_on[: len(task.lost_on) - losses]:
+        yield f"lost before with {before}"
+    waits_since, queued = task.submitted_at, "queued"
+    for attempt in task.attempts:
+        yield f"{queued} {_seconds(attempt.sent_at - waits_since)}"
+        worker = attempt.worker.id
+        if not attempt.phase.is_over:
+            yield f"sent to {worker} {_seconds(now - attempt.sent_at)} ago"
+            return
+        how = "lost with" if attempt.phase is LOST else "back from"
+        span = _seconds(attempt.ended_at - attempt.sent_at)
+        yield f"{how} {worker} after {span} ({attempt.why})"
+        waits_since, queued = attempt.ended_at, "queued again"
+    if task.phase is QUEUED:
+        yield f"{queued} {_seconds(now - waits_since)}"
+
+
+def _seconds(span_s: float) -> str:
+    return f"{span_s:.3g} s"

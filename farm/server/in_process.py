@@ -1,0 +1,55 @@
+"""`farm.serve(...)`: runs a farm for the length of a block of a Python program."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from farm.client import Client, connect
+from farm.descriptors import every
+from farm.model import Model
+from farm.server.farm import Farm, running
+from farm.settings import settings_of
+
+
+@contextlib.contextmanager
+def serve(
+    *models: str | Path | Model | type[Model],
+    workers: int | None = None,
+    port: int | None = None,
+    dir: str | Path | None = None,
+    **settings: Any,
+) -> Iterator[Client]:
+    """Run a farm of `models` on this machine for the length of the block; yield a client of it.
+
+        with farm.serve("beam.py", workers=4) as client:
+            tips = client.model("Beam").map(points)
+
+    models: a name or file, as `farm serve` takes it, runs in `workers` processes; a Model or its
+    class runs in as many threads of this process. workers: None means one, or none with
+    `dask="tcp://..."`, a Dask cluster that runs the named models. port: HTTP port for other
+    clients, 0 for a free one; None: no HTTP. dir: the run folder; None: a temporary one. settings:
+    other `Settings`, and options of protocols such as `mip=["Beam=127.0.0.1:9000"]`.
+
+    Raises Unavailable or WorkersFailed if the farm does not start, and SettingsError.
+    """
+    specs = [str(model) for model in models if isinstance(model, str | Path)]
+    made = [m() if isinstance(m, type) else m for m in models if not isinstance(m, str | Path)]
+    objects = {model.name or type(model).__name__: model for model in made}
+    if len(specs) + len(objects) < max(1, len(models)):
+        raise ValueError(f"serve needs models, each with a name of its own; got {models}")
+    if settings.get("dask") and objects:
+        raise ValueError("a Dask cluster loads models itself: name them, such as 'model.py:Beam'")
+    if workers is None:
+        workers = 0 if settings.get("dask") else 1
+    with contextlib.ExitStack() as stack:
+        if dir is None:
+            dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-"))
+        values = dict(dir=Path(dir), workers=workers, port=port or 0, **settings)
+        chosen = settings_of(values, [o for protocol in every() for o in protocol.options])
+        farm = Farm(specs, chosen, objects=objects, doors=port is not None)
+        stack.enter_context(running(farm))
+        yield stack.enter_context(connect(farm.connection_file))

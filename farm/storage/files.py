@@ -1,0 +1,40 @@
+"""Durable files: sync a file and its name, keep a copy, detect a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Make a file and its name survive the death of the machine. Raises OSError."""
+    for target, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
+        fd = os.open(target, flags)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def keep_as(path: Path, suffix: str) -> Path:
+    """Keep the present content of a file as NAME + suffix and return that path.
+
+    Replaces an older copy. The file itself stays, so that it exists at all times even if it is
+    replaced next. Raises OSError.
+    """
+    kept = path.with_name(path.name + suffix)
+    kept.unlink(missing_ok=True)
+    try:
+        os.link(path, kept)
+    except OSError:  # a file system without hard links
+        shutil.copy2(path, kept)
+    return kept
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a full disk or quota is the cause; HDF5 may report it only in the message."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left" in str(error) or "quota exceeded" in str(error).lower()

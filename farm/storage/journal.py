@@ -1,0 +1,129 @@
+"""An append-only journal in one file, whose records survive a killed process or machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from farm.storage.files import sync
+from farm.storage.frames import Format, Record, framed
+
+
+class Journal:
+    """Appends records to a file, on one thread of the process that holds the file's lock.
+
+    After an OSError the file ends with the last complete record. `sequence` is the number of the
+    last record.
+    """
+
+    @staticmethod
+    def start(
+        path: Path,
+        format: Format,
+        records: Iterable[Record],
+        *,
+        sequence: int = 0,
+        mode: int = 0o644,
+    ) -> Journal:
+        """Create a journal with `records`; it replaces the file at `path` once it is on disk.
+
+        Readers therefore never see a journal without them. Raises OSError, RecordTooLarge.
+        """
+        new = path.with_name(path.name + ".new")
+        new.unlink(missing_ok=True)
+        journal = Journal(new, format, sequence=sequence, mode=mode)
+        try:
+            for record in records:
+                journal.append(record)
+            journal.sync()
+            os.replace(new, path)
+        except BaseException:
+            journal.close()
+            new.unlink(missing_ok=True)
+            raise
+        journal.path = path
+        try:
+            sync(path)  # makes the new name durable too
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    def __init__(
+        self,
+        path: Path,
+        format: Format,
+        *,
+        sequence: int = 0,
+        size: int | None = None,
+        mode: int = 0o644,
+    ) -> None:
+        """Open a file to append after `size` bytes, and truncate it there; None: create a file.
+
+        Raises OSError; FileExistsError if a file to create exists.
+        """
+        self.path = path
+        self.sequence = sequence
+        self._torn = False  # bytes of a failed write follow the last record
+        new = os.O_CREAT | os.O_EXCL if size is None else 0
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | new, mode)
+        try:
+            if size is None:
+                self._size = 0
+                self._write(format.magic, durable=False)
+            else:
+                os.ftruncate(self._fd, size)
+                self._size = size
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def append(self, record: Record) -> None:
+        """Append one record; once this returns, it survives the death of this process.
+
+        If it raises OSError or RecordTooLarge, the journal is unchanged.
+        """
+        self._write(framed(record, self.sequence + 1), durable=False)
+        self.sequence += 1
+
+    def commit(self, records: Sequence[Record]) -> None:
+        """Append records with one write and one sync; they then survive the machine's death.
+
+        A crash before this returns may keep some of the records, but never a part of one.
+        If it raises OSError or RecordTooLarge, the journal is unchanged.
+        """
+        frames = [framed(record, self.sequence + 1 + k) for k, record in enumerate(records)]
+        self._write(b"".join(frames), durable=True)
+        self.sequence += len(records)
+
+    def sync(self) -> None:
+        """Make all records survive the death of the machine. Raises OSError."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, data: bytes, *, durable: bool) -> None:
+        if self._torn:
+            os.ftruncate(self._fd, self._size)
+            self._torn = False
+        view = memoryview(data)
+        try:
+            done = 0
+            while done < len(view):
+                done += os.pwrite(self._fd, view[done:], self._size + done)
+            if durable:
+                os.fsync(self._fd)
+        except OSError:
+            # Remains of a failed write would hide later records, or look like a record.
+            self._torn = True
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+                self._torn = False
+            raise
+        self._size += len(data)

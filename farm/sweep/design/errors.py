@@ -1,0 +1,22 @@
+"""Errors that stop a sweep, each with one line for the user; a failed point is not an error."""
+
+from __future__ import annotations
+
+
+class SweepError(Exception):
+    """A sweep cannot be created, read or continued; the message says what to do.
+
+    detail: longer text in addition to the message, such as a model's traceback.
+    """
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class SweepBusy(SweepError):
+    """Another process is writing this sweep."""
+
+
+class LockLost(SweepError):
+    """Another process took over the sweep because this one appeared to be dead."""

@@ -1,0 +1,211 @@
+"""The plan of a sweep: its table of points and the calls for each point."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array, Call, Derivative, ModelInfo, Operation, canonical_config
+from farm.sweep.design.binding import BoundParameter
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.parameters import parse_distribution
+from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An array that each point yields. shape: of one point; output, input: by position.
+
+    input: None for an output, otherwise the input of a gradient.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    output: int
+    input: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of values per point."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The complete definition of a sweep's points; written once to the file and to its journal.
+
+    theta: values (points, parameters); unit: their positions in the unit cube, None for a table.
+    gradients: (output, entry) pairs to differentiate with respect to every input.
+    gzip: whether the complete file is compressed.
+    provenance: facts about the origin of the sweep; no call depends on them.
+    """
+
+    run_id: str
+    info: ModelInfo
+    parameters: tuple[BoundParameter, ...]
+    fixed: tuple[Array, ...]
+    config: Mapping[str, Any]
+    design: Design
+    seed: int
+    theta: Array
+    unit: Array | None = None
+    seed_key: str = ""
+    gradients: tuple[tuple[int, int], ...] = ()
+    title: str = ""
+    gzip: bool = False
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return len(self.theta)
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The arrays that a finished point yields, in the order of its row of values."""
+        columns = [
+            Column(f"out_{i}", (tensor.size,), i) for i, tensor in enumerate(self.info.outputs)
+        ]
+        for i in sorted({output for output, _ in self.gradients}):
+            rows = self.info.outputs[i].size
+            columns += [
+                Column(f"grad_{i}_{j}", (rows, tensor.size), i, j)
+                for j, tensor in enumerate(self.info.inputs)
+            ]
+        return tuple(column for column in columns if column.size)
+
+    @cached_property
+    def row_size(self) -> int:
+        """Number of values that a finished point yields."""
+        return sum(column.size for column in self.columns)
+
+    def order(self) -> Array:
+        """Return the points in the order in which they are submitted to the farm.
+
+        A grid is shuffled: neighbours have similar run times, so in grid order neither the first
+        results nor the expected end would represent the rest. Other designs are mixed already.
+        """
+        if self.design.kind == "grid":
+            return shuffled(self.size, self.seed)
+        return np.arange(self.size)
+
+    def config_of(self, point: int) -> dict[str, Any]:
+        """Return the config of one point."""
+        config = dict(self.config)
+        for j, parameter in enumerate(self.parameters):
+            if parameter.input is None:
+                value = float(self.theta[point, j])
+                config[parameter.name] = int(value) if parameter.whole else value
+        if self.seed_key:
+            config[self.seed_key] = point_seed(self.seed, point)
+        return config
+
+    def inputs_of(self, point: int) -> tuple[Array, ...]:
+        """Return the inputs of one point in the model's order, shapes and dtypes."""
+        flat = [array.copy() for array in self.fixed]
+        for j, parameter in enumerate(self.parameters):
+            if parameter.input is not None:
+                flat[parameter.input][parameter.entry] = self.theta[point, j]
+        return tuple(
+            array.astype(tensor.dtype).reshape(tensor.shape)
+            for array, tensor in zip(flat, self.info.inputs, strict=True)
+        )
+
+    def calls(self, point: int) -> tuple[Call, ...]:
+        """Return the calls of one point: an evaluation, then gradients as in `derivatives`."""
+        inputs = self.inputs_of(point)
+        evaluate = Call(
+            self.info.name,
+            Operation.EVALUATE,
+            inputs,
+            config=canonical_config(self.config_of(point)),
+        )
+        return (
+            evaluate,
+            *(
+                replace(evaluate, operation=Operation.GRADIENT, derivative=derivative)
+                for derivative in self.derivatives
+            ),
+        )
+
+    @cached_property
+    def derivatives(self) -> tuple[Derivative, ...]:
+        """The gradients to compute at each point: J^T e for the chosen entries and every input."""
+        asked = []
+        for output, entry in self.gradients:
+            sens = np.zeros(self.info.outputs[output].size)
+            sens[entry] = 1.0
+            asked += [
+                Derivative(output, j, sens=sens)
+                for j, tensor in enumerate(self.info.inputs)
+                if tensor.size
+            ]
+        return tuple(asked)
+
+    @property
+    def theta_hash(self) -> str:
+        """SHA-256 of theta's bytes (little-endian float64, C order), in hexadecimal."""
+        return hashlib.sha256(np.ascontiguousarray(self.theta, dtype="<f8").tobytes()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but theta and unit as JSON data, which `from_json` reads back."""
+        return {
+            "run_id": self.run_id,
+            "title": self.title,
+            "info": self.info.to_json(),
+            "parameters": [
+                [p.name, None if p.spread is None else str(p.spread), p.input, p.entry, p.whole]
+                for p in self.parameters
+            ],
+            "fixed": [_nan_as_none(array) for array in self.fixed],
+            "config": dict(self.config),
+            "design": str(self.design),
+            "seed": self.seed,
+            "seed_key": self.seed_key,
+            "gradients": [list(pair) for pair in self.gradients],
+            "gzip": self.gzip,
+            "provenance": dict(self.provenance),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], theta: Array, unit: Array | None) -> Plan:
+        """Read the data of `to_json`. Raises KeyError, TypeError, ValueError for other data."""
+        return Plan(
+            run_id=data["run_id"],
+            title=data["title"],
+            info=ModelInfo.from_json(data["info"]),
+            parameters=tuple(
+                BoundParameter(
+                    name, None if spread is None else parse_distribution(spread), i, entry, whole
+                )
+                for name, spread, i, entry, whole in data["parameters"]
+            ),
+            fixed=tuple(np.array(values, dtype=np.float64) for values in data["fixed"]),
+            config=data["config"],
+            design=parse_design(data["design"]),
+            seed=data["seed"],
+            theta=theta,
+            unit=unit,
+            seed_key=data["seed_key"],
+            gradients=tuple((output, entry) for output, entry in data["gradients"]),
+            gzip=data["gzip"],
+            provenance=data["provenance"],
+        )
+
+
+def _nan_as_none(array: Array) -> list[float | None]:
+    return [None if np.isnan(v) else float(v) for v in array]
+
+
+def plan_from_text(text: str, theta: Array, unit: Array | None) -> Plan:
+    """Parse a plan from the text in a file or journal. Raises SweepError if that fails."""
+    try:
+        return Plan.from_json(json.loads(text), theta, unit)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SweepError(f"the plan of this sweep cannot be read: {error!r}") from error

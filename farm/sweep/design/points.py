@@ -1,0 +1,200 @@
+"""Designs, which choose a sweep's points in the unit cube. Pure: same seed, same bytes.
+
+    grid  grid:10  grid:10,5     every combination; levels for all, or for each distribution in turn
+    random:100                   independent points
+    lhs:100  lhs:100,random-cd   Latin hypercube, optimised by random-cd or lloyd if asked
+    sobol:256  halton:100        scrambled low-discrepancy sequences, which can be continued
+    file:points.csv              the points of a table (csv, npy, h5)
+
+The bytes are the same for the same versions of numpy and scipy; other versions may scramble
+differently.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.parameters import SMALLEST_UNIT, Choice, Distribution
+
+COUNTED = ("random", "lhs", "sobol", "halton")
+OPTIMISATIONS = ("random-cd", "lloyd")
+LARGEST_SWEEP = 2**30
+"""Most points of a sweep: more are probably a typing error, and Sobol's sequence ends here."""
+
+ORDER_KEY = 0x6F72646572
+"""Spawn key of the shuffle; it differs from the keys of the points, which are their indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """A design of experiments; `parse_design` reads its text back as the same design.
+
+    counts: the number of points; for a grid the levels, none if all parameters list their values.
+    option: the optimisation of lhs, or the path of file.
+    """
+
+    kind: str
+    counts: tuple[int, ...] = ()
+    option: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "file":
+            return f"file:{self.option}"
+        settings = [*map(str, self.counts), *filter(None, [self.option])]
+        return f"{self.kind}:{','.join(settings)}" if settings else self.kind
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Hints for the user about this design, one sentence each."""
+        if self.kind == "sobol" and self.counts[0] & (self.counts[0] - 1):
+            n = self.counts[0]
+            return (
+                f"sobol:{n} is not a power of 2, so the points are not balanced; "
+                f"{1 << (n.bit_length() - 1)} or {1 << n.bit_length()} are",
+            )
+        return ()
+
+
+def parse_design(text: str) -> Design:
+    """Parse a design; the grammar is at the top of this file. Raises SweepError."""
+    kind, _, rest = text.strip().partition(":")
+    settings = [part.strip() for part in rest.split(",")] if rest else []
+    if kind == "grid":
+        return Design("grid", tuple(_count(s, text) for s in settings))
+    if kind == "file" and rest:
+        return Design("file", option=rest)
+    if kind in COUNTED and settings:
+        option = ""
+        if kind == "lhs" and len(settings) == 2:
+            option = settings.pop()
+            if option not in OPTIMISATIONS:
+                raise SweepError(
+                    f"design {text!r}: unknown optimisation {option!r}; "
+                    f"use {' or '.join(OPTIMISATIONS)}"
+                )
+        if len(settings) == 1:
+            return Design(kind, (_count(settings[0], text),), option)
+    raise SweepError(
+        f"unknown design {text!r}; use grid:10, random:100, lhs:100, lhs:100,random-cd, "
+        "sobol:256, halton:100 or file:points.csv"
+    )
+
+
+def generator(seed: int, *key: int) -> np.random.Generator:
+    """Return the random generator of a seed; each `key` gives an independent stream of it."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+
+
+def point_seed(seed: int, point: int) -> int:
+    """Return the seed of a model for one point: below 2**32, which fits in every language."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(point,))
+    return int(sequence.generate_state(1, np.uint32)[0])
+
+
+def shuffled(count: int, seed: int) -> Array:
+    """Return the points 0 to count-1 in a random order, the same for the same seed."""
+    return generator(seed, ORDER_KEY).permutation(count)
+
+
+def sample(design: Design, spreads: Sequence[Distribution], seed: int) -> Array:
+    """Return the design's points in the unit cube, shape (points, parameters).
+
+    Does not handle files. Source of lhs, sobol and halton: scipy.stats.qmc. Raises SweepError.
+    """
+    if not spreads:
+        raise SweepError("a sweep needs at least one parameter: --param NAME=LOWER:UPPER")
+    if design.kind == "grid":
+        return _grid(design, spreads)
+    count, dims = design.counts[0], len(spreads)
+    if design.kind == "random":
+        return generator(seed).random((count, dims))
+    return _quasi_random(design, count, dims, seed)
+
+
+def continued(design: Design, spreads: Sequence[Distribution], seed: int, unit: Array) -> Array:
+    """Return the unit sample of `design`, which begins with `unit`, the existing points.
+
+    Raises SweepError if the design cannot be extended, or if the installed numpy or scipy produces
+    another sequence than the version that made `unit`.
+    """
+    if design.kind not in ("sobol", "halton", "random"):
+        raise SweepError(f"{design.kind} cannot be extended: {_WHY_NOT[design.kind]}")
+    if design.counts[0] <= len(unit):
+        raise SweepError(f"the sweep has {len(unit)} points; expected more, got {design.counts[0]}")
+    longer = sample(design, spreads, seed)
+    if not np.array_equal(longer[: len(unit)], unit):
+        raise SweepError(
+            f"{design} does not begin with the points of this file: it was made by other versions "
+            "of numpy and scipy (see /provenance), which are needed to extend it"
+        )
+    return longer
+
+
+_WHY_NOT = {
+    "lhs": "a Latin hypercube has one point in each of its N slices, and more points need "
+    "other slices; start a new sweep, or use sobol",
+    "grid": "a finer grid is another set of points; start a new sweep",
+    "file": "its points come from a table; run a longer table as a new sweep",
+}
+
+
+def values(spreads: Sequence[Distribution], unit: Array) -> Array:
+    """Return the parameters at unit positions, float64 of the same shape (points, parameters)."""
+    columns = [spread.at(unit[:, j]) for j, spread in enumerate(spreads)]
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def _grid(design: Design, spreads: Sequence[Distribution]) -> Array:
+    open_ones = [spread for spread in spreads if not isinstance(spread, Choice)]
+    counts: list[int | None]
+    if not design.counts:
+        counts = [None] * len(open_ones)
+    elif len(design.counts) == 1:
+        counts = [design.counts[0]] * len(open_ones)
+    elif len(design.counts) == len(open_ones):
+        counts = list(design.counts)
+    else:
+        raise SweepError(
+            f"design {design} has {len(design.counts)} numbers of levels for {len(open_ones)} "
+            "parameters; expected one for all, or one for each parameter without a list of values"
+        )
+    of_open = iter(counts)
+    axes = [s.levels(None if isinstance(s, Choice) else next(of_open)) for s in spreads]
+    total = 1
+    for axis in axes:
+        total *= len(axis)  # Python integers cannot overflow before the check
+    if total > LARGEST_SWEEP:
+        raise SweepError(f"design {design} has {total} points; the limit is {LARGEST_SWEEP}")
+    # The last parameter changes fastest, as in nested loops.
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(total, len(axes))
+
+
+def _quasi_random(design: Design, count: int, dims: int, seed: int) -> Array:
+    from scipy.stats import qmc
+
+    rng = generator(seed)
+    engine: Any
+    if design.kind == "lhs":
+        engine = qmc.LatinHypercube(dims, optimization=design.option or None, rng=rng)
+    elif design.kind == "sobol":
+        engine = qmc.Sobol(dims, scramble=True, rng=rng)
+    else:
+        engine = qmc.Halton(dims, scramble=True, rng=rng)
+    with warnings.catch_warnings():
+        # `Design.notes` reports this instead.
+        warnings.filterwarnings("ignore", message="The balance properties")
+        points = engine.random(count)
+    return np.clip(np.asarray(points, dtype=np.float64), SMALLEST_UNIT, 1.0 - SMALLEST_UNIT)
+
+
+def _count(text: str, whole: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= LARGEST_SWEEP:
+        raise SweepError(f"design {whole!r}: {text!r} is not a number of points from 1 on")
+    return int(text)

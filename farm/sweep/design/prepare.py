@@ -1,0 +1,156 @@
+"""Turns a user's request into the plan of a sweep, checked against the model."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from farm.call import BYTES, ModelInfo, Operation, TensorInfo, numpy_dtype
+from farm.sweep.design.binding import BoundParameter, bind, open_entries, wanted_gradients
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.parameters import Distribution
+from farm.sweep.design.plan import Plan
+from farm.sweep.design.points import Design, continued, sample, values
+from farm.sweep.design.tables import read_table
+
+Describe = Callable[[Mapping[str, Any]], ModelInfo]
+"""Returns the model's description for a config. Raises FarmError."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRequest:
+    """A user's request for a sweep; for names see `farm.sweep.design.binding`.
+
+    gradients: outputs, or entries of outputs, to differentiate.
+    """
+
+    design: Design
+    seed: int
+    spreads: Mapping[str, Distribution] = field(default_factory=dict)
+    fixes: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    gradients: Sequence[str] = ()
+    seed_key: str = ""
+    title: str = ""
+    gzip: bool = False
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def make_plan(request: SweepRequest, describe: Describe) -> Plan:
+    """Make the plan of a new sweep.
+
+    Raises SweepError if the request is invalid, and whatever `describe` raises.
+    """
+    info = describe(request.config)
+    if Operation.EVALUATE not in info.operations:
+        offered = ", ".join(sorted(info.operations))
+        raise SweepError(f"model {info.name!r} cannot be evaluated; it offers {offered}")
+    for tensor in (*info.inputs, *info.outputs):
+        if tensor.varies or tensor.dtype == BYTES:
+            what = "sizes that vary" if tensor.varies else "texts"
+            raise SweepError(
+                f"{tensor.name!r} of model {info.name!r} has {what}; a sweep needs numbers of a "
+                "known shape"
+            )
+    table = read_table(request.design.option) if request.design.kind == "file" else None
+    spreads: dict[str, Distribution | None] = dict(request.spreads)
+    if table is not None:
+        if request.spreads:
+            raise SweepError("a table has its own parameters: use --fix with it, but not --param")
+        names = table.names or tuple(open_entries(info, request.fixes))
+        if len(names) != table.rows.shape[1]:
+            raise SweepError(
+                f"table {request.design.option!r} has {table.rows.shape[1]} columns without names, "
+                f"the model {len(names)} entries that are not fixed: {', '.join(names[:10])}"
+            )
+        spreads = dict.fromkeys(names)
+    if request.seed_key in spreads or request.seed_key in request.fixes:
+        raise SweepError(f"--seed-key {request.seed_key!r} is a parameter or fixed already")
+    binding = bind(info, spreads, request.fixes, request.config)
+    unit, theta, parameters = None, np.empty((0, 0)), binding.parameters
+    if table is None:
+        distributions = [p.spread for p in parameters if p.spread is not None]
+        unit = sample(request.design, distributions, request.seed)
+        theta = values(distributions, unit)
+    else:
+        theta = table.rows
+        if len(parameters) != theta.shape[1]:
+            raise SweepError(
+                "each column of a table must name one entry, such as x[0]; "
+                f"the columns {', '.join(names)} name {len(parameters)} entries"
+            )
+        whole = np.all(theta == np.floor(theta), axis=0)
+        parameters = tuple(
+            replace(p, whole=bool(w)) for p, w in zip(parameters, whole, strict=True)
+        )
+    _check_whole(info, parameters)
+    plan = Plan(
+        run_id=str(uuid.uuid4()),
+        info=info,
+        parameters=parameters,
+        fixed=binding.fixed,
+        config=binding.config,
+        design=request.design,
+        seed=request.seed,
+        theta=theta,
+        unit=unit,
+        seed_key=request.seed_key,
+        title=request.title or f"{info.name} {request.design}",
+        gzip=request.gzip,
+        provenance=request.provenance,
+    )
+    return _with_outputs(plan, request, describe)
+
+
+def longer_plan(plan: Plan, count: int) -> Plan:
+    """Return a plan with `count` points that begins with those of `plan`. Raises SweepError."""
+    design = replace(plan.design, counts=(count,))
+    spreads = [p.spread for p in plan.parameters if p.spread is not None]
+    made = plan.unit if plan.unit is not None else np.empty((0, 0))
+    unit = continued(design, spreads, plan.seed, made)
+    theta = values(spreads, unit)
+    theta[: plan.size] = plan.theta
+    return replace(plan, design=design, unit=unit, theta=theta)
+
+
+def check_model(plan: Plan, info: ModelInfo) -> None:
+    """Raise SweepError if a model's current description does not match the plan."""
+    for what, now, then in (
+        ("inputs", info.inputs, plan.info.inputs),
+        ("outputs", info.outputs, plan.info.outputs),
+    ):
+        if now != then:
+            raise SweepError(
+                f"model {info.name!r} has the {what} {_shown(now)}, "
+                f"the sweep was planned for {_shown(then)}"
+            )
+
+
+def _shown(tensors: Sequence[TensorInfo]) -> str:
+    return ", ".join(f"{t.name} {list(t.shape)}" for t in tensors) or "none"
+
+
+def _with_outputs(plan: Plan, request: SweepRequest, describe: Describe) -> Plan:
+    """Return the plan with the outputs that the model has for the config of the points."""
+    config = plan.config_of(0)
+    info = describe(config) if config != dict(request.config) else plan.info
+    if info.inputs != plan.info.inputs:
+        raise SweepError(
+            f"model {info.name!r} has other inputs for the config {config} than for "
+            f"{dict(request.config)}; give the config that decides them with --config"
+        )
+    return replace(plan, info=info, gradients=wanted_gradients(info, request.gradients))
+
+
+def _check_whole(info: ModelInfo, parameters: Sequence[BoundParameter]) -> None:
+    for parameter in parameters:
+        if parameter.input is None or parameter.whole:
+            continue
+        if numpy_dtype(info.inputs[parameter.input].dtype).kind not in "f":
+            raise SweepError(
+                f"input {parameter.name!r} takes whole numbers: int:LOWER:UPPER or choice:A,B"
+            )

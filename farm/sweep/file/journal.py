@@ -1,0 +1,235 @@
+"""The records of a sweep's journal, from which alone the sweep file can be rebuilt.
+
+    'P'     the plan: length u32 of its JSON, the JSON, theta, then unit if it has one (float64)
+    'W'     a worker: JSON
+    'R'     a point's outcome: `ROW`, then its values as float64 if it is done, else JSON
+
+The first record is the plan. When a sweep is extended, the longer plan is appended.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from farm.call import Array
+from farm.storage import frames
+from farm.storage.errors import StorageError, WrongFormat
+from farm.storage.frames import Damage, Format, Frame, Record
+from farm.storage.journal import Journal
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.plan import Plan, plan_from_text
+
+FORMAT = Format("farm sweep journal", 1, kinds=b"PWR")
+ROW = struct.Struct("<QBBIdddd")
+LENGTH = struct.Struct("<I")
+NO_WORKER = 2**32 - 1
+
+
+class PointStatus(IntEnum):
+    """The status of a point; the file stores these numbers."""
+
+    PENDING = 0
+    DONE = 1
+    FAILED = 2
+    CANCELLED = 3
+    TIMEOUT = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """The outcome of one point.
+
+    t_start: Unix time at which the model started; t_run, t_queue: seconds in the model and in the
+    farm's queue; t_total: seconds from submission to the last answer; worker: an index.
+    values: all values of a done point, in the order of the plan's columns.
+    """
+
+    point: int
+    status: PointStatus
+    attempt: int = 1
+    worker: int = NO_WORKER
+    t_start: float = float("nan")
+    t_run: float = float("nan")
+    t_queue: float = float("nan")
+    t_total: float = float("nan")
+    values: Array | None = None
+    error: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweringWorker:
+    """A worker that answered. started: Unix time of its first answer."""
+
+    id: int
+    name: str
+    started: float
+
+    @property
+    def host(self) -> str:
+        """The machine that the worker runs on: its name up to the first slash."""
+        return self.name.partition("/")[0]
+
+
+Content = Plan | AnsweringWorker | Row
+
+
+class Kept(NamedTuple):
+    """One record of a journal: its number, its content, and the byte in the file where it ends."""
+
+    sequence: int
+    content: Content
+    end: int
+
+
+def start_journal(path: Path, contents: Iterable[Content], *, sequence: int = 0) -> Journal:
+    """Create a journal with `contents`; it replaces the file at `path` once it is on disk.
+
+    Raises SweepError, OSError.
+    """
+    records = (encoded(content) for content in contents)
+    try:
+        return Journal.start(path, FORMAT, records, sequence=sequence)
+    except StorageError as error:
+        raise SweepError(str(error)) from None
+
+
+def add_to(journal: Journal, content: Content) -> None:
+    """Append one record; once this returns, it survives the death of this process.
+
+    If it raises SweepError or OSError, the journal is unchanged.
+    """
+    try:
+        journal.append(encoded(content))
+    except StorageError as error:
+        raise SweepError(str(error)) from None
+
+
+def read_journal(path: Path) -> Iterator[Kept]:
+    """Yield all intact records in order, also while a sweep writes; the first one is the plan.
+
+    Raises SweepError if the file is not a journal with a plan, and OSError.
+    """
+    plan: Plan | None = None
+    try:
+        for frame in frames.read_frames(path, FORMAT):
+            content = _content(frame)
+            if isinstance(content, Plan):
+                plan = content
+            elif plan is None:
+                break
+            yield Kept(frame.sequence, content, frame.end)
+    except WrongFormat as error:
+        why = "is not a journal of a sweep"
+        if error.version is not None:
+            why = f"has version {error.version}, this farm writes {FORMAT.version}"
+        raise SweepError(f"{path} {why}") from None
+    if plan is None:
+        raise SweepError(f"{path} is damaged at its beginning: it holds no plan")
+
+
+def read_past_damage(path: Path) -> Iterator[Kept | Damage]:
+    """Yield all intact records and all damaged places, in order.
+
+    A torn last record, as after the writer died, does not count as damage. The caller must hold the
+    sweep's lock. Raises OSError.
+    """
+    for found in frames.read_past_damage(path, FORMAT):
+        if isinstance(found, Damage):
+            yield found
+        else:
+            yield Kept(found.sequence, _content(found), found.end)
+
+
+def encoded(content: Content) -> Record:
+    """Encode `content` as a journal record."""
+    return Record(_kind(content), _payload(content))
+
+
+def _content(frame: Frame) -> Content:
+    kind, _, payload, _ = frame
+    if kind == ord("P"):
+        return _read_plan(payload)
+    if kind == ord("W"):
+        return AnsweringWorker(**json.loads(payload.tobytes()))
+    return _read_row(payload)
+
+
+def _kind(content: Content) -> int:
+    return ord(
+        "P" if isinstance(content, Plan) else "W" if isinstance(content, AnsweringWorker) else "R"
+    )
+
+
+def _payload(content: Content) -> bytes:
+    if isinstance(content, Plan):
+        data = content.to_json() | {
+            "shape": content.theta.shape,
+            "has_unit": content.unit is not None,
+        }
+        text = json.dumps(data).encode()
+        tables = [content.theta] if content.unit is None else [content.theta, content.unit]
+        return LENGTH.pack(len(text)) + text + b"".join(_doubles(t) for t in tables)
+    if isinstance(content, AnsweringWorker):
+        data = {"id": content.id, "name": content.name, "started": content.started}
+        return json.dumps(data).encode()
+    row = content
+    fixed = ROW.pack(
+        row.point,
+        row.status,
+        min(row.attempt, 255),
+        row.worker,
+        row.t_start,
+        row.t_run,
+        row.t_queue,
+        row.t_total,
+    )
+    if row.values is not None:
+        return fixed + _doubles(row.values)
+    return fixed + json.dumps([row.error, row.traceback]).encode()
+
+
+def _doubles(array: Array) -> bytes:
+    return np.ascontiguousarray(array, dtype="<f8").tobytes()
+
+
+def _read_plan(payload: memoryview) -> Plan:
+    (length,) = LENGTH.unpack_from(payload)
+    text = payload[LENGTH.size : LENGTH.size + length].tobytes().decode()
+    data = json.loads(text)
+    shape = tuple(data["shape"])
+    numbers = np.frombuffer(payload[LENGTH.size + length :], dtype="<f8").astype(np.float64)
+    count = int(np.prod(shape, dtype=np.int64))
+    unit = numbers[count:].reshape(shape) if data["has_unit"] else None
+    return plan_from_text(text, numbers[:count].reshape(shape), unit)
+
+
+def _read_row(payload: memoryview) -> Row:
+    point, status, attempt, worker, t_start, t_run, t_queue, t_total = ROW.unpack_from(payload)
+    rest = payload[ROW.size :]
+    values, error, traceback = None, "", ""
+    if status == PointStatus.DONE:
+        values = np.frombuffer(rest, dtype="<f8")
+    else:
+        error, traceback = json.loads(rest.tobytes())
+    return Row(
+        point=point,
+        status=PointStatus(status),
+        attempt=attempt,
+        worker=worker,
+        t_start=t_start,
+        t_run=t_run,
+        t_queue=t_queue,
+        t_total=t_total,
+        values=values,
+        error=error,
+        traceback=traceback,
+    )

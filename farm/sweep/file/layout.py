@@ -1,0 +1,410 @@
+"""The HDF5 layout "sweep/1" of sweep files, which h5py, xarray and netCDF tools can read.
+
+docs/sweeps.md has the table. The structure is fixed and fully allocated at the start: while a sweep
+runs, only numbers in allocated places change. Together with a flush per batch this keeps the file
+of a killed process readable. The two growing tables, failures and workers, contain text, which
+HDF5 stores in a heap; a kill can leave pointers to text that was not yet written (seen in one of
+ten kills). These tables are written when a process ends, and are in the journal until then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import h5py
+import numpy as np
+
+from farm.call import Array
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.plan import Column, Plan, plan_from_text
+from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus, Row
+from farm.sweep.file.point_columns import COLUMNS, PointColumns, field_of
+
+LAYOUT = "sweep/1"
+CHUNK_BYTES = 128 * 1024
+"""Chunk size, between 64 KiB and 1 MiB: large enough for fast reads, small for random writes."""
+FLAG_ROWS = 4096
+FEW_RUNS = 8
+"""Below this number of contiguous runs, slices are faster than a list of rows (measured)."""
+
+MOST_BOUNDS = 4000
+"""Most parameters whose bounds are attributes, which HDF5 limits to 64 KiB.
+
+For more parameters only /provenance has the bounds."""
+
+FAILURES = ("row", "point", "attempt", "error", "traceback", "worker", "time")
+TEXT = h5py.string_dtype("utf-8")
+
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "status": {
+        "long_name": "status of the point",
+        "flag_values": np.array([int(s) for s in PointStatus], dtype="u1"),
+        "flag_meanings": " ".join(s.name.lower() for s in PointStatus),
+    },
+    "attempts": {"long_name": "times the point was submitted to the farm"},
+    "t_start": {"long_name": "start of the model", "units": "seconds since 1970-01-01"},
+    "t_run": {"long_name": "time in the model", "units": "s"},
+    "t_queue": {"long_name": "time in the farm's queue", "units": "s"},
+    "t_total": {"long_name": "time from submission to answer", "units": "s"},
+    "worker": {"long_name": "index into /workers/name", "comment": f"{NO_WORKER}: none"},
+}
+"""HDF5 attributes of the columns with one number per point."""
+
+
+def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
+    """Create the structure of `plan` in an empty file, allocated and filled. Raises OSError.
+
+    gzip: compress the data; only for complete files: if a writer is killed while a chunk changes
+    its size, the chunk is lost.
+    """
+    file.attrs["Conventions"] = "CF-1.11"
+    file.attrs["farm_layout"] = LAYOUT
+    file.attrs["title"] = plan.title
+    file.attrs["run_id"] = plan.run_id
+    file.attrs["state"] = "new"
+    point = _scale(file, "point", _dataset(file, "point", (plan.size,), "i8", -1, FLAG_ROWS))
+    names = file.create_dataset("param", data=[p.name for p in plan.parameters], dtype=TEXT)
+    param = _scale(file, "param", names)
+    for name, table in (("theta", plan.theta), ("unit", plan.unit)):
+        if table is not None:
+            _join(_wide(file, name, table.shape, gzip=gzip), point, param)
+    _describe_theta(file["theta"], plan)
+    entries = _entry_scales(file, plan)
+    for column in plan.columns:
+        data = _wide(file, column.name, (plan.size, *column.shape), gzip=gzip)
+        _join(data, point, *(entries[name] for name in _entries_of(column)))
+        data.attrs["long_name"] = _long_name(column, plan)
+    for name, (dtype, fill) in COLUMNS.items():
+        data = _dataset(file, name, (plan.size,), dtype, fill, FLAG_ROWS)
+        data.attrs.update(ATTRIBUTES[name])
+        _join(data, point)
+    file.create_dataset("sequence", data=np.uint64(0)).attrs["long_name"] = (
+        "number of journal records that this file contains"
+    )
+    _create_tables(file)
+    file.create_group("summary")
+    _write_table(file, plan)
+    file.flush()
+
+
+def fit(file: h5py.File, plan: Plan) -> None:
+    """Adapt a file to `plan`, which may have more points. Raises SweepError, OSError."""
+    if file.attrs.get("farm_layout") != LAYOUT or file.attrs.get("run_id") != plan.run_id:
+        raise SweepError(
+            f"{file.filename} holds sweep {file.attrs.get('run_id')}, its journal {plan.run_id}"
+        )
+    if len(file["point"]) != plan.size:
+        per_point = ["point", "theta", "unit", *COLUMNS, *(c.name for c in plan.columns)]
+        for name in per_point:
+            if name in file:
+                file[name].resize(plan.size, axis=0)
+    _write_table(file, plan)
+    file.flush()
+
+
+def read_plan(file: h5py.File) -> Plan:
+    """Read the plan of an open sweep file. Raises SweepError if it is not a sweep file."""
+    if file.attrs.get("farm_layout") != LAYOUT:
+        raise SweepError(f"{file.filename} is not a sweep file of layout {LAYOUT}")
+    unit = file["unit"][:] if "unit" in file else None
+    return plan_from_text(file["provenance"].attrs["plan"], file["theta"][:], unit)
+
+
+def read_known(file: h5py.File) -> PointColumns:
+    """Read the state of points, workers and failures from an open sweep file."""
+    known = PointColumns.of({name: file[name][:] for name in COLUMNS})
+    table = {name: file["workers"][name][:] for name in ("id", "name", "started")}
+    known.workers = [
+        AnsweringWorker(int(i), name.decode(), float(t))
+        for i, name, t in zip(table["id"], table["name"], table["started"], strict=True)
+    ]
+    failures = {name: file["failures"][name][:] for name in FAILURES}
+    for k, point in enumerate(failures["point"].tolist()):
+        status = PointStatus(int(known.status[point]))
+        known.failures.append(
+            Row(
+                point=point,
+                # The point failed in this attempt even if a retry was successful.
+                status=PointStatus.FAILED
+                if status in (PointStatus.DONE, PointStatus.PENDING)
+                else status,
+                attempt=int(failures["attempt"][k]),
+                worker=int(failures["worker"][k]),
+                t_start=float(failures["time"][k]),
+                error=failures["error"][k].decode(),
+                traceback=failures["traceback"][k].decode(),
+            )
+        )
+    _complete(known)
+    return known
+
+
+def _complete(known: PointColumns) -> None:
+    """Fill gaps in the tables of a file whose writer was killed and whose journal is lost."""
+    known.worker[known.worker >= len(known.workers)] = NO_WORKER
+    told = {row.point for row in known.failures}
+    for point in np.flatnonzero(known.status > PointStatus.DONE).tolist():
+        if point not in told:
+            status, attempt = PointStatus(int(known.status[point])), int(known.attempts[point])
+            known.failures.append(Row(point, status, attempt, error="lost with the journal"))
+
+
+def read_values(file: h5py.File, columns: Sequence[Column], points: Array) -> Array:
+    """Read the values of `points`, which ascend; shape (points, values per point)."""
+    if not len(points):
+        return np.empty((0, sum(column.size for column in columns)))
+    parts = [_get(file[c.name], points).reshape(len(points), c.size) for c in columns]
+    return np.concatenate(parts, axis=1) if parts else np.empty((len(points), 0))
+
+
+def write_values(file: h5py.File, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    """Write the values of done points; `rows` ascend by point, each once. Raises OSError."""
+    done = [(row.point, row.values) for row in rows if row.values is not None]
+    if not done:
+        return
+    points = np.array([point for point, _ in done])
+    values = np.stack([row for _, row in done])
+    start = 0
+    for column in columns:
+        part = values[:, start : start + column.size].reshape(len(done), *column.shape)
+        _put(file[column.name], points, part)
+        start += column.size
+
+
+def write_outcomes(file: h5py.File, rows: Sequence[Row]) -> None:
+    """Write all of `rows` except the values, the status last; they ascend by point, each once."""
+    if not rows:
+        return
+    points = np.array([row.point for row in rows])
+    for name in reversed(COLUMNS):
+        data = file[name]
+        _put(data, points, np.array([field_of(row, name) for row in rows], dtype=data.dtype))
+
+
+def write_known(file: h5py.File, known: PointColumns) -> None:
+    """Replace the small columns of all points, but not their values and the two tables."""
+    for name in reversed(COLUMNS):
+        file[name][:] = getattr(known, name)
+
+
+def write_tables(file: h5py.File, known: PointColumns) -> None:
+    """Append the missing rows to /failures and /workers, and update the workers' ends."""
+    there = min(len(file["failures/row"]), len(known.failures))
+    _append_failures(file, known.failures[there:], there)
+    there = min(len(file["workers/id"]), len(known.workers))
+    _append_workers(file, known.workers[there:], there)
+    file["workers/ended"][:] = known.ended
+
+
+def _append_failures(file: h5py.File, rows: Sequence[Row], at: int) -> None:
+    table = file["failures"]
+    end = at + len(rows)
+    columns: dict[str, list[Any]] = {
+        "row": list(range(at, end)),
+        "point": [row.point for row in rows],
+        "attempt": [field_of(row, "attempts") for row in rows],
+        "error": [_storable(row.error) for row in rows],
+        "traceback": [_storable(row.traceback) for row in rows],
+        "worker": [row.worker for row in rows],
+        "time": [row.t_start for row in rows],
+    }
+    for name, values in columns.items():
+        table[name].resize(end, axis=0)
+        if rows:
+            table[name][at:end] = values
+
+
+def _append_workers(file: h5py.File, workers: Sequence[AnsweringWorker], at: int) -> None:
+    table = file["workers"]
+    end = at + len(workers)
+    columns: dict[str, list[Any]] = {
+        "id": [w.id for w in workers],
+        "name": [_storable(w.name) for w in workers],
+        "host": [_storable(w.host) for w in workers],
+        "started": [w.started for w in workers],
+    }
+    for name in table:
+        table[name].resize(end, axis=0)
+        if name in columns and workers:
+            table[name][at:end] = columns[name]
+
+
+def write_summary(file: h5py.File, summary: Mapping[str, Any]) -> None:
+    """Replace the attributes of /summary."""
+    attrs = file["summary"].attrs
+    for name in list(attrs):
+        del attrs[name]
+    for name, value in summary.items():
+        attrs[name] = value
+
+
+def _write_table(file: h5py.File, plan: Plan) -> None:
+    """Write the data that depends on the number of points: theta, unit and provenance."""
+    file["point"][:] = np.arange(plan.size)
+    file["theta"][:] = plan.theta
+    if plan.unit is not None:
+        file["unit"][:] = plan.unit
+    provenance = file.require_group("provenance").attrs
+    facts = {
+        **plan.provenance,
+        "model": plan.info.name,
+        "model_info": json.dumps(plan.info.to_json()),
+        "config": json.dumps(dict(plan.config)),
+        "design": str(plan.design),
+        "seed": str(plan.seed),
+        "theta_sha256": plan.theta_hash,
+        "plan": json.dumps(plan.to_json()),
+    }
+    for name, text in facts.items():
+        provenance[name] = _storable(text)
+
+
+def _describe_theta(theta: h5py.Dataset, plan: Plan) -> None:
+    columns = zip(plan.parameters, plan.theta.T, strict=True)
+    bounds = [
+        p.spread.bounds if p.spread is not None else (float(np.min(c)), float(np.max(c)))
+        for p, c in columns
+    ]
+    theta.attrs["long_name"] = "parameters of the points"
+    if len(bounds) <= MOST_BOUNDS:
+        theta.attrs["lower"] = [low for low, _ in bounds]
+        theta.attrs["upper"] = [high for _, high in bounds]
+        scales = ["table" if p.spread is None else p.spread.scale for p in plan.parameters]
+        theta.attrs["scale"] = np.array(scales, dtype=TEXT)
+    if "unit" in theta.parent:
+        theta.parent["unit"].attrs["long_name"] = "positions of the points in the unit cube"
+
+
+def _entry_scales(file: h5py.File, plan: Plan) -> dict[str, h5py.Dataset]:
+    scales: dict[str, h5py.Dataset] = {}
+    for column in plan.columns:
+        for name, size in zip(_entries_of(column), column.shape, strict=True):
+            if name not in scales:
+                scales[name] = _scale(
+                    file, name, file.create_dataset(name, data=np.arange(size, dtype="i8"))
+                )
+                tensors = plan.info.outputs if name.startswith("out") else plan.info.inputs
+                tensor = tensors[column.output if name.startswith("out") else column.input or 0]
+                scales[name].attrs["long_name"] = f"entry of {tensor.name}"
+                scales[name].attrs["tensor_shape"] = tensor.shape or (1,)
+    return scales
+
+
+def _entries_of(column: Column) -> tuple[str, ...]:
+    """Return the names of a column's axes after the axis of points."""
+    if column.input is None:
+        return (f"out_{column.output}_entry",)
+    return f"out_{column.output}_entry", f"in_{column.input}_entry"
+
+
+def _long_name(column: Column, plan: Plan) -> str:
+    name = plan.info.outputs[column.output].name
+    if column.input is None:
+        return name
+    return f"derivative of {name} with respect to {plan.info.inputs[column.input].name}"
+
+
+def _create_tables(file: h5py.File) -> None:
+    failures = file.create_group("failures")
+    dtypes = {"row": "i8", "point": "i8", "attempt": "u1", "worker": "u4", "time": "f8"}
+    for name in FAILURES:
+        _growing(failures, name, dtypes.get(name, TEXT))
+    failures["time"].attrs["units"] = "seconds since 1970-01-01"
+    workers = file.create_group("workers")
+    for name, dtype in {"id": "i8", "name": TEXT, "host": TEXT, "gpus": TEXT}.items():
+        _growing(workers, name, dtype)
+    for name in ("started", "ended"):
+        _growing(workers, name, "f8")
+        workers[name].attrs["units"] = "seconds since 1970-01-01"
+    for group, first in ((failures, "row"), (workers, "id")):
+        scale = _scale(group, first, group[first])
+        for name in group:
+            if name != first:
+                _join(group[name], scale)
+
+
+def _growing(group: h5py.Group, name: str, dtype: Any) -> None:
+    fill = np.nan if dtype == "f8" else None
+    group.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(256,), fillvalue=fill)
+
+
+def _wide(file: h5py.File, name: str, shape: tuple[int, ...], *, gzip: bool) -> h5py.Dataset:
+    row_bytes = 8 * int(np.prod(shape[1:], dtype=np.int64))
+    rows = max(1, CHUNK_BYTES // row_bytes)
+    return _dataset(file, name, shape, "f8", np.nan, rows, gzip=gzip)
+
+
+def _dataset(
+    file: h5py.File,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    fill: float,
+    chunk_rows: int,
+    *,
+    gzip: bool = False,
+) -> h5py.Dataset:
+    """Create a dataset that can grow along its first axis; space is allocated and filled now."""
+    kind = np.dtype(dtype)
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    # A short sweep may be extended, so its chunks may be longer than it is.
+    settings.set_chunk((min(chunk_rows, max(shape[0], 64)), *shape[1:]))
+    settings.set_fill_value(np.array(fill, dtype=kind))
+    if gzip:
+        # Space cannot be allocated early: a chunk's compressed size is known only when written.
+        settings.set_shuffle()
+        settings.set_deflate(4)
+    else:
+        settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED, *shape[1:]))
+    file_type = h5py.h5t.py_create(kind, logical=True)
+    h5py.h5d.create(file.id, name.encode(), file_type, space, settings)
+    return file[name]
+
+
+def _scale(group: h5py.Group, name: str, data: h5py.Dataset) -> h5py.Dataset:
+    data.make_scale(name)
+    return data
+
+
+def _join(data: h5py.Dataset, *scales: h5py.Dataset) -> None:
+    for axis, scale in enumerate(scales):
+        data.dims[axis].attach_scale(scale)
+
+
+def _put(data: h5py.Dataset, points: Array, values: Array) -> None:
+    """Set data[points] = values, for ascending points."""
+    runs = _runs(points)
+    if runs is None:
+        data[points] = values
+        return
+    start = 0
+    for run in runs:
+        data[run] = values[start : start + run.stop - run.start]
+        start += run.stop - run.start
+
+
+def _get(data: h5py.Dataset, points: Array) -> Array:
+    """Return data[points], for ascending points."""
+    runs = _runs(points)
+    if runs is None:
+        listed: Array = data[points]
+        return listed
+    return np.concatenate([data[run] for run in runs])
+
+
+def _runs(points: Array) -> list[slice] | None:
+    """Return ascending points as slices of contiguous ones; None if there are FEW_RUNS or more."""
+    cuts = (np.flatnonzero(np.diff(points) != 1) + 1).tolist()
+    if len(cuts) >= FEW_RUNS:
+        return None
+    ends = [0, *cuts, len(points)]
+    return [slice(int(points[i]), int(points[j - 1]) + 1) for i, j in pairwise(ends)]
+
+
+def _storable(text: str) -> str:
+    """Escape NUL, which ends HDF5 strings, and replace surrogates, which UTF-8 cannot encode."""
+    return text.replace("\0", "\\0").encode("utf-8", "replace").decode()

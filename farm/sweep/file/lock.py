@@ -1,0 +1,27 @@
+"""The lock of a sweep; its errors are SweepErrors, which the command line prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from farm.storage.errors import LockHeld, LockTaken
+from farm.storage.lock import Lock
+from farm.sweep.design.errors import LockLost, SweepBusy
+
+
+class SweepLock(Lock):
+    """The exclusive right to write one sweep, acquired on creation. Raises SweepBusy, OSError."""
+
+    def __init__(self, path: Path) -> None:
+        """Acquire the lock. path: the lock file."""
+        try:
+            super().__init__(path)
+        except LockHeld as error:
+            raise SweepBusy(f"{error}, which is writing this sweep") from None
+
+    def beat(self) -> None:
+        """Send a heartbeat. Raises LockLost when another process has taken over the sweep."""
+        try:
+            super().beat()
+        except LockTaken as error:
+            raise LockLost(f"{error}. This process stops; the sweep continues there") from None

@@ -1,0 +1,217 @@
+"""Progress of a sweep: counts, rate, expected end, run times, nodes; and the status file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import platform
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.sweep.design.errors import SweepError
+from farm.sweep.file.journal import NO_WORKER, PointStatus
+from farm.sweep.file.point_columns import PointColumns
+
+VERSION = 1
+RATE_OVER_S = 120.0
+"""Length of the window for the rate: in a sweep of days, the first hour predicts little."""
+ENOUGH_TO_EXPECT = 5
+"""Number of finished points from which on the expected cost is reported."""
+RECENT = 10_000
+"""Most finished points used for percentiles, which are computed every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a sweep at one moment; times in seconds, None where not yet known.
+
+    finished: done, failed, cancelled and timeout together. expected_work_s: expected time in the
+    model for all points, from the mean of the finished ones. nodes: rows of host, done, failed,
+    mean_run_s; those with most failures first. message: a notice for the user, such as a full disk.
+    """
+
+    state: str
+    title: str
+    total: int
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    timeout: int = 0
+    pending: int = 0
+    in_flight: int = 0
+    rate_per_s: float | None = None
+    eta_s: float | None = None
+    elapsed_s: float = 0.0
+    work_s: float = 0.0
+    expected_work_s: float | None = None
+    run_mean_s: float | None = None
+    run_p50_s: float | None = None
+    run_p95_s: float | None = None
+    nodes: tuple[dict[str, Any], ...] = ()
+    message: str = ""
+    time: float = 0.0
+    host: str = ""
+    pid: int = 0
+    version: int = VERSION
+    run_id: str = field(default="")
+
+    @property
+    def finished(self) -> int:
+        """Number of points with an outcome."""
+        return self.done + self.unsuccessful
+
+    @property
+    def unsuccessful(self) -> int:
+        """Number of points that failed, were cancelled or timed out."""
+        return self.failed + self.cancelled + self.timeout
+
+    def to_json(self) -> str:
+        """Return JSON text, which `read_status` reads back."""
+        return json.dumps(asdict(self))
+
+
+class Meter:
+    """Measures the progress of a running sweep. clock: monotonic seconds."""
+
+    def __init__(
+        self,
+        known: PointColumns,
+        *,
+        title: str,
+        run_id: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._known = known
+        self._title = title
+        self._run_id = run_id
+        self._clock = clock
+        self._started = clock()
+        self._samples: deque[tuple[float, int]] = deque([(self._started, self._finished())])
+
+    def now(self, state: str, *, in_flight: int = 0, message: str = "") -> Progress:
+        """Return the current progress."""
+        known = self._known
+        counts = np.bincount(known.status, minlength=len(PointStatus)).tolist()
+        rate = self._rate()
+        runs = known.t_run[np.isfinite(known.t_run) & (known.status == PointStatus.DONE)]
+        mean = float(np.mean(runs)) if len(runs) else None
+        p50, p95 = _percentiles(runs)
+        total = len(known.status)
+        pending = counts[PointStatus.PENDING]
+        return Progress(
+            state=state,
+            title=self._title,
+            total=total,
+            done=counts[PointStatus.DONE],
+            failed=counts[PointStatus.FAILED],
+            cancelled=counts[PointStatus.CANCELLED],
+            timeout=counts[PointStatus.TIMEOUT],
+            pending=pending,
+            in_flight=in_flight,
+            rate_per_s=rate,
+            eta_s=pending / rate if rate and pending else (0.0 if not pending else None),
+            elapsed_s=self._clock() - self._started,
+            work_s=float(np.nansum(known.t_run)),
+            expected_work_s=None
+            if mean is None or len(runs) < min(ENOUGH_TO_EXPECT, total)
+            else mean * total,
+            run_mean_s=mean,
+            run_p50_s=p50,
+            run_p95_s=p95,
+            nodes=tuple(nodes(known)),
+            message=message,
+            time=time.time(),
+            host=platform.node(),
+            pid=os.getpid(),
+            run_id=self._run_id,
+        )
+
+    def _finished(self) -> int:
+        return int(np.count_nonzero(self._known.status))
+
+    def _rate(self) -> float | None:
+        now = self._clock()
+        self._samples.append((now, self._finished()))
+        while len(self._samples) > 2 and self._samples[1][0] < now - RATE_OVER_S:
+            self._samples.popleft()
+        (before, then), (_, finished) = self._samples[0], self._samples[-1]
+        return (finished - then) / (now - before) if finished > then and now > before else None
+
+
+def nodes(known: PointColumns) -> list[dict[str, Any]]:
+    """Return points and mean run time per host, sorted by most failures, then slowest first."""
+    if not known.workers:
+        return []
+    hosts = sorted({worker.host for worker in known.workers})
+    host_of = np.array([hosts.index(worker.host) for worker in known.workers])
+    ran = known.worker != NO_WORKER
+    host = host_of[known.worker[ran]]
+    status, t_run = known.status[ran], known.t_run[ran]
+    done = np.bincount(host[status == PointStatus.DONE], minlength=len(hosts))
+    failed = np.bincount(host[status > PointStatus.DONE], minlength=len(hosts))
+    timed = np.isfinite(t_run) & (status == PointStatus.DONE)
+    work = np.bincount(host[timed], weights=t_run[timed], minlength=len(hosts))
+    rows = [
+        {
+            "host": name,
+            "done": int(done[k]),
+            "failed": int(failed[k]),
+            "mean_run_s": float(work[k] / done[k]) if done[k] else None,
+        }
+        for k, name in enumerate(hosts)
+    ]
+    return sorted(rows, key=lambda row: (-row["failed"], -(row["mean_run_s"] or 0.0)))
+
+
+def status_of(path: Path) -> Path:
+    """Return the path of a sweep's status file."""
+    return path.with_name(path.name + ".status.json")
+
+
+def write_status(path: Path, progress: Progress) -> None:
+    """Replace the status file atomically; if the disk is full, the old one stays."""
+    new = path.with_name(path.name + ".new")
+    with contextlib.suppress(OSError):
+        new.write_text(progress.to_json(), encoding="utf-8")
+        os.replace(new, path)
+
+
+def read_status(path: Path) -> Progress | None:
+    """Read a status file; None if it does not exist. Raises SweepError if it is damaged."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Progress(**data | {"nodes": tuple(data["nodes"])})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SweepError(f"{path} cannot be read: {error!r}") from error
+
+
+def duration(seconds: float | None) -> str:
+    """Format a duration for people: 250 ms, 12.3 s, 4 min 5 s, 3 h 20 min, 2 d 4 h."""
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    for unit, (name, small, size) in {60: ("min", "s", 1), 3600: ("h", "min", 60)}.items():
+        if whole < unit * (60 if unit == 60 else 48):
+            return f"{whole // unit} {name} {whole % unit // size} {small}"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def _percentiles(runs: Any) -> tuple[float | None, float | None]:
+    if not len(runs):
+        return None, None
+    p50, p95 = np.percentile(runs[-RECENT:], [50, 95])
+    return float(p50), float(p95)

@@ -1,0 +1,248 @@
+"""Reading sweep files in any state: open, copy and export them, and list their failures."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+import h5py
+import numpy as np
+
+from farm.storage.hdf5 import HDF5_ERRORS, PATIENCE_S, open_file
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.plan import Plan
+from farm.sweep.file import layout
+from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
+from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.progress import Meter, Progress, read_status, status_of
+from farm.sweep.file.recovery import RUNNING, journal_of, read, rebuild
+
+T = TypeVar("T")
+
+EXPORT_ROWS = 4096
+
+SILENT = "silent"
+SILENT_S = 15.0
+"""Time in seconds without a status update after which a running sweep is reported as silent.
+
+A running sweep updates its status every second; one that is silent was killed, or its disk hangs.
+The clock skew between two machines is assumed to be smaller."""
+
+
+def known_of(path: Path) -> tuple[Plan, PointColumns]:
+    """Return the plan of a sweep, which may be running, and the state of its points.
+
+    Raises SweepError.
+    """
+
+    def look() -> tuple[Plan, PointColumns]:
+        if _journal_is_newer(path):
+            journaled = read(journal_of(path))
+            return journaled.plan, journaled.known
+        with open_file(path, "r") as file:
+            return layout.read_plan(file), layout.read_known(file)
+
+    return _looked_at(path, look)
+
+
+@contextlib.contextmanager
+def open_sweep(path: Path) -> Iterator[h5py.File]:
+    """Open a sweep file for reading.
+
+    If the sweep is running or was killed, open a copy that is rebuilt from its journal.
+    Raises SweepError.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def look() -> h5py.File:
+            source = path
+            if _journal_is_newer(path):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-sweep-"))
+                source = Path(folder) / path.name
+                rebuild(journal_of(path), source)
+            file = stack.enter_context(open_file(source, "r"))
+            layout.read_plan(file)
+            return file
+
+        yield _looked_at(path, look)
+
+
+def _looked_at(path: Path, look: Callable[[], T]) -> T:
+    """Return what `look` returns; retry if a writer starts or ends at the same moment."""
+    if not path.exists() and not journal_of(path).exists():
+        raise SweepError(f"{path} does not exist")
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return look()
+        except HDF5_ERRORS as error:
+            in_between = isinstance(error, BlockingIOError | FileNotFoundError)
+            if not in_between or time.monotonic() > until:
+                raise SweepError(f"{path} cannot be read: {error}") from error
+        time.sleep(0.02)
+
+
+def snapshot(path: Path, target: Path) -> None:
+    """Write a consistent copy of a sweep, which may be running. Raises SweepError, OSError."""
+    if target.exists():
+        raise SweepError(f"{target} exists; name another file")
+    if _journal_is_newer(path):
+        rebuild(journal_of(path), target)
+    else:
+        with open_sweep(path):
+            shutil.copyfile(path, target)
+
+
+def progress_of(path: Path) -> Progress:
+    """Return the progress of a sweep, as its process reports it or from its files.
+
+    The state is SILENT if the process of a running sweep has stopped reporting. Raises SweepError.
+    """
+    told = read_status(status_of(path))
+    if told is not None and (told.state != RUNNING or time.time() - told.time < SILENT_S):
+        return told
+    plan, known = known_of(path)
+    shown = Meter(known, title=plan.title, run_id=plan.run_id).now(SILENT)
+    if told is not None:
+        return replace(
+            shown, time=told.time, host=told.host, pid=told.pid, elapsed_s=told.elapsed_s
+        )
+    with open_sweep(path) as file:
+        return replace(shown, state=str(file.attrs["state"]))
+
+
+def failures_of(path: Path, *, all_attempts: bool = False) -> list[dict[str, Any]]:
+    """Return the failures of a sweep, sorted by point.
+
+    A row has point, attempt, status, error, traceback, worker and the parameters by name.
+    all_attempts: include failed attempts of points that were retried since.
+    """
+    plan, known = known_of(path)
+    last: dict[int, Row] = {row.point: row for row in known.failures}
+    rows = []
+    for row in known.failures:
+        if not all_attempts and (
+            known.status[row.point] <= PointStatus.DONE or last[row.point] is not row
+        ):
+            continue
+        name = known.workers[row.worker].name if row.worker != NO_WORKER else ""
+        rows.append(
+            {
+                "point": row.point,
+                "attempt": row.attempt,
+                "status": row.status.name.lower(),
+                "error": row.error,
+                "traceback": row.traceback,
+                "worker": name,
+                **{p.name: float(plan.theta[row.point, j]) for j, p in enumerate(plan.parameters)},
+            }
+        )
+    return sorted(rows, key=lambda row: (row["point"], row["attempt"]))
+
+
+def write_csv(path: Path, out: TextIO) -> int:
+    """Write a sweep as a CSV table and return its number of rows.
+
+    Columns: point, parameters, outputs, status, attempts and times. Numbers have full precision;
+    gradients are omitted. Raises SweepError.
+    """
+    with open_sweep(path) as file:
+        plan = layout.read_plan(file)
+        outputs = [column for column in plan.columns if column.input is None]
+        writer = csv.writer(out, lineterminator="\n")
+        names = [p.name for p in plan.parameters]
+        for column in outputs:
+            name = plan.info.outputs[column.output].name
+            names += [name] if column.size == 1 else [f"{name}[{k}]" for k in range(column.size)]
+        writer.writerow(["point", *names, "status", "attempts", "t_start", "t_run", "t_queue"])
+        for start in range(0, plan.size, EXPORT_ROWS):
+            rows = slice(start, start + EXPORT_ROWS)
+            values = [file["theta"][rows], *(file[c.name][rows] for c in outputs)]
+            numbers = np.concatenate(values, axis=1).tolist()
+            status = [PointStatus(int(s)).name.lower() for s in file["status"][rows]]
+            rest = zip(*(file[n][rows].tolist() for n in REST), strict=True)
+            for k, (row, word, more) in enumerate(zip(numbers, status, rest, strict=True)):
+                writer.writerow([start + k, *_cells(row), word, *_cells(more)])
+        return plan.size
+
+
+REST = ("attempts", "t_start", "t_run", "t_queue")
+
+
+def write_netcdf(path: Path, target: Path) -> None:
+    """Write a sweep as netCDF with variables named as the outputs. Raises SweepError."""
+    dataset = load_xarray(path)
+    dataset.to_netcdf(target, engine="h5netcdf")
+
+
+def load_xarray(path: Path) -> Any:
+    """Load a sweep as an xarray.Dataset in memory, with parameters and outputs by name.
+
+    Each parameter is a coordinate along `point`. An output of shape (a, b) has the dimensions
+    (point, NAME_0, NAME_1), an output of size 1 only (point). Raises SweepError.
+    """
+    try:
+        import xarray
+    except ImportError:
+        raise SweepError('xarray is needed for this: pip install "modelfarm[xarray]"') from None
+    with open_sweep(path) as file:
+        plan = layout.read_plan(file)
+        data: dict[str, Any] = {}
+        for column in plan.columns:
+            name, dims, shape = _labels(column, plan)
+            data[name] = (dims, file[column.name][:].reshape(shape))
+        for name in ("status", "attempts", "t_start", "t_run", "t_queue", "t_total", "worker"):
+            data.setdefault(name, ("point", file[name][:], dict(_plain_attrs(file[name]))))
+        coords: dict[str, Any] = {"point": file["point"][:]}
+        for j, parameter in enumerate(plan.parameters):
+            # An output may have the same name as a parameter.
+            name = parameter.name if parameter.name not in data else f"theta_{parameter.name}"
+            coords[name] = ("point", plan.theta[:, j])
+        attrs = dict(_plain_attrs(file)) | {"model": plan.info.name, "seed": plan.seed}
+        return xarray.Dataset(data, coords, attrs)
+
+
+def _labels(column: Any, plan: Plan) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+    output = plan.info.outputs[column.output]
+    axes = [(output.name, output.shape)]
+    name = output.name
+    if column.input is not None:
+        tensor = plan.info.inputs[column.input]
+        name = f"d_{output.name}_d_{tensor.name}"
+        axes.append((tensor.name, tensor.shape))
+    dims: list[str] = ["point"]
+    shape: list[int] = [plan.size]
+    for tensor_name, tensor_shape in axes:
+        long = tensor_shape if np.prod(tensor_shape, dtype=np.int64) > 1 else ()
+        dims += [f"{tensor_name}_{k}" for k in range(len(long))]
+        shape += long
+    return name, tuple(dims), tuple(shape)
+
+
+def _plain_attrs(item: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in item.attrs.items():
+        if name not in ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST"):
+            yield name, value
+
+
+def _cells(numbers: Sequence[float]) -> list[str]:
+    return ["" if number != number else repr(number) for number in numbers]
+
+
+def _journal_is_newer(path: Path) -> bool:
+    """Whether the file is being written or was not closed, so that its journal is more recent."""
+    if not journal_of(path).exists():
+        return False
+    try:
+        # Without HDF5's lock, which would block the writer; a torn read shows as an error.
+        with h5py.File(path, "r", locking=False) as file:
+            return bool(file.attrs["state"] == RUNNING)
+    except HDF5_ERRORS:
+        return True

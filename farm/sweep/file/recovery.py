@@ -1,0 +1,373 @@
+"""Recovery of a sweep after a crash: replay its journal, rebuild its file, verify the result."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from farm.storage.files import is_full, keep_as, sync
+from farm.storage.frames import Damage
+from farm.storage.hdf5 import HDF5_ERRORS, open_file
+from farm.storage.journal import Journal
+from farm.storage.lock import machine
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.plan import Plan
+from farm.sweep.file import layout
+from farm.sweep.file.journal import (
+    FORMAT,
+    Content,
+    PointStatus,
+    Row,
+    read_journal,
+    read_past_damage,
+    start_journal,
+)
+from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.salvage import left_in, merged
+
+log = logging.getLogger(__name__)
+
+REPLAY_ROWS = 4096
+RUNNING = "running"
+
+NO_DAMAGE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
+)
+"""Error numbers that concern access to a file; they do not mean that its content is damaged."""
+
+Beat = Callable[[], None]
+
+
+def journal_of(path: Path) -> Path:
+    """Return the path of a sweep file's journal."""
+    return path.with_name(path.name + ".journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """The content of a journal except the points' outputs.
+
+    plan: its last plan; known: the state of all points; sequence: number of the last record;
+    end: byte at which that record ends.
+    """
+
+    plan: Plan
+    known: PointColumns
+    sequence: int
+    end: int
+
+
+def read(journal: Path) -> Journaled:
+    """Read a journal, even one that is being written or truncated. Raises SweepError, OSError."""
+    plan: Plan | None = None
+    known = PointColumns.nothing(0)
+    for sequence, content, end in read_journal(journal):
+        last = sequence, end
+        if isinstance(content, Plan):
+            plan = content
+            known.grow(plan.size)
+        else:
+            known.add(content)
+    assert plan is not None, "read_journal gives a plan first"
+    return Journaled(plan, known, *last)
+
+
+def recover(path: Path, beat: Beat) -> tuple[Plan, PointColumns, Journal]:
+    """Repair a sweep: bring the file up to date with the journal, and open the journal to append.
+
+    beat: called regularly. Raises SweepError when there is nothing to recover from, OSError.
+    """
+    if why := _unreliable(path):
+        _start_anew(path, why, beat)
+    journaled = read(journal_of(path))
+    if not path.exists() or _is_compressed(path):
+        _make_anew(path, journaled, beat)
+    else:
+        _mend(path, journaled, beat)
+    journal = Journal(journal_of(path), FORMAT, sequence=journaled.sequence, size=journaled.end)
+    return journaled.plan, journaled.known, journal
+
+
+def make_file(path: Path, plan: Plan) -> None:
+    """Create a file with the structure of `plan` atomically. Raises OSError."""
+    new = path.with_name(path.name + ".new")
+    try:
+        with h5py.File(new, "w", locking="best-effort") as file:
+            layout.create(file, plan)
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def rebuild(journal: Path, path: Path) -> None:
+    """Write the file that a journal describes to `path`, replacing any file there."""
+    journaled = read(journal)
+    new = path.with_name(path.name + ".rebuilt")
+    try:
+        make_file(new, journaled.plan)
+        with open_file(new, "r+") as file:
+            _replay(file, journal, journaled, lambda: None)
+            layout.write_tables(file, journaled.known)
+            file.attrs["state"] = "snapshot"
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def compress(path: Path) -> None:
+    """Replace a closed file by a compressed one with the same content. Raises OSError."""
+    new = path.with_name(path.name + ".new")
+    try:
+        with open_file(path, "r") as old, h5py.File(new, "w", locking="best-effort") as file:
+            plan = layout.read_plan(old)
+            layout.create(file, plan, gzip=True)
+            for column in plan.columns:
+                data, rows = old[column.name], file[column.name].chunks[0]
+                for start in range(0, plan.size, rows):
+                    file[column.name][start : start + rows] = data[start : start + rows]
+            known = layout.read_known(old)
+            layout.write_known(file, known)
+            layout.write_tables(file, known)
+            layout.write_summary(file, dict(old["summary"].attrs))
+            file["sequence"][()] = old["sequence"][()]
+            file.attrs["state"] = old.attrs["state"]
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def verify(path: Path) -> None:
+    """Compare all values of a closed file with its journal. Raises SweepError if they differ."""
+    try:
+        with open_file(path, "r") as file:
+            journaled = read(journal_of(path))
+            columns = journaled.plan.columns
+            same = layout.read_plan(file).theta_hash == journaled.plan.theta_hash
+            same &= np.array_equal(layout.read_known(file).status, journaled.known.status)
+            for rows in _batches(journal_of(path), journaled.end):
+                done = [row for row in rows if row.values is not None]
+                points = np.array([row.point for row in done])
+                there = layout.read_values(file, columns, points)
+                expected = [row.values for row in done if row.values is not None]
+                if done and not np.array_equal(there, np.stack(expected), equal_nan=True):
+                    same = False
+    except HDF5_ERRORS as error:
+        raise SweepError(
+            f"{path} cannot be read back: {error}; repair it with --resume {path}"
+        ) from error
+    if not same:
+        raise SweepError(f"{path} differs from its journal; repair it with --resume {path}")
+
+
+def check_space(path: Path, plan: Plan) -> None:
+    """Raise SweepError if file and journal of `plan` do not fit on the disk."""
+    numbers = plan.row_size + plan.theta.shape[1] * (1 if plan.unit is None else 2) + 8
+    needed = 2 * 8 * numbers * plan.size
+    free = shutil.disk_usage(path.parent).free
+    if needed > free and not plan.gzip:
+        raise SweepError(
+            f"the sweep needs {needed / 1e6:,.0f} MB in {path.parent} (file and journal), "
+            f"{free / 1e6:,.0f} MB are free"
+        )
+
+
+def _unreliable(path: Path) -> str:
+    """Return why the journal alone is not the complete record of the sweep; "" if it is."""
+    journal = journal_of(path)
+    if not journal.exists():
+        return "is gone"
+    try:
+        journaled = read(journal)
+    except SweepError:
+        if not path.exists():
+            raise
+        return "is damaged at its beginning"
+    if journal.stat().st_size > journaled.end:
+        for found in read_past_damage(journal):
+            if isinstance(found, Damage):
+                return f"is damaged from byte {found.start} to {found.end}"
+    try:
+        with open_file(path, "r") as file:
+            layout.read_plan(file)
+            behind = int(file["sequence"][()]) - journaled.sequence
+            if behind > 0 and file.attrs["run_id"] == journaled.plan.run_id and _is_whole(file):
+                return f"lacks the last {behind} records that the file has"
+    except (*HDF5_ERRORS, SweepError):
+        pass
+    return ""
+
+
+def _is_whole(file: h5py.File) -> bool:
+    """Whether the file contains everything that was written to it.
+
+    It does if it was closed properly, or if its machine has not rebooted since: a process that dies
+    loses nothing that it wrote, but a machine that dies may.
+    """
+    here = machine()
+    return bool(file.attrs["state"] != RUNNING or (here and file.attrs.get("machine") == here))
+
+
+def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
+    """Bring the file up to date with the journal; recreate the file if it cannot be repaired.
+
+    All records are replayed, not only those after the file's sequence number: after a machine dies
+    it is unknown which pages of the file reached the disk.
+    """
+    try:
+        with open_file(path, "r+") as file:
+            layout.read_known(file)  # raises if a kill at the very end has damaged the tables
+            _replay(file, journal_of(path), journaled, beat)
+    except HDF5_ERRORS as error:
+        _refuse_unless_damaged(path, error)
+        broken = path.with_name(path.name + ".broken")
+        os.replace(path, broken)
+        log.warning("%s did not open (%s): moved to %s and rebuilt", path, error, broken.name)
+        _make_anew(path, journaled, beat)
+
+
+def _make_anew(path: Path, journaled: Journaled, beat: Beat) -> None:
+    make_file(path, journaled.plan)
+    with open_file(path, "r+") as file:
+        _replay(file, journal_of(path), journaled, beat)
+
+
+def _is_compressed(path: Path) -> bool:
+    try:
+        with open_file(path, "r") as file:
+            return file["theta"].compression is not None
+    except HDF5_ERRORS:
+        return False
+
+
+def _refuse_unless_damaged(path: Path, error: Exception) -> None:
+    """Raise SweepError if `error` does not mean that the file is damaged."""
+    if isinstance(error, BlockingIOError) or "already open" in str(error):
+        raise SweepError(
+            f"{path} is open in another program or notebook; close it there"
+        ) from error
+    if is_full(error):
+        raise SweepError(f"{path} cannot be written: {error}; make room and resume") from error
+    if isinstance(error, OSError) and error.errno in NO_DAMAGE:
+        raise SweepError(f"{path} cannot be opened: {error}") from error
+
+
+def _replay(file: h5py.File, journal: Path, journaled: Journaled, beat: Beat) -> None:
+    columns = journaled.plan.columns
+    layout.fit(file, journaled.plan)
+    file.attrs["state"] = RUNNING
+    for rows in _batches(journal, journaled.end):
+        layout.write_values(file, columns, rows)
+        beat()
+    layout.write_known(file, journaled.known)
+    file["sequence"][()] = journaled.sequence
+    file.flush()
+
+
+def _start_anew(path: Path, why: str, beat: Beat) -> None:
+    """Write a new journal from the intact parts of the old one and of the file."""
+    journal = journal_of(path)
+    left = left_in(journal)
+    with contextlib.ExitStack() as stack:
+        file = _if_it_opens(path, stack, needed=left.plan is None)
+        plan, from_file, sequence = left.plan, None, left.sequence
+        if file is not None:
+            of_file = layout.read_plan(file)
+            if plan is None or (_is_whole(file) and of_file.run_id == plan.run_id):
+                from_file = _contents(file, of_file, layout.read_known(file))
+                plan = of_file if plan is None or of_file.size > plan.size else plan
+                sequence = max(sequence, int(file["sequence"][()]))
+                if left.plan is None and file.attrs["state"] == RUNNING:
+                    log.warning(
+                        "%s was not closed and its journal %s: the file is used as it is", path, why
+                    )
+        assert plan is not None, "from the journal, or from the file, which is needed then"
+        contents = merged(plan, from_file or (), left.contents())
+        if journal.exists():
+            broken = keep_as(journal, ".broken")
+            used = "" if from_file is None else " and the file's content"
+            log.warning(
+                "%s %s: kept as %s. Its intact records%s are used, other points run again",
+                *(journal, why, broken.name, used),
+            )
+        start_journal(journal, _with_beats(contents, beat), sequence=sequence).close()
+
+
+def _if_it_opens(path: Path, stack: contextlib.ExitStack, *, needed: bool) -> h5py.File | None:
+    """Open a sweep file; None if it is damaged. Raises SweepError if it is damaged but `needed`."""
+    try:
+        file = stack.enter_context(open_file(path, "r"))
+        layout.read_plan(file)
+        layout.read_known(file)
+    except (*HDF5_ERRORS, SweepError) as error:
+        if isinstance(error, SweepError) and needed:
+            raise
+        if path.exists():
+            _refuse_unless_damaged(path, error)
+        if needed:
+            raise SweepError(
+                f"{path} cannot be opened ({error}), and it has no journal to rebuild it from"
+            ) from error
+        return None
+    return file
+
+
+def _with_beats(contents: Iterable[Content], beat: Beat) -> Iterator[Content]:
+    for content in contents:
+        yield content
+        beat()
+
+
+def _contents(file: h5py.File, plan: Plan, known: PointColumns) -> Iterator[Content]:
+    """Yield the journal contents that rebuild a file.
+
+    Failures come first, because a later outcome of the same point replaces them.
+    """
+    yield plan
+    yield from known.workers
+    yield from known.failures
+    columns = plan.columns
+    done = np.flatnonzero(known.status == PointStatus.DONE)
+    for points in np.split(done, range(REPLAY_ROWS, len(done), REPLAY_ROWS)):
+        for point, values in zip(
+            points.tolist(), layout.read_values(file, columns, points), strict=True
+        ):
+            yield Row(
+                point=point,
+                status=PointStatus.DONE,
+                attempt=int(known.attempts[point]),
+                worker=int(known.worker[point]),
+                t_start=float(known.t_start[point]),
+                t_run=float(known.t_run[point]),
+                t_queue=float(known.t_queue[point]),
+                t_total=float(known.t_total[point]),
+                values=values,
+            )
+
+
+def _batches(journal: Path, end: int) -> Iterator[list[Row]]:
+    """Yield the outcomes up to byte `end` in batches sorted by point, each point at most once."""
+    batch: dict[int, Row] = {}
+    for record in read_journal(journal):
+        if record.end > end:
+            break
+        if isinstance(record.content, Row):
+            batch[record.content.point] = record.content
+            if len(batch) >= REPLAY_ROWS:
+                yield [batch[point] for point in sorted(batch)]
+                batch = {}
+    yield [batch[point] for point in sorted(batch)]

@@ -1,0 +1,281 @@
+"""The only writer of a sweep: outcomes go to the journal at once, to the HDF5 file in batches.
+
+A killed process loses nothing: the journal holds all outcomes, and the file can be rebuilt from it
+alone. A machine that dies loses the last second. The files of a sweep `s.h5`:
+
+    s.h5                the results
+    s.h5.journal        the plan and all outcomes; exists until the sweep is complete
+    s.h5.lock           exists while a process writes the sweep
+    s.h5.status.json    progress, for people and programs that watch the sweep
+    s.h5.journal.new    exists briefly while a journal is created
+    s.h5.broken         a damaged file that was replaced by one rebuilt from the journal
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from farm.storage.files import sync
+from farm.storage.hdf5 import HDF5_ERRORS, open_file
+from farm.storage.journal import Journal
+from farm.storage.lock import machine
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.plan import Plan
+from farm.sweep.file import layout
+from farm.sweep.file.journal import (
+    NO_WORKER,
+    AnsweringWorker,
+    PointStatus,
+    Row,
+    add_to,
+    start_journal,
+)
+from farm.sweep.file.lock import SweepLock
+from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.recovery import (
+    RUNNING,
+    check_space,
+    compress,
+    journal_of,
+    make_file,
+    recover,
+    verify,
+)
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS = 256
+BATCH_BYTES = 64 * 2**20
+BATCH_S = 1.0
+
+COMPLETE = "complete"
+"""The state of a sweep that ran to its end; other states say why a sweep stopped early."""
+
+
+class Store:
+    """The open files of one sweep, used by one thread; made by `create` or `resume`.
+
+    `trouble` is the reason why outcomes cannot be written now, or empty. Meanwhile they are kept in
+    memory, so the caller should submit no new points until it is empty again.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        plan: Plan,
+        known: PointColumns,
+        file: h5py.File,
+        journal: Journal,
+        lock: SweepLock,
+    ) -> None:
+        self.path = path
+        self.plan = plan
+        self.known = known
+        self.trouble = self._last_trouble = ""
+        self._columns = plan.columns
+        self._row_size = plan.row_size
+        self._file = file
+        self._journal = journal
+        self._lock = lock
+        self._worker_ids = {w.name: w.id for w in known.workers}
+        self._unwritten: deque[Row | AnsweringWorker] = deque()  # not in the journal yet
+        self._batch: list[Row] = []  # in the journal, not in the file yet
+        self._committed = self._synced = time.monotonic()
+
+    @staticmethod
+    def create(path: Path, plan: Plan) -> Store:
+        """Create a new sweep. Raises SweepError, for example if the file exists, and OSError."""
+        lock = SweepLock(lock_of(path))
+        try:
+            Store.refuse_to_overwrite(path)
+            check_space(path, plan)
+            journal = start_journal(journal_of(path), [plan])
+            try:
+                make_file(path, plan)
+                file = _open_to_write(path)
+            except BaseException:
+                journal.close()
+                journal.path.unlink()
+                path.unlink(missing_ok=True)
+                raise
+        except BaseException as error:
+            lock.release()
+            if isinstance(error, HDF5_ERRORS):
+                raise SweepError(f"{path} cannot be created: {error}") from error
+            raise
+        return Store(path, plan, PointColumns.nothing(plan.size), file, journal, lock)
+
+    @staticmethod
+    def refuse_to_overwrite(path: Path) -> None:
+        """Raise SweepError if a sweep or any other file exists at `path`."""
+        there = next((p for p in (path, journal_of(path)) if p.exists()), None)
+        if there is None:
+            return
+        raise SweepError(
+            f"{there} exists: continue that sweep with --resume {path}, or write to another file"
+        )
+
+    @staticmethod
+    def resume(path: Path) -> Store:
+        """Open a sweep to continue it, repaired after a crash. Raises SweepError, OSError."""
+        if not path.exists() and not journal_of(path).exists():
+            raise SweepError(f"{path} does not exist; start a new sweep with -o {path}")
+        lock = SweepLock(lock_of(path))
+        try:
+            plan, known, journal = recover(path, lock.beat)
+            return Store(path, plan, known, _open_to_write(path), journal, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def worker_id(self, name: str) -> int:
+        """Return the index of a worker, a new one for a new name."""
+        if not name:
+            return NO_WORKER
+        known = self._worker_ids.get(name)
+        if known is None:
+            known = self._worker_ids[name] = len(self._worker_ids)
+            worker = AnsweringWorker(known, name, time.time())
+            self.known.add(worker)
+            self._unwritten.append(worker)
+        return known
+
+    def add(self, row: Row) -> None:
+        """Record an outcome: on return it is in the journal, unless `trouble` is set.
+
+        Raises LockLost if another process has taken over this sweep.
+        """
+        if row.values is not None and len(row.values) != self._row_size:
+            raise ValueError(f"got {len(row.values)} values, the plan has {self._row_size}")
+        self._lock.beat()
+        self.known.add(row)
+        self._unwritten.append(row)
+        if not self.trouble:
+            self._journalise()
+        if len(self._batch) >= min(BATCH_ROWS, 1 + BATCH_BYTES // (8 * self._row_size + 1)):
+            self.commit()
+
+    def commit_if_due(self) -> None:
+        """Send a heartbeat and write outcomes older than a second; call at least every second."""
+        self._lock.beat()
+        if time.monotonic() - self._committed >= BATCH_S:
+            self.commit()
+
+    def commit(self) -> None:
+        """Write all outcomes to the file and flush it; sets `trouble` if that fails."""
+        self._committed = time.monotonic()
+        self.trouble = ""
+        self._journalise()
+        if self.trouble or not self._batch:
+            return
+        try:
+            if self._committed - self._synced >= BATCH_S:
+                self._journal.sync()
+                self._synced = self._committed
+            self._write_batch()
+        except HDF5_ERRORS as error:
+            self._in_trouble(self.path, error)
+
+    def extend(self, plan: Plan) -> None:
+        """Extend the sweep to `plan`, which begins with the present points. Raises OSError."""
+        self.commit()
+        add_to(self._journal, plan)
+        self._journal.sync()
+        self.plan = plan
+        self.known.grow(plan.size)
+        layout.fit(self._file, plan)
+
+    def close(self, state: str, summary: Mapping[str, Any] | None) -> None:
+        """Write everything and close; if `state` is COMPLETE, verify and delete the journal.
+
+        summary: new attributes of /summary; None keeps the old ones.
+        Raises SweepError if the file cannot be written or differs from the journal; the journal is
+        then kept, and `resume` repairs the file.
+        """
+        try:
+            self.commit()
+            if self.trouble:
+                raise SweepError(f"{self.trouble}; make room, then --resume {self.path}")
+            self._journal.sync()
+            self._finish_file(state, summary)
+            if state == COMPLETE:
+                if self.plan.gzip:
+                    compress(self.path)
+                verify(self.path)
+                self._journal.path.unlink()
+        finally:
+            self.abandon()
+
+    def leave(self) -> None:
+        """Close a sweep that was opened but not continued. Raises SweepError."""
+        pending = self.known.count(PointStatus.PENDING)
+        self.close("interrupted" if pending else COMPLETE, None)
+
+    def abandon(self) -> None:
+        """Close the files at once; the outcomes are safe in the journal for `resume`."""
+        with contextlib.suppress(*HDF5_ERRORS):
+            self._file.close()
+        self._journal.close()
+        self._lock.release()
+
+    def _journalise(self) -> None:
+        while self._unwritten:
+            item = self._unwritten[0]
+            try:
+                add_to(self._journal, item)
+            except OSError as error:
+                self._in_trouble(self._journal.path, error)
+                return
+            self._unwritten.popleft()
+            if isinstance(item, Row):
+                self._batch.append(item)
+
+    def _write_batch(self) -> None:
+        # If a point has two outcomes, as after a retry, the later one counts.
+        latest = {row.point: row for row in self._batch}
+        rows = [latest[point] for point in sorted(latest)]
+        layout.write_values(self._file, self._columns, rows)
+        layout.write_outcomes(self._file, rows)
+        self._file["sequence"][()] = self._journal.sequence
+        self._file.flush()
+        self._batch.clear()
+
+    def _in_trouble(self, path: Path, error: Exception) -> None:
+        self.trouble = f"{path} cannot be written: {error}"
+        if self.trouble != self._last_trouble:
+            self._last_trouble = self.trouble
+            log.error("%s; %d outcomes wait in memory", self.trouble, len(self._unwritten))
+
+    def _finish_file(self, state: str, summary: Mapping[str, Any] | None) -> None:
+        try:
+            layout.write_tables(self._file, self.known)
+            if summary is not None:
+                layout.write_summary(self._file, summary)
+            self._file.attrs["state"] = state
+            self._file.close()
+            sync(self.path)
+        except HDF5_ERRORS as error:
+            raise SweepError(
+                f"{self.path} cannot be finished: {error}; continue with --resume {self.path}"
+            ) from error
+
+
+def lock_of(path: Path) -> Path:
+    """Return the path of a sweep file's lock."""
+    return path.with_name(path.name + ".lock")
+
+
+def _open_to_write(path: Path) -> h5py.File:
+    file = open_file(path, "r+")
+    file.attrs["state"] = RUNNING
+    file.attrs["machine"] = machine()  # unless it reboots, no write is lost
+    file.flush()
+    return file

@@ -1,0 +1,143 @@
+"""Displays a running sweep: a live bar in a terminal or notebook, otherwise a line a minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from farm.sweep.file.progress import Progress, duration
+
+LINE_EVERY_S = 60.0
+
+
+class LiveBar:
+    """A live bar in a terminal or notebook, otherwise a line a minute; a context manager.
+
+    Messages are printed at once. over: printed when a message no longer applies. clock: monotonic
+    seconds.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        over: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console(stderr=True)
+        self._over = over
+        self._clock = clock
+        self._live = self._console.is_terminal or self._console.is_jupyter
+        self._line_at = clock()
+        self._message = ""
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            console=self._console,
+            disable=not self._live,
+        )
+        self._task = self._bar.add_task("", total=None, facts="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live:  # rich before 14.3 would print an empty line
+            self._bar.stop()
+
+    def bring_up_to_date(
+        self, title: str, done: int, total: int | None, facts: str, message: str
+    ) -> None:
+        """Update the bar. facts: text to its right; message: a notice for the user, or ""."""
+        self._bar.update(self._task, description=title, total=total, completed=done, facts=facts)
+        if message != self._message:
+            self._message = message
+            self.say(message or self._over)
+
+    def line_if_due(self, line: Callable[[], str]) -> None:
+        """Print `line()` if there is no bar and the last line is a minute old."""
+        if not self._live and self._clock() - self._line_at >= LINE_EVERY_S:
+            self._line_at = self._clock()
+            self.say(line())
+
+    def say(self, text: str) -> None:
+        """Print one line above the bar."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class Display(LiveBar):
+    """Shows the progress of a sweep on a console; call `show` with each update."""
+
+    def __init__(
+        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(console, over="the sweep continues", clock=clock)
+        self._told_cost = False
+
+    def show(self, progress: Progress) -> None:
+        """Update the display; lines appear a minute apart, messages at once."""
+        self.bring_up_to_date(
+            progress.title or "sweep",
+            progress.finished,
+            progress.total,
+            facts(progress),
+            progress.message,
+        )
+        if not self._told_cost and progress.expected_work_s is not None and progress.eta_s:
+            self._told_cost = True
+            self.say(cost(progress))
+        self.line_if_due(lambda: line(progress))
+
+
+def facts(progress: Progress) -> str:
+    """Return the text to the right of the bar: failures, rate, expected end."""
+    parts = []
+    if progress.unsuccessful:
+        parts.append(f"{progress.unsuccessful} failed")
+    if progress.rate_per_s is not None:
+        parts.append(rate(progress.rate_per_s))
+    if progress.pending:
+        parts.append(f"{duration(progress.eta_s)} left")
+    return ", ".join(parts)
+
+
+def line(progress: Progress) -> str:
+    """Return the progress as one line of a log."""
+    share = progress.finished / progress.total if progress.total else 1.0
+    return (
+        f"{progress.title}: {progress.finished}/{progress.total} points ({share:.0%}), "
+        + (facts(progress) or progress.state)
+        + (f"; {progress.message}" if progress.message else "")
+    )
+
+
+def cost(progress: Progress) -> str:
+    """Return the expected cost of the whole sweep, estimated from the finished points."""
+    expected = progress.expected_work_s or 0.0
+    return (
+        f"a point takes {duration(progress.run_mean_s)} on average, so {progress.total} points "
+        f"take about {hours(expected)} core hours (times the cores of a worker); "
+        f"expected end in {duration(progress.eta_s)}"
+    )
+
+
+def rate(per_s: float) -> str:
+    """Format a rate in points per second, minute or hour, whichever is readable."""
+    for unit, seconds in (("s", 1), ("min", 60)):
+        if per_s * seconds >= 1:
+            number = per_s * seconds
+            return f"{number:,.0f}/{unit}" if number >= 100 else f"{number:.3g}/{unit}"
+    return f"{per_s * 3600:.3g}/h"
+
+
+def hours(seconds: float) -> str:
+    """Format seconds as hours with two significant digits, or whole hours from 10 on."""
+    return f"{seconds / 3600:.2g}" if seconds < 36_000 else f"{seconds / 3600:,.0f}"

@@ -1,0 +1,290 @@
+"""The dispatcher's end of the ZeroMQ transport: one ROUTER for workers and one for clients.
+
+They have separate addresses and keys, so that no message of a client can pass for a worker's.
+
+Liveness needs no thread in the worker: libzmq answers heartbeats by itself, even while a model
+holds the GIL, and with ROUTER_MANDATORY a send to a lost peer fails. So small probes to workers
+detect the dead ones; a supervisor, which sees its child die, usually reports the death first, with
+the reason. Probes miss a connection that breaks and is restored within a moment, but messages may
+be lost with it: CHECK regularly asks each busy worker whether it holds the tasks it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import zmq
+import zmq.auth.thread
+
+from farm.call import Buffer
+from farm.dispatcher.flush_policy import FlushPolicy
+from farm.errors import Unavailable
+from farm.transports.connection import Connection
+from farm.transports.keys import KeyPair, Keys, new_keys
+from farm.transports.zmq.socket import has_message, receive, send, set_heartbeat
+
+if TYPE_CHECKING:
+    from farm.dispatcher.dispatcher import Dispatcher
+    from farm.transports.peers import Peers
+
+PROBE_EVERY_S = 0.2
+"""Interval between probes of busy workers; a worker killed by SIGKILL is noticed within it."""
+
+IDLE_PROBE_TURNS = 5
+"""Every n-th probe also goes to idle peers and checks busy workers; all learn that we live."""
+
+MESSAGES_PER_TURN = 200
+"""Messages read per event-loop iteration."""
+
+LARGEST_FRAME = 4 * 1024**3
+"""A peer that sends a larger frame is disconnected, so that no mistake fills the memory."""
+
+
+CLIENTS, WORKERS = "clients", "workers"
+"""The domains in which the authenticator knows keys (ZAP, ZMQ RFC 27)."""
+
+
+class _RoutedLine:
+    """A peer of a ROUTER, identified by its routing id; without state of its own."""
+
+    __slots__ = ("_put", "is_client", "name")
+
+    may_come_back = True
+
+    def __init__(
+        self, name: bytes, put: Callable[[bytes, list[Buffer]], bool], *, is_client: bool
+    ) -> None:
+        self.name = name
+        self.is_client = is_client
+        self._put = put
+
+    def send(self, frames: list[Buffer]) -> bool:
+        """Send a message without waiting; return False if the peer is gone."""
+        return self._put(self.name, frames)
+
+    def rest(self) -> Sequence[Sequence[Buffer]]:
+        """Return nothing: ZeroMQ keeps the messages of all peers in one queue."""
+        return ()
+
+    def close(self) -> None:
+        """Do nothing: libzmq itself detects that a peer is gone."""
+
+
+class _Router:
+    """One ROUTER: for clients, or for workers and their supervisors.
+
+    Raises Unavailable if the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        bind: str,
+        server: KeyPair,
+        *,
+        for_clients: bool,
+        heartbeat_s: float,
+    ) -> None:
+        self.socket = socket = context.socket(zmq.ROUTER)
+        self._for_clients = for_clients
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        socket.set(zmq.ROUTER_HANDOVER, 1)
+        socket.set(zmq.LINGER, 500)
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.RCVHWM, 0)
+        socket.set(zmq.BACKLOG, 1024)
+        socket.set(zmq.MAXMSGSIZE, LARGEST_FRAME)
+        socket.set(zmq.IPV6, int("[" in bind))
+        set_heartbeat(socket, heartbeat_s)
+        socket.set(zmq.ZAP_DOMAIN, (CLIENTS if for_clients else WORKERS).encode())
+        socket.curve_server = True
+        socket.curve_publickey = server.public.encode()
+        socket.curve_secretkey = server.secret.encode()
+        try:
+            socket.bind(bind)
+        except zmq.ZMQError as error:
+            socket.close()
+            raise Unavailable(f"cannot listen at {bind}: {error}") from None
+        self.endpoint = socket.get_string(zmq.LAST_ENDPOINT)
+        self._fd = int(socket.get(zmq.FD))
+        # State while it runs; only its own methods change it, on the loop.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lines: dict[bytes, _RoutedLine] = {}
+        self._look_is_due = False
+
+    def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
+        """Start on the running loop."""
+        self._dispatcher = dispatcher
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+        self._flush_policy = FlushPolicy(dispatcher)
+        self._loop.add_reader(self._fd, self._look)
+        self._look_soon()
+
+    def forget_lines(self) -> None:
+        """Forget the lines of lost peers; the others are created again on demand."""
+        self._lines.clear()
+
+    def close(self) -> None:
+        """Close the socket; recently sent messages have half a second to leave."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._fd)
+        self.socket.close()
+
+    def put(self, routing_id: bytes, frames: list[Buffer]) -> bool:
+        """Send to a peer; False if it is gone."""
+        # The descriptor is edge-triggered, and a send, even a failed one, may consume the edge.
+        self._look_soon()
+        try:
+            send(self.socket, [routing_id, *frames])
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False
+        return True
+
+    def _look_soon(self) -> None:
+        if not self._look_is_due and self._loop is not None:
+            self._look_is_due = True
+            self._loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_is_due = False
+        self._look()
+
+    def _look(self) -> None:
+        # While calls arrive by other ways, let messages accumulate.
+        if self.socket.closed:
+            return
+        is_due = self._flush_policy.is_due()
+        if not has_message(self.socket):
+            return
+        if is_due:
+            self._read()
+        else:
+            self._look_soon()
+
+    def _read(self) -> None:
+        was_due, self._look_is_due = self._look_is_due, True  # last, after everything is sent
+        try:
+            self._dispatcher.act_on(self._read_some)
+        finally:
+            self._look_is_due = was_due
+            if has_message(self.socket):
+                self._look_soon()
+
+    def _read_some(self) -> None:
+        for _ in range(MESSAGES_PER_TURN):
+            frames = receive(self.socket, small=2)  # the routing id and the message head
+            if frames is None:
+                return
+            name = bytes(frames[0])
+            line = self._lines.get(name)
+            if line is None:
+                line = _RoutedLine(name, self.put, is_client=self._for_clients)
+                self._lines[name] = line
+            self._peers.received(line, frames[1:])
+            if not has_message(self.socket):
+                return
+
+
+class ZmqListener:
+    """Binds both ROUTERs; `for_clients` and `for_workers` hold their addresses and keys.
+
+    interface: `tcp://HOST`. keys: new ones unless given. clients_port, workers_port: `*` for any.
+    heartbeat_s: silence after which libzmq considers a host dead.
+    Raises Unavailable if an address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        interface: str = "tcp://127.0.0.1",
+        *,
+        keys: Keys | None = None,
+        clients_port: str = "*",
+        workers_port: str = "*",
+        heartbeat_s: float = 5.0,
+    ) -> None:
+        self.keys = keys = keys or new_keys()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._routers: list[_Router] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn = 0
+        self._probed_at = 0.0
+        self._heartbeat_s = heartbeat_s
+        try:
+            for domain, pair, port in (
+                (CLIENTS, keys.clients, clients_port),
+                (WORKERS, keys.workers, workers_port),
+            ):
+                self._authenticator.configure_curve_callback(domain, _OneKey(pair))
+                router = _Router(
+                    self._context,
+                    f"{interface}:{port}",
+                    keys.server,
+                    for_clients=domain == CLIENTS,
+                    heartbeat_s=heartbeat_s,
+                )
+                self._routers.append(router)
+        except Unavailable:
+            self._close_sockets()
+            self._context.term()
+            raise
+        self.for_clients, self.for_workers = (
+            Connection(
+                router.endpoint,
+                server_key=keys.server.public,
+                client_public=pair.public,
+                client_secret=pair.secret,
+            )
+            for router, pair in zip(self._routers, (keys.clients, keys.workers), strict=True)
+        )
+
+    def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
+        """Start on the running loop."""
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+        for router in self._routers:
+            router.start(dispatcher, peers)
+        self._probed_at = self._loop.time()
+        self._probe()
+
+    async def close(self) -> None:
+        """Close the sockets; recently sent messages have half a second to leave."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_sockets()
+        # Terminating waits for the linger time, which must not block the event loop.
+        await self._loop.run_in_executor(None, self._context.term)
+
+    def _close_sockets(self) -> None:
+        for router in self._routers:
+            router.close()
+        self._authenticator.stop()
+
+    def _probe(self) -> None:
+        now = self._loop.time()
+        if now - self._probed_at > self._heartbeat_s / 2:
+            self._peers.was_away()
+        self._probed_at = now
+        self._turn += 1
+        all_of_them = self._turn % IDLE_PROBE_TURNS == 0
+        if all_of_them:
+            for router in self._routers:
+                router.forget_lines()
+        self._peers.probe(all_of_them=all_of_them)
+        self._timer = self._loop.call_later(PROBE_EVERY_S, self._probe)
+
+
+class _OneKey:
+    """Admits holders of one key (ZMQ RFC 27)."""
+
+    def __init__(self, pair: KeyPair) -> None:
+        self._public = pair.public.encode()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return bool(key == self._public)

@@ -1,0 +1,500 @@
+"""farm's own messages between dispatcher, workers and native clients; see docs/messages.md.
+
+A message is a list of frames. Frame 0 is an 8-byte head (version, kind, length of the JSON), the
+JSON, padding to 8 bytes, and the bytes of small arrays. Large arrays follow as separate frames, so
+that they are never copied on the way. Nothing is unpickled.
+
+Calls of tiny models come in hundreds that differ only in their numbers, and so do their answers;
+their common part is sent once, as a group.
+
+For any bytes, decoding returns a value or raises InvalidRequest. A malformed call or answer in a
+well-formed message becomes an error in its place: it is answered, not lost.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import orjson
+
+from farm.call import (
+    EMPTY_CONFIG,
+    Array,
+    Buffer,
+    Call,
+    Derivative,
+    Hints,
+    ModelInfo,
+    Operation,
+    Result,
+    WorkerInfo,
+)
+from farm.errors import FarmError, InvalidOutput, InvalidRequest, error_named
+from farm.wire.arrays import ArrayWriter, array_at, column_at
+from farm.wire.runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
+
+VERSION = 2
+
+WORTH_A_GROUP = 4
+"""Fewer similar calls or answers than this are encoded one by one."""
+
+LONGEST_S = 1e9
+"""Maximum of times in a message; thirty years, so that sums and timers stay finite."""
+
+HEAD = struct.Struct("<BBHI")  # the last: bytes of JSON
+
+Outcome = Result | FarmError
+Tasks = list[tuple[int, Call | InvalidRequest]]
+T = TypeVar("T")
+
+
+class Kind(IntEnum):
+    """The kind of a message. W: worker, S: supervisor, C: native client, D: dispatcher."""
+
+    JOIN = 1  # W to D: WorkerInfo, and an id for this life of the worker
+    WELCOME = 2  # D to W: that life is known; D to C: the number of this session
+    CALLS = 3  # D to W, C to D: tasks
+    ANSWERS = 4  # W to D, D to C: results and errors
+    TAKE_BACK = 5  # D to W: hand these back if not begun
+    TAKEN_BACK = 6  # W to D: these were not begun and will not be
+    LEAVE = 7  # W, C to D: drained or done, leaving
+    JOIN_AGAIN = 8  # D to W: your name is unknown, join again
+    PROBE = 9  # D to W, C: are you there; W, C to D: am I known
+    STOP = 10  # D to W, S: drain and end
+    LOST = 11  # S to D: a worker of mine died, and why
+    CANCEL = 12  # C to D: the caller has cancelled these
+    ASK = 13  # C to D: models, status
+    TELL = 14  # D to C: the answer to an ASK
+    RESIZE = 15  # W to D: I now offer this many slots; 0: I am draining
+    CALLS_AGAIN = 16  # C to D: the connection broke and I still wait for these
+    CHECK = 17  # D to W: you should hold these
+    MISSING = 18  # W to D: I do not hold these
+    REFUSED = 19  # D to W, S, C: your message is refused, and why
+    END_STREAM = 20  # D to W: answers to these are no longer needed
+
+
+class Message(NamedTuple):
+    """One decoded message: its kind, its JSON, and the frames that hold its arrays."""
+
+    kind: Kind
+    data: Any
+    frames: Sequence[Buffer] = ()
+    inline_at: int = 0
+
+
+class Loss(NamedTuple):
+    """A supervisor's report of a worker's death; running: None if unknown.
+
+    row: for a run of rows the one that was running, if known.
+    """
+
+    worker: str
+    reason: str
+    running: list[int] | None
+    time_limit: bool
+    row: int | None = None
+
+
+def encode(
+    kind: Kind, data: Any = None, arrays: bytes = b"", large: Iterable[Array] = ()
+) -> list[Buffer]:
+    """Return the frames of a message. Raises TypeError if `data` is not JSON data."""
+    text = orjson.dumps(data)
+    head = HEAD.pack(VERSION, kind, 0, len(text)) + text
+    if arrays:
+        head += bytes(-len(head) % 8) + arrays
+    return [head, *(a.view(np.uint8).data for a in large)]
+
+
+def decode(frames: Sequence[Buffer]) -> Message:
+    """Return the message in these frames. Raises InvalidRequest for other bytes or versions."""
+    first = frames[0] if frames else b""
+    if len(first) < HEAD.size:
+        raise InvalidRequest(f"message of {len(first)} bytes; the head alone has {HEAD.size}")
+    version, kind, _, length = HEAD.unpack_from(first)
+    if version != VERSION:
+        raise InvalidRequest(
+            f"message of wire version {version}; this farm speaks {VERSION}: "
+            "install the same modelfarm on both sides"
+        )
+    end = HEAD.size + length
+    if end > len(first):
+        raise InvalidRequest(f"message announces {length} bytes of JSON, has {len(first) - 8}")
+    try:
+        data = orjson.loads(memoryview(first)[HEAD.size : end])
+        known = _KINDS[kind]
+    except (ValueError, KeyError) as error:
+        raise InvalidRequest(f"message of kind {kind} is malformed: {error}") from None
+    return Message(known, data, frames, end + -end % 8)
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+def _columns(message: Message, columns: Any, count: int) -> list[list[Array]]:
+    return [column_at(message.frames, message.inline_at, where, count) for where in columns]
+
+
+_MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError)
+"""Exceptions raised when JSON data does not have the expected form."""
+
+
+def _malformed(what: str, error: Exception) -> InvalidRequest:
+    text = f"{type(error).__name__}: {error}"
+    return InvalidRequest(f"malformed {what}: {text[:200]}")
+
+
+def _read(message: Message, pieces: Iterator[T]) -> Iterator[T]:
+    try:
+        yield from pieces
+    except _MALFORMED as error:
+        raise _malformed(f"{message.kind.name} message", error) from None
+
+
+# Calls
+
+
+def encode_calls(
+    tasks: Iterable[tuple[int, Call]], hints: Hints | None = None, *, kind: Kind = Kind.CALLS
+) -> list[Buffer]:
+    """Encode CALLS: each task's id and call; from a client with its hints, common to all of them.
+
+    Raises TypeError if a call contains an unsupported value.
+    """
+    writer = ArrayWriter()
+    rows: list[Any] = []
+    tasks = list(tasks)
+    for run in runs_of_calls(tasks) if len(tasks) >= WORTH_A_GROUP else [tasks]:
+        if len(run) >= WORTH_A_GROUP:
+            rows.append(_call_group(writer, run))
+        else:
+            rows.extend([_call_row(writer, task_id, call) for task_id, call in run])
+    said = None if hints is None else [hints.client, hints.priority, hints.deadline_s]
+    return encode(kind, [said, rows], b"".join(writer.inline), writer.large)
+
+
+def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
+    put = writer.put
+    row: list[Any] = [task_id, call.model, call.operation, [put(a) for a in call.inputs]]
+    wrt = call.derivative
+    if call.config is not EMPTY_CONFIG or call.rows is not None or wrt is not None:
+        row += [call.config, call.rows]
+        if wrt is not None:
+            row += [
+                wrt.out_wrt,
+                wrt.in_wrt,
+                wrt.in_wrt2,
+                None if wrt.sens is None else put(wrt.sens),
+                None if wrt.vec is None else put(wrt.vec),
+            ]
+    return row
+
+
+def _call_group(writer: ArrayWriter, run: Sequence[tuple[int, Call]]) -> list[Any]:
+    ids, calls = zip(*run, strict=True)
+    columns = [writer.put_column(column) for column in zip(*[c.inputs for c in calls], strict=True)]
+    return [ids, calls[0].model, calls[0].operation, columns, calls[0].config]
+
+
+def decode_calls(message: Message) -> tuple[Hints | None, Tasks]:
+    """Return what `encode_calls` wrote, with an error in place of a malformed call.
+
+    The arrays are read-only, as a Call never changes. Raises InvalidRequest.
+    """
+    hints, some = decode_some_calls(message)
+    return hints, list(chain.from_iterable(some))
+
+
+def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[Tasks]]:
+    """Decode a few hundred calls at a time; iterating raises InvalidRequest, too."""
+    try:
+        said, rows = message.data
+        hints = None if said is None else _hints(*said)
+    except _MALFORMED as error:
+        raise _malformed(f"{message.kind.name} message", error) from None
+    return hints, _read(message, _some_calls(message, rows))
+
+
+def _some_calls(message: Message, rows: Iterable[Any]) -> Iterator[Tasks]:
+    tasks: Tasks = []
+    for row in rows:
+        if type(row[0]) is list:
+            yield tasks
+            tasks = []
+            for piece in pieces_of(row, 3, (0,)):
+                yield list(_calls(message, piece))
+            continue
+        task_id = _id(row[0])
+        try:
+            tasks.append((task_id, _call(message, row)))
+        except _MALFORMED as error:
+            tasks.append((task_id, _malformed("call", error)))
+        if len(tasks) >= A_PIECE:
+            yield tasks
+            tasks = []
+    yield tasks
+
+
+def _calls(message: Message, group: list[Any]) -> Iterable[tuple[int, Call | InvalidRequest]]:
+    """Yield the calls of a group, or one error for all of them."""
+    ids = [_id(i) for i in group[0]]
+    try:
+        _, model, operation, columns, config = group
+        known, config = _OPERATIONS[operation], _text(config)
+        if config == EMPTY_CONFIG:
+            config = EMPTY_CONFIG  # this object, for fast comparison
+        inputs = zip(*_columns(message, columns, len(ids)), strict=True)
+        calls = [Call(model, known, x, config) for x in inputs]
+        return zip(ids, calls, strict=True)
+    except _MALFORMED as error:
+        wrong = _malformed("group of calls", error)
+        return [(task_id, wrong) for task_id in ids]
+
+
+def _hints(client: Any, priority: Any, deadline_s: Any) -> Hints:
+    if deadline_s is not None and not -LONGEST_S <= deadline_s <= LONGEST_S:
+        raise ValueError(f"a deadline of {deadline_s} s")
+    return Hints(_text(client), _id(priority), deadline_s)
+
+
+def _call(message: Message, row: list[Any]) -> Call:
+    inputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[3]])
+    model = _text(row[1])
+    operation = _OPERATIONS[row[2]]
+    if len(row) == 4:
+        return Call(model, operation, inputs)
+    config, rows = row[4], None if row[5] is None else _rows(row[5])
+    derivative = None
+    if len(row) > 6:
+        out_wrt, in_wrt, in_wrt2, sens, vec = row[6:]
+        derivative = Derivative(
+            _id(out_wrt),
+            _id(in_wrt),
+            _id(in_wrt2),
+            None if sens is None else array_at(message.frames, message.inline_at, sens),
+            None if vec is None else array_at(message.frames, message.inline_at, vec),
+        )
+    return Call(model, operation, inputs, _text(config), derivative, rows)
+
+
+_OPERATIONS = {operation.value: operation for operation in Operation}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {value!r}")
+    return value
+
+
+def _id(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"expected a whole number, got {value!r}")
+    return value
+
+
+def _rows(value: Any) -> int:
+    if _id(value) < 1:
+        raise ValueError(f"{value} rows")
+    return int(value)
+
+
+# Answers
+
+
+def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
+    """Encode ANSWERS: each task's id and its result or error; unsupported values become errors."""
+    writer = ArrayWriter()
+    results: list[Any] = []
+    errors: list[Any] = []
+    answers = list(answers)
+    many = len(answers) >= WORTH_A_GROUP
+    runs: Iterable[list[tuple[int, Any]]] = runs_of_answers(answers) if many else [answers]
+    for run in runs:
+        if len(run) >= WORTH_A_GROUP:
+            results.append(_result_group(writer, run))
+            continue
+        for task_id, outcome in run:
+            if isinstance(outcome, Result):
+                try:
+                    results.append(_result_row(writer, task_id, outcome))
+                    continue
+                except TypeError as error:
+                    outcome = InvalidOutput(f"the model's answer cannot be sent: {error}")
+            errors.append([task_id, *_error_row(outcome)])
+    return encode(Kind.ANSWERS, [results, errors], b"".join(writer.inline), writer.large)
+
+
+def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
+    arrays = [writer.put(a) for a in result.outputs]
+    row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
+    if not is_plain(result) or result.worker or result.batch_rows != 1:
+        info = None if result.info is None else result.info.to_json()
+        failed = None if result.failed is None else _error_row(result.failed)
+        row += [result.worker, info, result.batch_rows, result.more, failed]
+    return row
+
+
+def _error_row(error: FarmError) -> list[str]:
+    texts = (type(error).__name__, error.message, error.detail)
+    return [text.encode("utf-8", "replace").decode() for text in texts]
+
+
+def _result_group(writer: ArrayWriter, run: Sequence[tuple[int, Result]]) -> list[Any]:
+    ids, results = zip(*run, strict=True)
+    columns = [writer.put_column(c) for c in zip(*[r.outputs for r in results], strict=True)]
+    return [
+        ids,
+        columns,
+        [r.run_time_s for r in results],
+        [r.idle_s for r in results],
+        results[0].worker,
+        [r.queue_time_s for r in results],
+        results[0].batch_rows,
+    ]
+
+
+def decode_answers(message: Message) -> list[tuple[int, Outcome]]:
+    """Return what `encode_answers` wrote, with an error in place of a malformed answer.
+
+    The arrays are writable: they have no other owner. Raises InvalidRequest.
+    """
+    return list(chain.from_iterable(decode_some_answers(message)))
+
+
+def decode_some_answers(message: Message) -> Iterator[list[tuple[int, Outcome]]]:
+    """Decode a few hundred answers at a time."""
+    return _read(message, _some_answers(message, message.data))
+
+
+def _some_answers(message: Message, data: Any) -> Iterator[list[tuple[int, Outcome]]]:
+    results, errors = data
+    answers: list[tuple[int, Outcome]] = []
+    if results:
+        frames = [bytearray(message.frames[0]), *message.frames[1:]]
+        message = Message(message.kind, message.data, frames, message.inline_at)
+    for row in results:
+        if type(row[0]) is list:
+            yield answers
+            answers = []
+            for piece in pieces_of(row, 1, (0, 2, 3, 5)):
+                yield list(_results(message, piece))
+            continue
+        task_id = _id(row[0])
+        try:
+            answers.append((task_id, _result(message, row)))
+        except _MALFORMED as error:
+            answers.append((task_id, InvalidOutput(_malformed("answer", error).message)))
+        if len(answers) >= A_PIECE:
+            yield answers
+            answers = []
+    for first in range(0, len(errors), A_PIECE):
+        yield answers
+        answers = [
+            (_id(task_id), error_named(_text(name), _text(text), _text(detail)))
+            for task_id, name, text, detail in errors[first : first + A_PIECE]
+        ]
+    yield answers
+
+
+def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]]:
+    """Yield the results of a group, or one error for all of them."""
+    ids = [_id(i) for i in group[0]]
+    try:
+        _, columns, run_times_s, idle_s, worker, queue_times_s, batch_rows = group
+        rows = _rows(batch_rows)
+        _check_times(min(run_times_s), min(idle_s))
+        _check_times(max(run_times_s), max(idle_s))
+        _check_times(min(queue_times_s), 0.0)
+        name = _text(worker)
+        outputs = zip(*_columns(message, columns, len(ids)), strict=True)
+        results = [
+            Result(y, run_s, None, name, queue_s, idle, rows)
+            for y, run_s, queue_s, idle in zip(
+                outputs, run_times_s, queue_times_s, idle_s, strict=True
+            )
+        ]
+        return zip(ids, results, strict=True)
+    except _MALFORMED as error:
+        unread = InvalidOutput(_malformed("group of answers", error).message)
+        return [(task_id, unread) for task_id in ids]
+
+
+def _check_times(run_time_s: float, idle_s: float) -> None:
+    if not (0.0 <= run_time_s <= LONGEST_S and -1.0 <= idle_s <= LONGEST_S):
+        raise ValueError(f"a run of {run_time_s} s after {idle_s} s")
+
+
+def _result(message: Message, row: list[Any]) -> Result:
+    outputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[1]])
+    run_time_s, idle_s, queue_time_s = row[2:5]
+    _check_times(run_time_s, idle_s)
+    _check_times(queue_time_s, 0.0)
+    if len(row) == 5:
+        return Result(outputs, run_time_s, None, "", queue_time_s, idle_s)
+    worker, info, batch_rows, more, failed = row[5:]
+    known = None if info is None else ModelInfo.from_json(info)
+    rows, more = _rows(batch_rows), bool(more)
+    error = None if failed is None else error_named(*map(_text, failed))
+    name = _text(worker)
+    return Result(outputs, run_time_s, known, name, queue_time_s, idle_s, rows, more, error)
+
+
+# Other messages
+
+
+def encode_join(life: str, info: WorkerInfo) -> list[Buffer]:
+    """Encode JOIN; a new `life` says that the worker has dropped all tasks of the last one."""
+    return encode(Kind.JOIN, [life, info.to_json()])
+
+
+def decode_join(message: Message) -> tuple[str, WorkerInfo]:
+    """Return what `encode_join` wrote. Raises InvalidRequest."""
+    try:
+        life, info = message.data
+        return _text(life), WorkerInfo.from_json(info)
+    except _MALFORMED as error:
+        raise _malformed("JOIN message", error) from None
+
+
+def encode_loss(loss: Loss) -> list[Buffer]:
+    """Encode LOST: a supervisor's report of a worker's death."""
+    return encode(Kind.LOST, list(loss))
+
+
+def decode_loss(message: Message) -> Loss | None:
+    """Return what `encode_loss` wrote; None: the supervisor only announces itself.
+
+    Raises InvalidRequest.
+    """
+    if message.data is None:
+        return None
+    try:
+        worker, reason, running, time_limit, row = message.data
+        ids = None if running is None else [_id(i) for i in running]
+        at = None if row is None else _id(row)
+        return Loss(_text(worker), _text(reason), ids, bool(time_limit), at)
+    except _MALFORMED as error:
+        raise _malformed("LOST message", error) from None
+
+
+def decode_ids(message: Message) -> list[int]:
+    """Return the ids of calls in the message. Raises InvalidRequest."""
+    return list(chain.from_iterable(decode_some_ids(message)))
+
+
+def decode_some_ids(message: Message) -> Iterator[list[int]]:
+    """Decode a few hundred ids at a time."""
+    ids = message.data
+    wrong = f"malformed {message.kind.name} message: expected a list of numbers"
+    if not isinstance(ids, list):
+        raise InvalidRequest(wrong)
+    for first in range(0, len(ids), A_PIECE):
+        some = ids[first : first + A_PIECE]
+        if not all(type(i) is int for i in some):
+            raise InvalidRequest(wrong)
+        yield some

@@ -1,0 +1,354 @@
+"""JAX functions as models: compiled, batched by vmap, with exact derivatives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from farm.call import EMPTY_CONFIG, Array, Operation, TensorInfo, canonical_config
+from farm.errors import InvalidOutput, UnsupportedFeature
+from farm.model import Config, FunctionModel, Inputs, Model, Tensors, info_of, model
+
+PROGRAMS_KEPT = 256
+"""Maximum number of compiled programs per model: one for each config, row count and index pair."""
+
+WIDE = {"float64", "int64", "uint64"}
+
+log = logging.getLogger(__name__)
+
+
+def jax_model(
+    *,
+    inputs: Tensors,
+    outputs: Tensors,
+    name: str = "",
+    max_batch: int = 1,
+    repeatable: bool = True,
+) -> Callable[[Callable[..., Any]], JaxModel]:
+    """Decorator: a function of JAX arrays becomes a model with all derivatives.
+
+        @farm.jax_model(inputs={"x": 2}, outputs={"y": 1}, max_batch=64)
+        def forward(x): return jnp.sum(x**2)
+
+    The function computes one evaluation; with max_batch above 1 farm maps it over rows. An argument
+    called `config` gets the call's config, which is a constant: farm compiles the function for each
+    config. Numbers are float64 unless a `TensorInfo` sets another type, regardless of JAX's
+    settings; constants that the file creates with jax.numpy are float32 without
+    `jax.config.update("jax_enable_x64", True)`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> JaxModel:
+        plain = model(
+            inputs=inputs, outputs=outputs, name=name, max_batch=max_batch, repeatable=repeatable
+        )
+        return JaxModel(plain(function))
+
+    return decorate
+
+
+class JaxModel(Model):
+    """A model made of one function of JAX arrays, as created by `jax_model`.
+
+    The function is compiled when the model is first described, which workers do before they serve:
+    for 1, 2, 4 and so on up to max_batch rows. Other batches are padded with copies of their last
+    row.
+    """
+
+    def __init__(self, function: FunctionModel) -> None:
+        info = info_of(function, {})
+        if any(tensor.dtype == "bytes" for tensor in (*info.inputs, *info.outputs)):
+            raise ValueError("JAX has no texts; declare numbers only")
+        self.function = function
+        self.name, self.description = function.name, function.description
+        self.inputs, self.outputs = function.inputs, function.outputs
+        self.max_batch, self.repeatable = function.max_batch, function.repeatable
+        self._inputs, self._outputs = info.inputs, info.outputs
+        self._wide = any(tensor.dtype in WIDE for tensor in (*info.inputs, *info.outputs))
+        self._jax = _jax()
+        self._program = lru_cache(PROGRAMS_KEPT)(self._compiled)
+        self._warm = False
+        self._told: set[str] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        """Return the inputs and outputs; the first time, also compile the function."""
+        if not self._warm:
+            self._warm_up(config)
+            self._warm = True
+        return self.inputs, self.outputs
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """Return the function's value, for all rows at once."""
+        arrays = list(inputs.values())
+        if self.max_batch == 1:
+            outputs = self._run("evaluate", (), arrays, config)
+        else:
+            rows = len(arrays[0])
+            padded = [_padded(x, _program_rows(rows, self.max_batch)) for x in arrays]
+            outputs = [y[:rows] for y in self._run("rows", (), padded, config)]
+        return dict(zip(self.outputs, outputs, strict=True))
+
+    def gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Array:
+        """Return J^T sens by `jax.vjp`."""
+        arrays = [*inputs.values(), sens.astype(self._outputs[out_wrt].dtype)]
+        return self._derivative(Operation.GRADIENT, (out_wrt, in_wrt), arrays, config)
+
+    def apply_jacobian(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
+    ) -> Array:
+        """Return J vec by `jax.jvp`."""
+        arrays = [*inputs.values(), vec.astype(self._inputs[in_wrt].dtype)]
+        return self._derivative(Operation.APPLY_JACOBIAN, (out_wrt, in_wrt), arrays, config)
+
+    def apply_hessian(
+        self,
+        out_wrt: int,
+        in_wrt1: int,
+        in_wrt2: int,
+        inputs: Inputs,
+        sens: Array,
+        vec: Array,
+        config: Config,
+    ) -> Array:
+        """Return the derivative of J^T sens along vec, by `jax.jvp` of `jax.vjp`."""
+        vectors = (
+            sens.astype(self._outputs[out_wrt].dtype),
+            vec.astype(self._inputs[in_wrt2].dtype),
+        )
+        arrays = [*inputs.values(), *vectors]
+        wrt = out_wrt, in_wrt1, in_wrt2
+        return self._derivative(Operation.APPLY_HESSIAN, wrt, arrays, config)
+
+    def _derivative(
+        self, operation: Operation, wrt: tuple[int, ...], arrays: list[Array], config: Config
+    ) -> Array:
+        tensors = [self._outputs[wrt[0]], *(self._inputs[i] for i in wrt[1:])]
+        for tensor in tensors:
+            if not _floating(tensor):
+                raise UnsupportedFeature(
+                    f"{tensor.name!r} of model {self.name!r} is {tensor.dtype}; "
+                    "derivatives are of floating-point outputs by floating-point inputs"
+                )
+        return self._run(operation, wrt, arrays, config)[0]
+
+    def _run(
+        self, what: str, wrt: tuple[int, ...], arrays: Sequence[Array], config: Config
+    ) -> list[Array]:
+        shapes = tuple((x.shape, str(x.dtype)) for x in arrays)
+        with self._precision():
+            program = self._program(what, wrt, shapes, self._constant(config))
+            return [np.asarray(y) for y in program(*arrays)]
+
+    def _constant(self, config: Config) -> str:
+        """Return the text of a config for which the function is compiled."""
+        return canonical_config(config) if self.function.takes_config else EMPTY_CONFIG
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        """Enable 64-bit numbers in JAX if the model has them, for this thread and block."""
+        wide: contextlib.AbstractContextManager[Any]
+        wide = self._jax.enable_x64(True) if self._wide else contextlib.nullcontext()
+        return wide
+
+    def _compiled(self, what: str, wrt: tuple[int, ...], shapes: Shapes, config: str) -> Any:
+        function = self._traceable(what, wrt, json.loads(config))
+        return self._jax.jit(function).lower(*self._abstract(shapes)).compile()
+
+    def _abstract(self, shapes: Shapes) -> list[Any]:
+        return [self._jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+
+    def _traceable(self, what: str, wrt: tuple[int, ...], config: Config) -> Callable[..., Any]:
+        """Return the operation as a function of JAX arrays that returns a list of them."""
+        function = partial(self._values, config)
+        if what == "evaluate":
+            return function
+        if what == "rows":
+            batched: Callable[..., Any] = self._jax.vmap(function)
+            return batched
+        derivative: Any = {
+            Operation.GRADIENT: self._pulled,
+            Operation.APPLY_JACOBIAN: self._pushed,
+            Operation.APPLY_HESSIAN: self._bent,
+        }[Operation(what)]
+        return lambda *arrays: [derivative(function, *wrt, *arrays)]
+
+    def _values(self, config: Config, *arrays: Any) -> list[Any]:
+        """Return the outputs of one evaluation in order, in their declared shapes."""
+        inputs = Inputs(zip(self.inputs, arrays, strict=True))
+        value = self.function.evaluate(inputs, config)
+        names = list(self.outputs)
+        if isinstance(value, Mapping):
+            if set(value) != set(names):
+                raise InvalidOutput(
+                    f"model {self.name!r} returned outputs {sorted(value)}, declares {names}"
+                )
+            value = [value[name] for name in names]
+        elif len(names) == 1 and not _holds_one_array(value):
+            value = [value]
+        if len(value) != len(names):
+            raise InvalidOutput(
+                f"model {self.name!r} returned {len(value)} outputs, declares {len(names)}: {names}"
+            )
+        return [self._shaped(y, tensor) for y, tensor in zip(value, self._outputs, strict=True)]
+
+    def _shaped(self, value: Any, tensor: TensorInfo) -> Any:
+        array = self._jax.numpy.asarray(value)
+        what = f"output {tensor.name!r} of model {self.name!r}"
+        if array.dtype != tensor.dtype:
+            if not self._jax.numpy.can_cast(array.dtype, tensor.dtype, casting="same_kind"):
+                raise InvalidOutput(f"{what} is {array.dtype}, declared is {tensor.dtype}")
+            narrow = array.dtype.itemsize < np.dtype(tensor.dtype).itemsize
+            if narrow and _floating(tensor) and what not in self._told:
+                self._told.add(what)  # warn once, even if the function is traced again
+                log.warning("%s is computed as %s, not %s", what, array.dtype, tensor.dtype)
+            array = array.astype(tensor.dtype)
+        if array.shape == tensor.shape or -1 in tensor.shape:
+            return array
+        if array.ndim <= 1 and array.size == tensor.size:
+            return array.reshape(tensor.shape)
+        raise InvalidOutput(f"{what} has shape {array.shape}, expected {tensor.shape}")
+
+    def _pulled(self, f: Any, out_wrt: int, in_wrt: int, *arrays: Any) -> Any:
+        """Return J^T sens; arrays: the inputs and sens."""
+        *inputs, sens = arrays
+        _, pull = self._jax.vjp(_of_one(f, out_wrt, in_wrt, inputs), inputs[in_wrt])
+        return pull(sens)[0]
+
+    def _pushed(self, f: Any, out_wrt: int, in_wrt: int, *arrays: Any) -> Any:
+        """Return J vec; arrays: the inputs and vec."""
+        *inputs, vec = arrays
+        return self._jax.jvp(
+            _of_one(f, out_wrt, in_wrt, inputs), inputs[in_wrt : in_wrt + 1], [vec]
+        )[1]
+
+    def _bent(self, f: Any, out_wrt: int, in_wrt1: int, in_wrt2: int, *arrays: Any) -> Any:
+        """Return the derivative of J^T sens along vec; arrays: the inputs, sens and vec."""
+        *inputs, sens, vec = arrays
+
+        def pulled(x: Any) -> Any:
+            return self._pulled(f, out_wrt, in_wrt1, *_replaced(inputs, in_wrt2, x), sens)
+
+        return self._jax.jvp(pulled, inputs[in_wrt2 : in_wrt2 + 1], [vec])[1]
+
+    def _warm_up(self, config: Config) -> None:
+        """Compile for all numbers of rows, and determine the available derivatives."""
+        if any(-1 in tensor.shape for tensor in self._inputs):
+            return  # each size needs its own program, compiled when first used
+        single = tuple((tensor.shape, tensor.dtype) for tensor in self._inputs)
+        text = self._constant(config)
+        try:
+            with self._precision():
+                self._check_constants(single, config)
+                if self.max_batch == 1:
+                    self._program("evaluate", (), single, text)
+                for rows in _all_rows(self.max_batch) if self.max_batch > 1 else ():
+                    shapes = tuple(((rows, *shape), dtype) for shape, dtype in single)
+                    self._program("rows", (), shapes, text)
+                self.operations = frozenset(
+                    {Operation.EVALUATE, *self._derivatives(single, config)}
+                )
+        except Exception as error:
+            if not self.function.takes_config:
+                raise
+            # It may need config values that only calls have.
+            log.warning("%s is not compiled for an empty config: %s", self.name, error)
+
+    def _check_constants(self, shapes: Shapes, config: Config) -> None:
+        traced = self._jax.make_jaxpr(partial(self._values, config))(*self._abstract(shapes))
+        narrow = [c for c in traced.consts if getattr(c, "dtype", None) == np.float32]
+        if narrow and any(tensor.dtype == "float64" for tensor in self._inputs):
+            log.warning(
+                "%s is float64 with %d constants of float32; make them with numpy, or after "
+                'jax.config.update("jax_enable_x64", True)',
+                self.name,
+                len(narrow),
+            )
+
+    def _derivatives(self, shapes: Shapes, config: Config) -> Iterator[Operation]:
+        """Yield the derivatives that JAX can compute for at least one output and input."""
+        pairs = [
+            (o, i)
+            for (o, out), (i, by) in product(enumerate(self._outputs), enumerate(self._inputs))
+            if _floating(out) and _floating(by)
+        ]
+        for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN):
+            if any(self._gives(operation, o, i, shapes, config) for o, i in pairs):
+                yield operation
+
+    def _gives(
+        self, operation: Operation, out_wrt: int, in_wrt: int, shapes: Shapes, config: Config
+    ) -> bool:
+        hessian = operation is Operation.APPLY_HESSIAN
+        wrt = (out_wrt, in_wrt, in_wrt) if hessian else (out_wrt, in_wrt)
+        sens = self._outputs[out_wrt].shape, self._outputs[out_wrt].dtype
+        vectors = {
+            Operation.GRADIENT: (sens,),
+            Operation.APPLY_JACOBIAN: (shapes[in_wrt],),
+            Operation.APPLY_HESSIAN: (sens, shapes[in_wrt]),
+        }[operation]
+        try:
+            self._jax.eval_shape(
+                self._traceable(operation, wrt, config), *self._abstract((*shapes, *vectors))
+            )
+        except Exception as error:  # such as a loop of unknown length, which has no reverse mode
+            log.info("%s offers no %s: %s", self.name, operation, error)
+            return False
+        return True
+
+
+Shapes = tuple[tuple[tuple[int, ...], str], ...]
+"""Shape and type of each array of a program."""
+
+
+def _jax() -> Any:
+    try:
+        import jax
+        import jax.numpy
+    except ImportError as error:
+        raise ImportError(
+            f'JAX functions need jax: pip install "modelfarm[jax]" ({error})'
+        ) from error
+    return jax
+
+
+def _of_one(f: Any, out_wrt: int, in_wrt: int, inputs: Sequence[Any]) -> Callable[[Any], Any]:
+    """Return one output as a function of one input."""
+    return lambda x: f(*_replaced(inputs, in_wrt, x))[out_wrt]
+
+
+def _replaced(inputs: Sequence[Any], position: int, value: Any) -> list[Any]:
+    return [*inputs[:position], value, *inputs[position + 1 :]]
+
+
+def _holds_one_array(value: Any) -> bool:
+    """Whether the value is a list with the one output, not the output as a list of numbers."""
+    return isinstance(value, list | tuple) and len(value) == 1 and getattr(value[0], "ndim", 0) > 0
+
+
+def _floating(tensor: TensorInfo) -> bool:
+    return "float" in tensor.dtype
+
+
+def _program_rows(rows: int, max_batch: int) -> int:
+    """Return the rows of the program for `rows` rows: the next power of two, or max_batch."""
+    return min(1 << max(rows - 1, 0).bit_length(), max_batch)
+
+
+def _all_rows(max_batch: int) -> list[int]:
+    return sorted({_program_rows(rows, max_batch) for rows in range(1, max_batch + 1)})
+
+
+def _padded(array: Array, rows: int) -> Array:
+    """Return the array padded to `rows` rows with copies of its last row."""
+    missing = rows - len(array)
+    return array if missing <= 0 else np.concatenate([array, np.repeat(array[-1:], missing, 0)])

@@ -1,0 +1,90 @@
+"""The MPI world of a process: check that it has the requested size, and split it into groups."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MISSING = 'MPI models need mpi4py and an MPI library: pip install "modelfarm[mpi]"'
+
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Variables in which launchers set the number of processes. SLURM's is last: inside a job mpiexec
+may start its own daemons by srun, one per node, and the ranks inherit that number.
+"""
+
+EXIT_STUCK = 70
+"""Exit status of rank 0 when ranks hang in MPI (EX_SOFTWARE)."""
+
+
+class WorldError(Exception):
+    """The MPI world has the wrong size or MPI is missing; the one-line message says what to do."""
+
+
+def told_size(environment: Mapping[str, str] = os.environ) -> int:
+    """Return the number of processes that a launcher reports for this world; else 1."""
+    for name in SIZES:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return 1
+
+
+def check_installed() -> None:
+    """Raise WorldError, before anything is started, if mpi4py is not installed."""
+    if importlib.util.find_spec("mpi4py") is None:
+        raise WorldError(MISSING)
+
+
+def join_world(ranks: int, *, size: int) -> Any:
+    """Return the communicator of this process's group: `ranks` neighbours of a world of `size`.
+
+    Initialises MPI. Raises WorldError if the world has another size. This happens with a launcher
+    that does not work with this MPI library: then every process is alone in a world of its own.
+    """
+    mpi = _mpi()
+    world = mpi.COMM_WORLD
+    if world.size != size:
+        library = mpi.Get_library_version().split("\n")[0].strip("\0 \t")
+        raise WorldError(
+            f"this MPI world has {_ranks(world.size)}, expected {size}: the launcher and the MPI "
+            f"library of mpi4py ({library}) do not understand each other; under srun try "
+            "--mpi=pmi2 for MPICH and Intel MPI, --mpi=pmix for Open MPI, otherwise the mpiexec "
+            "of that library (docs/mpi.md)"
+        )
+    if size % ranks:
+        raise WorldError(
+            f"{size} MPI processes cannot form groups of {ranks}; start a multiple of {ranks}"
+        )
+    return world.Split(world.rank // ranks, world.rank)
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank" + "s" * (count != 1)
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library is found
+        raise WorldError(f"{MISSING} ({' '.join(str(error).split())})") from None
+    return MPI
+
+
+def launcher_path(word: str) -> str:
+    """Return the path of a launcher such as `mpiexec`, first beside Python. Raises WorldError.
+
+    An MPI library from PyPI is in Python's own environment, and so is its mpiexec; a different one
+    earlier in PATH would start worlds that this library does not see.
+    """
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which(word, path=beside) or shutil.which(word)
+    if found is None:
+        raise WorldError(
+            f"there is no launcher {word!r} here; {MISSING}, or name one: "
+            '--mpi-launch "srun --mpi=pmi2 -K --exact -n {ranks}"'
+        )
+    return found

@@ -1,0 +1,452 @@
+"""Runs calls on models: validates, merges calls into one evaluation, splits, and reports errors.
+
+No sockets, and no clock except for the run time; a transport hosts a Runner and sends its outcomes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from farm.call import (
+    EMPTY_CONFIG,
+    RUN_BYTES,
+    RUN_S,
+    Array,
+    Call,
+    ModelInfo,
+    Operation,
+    Result,
+    numpy_dtype,
+)
+from farm.errors import (
+    FarmError,
+    InvalidInput,
+    InvalidOutput,
+    ModelFailed,
+    ModelNotFound,
+    error_named,
+)
+from farm.model import (
+    Config,
+    Inputs,
+    Model,
+    check_call,
+    check_outputs,
+    checked_array,
+    info_of,
+    inputs_for,
+    shape_of,
+)
+
+Outcome = Result | FarmError
+
+log = logging.getLogger(__name__)
+
+# Configs of a sweep must not fill the memory; 1,000 descriptions are about a megabyte.
+DESCRIPTIONS_KEPT = 1000
+# The text that a client shows its user; the error's detail has all of it.
+MESSAGE_LENGTH = 2000
+
+
+def timed(result: Result, queue_time_s: float, idle_s: float = -1.0) -> Result:
+    """Return the result with its host's times: the call's waiting time there, and the idle time."""
+    return Result(
+        result.outputs,
+        result.run_time_s,
+        result.info,
+        result.worker,
+        queue_time_s,
+        idle_s,
+        result.batch_rows,
+        result.more,
+        result.failed,
+    )
+
+
+class OnStart(Protocol):
+    """Is notified before each run."""
+
+    def __call__(self, positions: Sequence[int], row: int = 0, /) -> None:
+        """These calls are about to run; for a run of rows, row `row`."""
+
+
+class Runner:
+    """Answers calls with the given models, one model call at a time.
+
+    A model's arguments are private to it: writable copies of the inputs and a new config. Its
+    results are copied too, so that it may reuse its buffers. Exceptions of models become outcomes.
+    Several threads may share a Runner if its models allow that.
+    """
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = dict(models)
+        self._descriptions: dict[tuple[str, str], ModelInfo] = {}
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        """The models' descriptions for the empty config. Raises FarmError."""
+        infos = []
+        for name in self._models:
+            outcome = self._answer(Call(name, Operation.DESCRIBE))
+            if isinstance(outcome, FarmError):
+                raise error_named(
+                    type(outcome).__name__,
+                    f"model {name!r} cannot describe itself for the empty config: {outcome}",
+                    outcome.detail,
+                )
+            assert outcome.info is not None
+            infos.append(outcome.info)
+        return tuple(infos)
+
+    def execute(self, calls: Sequence[Call], on_start: OnStart | None = None) -> list[Outcome]:
+        """Return the outcome of each call, in their order; see `run`."""
+        outcomes: dict[int, Outcome] = {}
+        for finished in self.run(calls, on_start):
+            outcomes.update(finished)
+        return [outcomes[i] for i in range(len(calls))]
+
+    def run(
+        self,
+        calls: Sequence[Call],
+        on_start: OnStart | None = None,
+        claim: Callable[[Sequence[int]], Sequence[int]] | None = None,
+        cancelled: Callable[[int], bool] | None = None,
+        ends_early: Callable[[int], bool] | None = None,
+    ) -> Iterator[list[tuple[int, Outcome]]]:
+        """Yield (position in `calls`, outcome) for the calls of each model call as it ends.
+
+        Evaluate calls with equal model and config share one model call of up to `max_batch` rows.
+        If that raises, its members run again one by one, so that only those at fault fail; but for
+        a model with `repeatable = False` they all fail. on_start gets the positions that are about
+        to run, before each model call. claim gets the next positions and returns those still to
+        run: a host that hands calls back claims the others. A consumer that stops early leaves the
+        remaining calls unrun. A stream yields each of its answers, marked `more`, and then its end;
+        cancelled is called after each to check whether to continue. A call of several rows of a
+        model without batches is evaluated row by row, with on_start called for each. It is answered
+        with the rows finished so far when one fails, after `RUN_S`, when its outputs reach
+        `RUN_BYTES`, or when ends_early, called after each row, returns True.
+        """
+        for planned in self._groups(calls):
+            group = planned if claim is None else claim(planned)
+            if len(group) > 1:
+                if on_start is not None:
+                    on_start(group)
+                merged = self._answer_merged([calls[i] for i in group])
+                if merged is not None:
+                    yield list(zip(group, merged, strict=True))
+                    continue
+            for i in group:
+                if on_start is not None:
+                    on_start((i,))
+                if calls[i].operation is not Operation.STREAM:
+                    run = _Run(i, on_start, ends_early)
+                    yield [(i, self._answer(calls[i], run))]
+                    continue
+                with contextlib.closing(self._answers(calls[i])) as answers:
+                    for outcome in answers:
+                        yield [(i, outcome)]
+                        if cancelled is not None and cancelled(i):
+                            yield [(i, Result(()))]
+                            break
+
+    def _groups(self, calls: Sequence[Call]) -> list[list[int]]:
+        if len(calls) == 1:
+            return [[0]]
+        groups: list[list[int]] = []
+        filling: dict[object, tuple[list[int], int]] = {}
+        for i, call in enumerate(calls):
+            model = self._models.get(call.model)
+            if model is None or model.max_batch == 1 or call.operation is not Operation.EVALUATE:
+                groups.append([i])
+                continue
+            skip = 0 if call.rows is None else 1
+            key = call.model, call.config, *[a.shape[skip:] for a in call.inputs]
+            rows = call.rows or 1
+            group, filled = filling.get(key, ([], 0))
+            if not group or filled + rows > model.max_batch:
+                group, filled = [], 0
+                groups.append(group)
+            group.append(i)
+            filling[key] = group, filled + rows
+        return groups
+
+    def _answer(self, call: Call, run: _Run | None = None) -> Outcome:
+        """Return the outcome of one call that runs alone."""
+        try:
+            model, info = self._described(call)
+            if call.operation is Operation.DESCRIBE:
+                return Result((), info=info)
+            check_call(call, info)
+            if call.operation is not Operation.EVALUATE:
+                return _derivative(model, info, call)
+            if info.max_batch > 1:
+                return _evaluate_rows(model, info, [call])[0]
+            if run is not None and call.rows is not None and call.rows > 1 and info.repeatable:
+                return run.evaluate(model, info, call)
+            return _evaluate(model, info, call)
+        except BaseException as error:  # a model may raise SystemExit: only its call fails
+            return _logged(named(error), call)
+
+    def _answers(self, call: Call) -> Generator[Outcome]:
+        """Yield the outcomes of a stream: its answers, and its end or its error."""
+        try:
+            model, info = self._described(call)
+            check_call(call, info)
+            yield from _stream(model, info, call)
+        except GeneratorExit:
+            raise  # the consumer has stopped
+        except BaseException as error:
+            yield _logged(named(error), call)
+
+    def _answer_merged(self, calls: Sequence[Call]) -> list[Outcome] | None:
+        """Return the outcomes of calls that share one evaluation; None: run them one by one."""
+        try:
+            model, info = self._described(calls[0])
+        except BaseException:
+            return None
+        mistakes = [_mistake(call, info) for call in calls]
+        fitting = [call for call, error in zip(calls, mistakes, strict=True) if error is None]
+        answers: Iterator[Outcome]
+        try:
+            answers = iter(_evaluate_rows(model, info, fitting) if fitting else ())
+        except BaseException as error:
+            if info.repeatable:
+                return None
+            answers = iter([_logged(named(error), calls[0])] * len(fitting))
+        return [error or next(answers) for error in mistakes]
+
+    def _described(self, call: Call) -> tuple[Model, ModelInfo]:
+        model = self._models.get(call.model)
+        if model is None:
+            raise ModelNotFound(
+                f"no model {call.model!r} here; the models are {sorted(self._models)}"
+            )
+        key = call.model, call.config
+        info = self._descriptions.get(key)
+        if info is None:
+            info = info_of(model, _config(call), name=call.model)
+            while len(self._descriptions) >= DESCRIPTIONS_KEPT:
+                self._descriptions.pop(next(iter(self._descriptions)), None)
+            self._descriptions[key] = info
+        return model, info
+
+
+def named(error: BaseException) -> FarmError:
+    """Return the outcome of a call whose model raised `error`; a FarmError is returned as it is."""
+    if isinstance(error, FarmError):
+        # The frames of a traceback keep the model's arrays alive.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        return error
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its text cannot be shown)"
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if len(message) > MESSAGE_LENGTH:
+        message = message[:MESSAGE_LENGTH] + " ..."
+    try:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next  # the user's own frames begin below ours
+        detail = "".join(traceback.format_exception(type(error), error, frames))
+    except MemoryError:
+        detail = ""
+    return ModelFailed(message, detail=detail)
+
+
+def _logged(error: FarmError, call: Call) -> FarmError:
+    if isinstance(error, ModelFailed | InvalidOutput):
+        log.info("%s of model %r failed: %s", call.operation, call.model, error.detail or error)
+    return error
+
+
+def _mistake(call: Call, info: ModelInfo) -> FarmError | None:
+    try:
+        check_call(call, info)
+    except FarmError as error:
+        return named(error)
+    return None
+
+
+def _config(call: Call) -> Config:
+    if call.config == EMPTY_CONFIG:
+        return {}
+    try:
+        config = json.loads(call.config)
+    except ValueError as error:
+        raise InvalidInput(f"config is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InvalidInput(f"config must be a JSON object, got {type(config).__name__}")
+    return config
+
+
+def _evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
+    """Evaluate a model without a batch axis; a call of one row keeps that row's axis."""
+    inputs = inputs_for(_single_row(call, info), info)
+    config = _config(call)
+    start = perf_counter()
+    value = model.evaluate(inputs, config)
+    run_time = perf_counter() - start
+    outputs = [output.copy() for output in check_outputs(value, info)]
+    if call.rows is not None:
+        outputs = [output[None] for output in outputs]
+    return Result(tuple(outputs), run_time)
+
+
+def _single_row(call: Call, info: ModelInfo) -> Call:
+    """Return the call without its batch axis. Raises InvalidInput if it has several rows."""
+    if call.rows is None:
+        return call
+    if call.rows != 1:
+        raise InvalidInput(
+            f"the call has {call.rows} rows, model {info.name!r} takes one at a time; "
+            "send each row as its own call"
+        )
+    return replace(call, rows=None, inputs=tuple(a.reshape(a.shape[1:]) for a in call.inputs))
+
+
+class _Run:
+    """A run of rows: one call of several rows, for a model that takes one at a time."""
+
+    def __init__(
+        self,
+        position: int,
+        on_start: OnStart | None,
+        ends_early: Callable[[int], bool] | None,
+    ) -> None:
+        self._position = position
+        self._on_start = on_start
+        self._ends_early = ends_early
+
+    def evaluate(self, model: Model, info: ModelInfo, call: Call) -> Result:
+        """Evaluate row after row, as many as fit in one answer."""
+        assert call.rows is not None, "it is a call of rows"
+        done: list[tuple[Array, ...]] = []
+        run_time_s = 0.0
+        size = 0
+        failed: FarmError | None = None
+        began = perf_counter()
+        for row in range(call.rows):
+            if row and self._is_enough(perf_counter() - began, size):
+                break
+            if row and self._on_start is not None:
+                self._on_start((self._position,), row)
+            inputs = tuple([array[row] for array in call.inputs])
+            try:
+                result = _evaluate(
+                    model, info, Call(call.model, call.operation, inputs, call.config)
+                )
+            except BaseException as error:
+                failed = _logged(named(error), call)
+                break
+            if done and [a.shape for a in result.outputs] != [a.shape for a in done[0]]:
+                break  # no array can hold both; this row begins the next run
+            done.append(result.outputs)
+            run_time_s += result.run_time_s
+            size += sum([array.nbytes for array in result.outputs])
+        outputs = tuple([np.stack(column) for column in zip(*done, strict=True)])
+        return Result(outputs, run_time_s, failed=failed)
+
+    def _is_enough(self, seconds: float, size: int) -> bool:
+        if seconds >= RUN_S or size >= RUN_BYTES:
+            return True
+        return self._ends_early is not None and self._ends_early(self._position)
+
+
+def _stream(model: Model, info: ModelInfo, call: Call) -> Iterator[Result]:
+    """Yield each answer of a stream, with its run time, and the end marker."""
+    question = _single_row(call, info)
+    began = start = perf_counter()
+    answers = getattr(model, call.operation.value)(inputs_for(question, info), _config(call))
+    with contextlib.closing(answers) if hasattr(answers, "close") else contextlib.nullcontext():
+        for value in answers:
+            run_time = perf_counter() - start
+            outputs = tuple(output.copy() for output in check_outputs(value, info))
+            if call.rows is not None:
+                outputs = tuple(output[None] for output in outputs)
+            yield Result(outputs, run_time, more=True)
+            start = perf_counter()
+    yield Result((), perf_counter() - began)
+
+
+def _evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list[Result]:
+    """Evaluate the rows of all calls, which share one config, in one evaluation."""
+    counts = [call.rows or 1 for call in calls]
+    rows = sum(counts)
+    if rows > info.max_batch:
+        raise InvalidInput(
+            f"the call has {rows} rows, model {info.name!r} takes at most {info.max_batch}; "
+            "send fewer rows a call"
+        )
+    inputs = Inputs()
+    for k, tensor in enumerate(info.inputs):
+        parts = []
+        for call, count in zip(calls, counts, strict=True):
+            array = call.inputs[k]
+            shape = (count, *shape_of(array, tensor, call.rows)[call.rows is not None :])
+            parts.append(array.reshape(shape))
+        # The casts were checked call by call.
+        dtype = numpy_dtype(tensor.dtype)
+        inputs[tensor.name] = np.concatenate(parts, dtype=dtype, casting="unsafe")
+    config = _config(calls[0])
+    start = perf_counter()
+    value = model.evaluate(inputs, config)
+    run_time = perf_counter() - start
+    outputs = check_outputs(value, info, rows=rows)
+    results = []
+    first = 0
+    for call, count in zip(calls, counts, strict=True):
+        part = first if call.rows is None else slice(first, first + count)
+        # A copy of each part: views would keep the whole batch alive as long as one of them.
+        parts_of = tuple(_own(output[part]) for output in outputs)
+        results.append(Result(parts_of, run_time, batch_rows=rows))
+        first += count
+    return results
+
+
+def _own(part: Any) -> Array:
+    """Return a copy of a row or rows; numpy returns bytes, not an array, for a scalar row."""
+    if isinstance(part, np.ndarray | np.generic):
+        return np.array(part)
+    array = np.empty((), dtype=object)
+    array[()] = part
+    return array
+
+
+def _derivative(model: Model, info: ModelInfo, call: Call) -> Result:
+    wrt = call.derivative
+    assert wrt is not None  # guaranteed by check_call
+    inputs = inputs_for(call, info)
+    config = _config(call)
+    of_output, by_input = info.outputs[wrt.out_wrt], info.inputs[wrt.in_wrt]
+    arguments: tuple[Any, ...]
+    if call.operation is Operation.GRADIENT:
+        like = by_input
+        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.sens, of_output.shape)
+    elif call.operation is Operation.APPLY_JACOBIAN:
+        like = of_output
+        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.vec, by_input.shape)
+    else:
+        like = by_input
+        sens = _vector(wrt.sens, of_output.shape)
+        vec = _vector(wrt.vec, info.inputs[wrt.in_wrt2].shape)
+        arguments = wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, inputs, sens, vec
+    function = getattr(model, call.operation.value)
+    start = perf_counter()
+    value = function(*arguments, config)
+    run_time = perf_counter() - start
+    what = f"{call.operation} of model {info.name!r}"
+    array = checked_array(value, like.shape, "float64", what)
+    return Result((array.reshape(-1).copy(),), run_time)
+
+
+def _vector(vector: Array | None, shape: tuple[int, ...]) -> Array:
+    return np.array(vector, dtype=np.float64).reshape(shape)

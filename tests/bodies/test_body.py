@@ -1,0 +1,80 @@
+"""Bodies as they arrive: short ones as bytes, long ones in files, compressed ones bounded."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+
+import pytest
+
+from farm.bodies.body import HEAVY_BYTES, Gathering, HeldBody
+from farm.bodies.unpacking import Refused
+
+LIMIT = 100 << 20
+
+
+def gathered(*parts: bytes, encoding: bytes = b"", limit: int = LIMIT) -> bytes | HeldBody:
+    body = Gathering(limit)
+    for part in parts:
+        body.add(part)
+    assert body.size == sum(map(len, parts))
+    return body.whole({b"content-encoding": encoding} if encoding else {})
+
+
+def test_a_short_body_is_bytes() -> None:
+    assert gathered() == b""
+    part = b"abc"
+    assert gathered(part) is part
+    assert gathered(b"a", b"b") == b"ab"
+    assert gathered(gzip.compress(b"abc"), encoding=b"gzip") == b"abc"
+
+
+def test_a_long_body_is_held() -> None:
+    body = gathered(b"a", bytes(HEAVY_BYTES), b"b")
+    assert isinstance(body, HeldBody)
+    assert body.size == HEAVY_BYTES + 2
+    assert bytes(body.view()) == b"a" + bytes(HEAVY_BYTES) + b"b"
+
+
+def test_a_body_of_exactly_the_bound_is_not() -> None:
+    assert gathered(bytes(HEAVY_BYTES)) == bytes(HEAVY_BYTES)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"x-gzip", b"deflate", b"GZIP"])
+def test_a_bomb_is_held_as_it_came(encoding: bytes) -> None:
+    packed = zlib.compress(bytes(64 << 20))
+    body = gathered(packed, encoding=encoding)
+    assert isinstance(body, HeldBody)
+    assert body.encoding == encoding.lower()
+    assert bytes(body.view()) == packed
+
+
+def test_identity_is_no_encoding() -> None:
+    body = gathered(bytes(HEAVY_BYTES + 1), encoding=b"identity")
+    assert isinstance(body, HeldBody)
+    assert body.encoding == b""
+
+
+@pytest.mark.parametrize("encoding", [b"br", b"gzip"])
+def test_a_short_body_that_cannot_be_unpacked_is_refused_at_once(encoding: bytes) -> None:
+    with pytest.raises(Refused):
+        gathered(b"no gzip", encoding=encoding)
+
+
+def test_its_file_ends_with_it() -> None:
+    body = HeldBody(LIMIT)
+    body.add(b"abc")
+    view, descriptor = body.view(), body.descriptor
+    del body
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(descriptor)
+    assert bytes(view) == b"abc"
+
+
+def test_what_is_cleared_is_gone() -> None:
+    body = Gathering(LIMIT)
+    body.add(bytes(HEAVY_BYTES + 1))
+    before = len(os.listdir("/proc/self/fd"))
+    body.clear()
+    assert len(os.listdir("/proc/self/fd")) == before - 1

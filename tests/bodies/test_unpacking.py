@@ -1,0 +1,67 @@
+"""Compressed bodies: unpacked, and refused if that takes too much."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+import zlib
+
+import pytest
+
+from farm.bodies.unpacking import MOST_SWELLING, SWELLS_FREELY, Refused, unpacked
+
+GZIPPED = gzip.compress(b"abc", mtime=0)  # without the time, so that test ids stay the same
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [
+        (b"gzip", GZIPPED),
+        (b"x-gzip", GZIPPED),
+        (b"GZIP", GZIPPED),
+        (b"deflate", zlib.compress(b"abc")),
+        (b"identity", b"abc"),
+    ],
+)
+def test_compressed_bodies_are_unpacked(encoding: bytes, packed: bytes) -> None:
+    assert unpacked(packed, {b"content-encoding": encoding}, 100) == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed", "status"),
+    [
+        (b"br", b"abc", 415),
+        (b"gzip", b"abc", 400),
+        (b"gzip", GZIPPED[:-4], 400),
+        (b"gzip", GZIPPED + b"tail", 400),
+        (b"gzip", gzip.compress(bytes(10**6), mtime=0), 413),
+        (b"gzip", b"", 400),
+    ],
+)
+def test_compressed_bodies_that_cannot_be_are_refused(
+    encoding: bytes, packed: bytes, status: int
+) -> None:
+    with pytest.raises(Refused) as caught:
+        unpacked(packed, {b"content-encoding": encoding}, 10**4)
+    assert caught.value.status == status
+
+
+def test_a_body_that_swells_is_not_swallowed_whole() -> None:
+    packed = gzip.compress(bytes(50 * 10**6))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="longer than 100000 bytes"):
+            unpacked(packed, {b"content-encoding": b"gzip"}, 10**5)
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_body_may_not_swell_much() -> None:
+    limit, headers = 1 << 30, {b"content-encoding": b"deflate"}
+    little = zlib.compress(bytes(SWELLS_FREELY))
+    assert len(unpacked(little, headers, limit)) == SWELLS_FREELY > MOST_SWELLING * len(little)
+    bomb = zlib.compress(bytes(20 * 10**6))
+    with pytest.raises(Refused, match=f"more than {MOST_SWELLING} times its size") as caught:
+        unpacked(bomb, headers, limit)
+    assert caught.value.status == 413

@@ -1,0 +1,48 @@
+"""Signals stop a sweep after the points in flight, then at once; handlers are restored."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from farm.cli.signals import stopped_by_signals, terminable
+from farm.sweep.run.run import Stop
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize(
+    ("sent", "at_once"),
+    [
+        ([signal.SIGINT], False),
+        ([signal.SIGINT, signal.SIGINT], True),
+        ([signal.SIGTERM], True),
+        ([signal.SIGHUP], True),
+    ],
+)
+def test_each_signal_stops_in_its_way(sent: list[signal.Signals], at_once: bool) -> None:
+    stop = Stop()
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with stopped_by_signals(stop):
+        for number in sent:
+            os.kill(os.getpid(), number)
+    assert (stop.asked, stop.at_once) == (True, at_once)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_sweep_under_nohup_survives_the_end_of_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_by_signals(Stop()):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_termination_ends_the_block_like_ctrl_c() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), terminable():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before

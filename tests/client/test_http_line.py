@@ -1,0 +1,357 @@
+"""A line over HTTP to a farm's front door, with models in threads, and to other servers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+import farm
+from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Derivative, Hints, Operation, Result
+from farm.client import http_line as http_client
+from farm.client.http_line import HttpLine
+from farm.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FarmError,
+    InvalidInput,
+    ModelFailed,
+    ModelNotFound,
+    Unavailable,
+    UnsupportedFeature,
+)
+from farm.transports.line import Outcome, as_it_is, submit
+from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.front_door import Door, front_door
+
+
+class Gate(farm.Model):
+    """Doubles x; a negative x waits until the gate is opened."""
+
+    inputs = {"x": 2}
+    outputs = {"y": (1, 2)}
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.ran: list[float] = []
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Any:
+        x = inputs["x"]
+        self.ran.append(float(x[0]))
+        if x[0] < 0:
+            self.open.wait(LIMIT_S)
+        if x[0] == 13:
+            raise ValueError("unlucky")
+        return config.get("factor", 2.0) * x[None]
+
+    def gradient(
+        self, out_wrt: int, in_wrt: int, inputs: farm.Inputs, sens: Any, config: farm.Config
+    ) -> Any:
+        return 2.0 * sens.reshape(-1)
+
+
+class Inbox:
+    """Records the outcomes that it receives."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[object, Outcome] = {}
+        self.flushes = 0
+
+    def put(self, key: object, outcome: Outcome) -> None:
+        assert key not in self.outcomes, f"a second outcome for {key}"
+        self.outcomes[key] = outcome
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def door(gate: Gate) -> Iterator[Door]:
+    with front_door({"gate": gate}, workers=2) as door:
+        yield door
+        gate.open.set()
+
+
+@pytest.fixture
+def line(door: Door) -> Iterator[HttpLine]:
+    line = HttpLine(door.url)
+    yield line
+    line.close()
+
+
+def call(x: float, config: str = EMPTY_CONFIG) -> Call:
+    return Call("gate", Operation.EVALUATE, (np.array([x, 0.5]),), config)
+
+
+def first(outcome: Outcome) -> float:
+    assert isinstance(outcome, Result), outcome
+    return float(outcome.outputs[0].reshape(-1)[0])
+
+
+def test_a_farm_is_known_and_told_from_others(line: HttpLine) -> None:
+    assert line.is_farm
+    assert line.names() == ["gate"]
+    info = line.describe("gate", '{"factor":3}')
+    assert (info.inputs[0].name, info.outputs[0].shape) == ("x", (1, 2))
+    assert line.status()["models"] == ["gate"]
+    with pytest.raises(ModelNotFound, match="'no such' is not served"):
+        line.describe("no such", EMPTY_CONFIG)
+
+
+def test_one_call_and_its_timings(line: HttpLine) -> None:
+    result = submit(line, call(3.0), NO_HINTS, as_it_is).result(LIMIT_S)
+    assert first(result) == 6.0
+    assert result.worker
+    wrt = Derivative(0, 0, sens=np.array([1.0, 2.0]))
+    gradient = Call("gate", Operation.GRADIENT, (np.ones(2),), EMPTY_CONFIG, wrt)
+    result = submit(line, gradient, NO_HINTS, as_it_is).result(LIMIT_S)
+    assert result.outputs[0].tolist() == [2.0, 4.0]
+
+
+def test_many_calls_travel_in_few_requests(line: HttpLine) -> None:
+    inbox = Inbox()
+    ids = line.send([(k, call(float(k))) for k in range(1000)], NO_HINTS, inbox)
+    assert len(set(ids)) == 1000
+    wait_until(lambda: len(inbox.outcomes) == 1000)
+    assert isinstance(inbox.outcomes.pop(13), ModelFailed)
+    assert all(first(y) == 2.0 * k for k, y in inbox.outcomes.items())  # type: ignore[operator]  # keys are numbers
+    assert inbox.flushes < 1000
+
+
+def test_calls_of_all_kinds_may_be_sent_together(line: HttpLine) -> None:
+    inbox = Inbox()
+    wrt = Derivative(0, 0, sens=np.ones(2))
+    calls: list[tuple[object, Call]] = [
+        ("a", call(1.0)),
+        ("b", call(2.0)),
+        ("c", call(3.0, '{"factor":10}')),
+        ("gradient", Call("gate", Operation.GRADIENT, (np.ones(2),), EMPTY_CONFIG, wrt)),
+        ("d", call(4.0)),
+        ("other model", Call("nope", Operation.EVALUATE, (np.ones(2),))),
+        ("wrong size", Call("gate", Operation.EVALUATE, (np.ones(3),))),
+        ("e", call(5.0)),
+    ]
+    line.send(calls, NO_HINTS, inbox)
+    wait_until(lambda: len(inbox.outcomes) == len(calls))
+    found = {k: first(y) for k, y in inbox.outcomes.items() if isinstance(y, Result)}
+    assert found == {"a": 2.0, "b": 4.0, "c": 30.0, "gradient": 2.0, "d": 8.0, "e": 10.0}
+    assert isinstance(inbox.outcomes["other model"], ModelNotFound)
+    assert isinstance(inbox.outcomes["wrong size"], InvalidInput)
+
+
+def test_a_whole_request_may_be_refused(line: HttpLine) -> None:
+    inbox = Inbox()
+    lost = [(k, Call("nope", Operation.EVALUATE, (np.ones(2),))) for k in range(3)]
+    line.send(lost, NO_HINTS, inbox)
+    wait_until(lambda: len(inbox.outcomes) == 3)
+    assert {type(y) for y in inbox.outcomes.values()} == {ModelNotFound}
+
+
+def test_hints_go_along(line: HttpLine) -> None:
+    future = submit(line, call(-1.0), Hints("me", 3, 0.2), as_it_is)
+    assert isinstance(future.exception(LIMIT_S), DeadlineExceeded)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_what_is_taken_back_is_cancelled_at_the_farm(
+    door: Door, line: HttpLine, gate: Gate, count: int
+) -> None:
+    inbox = Inbox()
+    line.send([(k, call(-1.0)) for k in range(2)], NO_HINTS, inbox)  # both workers
+    wait_until(lambda: len(gate.ran) == 2)
+    ids = line.send([(10 + k, call(10.0 + k)) for k in range(count)], NO_HINTS, inbox)
+    wait_until(lambda: queued(door) == count)
+    assert line.cancel(ids)
+    assert not line.cancel(ids)
+    wait_until(lambda: queued(door) == 0)
+    gate.open.set()
+    wait_until(lambda: len(inbox.outcomes) == 2)
+    assert max(gate.ran) < 0
+    assert first(submit(line, call(1.0), NO_HINTS, as_it_is).result(LIMIT_S)) == 2.0
+
+
+def queued(door: Door) -> int:
+    return sum(queue["queued"] for queue in door.snapshot()["queues"])
+
+
+def test_the_rest_of_a_request_goes_on(line: HttpLine, gate: Gate) -> None:
+    inbox = Inbox()
+    ids = line.send([(k, call(-1.0 - k)) for k in range(3)], NO_HINTS, inbox)
+    wait_until(lambda: len(gate.ran) == 2)
+    assert line.cancel(ids[:1])
+    gate.open.set()
+    wait_until(lambda: len(inbox.outcomes) == 2)
+    assert {k: first(y) for k, y in inbox.outcomes.items()} == {1: -4.0, 2: -6.0}
+
+
+def test_closing_cancels(door: Door, gate: Gate) -> None:
+    line = HttpLine(door.url)
+    inbox = Inbox()
+    line.send([(k, call(-1.0)) for k in range(5)], NO_HINTS, inbox)
+    single = submit(line, call(-1.0), NO_HINTS, as_it_is)
+    wait_until(lambda: len(gate.ran) == 2)
+    line.close()
+    assert {type(y) for y in inbox.outcomes.values()} == {Cancelled}
+    assert isinstance(single.exception(0), Cancelled)
+    wait_until(lambda: queued(door) == 0)
+    with pytest.raises(Unavailable, match="is closed"):
+        submit(line, call(1.0), NO_HINTS, as_it_is)
+
+
+def test_its_threads_end_with_it(door: Door) -> None:
+    before = set(threading.enumerate())  # other lines may still be waiting for other servers
+
+    def mine() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name == "farm client" and t not in before]
+
+    line = HttpLine(door.url)
+    assert first(submit(line, call(1.0), NO_HINTS, as_it_is).result(LIMIT_S)) == 2.0
+    assert mine()
+    del line
+    wait_until(lambda: not mine())
+
+
+# Servers other than farms
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """A UM-Bridge server that is not a farm and closes each connection."""
+
+    server: StrangeServer
+
+    def do_GET(self) -> None:
+        self.server.authorizations.append(self.headers.get("Authorization"))
+        if self.server.wants_token and self.headers.get("Authorization") != "Bearer t":
+            self.answer(401, b"who are you")
+        elif self.path == "/Info":
+            self.answer(200, b'{"protocolVersion": 1.0, "models": ["half"]}')
+        else:
+            self.answer(404, b"")
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.at_once.append(self.server.now + 1)
+            self.server.now += 1
+            self.server.ports.add(self.client_address[1])
+        answers = {
+            "/ModelInfo": {"support": {"Evaluate": True}},
+            "/InputSizes": {"inputSizes": [1]},
+            "/OutputSizes": {"outputSizes": [1]},
+            "/Evaluate": {"output": [[x / 2 for x in asked.get("input", [[]])[0]]]},
+        }
+        if self.path == "/Evaluate":
+            time.sleep(0.01)
+        with self.server.lock:
+            self.server.now -= 1
+        self.answer(200, json.dumps(answers[self.path]).encode())
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+class StrangeServer(ThreadingHTTPServer):
+    """Records concurrent calls, client ports and credentials."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Stranger)
+        self.lock = threading.Lock()
+        self.now = 0
+        self.at_once: list[int] = []
+        self.ports: set[int] = set()
+        self.wants_token = False
+        self.authorizations: list[str | None] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def stranger() -> Iterator[StrangeServer]:
+    server = StrangeServer()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def half(x: float) -> Call:
+    return Call("half", Operation.EVALUATE, (np.array([x]),))
+
+
+@pytest.mark.parametrize(("connections", "most"), [(None, 8), (3, 3)])
+def test_a_stranger_gets_a_connection_a_call_and_few_at_once(
+    stranger: StrangeServer, connections: int | None, most: int
+) -> None:
+    line = HttpLine(stranger.url, connections=connections)
+    assert not line.is_farm
+    inbox = Inbox()
+    line.send([(k, half(float(k))) for k in range(60)], Hints("me", 1, 5.0), inbox)
+    wait_until(lambda: len(inbox.outcomes) == 60)
+    assert all(first(y) == k / 2 for k, y in inbox.outcomes.items())  # type: ignore[operator]  # keys are numbers
+    assert len(stranger.ports) == 60
+    assert 2 <= max(stranger.at_once) <= most
+    line.close()
+
+
+def test_a_stranger_is_described_by_its_sizes(stranger: StrangeServer) -> None:
+    line = HttpLine(stranger.url)
+    info = line.describe("half", EMPTY_CONFIG)
+    assert [(t.name, t.shape) for t in info.inputs + info.outputs] == [
+        ("in0", (1,)),
+        ("out0", (1,)),
+    ]
+    assert info.operations == {Operation.EVALUATE}
+    with pytest.raises(UnsupportedFeature, match="is not a farm; only farms have a status"):
+        line.status()
+    line.close()
+
+
+def test_credentials_are_shown_and_asked_for(stranger: StrangeServer) -> None:
+    stranger.wants_token = True
+    with pytest.raises(FarmError, match="wants credentials"):
+        HttpLine(stranger.url)
+    line = HttpLine(stranger.url, token="t")
+    assert line.names() == ["half"]
+    assert set(stranger.authorizations) == {None, "Bearer t"}
+    line.close()
+
+
+def test_a_call_that_the_protocol_cannot_say_fails_alone(stranger: StrangeServer) -> None:
+    line = HttpLine(stranger.url)
+    inbox = Inbox()
+    rows = Call("half", Operation.EVALUATE, (np.ones((2, 1)),), rows=2)
+    line.send([("rows", rows), ("one", half(2.0))], NO_HINTS, inbox)
+    wait_until(lambda: len(inbox.outcomes) == 2)
+    assert isinstance(inbox.outcomes["rows"], FarmError)
+    assert first(inbox.outcomes["one"]) == 1.0
+    line.close()
+
+
+def test_a_request_is_bounded_by_points_and_bytes(
+    line: HttpLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_client, "POINTS_A_REQUEST", 3)
+    tasks = [(k, call(float(k))) for k in range(7)]
+    assert [len(request) for request in line._requests(tasks)] == [3, 3, 1]
+    monkeypatch.setattr(http_client, "BYTES_A_REQUEST", 20)
+    assert [len(request) for request in line._requests(tasks)] == [2, 2, 2, 1]

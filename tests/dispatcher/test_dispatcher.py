@@ -1,0 +1,885 @@
+"""The dispatcher between a real scheduler and a transport that records its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from farm.call import (
+    NO_HINTS,
+    Call,
+    Derivative,
+    Hints,
+    ModelInfo,
+    Operation,
+    Result,
+    TensorInfo,
+    WorkerInfo,
+)
+from farm.dispatcher import descriptions
+from farm.dispatcher import dispatcher as module
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.feeder import PARTS_A_TURN
+from farm.dispatcher.flush_policy import MOST_ITERATIONS
+from farm.errors import (
+    DeadlineExceeded,
+    FarmError,
+    InvalidInput,
+    ModelFailed,
+    ModelNotFound,
+    Overloaded,
+    Unavailable,
+    UnsupportedFeature,
+    WorkerLost,
+)
+from farm.scheduler.state import TaskId, WorkerId
+from tests.support.coroutines import on_loop, until
+
+CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
+ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)
+W1, W2 = WorkerId("node1/1-a"), WorkerId("node2/2-b")
+
+
+class Recorder:
+    """A transport that records its requests; the test acts as the workers."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[WorkerId, TaskId, Call]] = []
+        self.messages: list[tuple[WorkerId, int]] = []
+        self.recalled: list[tuple[WorkerId, list[TaskId]]] = []
+        self.ended: list[tuple[WorkerId, TaskId]] = []
+        self.life: list[str] = []
+        self.leave_on_stop = True
+
+    def start(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.life.append("start")
+
+    def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
+        self.sent += [(worker, task_id, call) for task_id, call in tasks]
+        self.messages.append((worker, len(tasks)))
+
+    def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
+        self.recalled.append((worker, list(tasks)))
+
+    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
+        self.ended.append((worker, task))
+
+    def stop_workers(self) -> None:
+        self.life.append("stop workers")
+        if self.leave_on_stop:
+            for row in self.dispatcher.snapshot()["workers"]:
+                self.dispatcher.worker_left(WorkerId(row["name"]), "stopped", drained=True)
+
+    async def close(self) -> None:
+        self.life.append("close")
+
+    # Actions of the workers, controlled by the test
+
+    def join(self, worker: WorkerId = W1, models: tuple[ModelInfo, ...] = (CUBE,)) -> None:
+        self.dispatcher.worker_joined(WorkerInfo(worker, models, host="node1", pid=7), self)
+
+    async def next(self) -> tuple[WorkerId, TaskId, Call]:
+        """Return the next call that is sent."""
+        await until(lambda: self.sent)
+        return self.sent.pop(0)
+
+    async def answer(self, value: float = 8.0) -> None:
+        """Answer the next call that is sent to a worker."""
+        worker, task_id, _ = await self.next()
+        self.dispatcher.finished(worker, [(task_id, Result((np.array([value]),), 0.001))])
+
+
+def up(**limits: int) -> tuple[Dispatcher, Recorder]:
+    transport = Recorder()
+    dispatcher = Dispatcher([transport], **limits)
+    dispatcher.start()
+    return dispatcher, transport
+
+
+def cube(x: float = 2.0, config: str = "{}", model: str = "cube") -> Call:
+    return Call(model, Operation.EVALUATE, (np.array([x]),), config)
+
+
+async def turns(count: int = 10) -> None:
+    """Run the event loop until all pending callbacks have run."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# Calls
+
+
+@on_loop
+async def test_call_goes_to_a_worker_and_its_result_comes_back() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    call = cube()
+    waiting = asyncio.create_task(dispatcher.submit(call))
+    worker, task_id, sent = await transport.next()
+    assert (worker, sent) == (W1, call)
+    answer = Result((np.array([8.0]),), 0.25, idle_s=0.5)
+    dispatcher.finished(worker, [(task_id, answer)])
+    result = await waiting
+    assert result.outputs is answer.outputs
+    assert (result.run_time_s, result.idle_s, result.worker) == (0.25, 0.5, W1)
+    assert 0.0 <= result.queue_time_s < 5.0
+
+
+@on_loop
+async def test_call_of_a_model_that_is_expected_waits_for_its_worker() -> None:
+    dispatcher, transport = up()
+    dispatcher.expect([CUBE])
+    assert list(dispatcher.models()) == ["cube"]
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    with pytest.raises(InvalidInput):
+        await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.ones(2),)))
+    await turns()
+    assert transport.sent == []
+    transport.join()
+    dispatcher.expect([ONCE, ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=9)])
+    assert dispatcher.models() == {"cube": CUBE, "once": ONCE}, "its workers know better"
+    await transport.answer(8.0)
+    assert (await waiting).outputs[0][0] == 8.0
+
+
+ROWS = ModelInfo("rows", (TensorInfo("x", (1, 1)),), CUBE.outputs, max_batch=2)
+
+
+def rows(count: int, model: str = "rows") -> Call:
+    x = np.arange(float(count)).reshape(count, 1)
+    return Call(model, Operation.EVALUATE, (x,), rows=count)
+
+
+def doubled(call: Call) -> Result:
+    """Return the answer of a model that doubles its rows."""
+    return Result((2.0 * call.inputs[0].reshape(-1, 1),), 0.001)
+
+
+@on_loop
+async def test_call_of_many_rows_runs_in_parts_and_is_answered_whole() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ROWS, CUBE))
+    transport.join(W2, (ROWS, CUBE))
+    for model, parts in (("rows", [2, 2, 1]), ("cube", [1, 1, 1, 1, 1])):
+        waiting = asyncio.create_task(dispatcher.submit(rows(5, model)))
+        seen = []
+        for _ in parts:
+            worker, task_id, call = await transport.next()
+            seen.append(call.rows)
+            dispatcher.finished(worker, [(task_id, doubled(call))])
+        assert sorted(seen, key=str) == sorted(parts, key=str)
+        result = await waiting
+        assert result.outputs[0].tolist() == [[0.0], [2.0], [4.0], [6.0], [8.0]]
+    counted = dispatcher.statistics()
+    assert [counted[m].rows for m in ("rows", "cube")] == [5, 5]
+    assert [counted[m].executions for m in ("rows", "cube")] == [3, 5]
+    assert [counted[m].success.count for m in ("rows", "cube")] == [1, 1]
+    assert not dispatcher._feeder
+
+
+@on_loop
+async def test_part_that_fails_fails_the_call_and_takes_the_others_back() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ROWS,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(9)))
+    worker, task_id, _ = await transport.next()
+    dispatcher.finished(worker, [(task_id, ModelFailed("diverged"))])
+    with pytest.raises(ModelFailed, match="diverged"):
+        await waiting
+    await turns()
+    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+    assert dispatcher.statistics()["rows"].fail.count == 1
+    assert not dispatcher._feeder
+
+
+@on_loop
+async def test_call_in_parts_is_cancelled_as_one() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ROWS,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(9)))
+    await transport.next()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await turns()
+    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+    assert not dispatcher._waiting
+
+
+@on_loop
+async def test_call_of_many_rows_is_refused_by_a_full_queue_but_not_by_its_own_parts() -> None:
+    dispatcher, transport = up(max_queued=3)
+    transport.join(W1, (ROWS,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(99)))
+    await turns()
+    others = [asyncio.create_task(dispatcher.submit(rows(1))) for _ in range(2)]
+    await turns()
+    with pytest.raises(Overloaded):
+        await dispatcher.submit(rows(9))
+    with pytest.raises(InvalidInput, match="no rows"):
+        await dispatcher.submit(Call("rows", Operation.EVALUATE, (np.ones((0, 1)),), rows=0))
+    while not waiting.done():
+        await turns()
+        for worker, task_id, call in transport.sent:
+            dispatcher.finished(worker, [(task_id, doubled(call))])
+        transport.sent.clear()
+    assert (await waiting).outputs[0].tolist() == [[2.0 * row] for row in range(99)]
+    await asyncio.gather(*others)
+
+
+class CountedTurns:
+    """Counts the calls that the scheduler receives in each iteration of the event loop."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.most = 0
+        self._dispatcher = dispatcher
+        self._taken = dispatcher.calls_taken
+
+    def look(self) -> None:
+        self.most = max(self.most, self._dispatcher.calls_taken - self._taken)
+        self._taken = self._dispatcher.calls_taken
+
+
+@on_loop
+async def test_each_turn_of_the_loop_takes_in_a_bounded_number_of_parts() -> None:
+    dispatcher, transport = up()
+    for number in range(300):
+        transport.join(WorkerId(f"w{number}"), (ROWS, CUBE))
+    outcomes: list[object] = []
+    ids = [
+        dispatcher.start_call(rows(1_000_000, model), Hints(client), outcomes.append)
+        for model in ("rows", "cube")
+        for client in "ab"
+    ]
+    counted = CountedTurns(dispatcher)
+    for _ in range(60):
+        await asyncio.sleep(0)
+        counted.look()
+    assert 0 < counted.most <= PARTS_A_TURN
+    assert len(dispatcher._waiting) <= 4 * 2 * 300
+    for task_id in ids:
+        dispatcher.cancel(task_id)
+    assert not dispatcher._waiting
+    assert outcomes == []
+
+
+@on_loop
+async def test_many_rows_are_answered_when_the_farm_ends() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (CUBE,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(1000, "cube")))
+    await turns()
+    await dispatcher.close(grace_s=0.0)
+    with pytest.raises(Unavailable, match="shut down"):
+        await waiting
+    assert not dispatcher._feeder
+
+
+@on_loop
+async def test_rows_wait_no_longer_than_their_call_may() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (CUBE,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(1000, "cube"), Hints(deadline_s=0.05)))
+    with pytest.raises(DeadlineExceeded, match="no answer within ") as caught:
+        await waiting
+    assert float(caught.value.message.split()[3]) >= 0.05, "from when the call was taken"
+    assert not dispatcher._waiting
+
+
+@on_loop
+async def test_call_of_rows_that_began_in_time_may_take_its_time() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (CUBE,))
+    waiting = asyncio.create_task(dispatcher.submit(rows(20, "cube"), Hints(start_within_s=0.05)))
+    worker, task_id, call = await transport.next()
+    await asyncio.sleep(0.1)
+    dispatcher.finished(worker, [(task_id, doubled(call))])
+    while not waiting.done():
+        await turns()
+        for worker, task_id, call in transport.sent:
+            dispatcher.finished(worker, [(task_id, doubled(call))])
+        transport.sent.clear()
+    assert len((await waiting).outputs[0]) == 20
+
+
+@on_loop
+async def test_calls_in_different_shapes_and_types_meet_in_a_batch() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ROWS,))
+    first = asyncio.create_task(dispatcher.submit(rows(1)))
+    busy = await transport.next()
+    arrays = np.ones(1), np.ones((1, 1), np.float32)
+    alike = [Call("rows", Operation.EVALUATE, (array,)) for array in arrays]
+    tasks = [asyncio.create_task(dispatcher.submit(call)) for call in alike]
+    await turns()
+    transport.messages.clear()
+    dispatcher.finished(busy[0], [(busy[1], doubled(busy[2]))])
+    await first
+    await turns()
+    assert transport.messages == [(W1, 2)]
+    for task in tasks:
+        task.cancel()
+
+
+@on_loop
+async def test_stream_gives_its_answers_and_then_its_end() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (ModelInfo("s", (), (), frozenset({Operation.STREAM})),))
+    heard: list[object] = []
+    task_id = dispatcher.start_call(Call("s", Operation.STREAM), Hints(), heard.append)
+    worker, sent, _ = await transport.next()
+    for k in range(2):
+        dispatcher.finished(worker, [(sent, Result((np.array([k]),), more=True))])
+        await until(lambda k=k: len(heard) == k + 1)  # type: ignore[misc]  # mypy on lambdas
+    assert dispatcher.snapshot()["done"] == 0
+    dispatcher.finished(worker, [(sent, Result((), 3.0))])
+    await until(lambda: len(heard) == 3)
+    assert [r.more for r in heard if isinstance(r, Result)] == [True, True, False]
+    assert dispatcher.snapshot()["done"] == 1
+    assert dispatcher.statistics()["s"].executions == 1
+    again = dispatcher.start_call(Call("s", Operation.STREAM), Hints(), heard.append)
+    await transport.next()
+    dispatcher.cancel(again)
+    await until(lambda: transport.ended == [(W1, again)])
+    assert task_id == sent
+
+
+@on_loop
+async def test_error_of_the_worker_is_raised() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    worker, task_id, _ = await transport.next()
+    error = ModelFailed("diverged", detail="at line 3")
+    dispatcher.finished(worker, [(task_id, error)])
+    with pytest.raises(ModelFailed, match="diverged") as caught:
+        await waiting
+    assert caught.value.detail == "at line 3"
+
+
+@on_loop
+async def test_calls_of_one_turn_leave_in_one_message() -> None:
+    dispatcher, transport = up()
+    batching = ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=8)
+    transport.join(models=(batching,))
+    tasks = [asyncio.create_task(dispatcher.submit(cube(i))) for i in range(5)]
+    await until(lambda: transport.messages)
+    assert transport.messages == [(W1, 5)]
+    dispatcher.finished(W1, [(task_id, Result(())) for _, task_id, _ in transport.sent])
+    await asyncio.gather(*tasks)
+
+
+@on_loop
+async def test_calls_that_keep_coming_to_busy_workers_leave_in_few_messages() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    for _ in range(20):  # so that calls are known to be short and may be queued at the worker
+        task = asyncio.create_task(dispatcher.submit(cube()))
+        worker, task_id, _ = await transport.next()
+        dispatcher.finished(worker, [(task_id, Result((np.array([8.0]),), 1e-6))])
+        await task
+    transport.messages.clear()
+    for _ in range(40):
+        dispatcher.start_call(cube(), Hints(), lambda outcome: None)
+        await turns(1)
+    await until(lambda: len(transport.sent) == 40)
+    first, *others = [count for _, count in transport.messages]
+    assert first == 1  # an idle worker gets its call at once
+    assert max(others) <= 2 * (MOST_ITERATIONS + 1)
+    assert len(others) <= 6
+
+
+@on_loop
+async def test_call_waits_for_a_worker() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await turns()
+    assert transport.sent == []
+    transport.join(W2)
+    await transport.answer()
+    assert (await waiting).worker == W2
+
+
+@on_loop
+async def test_unknown_model_is_refused_with_the_names_of_the_others() -> None:
+    dispatcher, transport = up()
+    with pytest.raises(ModelNotFound, match="'cube' is not served here; the models are: none"):
+        await dispatcher.submit(cube())
+    transport.join()
+    with pytest.raises(ModelNotFound, match="the models are: cube"):
+        await dispatcher.submit(cube(model="beam"))
+
+
+@on_loop
+async def test_input_that_does_not_fit_a_known_description_is_not_sent() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    with pytest.raises(InvalidInput, match="length 2"):
+        await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(2),)))
+    gradient = Call("cube", Operation.GRADIENT, (np.zeros(1),), "{}", Derivative(0, 0))
+    with pytest.raises(UnsupportedFeature):
+        await dispatcher.submit(gradient)
+    await turns()
+    assert transport.sent == []
+
+
+@on_loop
+async def test_full_queue_refuses() -> None:
+    dispatcher, transport = up(max_queued=2)
+    transport.join()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    waiting = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(2)]
+    await turns()
+    with pytest.raises(Overloaded, match="2 calls are waiting"):
+        await dispatcher.submit(cube())
+    transport.join()
+    for _ in waiting:
+        await transport.answer()
+    await asyncio.gather(*waiting)
+
+
+@on_loop
+async def test_done_is_called_once_however_often_it_is_answered() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    outcomes: list[object] = []
+    task_id = dispatcher.start_call(cube(), Hints(), outcomes.append)
+    await transport.next()
+    for worker in (W2, W1, W1):  # the first answer counts, from any worker
+        dispatcher.finished(worker, [(task_id, Result((), worker=worker))])
+        await turns()
+    assert len(outcomes) == 1
+
+
+@on_loop
+async def test_answers_to_calls_of_another_life_are_ignored() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    other, _ = up()
+    ids = set()
+    for life in (dispatcher, other):
+        life.worker_joined(WorkerInfo(W1, (CUBE,)), transport)
+        ids.add(life.start_call(cube(), Hints(), lambda outcome: None))
+    assert len(ids) == 2
+    dispatcher.finished(W1, [(task_id, Result(())) for task_id in ids])
+    await turns()
+    assert len(transport.sent) == 2
+
+
+# Recalling tasks
+
+
+@on_loop
+async def test_cancelled_wait_takes_a_waiting_call_back() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    first = asyncio.create_task(dispatcher.submit(cube()))
+    second = asyncio.create_task(dispatcher.submit(cube()))
+    await turns()
+    second.cancel()
+    await turns()
+    assert second.cancelled()
+    await transport.answer()
+    await first
+    await turns()
+    assert transport.sent == []
+    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+
+
+@on_loop
+async def test_cancelled_wait_lets_a_running_call_finish() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    waiting.cancel()
+    await turns()
+    assert waiting.cancelled()
+    await transport.answer()
+    second = asyncio.create_task(dispatcher.submit(cube()))
+    await transport.answer()
+    await second
+
+
+# Time
+
+
+@on_loop
+async def test_deadline_passes_while_the_call_waits() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    with pytest.raises(DeadlineExceeded, match="in the queue"):
+        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
+
+
+@on_loop
+async def test_deadline_passes_while_the_call_runs() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    with pytest.raises(DeadlineExceeded, match=W1):
+        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
+    await transport.answer()  # too late, and ignored
+    await turns()
+
+
+@on_loop
+async def test_earlier_deadline_after_a_later_one() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    late = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=1000.0)))
+    await turns()
+    with pytest.raises(DeadlineExceeded):
+        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
+    assert not late.done()
+    late.cancel()
+
+
+@pytest.mark.parametrize("deadline_s", [math.inf, 1e12])
+@on_loop
+async def test_deadline_in_the_far_future_is_none(deadline_s: float) -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=deadline_s)))
+    await transport.answer()
+    await waiting
+
+
+@on_loop
+async def test_deadline_that_is_no_number_is_refused() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    with pytest.raises(InvalidInput, match="deadline"):
+        await dispatcher.submit(cube(), Hints(deadline_s=math.nan))
+
+
+# Workers
+
+
+@on_loop
+async def test_call_of_a_lost_worker_runs_elsewhere() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await transport.next()
+    transport.join(W2)
+    dispatcher.worker_left(W1, "signal SIGKILL")
+    dispatcher.worker_left(W1, "its connection was lost")  # a second report is ignored
+    await transport.answer()
+    assert (await waiting).worker == W2
+    events = [(e["event"], e["worker"]) for e in dispatcher.snapshot()["events"]]
+    assert events == [("joined", W1), ("joined", W2), ("lost", W1)]
+
+
+@on_loop
+async def test_call_that_kills_its_workers_is_given_up() -> None:
+    dispatcher, transport = up(retries=1)
+    waiting = None
+    for worker in (W1, W2):
+        transport.join(worker)
+        waiting = waiting or asyncio.create_task(dispatcher.submit(cube()))
+        await transport.next()
+        dispatcher.worker_left(worker, "signal SIGSEGV")
+    assert waiting is not None
+    with pytest.raises(WorkerLost, match=r"node1/1-a .*SIGSEGV.*node2/2-b"):
+        await waiting
+
+
+@on_loop
+async def test_call_that_went_missing_is_sent_again() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    _, task_id, _ = await transport.next()
+    dispatcher.went_missing(W1, [task_id])
+    await transport.answer()
+    assert (await waiting).worker == W1
+
+
+@on_loop
+async def test_call_that_must_not_run_twice_and_went_missing_fails() -> None:
+    dispatcher, transport = up()
+    transport.join(models=(ONCE,))
+    waiting = asyncio.create_task(dispatcher.submit(cube(model="once")))
+    _, task_id, _ = await transport.next()
+    dispatcher.went_missing(W1, [task_id])
+    with pytest.raises(WorkerLost, match="not repeatable"):
+        await waiting
+
+
+@on_loop
+async def test_draining_worker_gets_nothing_and_keeps_what_it_runs() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    first = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    dispatcher.worker_resized(W1, 0)
+    others = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(3)]
+    question = asyncio.create_task(dispatcher.describe("cube", '{"n":2}'))
+    await turns()
+    assert len(transport.sent) == 1
+    await transport.answer()
+    await first
+    dispatcher.worker_left(W1, "drained", drained=True)
+    transport.join(W2)
+    tasks = {id(await transport.next()) for _ in range(2)}  # the description, and the first call
+    assert len(tasks) == 2
+    for task in (*others, question):
+        task.cancel()
+
+
+@on_loop
+async def test_workers_are_waited_for() -> None:
+    dispatcher, transport = up()
+    waiting = asyncio.create_task(dispatcher.wait_for_workers(2, timeout_s=10.0))
+    for worker in (W1, W2):
+        await turns()
+        assert not waiting.done()
+        transport.join(worker)
+    await waiting
+    with pytest.raises(Unavailable, match=r"2 of 3 workers joined within 0\.01 s"):
+        await dispatcher.wait_for_workers(3, timeout_s=0.01)
+
+
+# Descriptions
+
+
+async def describe(dispatcher: Dispatcher, transport: Recorder, config: str) -> bool:
+    """Describe a model; return whether a worker was asked."""
+    waiting = asyncio.create_task(dispatcher.describe("cube", config))
+    await until(lambda: waiting.done() or transport.sent)
+    if waiting.done():
+        assert waiting.result() == CUBE
+        return False
+    worker, task_id, call = await transport.next()
+    assert (call.operation, call.config) == (Operation.DESCRIBE, config)
+    dispatcher.finished(worker, [(task_id, Result((), info=CUBE))])
+    assert await waiting == CUBE
+    return True
+
+
+@on_loop
+async def test_description_is_asked_for_once() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    assert not await describe(dispatcher, transport, "{}")  # the worker sent it when it joined
+    assert await describe(dispatcher, transport, '{"n":2}')
+    assert not await describe(dispatcher, transport, '{"n":2}')
+    assert dispatcher.models() == {"cube": CUBE}
+
+
+@on_loop
+async def test_known_description_checks_calls_of_its_config() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    await describe(dispatcher, transport, '{"n":2}')
+    with pytest.raises(InvalidInput):
+        await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(5),), '{"n":2}'))
+
+
+@on_loop
+async def test_no_call_waited_for_less_than_no_time() -> None:
+    """Not even a call that is submitted during an answer and sent in the same iteration."""
+    dispatcher, transport = up()
+    transport.join()
+    found: list[float] = []
+
+    def again(outcome: Result | FarmError) -> None:
+        assert isinstance(outcome, Result)
+        found.append(outcome.queue_time_s)
+        if len(found) < 3:
+            began = time.monotonic()
+            while time.monotonic() == began:
+                pass
+            dispatcher.start_call(cube(), NO_HINTS, again)
+
+    dispatcher.start_call(cube(), NO_HINTS, again)
+    for _ in range(3):
+        await transport.answer()
+    await until(lambda: len(found) == 3)
+    assert min(found) >= 0.0
+
+
+@on_loop
+async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
+    dispatcher, transport = up()
+    assert not dispatcher.is_ready("cube")
+    transport.join()
+    assert dispatcher.is_ready("cube")
+    assert not dispatcher.is_ready("once")
+    transport.join(W2, (ONCE,))
+    dispatcher.worker_left(W1, "killed")
+    assert not dispatcher.is_ready("cube")
+    assert dispatcher.is_ready("once")
+    dispatcher.workers_may_come = lambda: True
+    assert dispatcher.is_ready("cube")
+    assert not dispatcher.is_ready("unknown")
+
+
+@on_loop
+async def test_descriptions_are_bounded_and_the_used_ones_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(descriptions, "MOST_KEPT", 2)
+    dispatcher, transport = up()
+    transport.join()
+    one, two, three = ('{"n":1}', '{"n":2}', '{"n":3}')
+    for config in (one, two, one, three):
+        await describe(dispatcher, transport, config)
+    assert not await describe(dispatcher, transport, one)
+    assert await describe(dispatcher, transport, two)
+
+
+@on_loop
+async def test_description_of_a_long_config_is_not_kept() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    config = '{"n":"' + descriptions.LONGEST_CONFIG * "9" + '"}'
+    assert await describe(dispatcher, transport, config)
+    assert await describe(dispatcher, transport, config)
+
+
+@on_loop
+async def test_failed_description_is_raised_and_not_kept() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.describe("cube", '{"n":0}'))
+    worker, task_id, _ = await transport.next()
+    dispatcher.finished(worker, [(task_id, InvalidInput("n must be positive"))])
+    with pytest.raises(InvalidInput, match="positive"):
+        await waiting
+    assert await describe(dispatcher, transport, '{"n":0}')
+
+
+@on_loop
+async def test_worker_with_another_description_of_the_model_makes_old_ones_void() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    await describe(dispatcher, transport, '{"n":2}')
+    changed = ModelInfo("cube", CUBE.inputs, CUBE.outputs, description="second edition")
+    transport.join(W2, (changed,))
+    assert dispatcher.models() == {"cube": changed}
+    assert await describe(dispatcher, transport, '{"n":2}')
+
+
+@on_loop
+async def test_description_in_an_answer_to_something_else_is_not_believed() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube(config='{"n":2}')))
+    worker, task_id, _ = await transport.next()
+    dispatcher.finished(worker, [(task_id, Result((), info=ONCE))])
+    await waiting
+    assert await describe(dispatcher, transport, '{"n":2}')
+
+
+# Shutdown
+
+
+@on_loop
+async def test_close_lets_calls_finish_then_stops_workers_then_closes_transports() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    closing = asyncio.create_task(dispatcher.close(grace_s=20.0))
+    await turns()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await dispatcher.submit(cube())
+    assert transport.life == ["start"]
+    await transport.answer()
+    await waiting
+    await closing
+    assert transport.life == ["start", "stop workers", "close"]
+
+
+@on_loop
+async def test_close_answers_what_does_not_finish() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    tasks = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(3)]
+    await until(lambda: transport.sent)
+    transport.leave_on_stop = False
+    await dispatcher.close(grace_s=0.02)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
+
+
+@on_loop
+async def test_nothing_is_asked_of_a_closed_transport() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    for _ in range(20):  # so short that several are prefetched
+        waiting = asyncio.create_task(dispatcher.submit(cube()))
+        await transport.answer()
+        await waiting
+    tasks = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(5)]
+    await until(lambda: len(transport.sent) > 1)
+    transport.leave_on_stop = False
+    await dispatcher.close(grace_s=0.0)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    transport.sent.clear()
+    transport.recalled.clear()
+    dispatcher.worker_resized(W1, 1)  # recalls again the tasks queued there
+    await turns()
+    dispatcher.worker_left(W1, "its connection was lost")
+    await turns()
+    assert (transport.sent, transport.recalled) == ([], [])
+
+
+@on_loop
+async def test_close_does_not_wait_for_calls_that_are_cancelled_meanwhile() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    closing = asyncio.create_task(dispatcher.close(grace_s=1000.0))
+    await turns()
+    waiting.cancel()
+    await asyncio.wait_for(closing, 10.0)
+
+
+@on_loop
+async def test_close_without_a_single_worker() -> None:
+    dispatcher, transport = up()
+    await asyncio.wait_for(dispatcher.close(), 10.0)
+    assert transport.life == ["start", "stop workers", "close"]
+
+
+# Snapshots
+
+
+@on_loop
+async def test_snapshot_is_json_and_tells_of_workers_and_calls() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    for value in (1.0, 2.0):
+        waiting = asyncio.create_task(dispatcher.submit(cube()))
+        await transport.answer(value)
+        await waiting
+    running = asyncio.create_task(dispatcher.submit(cube()))
+    await until(lambda: transport.sent)
+    state = json.loads(json.dumps(dispatcher.snapshot()))
+    (worker,) = state["workers"]
+    assert (worker["name"], worker["host"], worker["pid"]) == (W1, "node1", 7)
+    assert worker["in_flight"] == 1
+    assert (state["done"], state["failed"], state["models"]) == (2, 0, ["cube"])
+    running.cancel()
+
+
+@on_loop
+async def test_events_are_bounded() -> None:
+    dispatcher, transport = up()
+    for i in range(3 * module.EVENTS_KEPT):
+        transport.join(WorkerId(f"node/{i}"))
+    assert len(dispatcher.snapshot()["events"]) == module.EVENTS_KEPT

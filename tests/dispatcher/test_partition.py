@@ -1,0 +1,105 @@
+"""The rows of one call: splitting them and joining their results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+from farm.dispatcher.partition import WholeCall
+from farm.errors import FarmError, InvalidOutput, ModelFailed, Overloaded
+
+Outcomes = list[Result | FarmError]
+
+
+def rows(count: int) -> Call:
+    x = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
+    return Call("m", Operation.EVALUATE, (x, -x[:, :1]), '{"a":1}', rows=count)
+
+
+def whole(count: int, info: ModelInfo | None = None) -> tuple[WholeCall, Outcomes]:
+    outcomes: Outcomes = []
+    return WholeCall(rows(count), info, outcomes.append), outcomes
+
+
+def test_a_part_is_a_view_of_some_rows() -> None:
+    of, _ = whole(10)
+    part = of.part(7, 2)
+    assert (part.model, part.config, part.operation, part.rows) == (
+        "m",
+        '{"a":1}',
+        Operation.EVALUATE,
+        2,
+    )
+    assert part.inputs[0].tolist() == [[14, 15], [16, 17]]
+    assert part.inputs[0].base is not None
+    assert of.part(9, 5).rows == 1
+    assert (len(of), of.row_bytes) == (10, 12)
+
+
+def test_parts_of_a_model_with_batches_have_the_declared_dtypes() -> None:
+    inputs = TensorInfo("x", (2,)), TensorInfo("y", (1,))
+    of, _ = whole(4, ModelInfo("m", inputs, (), max_batch=2))
+    assert {array.dtype for array in of.part(0, 2).inputs} == {np.dtype(np.float64)}
+    of, _ = whole(4, ModelInfo("m", inputs, ()))
+    assert {array.dtype for array in of.part(0, 2).inputs} == {np.dtype(np.float32)}
+
+
+def answer(k: int, worker: str = "w") -> Result:
+    outputs = (np.full((2, 3), float(k)), np.array([[b"a"], [b"b"]], object))
+    return Result(outputs, 1.0 + k, worker=worker, queue_time_s=float(k), batch_rows=2 + k)
+
+
+def test_results_are_written_to_the_place_of_their_rows() -> None:
+    of, outcomes = whole(6)
+    for k in (2, 0, 1):
+        of.done(2 * k, 2 * k + 2, answer(k))
+    assert outcomes == []
+    of.finished()
+    (result,) = outcomes
+    assert isinstance(result, Result)
+    assert result.outputs[0][:, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert result.outputs[1].tolist() == [[b"a"], [b"b"]] * 3
+    assert (result.run_time_s, result.queue_time_s, result.batch_rows) == (6.0, 2.0, 4)
+    assert result.worker == "w"
+
+
+def test_the_number_of_workers_stands_for_several() -> None:
+    of, outcomes = whole(6)
+    for k, worker in enumerate("aba"):
+        of.done(2 * k, 2 * k + 2, answer(k, worker))
+    of.finished()
+    assert isinstance(outcomes[0], Result)
+    assert outcomes[0].worker == "2 workers"
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "error", "said"),
+    [
+        (2, 3, ModelFailed("diverged", detail="line 3"), "row 2: diverged"),
+        (3, 7, InvalidOutput("short"), "rows 3 to 6: short"),
+        (3, 7, Overloaded("later"), "later"),
+    ],
+)
+def test_an_error_names_its_rows_where_they_are_what_is_wrong(
+    first: int, end: int, error: FarmError, said: str
+) -> None:
+    of, outcomes = whole(9)
+    assert of.failed(first, end, error) is False, "the first error is the call's"
+    (told,) = outcomes
+    assert isinstance(told, FarmError)
+    assert (type(told), str(told), told.detail) == (type(error), said, error.detail)
+
+
+def test_outputs_of_different_shapes_are_no_array() -> None:
+    of, _ = whole(2)
+    of.done(0, 1, Result((np.zeros((1, 1)), np.zeros((1, 3)))))
+    with pytest.raises(InvalidOutput, match=r"output 1 has rows of the shapes \[2\] and \[3\]"):
+        of.done(1, 2, Result((np.zeros((1, 1)), np.zeros((1, 2)))))
+
+
+def test_an_answer_too_large_for_any_machine_is_an_error() -> None:
+    huge = np.broadcast_to(0.0, (1, 2**58))
+    of, _ = whole(2**3)
+    with pytest.raises(InvalidOutput, match=r"8 rows of .* bytes"):
+        of.done(0, 1, Result((huge,)))

@@ -1,0 +1,143 @@
+"""Work runs here or in the models of the extra; without the extra, the error is one line."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from farm.errors import InvalidInput
+from farm.experiment.ask.execute import can_execute, execute
+from farm.experiment.config.definition import Config
+from farm.experiment.config.reader import read_config
+from farm.experiment.config.space import Space
+from farm.experiment.config.work import Data, Generate, Generated, Query, QueryKind
+
+MODEL_FREE = """
+[common]
+parnames = [x]
+lb = 0
+ub = 1
+outcome_types = [continuous]
+strategy_names = [s]
+[s]
+generator = SobolGenerator
+"""
+WITH_A_MODEL = MODEL_FREE.replace(
+    "generator = SobolGenerator",
+    "generator = OptimizeAcqfGenerator\nmodel = GPRegressionModel\nacqf = qUpperConfidenceBound",
+)
+WITHOUT_THE_EXTRA = """
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in ("torch", "botorch", "gpytorch"):
+            return super().find_spec(name, path, target)
+
+sys.meta_path = [Without if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+def generate(config: Config, *, filler: bool = False) -> Generate:
+    nothing = Space.of(config).empty()
+    return Generate(config, 0, 3, 0, Data(nothing, np.empty((0, 1)), 0), nothing, filler=filler)
+
+
+def test_points_without_a_model() -> None:
+    made = execute(generate(read_config(MODEL_FREE)))
+    assert isinstance(made, Generated)
+    assert made.points.shape == (3, 1, 1)
+
+
+def test_points_that_fill_in_need_no_model() -> None:
+    made = execute(generate(read_config(WITH_A_MODEL), filler=True))
+    assert isinstance(made, Generated)
+    assert made.points.shape == (3, 1, 1)
+
+
+def test_a_query_needs_a_model() -> None:
+    config = read_config(MODEL_FREE)
+    data = generate(config).data
+    with pytest.raises(InvalidInput, match="strategy 's' has no model to answer a query"):
+        execute(Query(config, 0, QueryKind.MAX, data))
+
+
+def test_what_needs_no_model_can_be_done() -> None:
+    can_execute(read_config(MODEL_FREE))
+
+
+PRELUDE = f"""
+import sys
+import numpy as np
+from farm.errors import FarmError
+from farm.experiment.config.definition import Config
+from farm.experiment.config.reader import read_config
+from farm.experiment.ask.execute import can_execute, execute, predict
+from farm.experiment.config.space import Space
+from farm.experiment.config.work import Data, Generate
+MODEL_FREE, WITH_A_MODEL = {MODEL_FREE!r}, {WITH_A_MODEL!r}
+{inspect.getsource(generate)}
+"""
+
+
+def run(program: str) -> str:
+    """Return the output of a program run in its own process."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_without_the_extra_one_line_names_it() -> None:
+    printed = run(
+        f"""{WITHOUT_THE_EXTRA}
+can_execute(read_config(MODEL_FREE))
+execute(generate(read_config(WITH_A_MODEL), filler=True))
+def predicted(config):
+    return predict(config, 0, generate(config).data, None)
+for check in (can_execute, lambda config: execute(generate(config)), predicted):
+    try:
+        check(read_config(WITH_A_MODEL))
+    except FarmError as error:
+        print(type(error).__name__, error)
+"""
+    )
+    lines = printed.splitlines()
+    assert len(lines) == 3
+    assert lines[2] == lines[1]
+    assert lines[0].startswith(
+        "UnsupportedFeature [s] model = GPRegressionModel needs the package torch"
+    )
+    assert lines[1].startswith("UnsupportedFeature strategy 's' uses a model, which needs BoTorch")
+    assert all(line.endswith('pip install "modelfarm[experiments]"') for line in lines)
+
+
+def test_a_check_and_model_free_work_do_not_import_the_libraries() -> None:
+    printed = run(
+        """
+try:
+    can_execute(read_config(WITH_A_MODEL))
+except FarmError:
+    pass
+execute(generate(read_config(MODEL_FREE)))
+print([name for name in ("torch", "botorch", "gpytorch") if name in sys.modules])
+"""
+    )
+    assert printed == "[]\n"
+
+
+@pytest.mark.skipif(find_spec("botorch") is None, reason="needs the extra experiments")
+def test_with_the_extra_models_can_be_used() -> None:
+    can_execute(read_config(WITH_A_MODEL))

@@ -1,0 +1,67 @@
+"""The rows of the option tables, and the tables of the documentation."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.experiment.config import options
+from farm.experiment.config.components import ACQUISITIONS, GENERATORS, OBJECTIVES, SURROGATES
+from farm.experiment.config.definition import Metadata, Strategy
+from farm.experiment.config.ini import Section
+from farm.experiment.config.option_table import Computed, ConfigOption
+from tests.support.option_tables import MARKED, PAGE, TABLES, with_tables
+
+ROWS = [(table, option) for table in TABLES.values() for option in table.options]
+
+
+def test_the_documentation_shows_the_tables() -> None:
+    """`python -m tests.support.option_tables` updates the page."""
+    page = PAGE.read_text()
+    assert {found[2] for found in MARKED.finditer(page)} == set(TABLES)
+    assert with_tables(page) == page
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_names_of_a_table_differ_and_are_in_lower_case(table: Any) -> None:
+    names = [name for o in table.options for name in (o.name, o.older) if name]
+    assert len(set(names)) == len(names)
+    assert names == [name.lower() for name in names]
+
+
+@pytest.mark.parametrize("option", [o for _, o in ROWS], ids=lambda option: option.name)
+def test_a_default_is_a_value_of_its_type(option: ConfigOption) -> None:
+    """Writing the default explicitly has the same meaning."""
+    if option.default not in (None, "") and not isinstance(option.default, Computed):
+        assert option.type.read(str(option.default)) == option.default
+
+
+@pytest.mark.parametrize("option", [o for _, o in ROWS], ids=lambda option: option.name)
+def test_classes_are_known_and_releases_have_their_words(option: ConfigOption) -> None:
+    known = (*GENERATORS.known, *SURROGATES.known, *ACQUISITIONS.known, *OBJECTIVES.known)
+    assert set(option.classes) <= set(known)
+    assert option.since in ("before 0.8", "0.8", "after 0.8", "farm")
+    assert option.means
+    assert "|" not in option.means + option.type.expected
+
+
+def test_strategies_without_options_have_the_defaults_of_the_table() -> None:
+    read = options.STRATEGY.read_all(Section("s", {}, {"generator": "SobolGenerator"}))
+    for field in dataclasses.fields(Strategy):
+        if field.name in read and field.name not in ("generator", "min_total_outcome_occurrences"):
+            assert read[field.name] == field.default
+    assert options.METADATA.read_all(Section("metadata")).keys() <= {
+        field.name for field in dataclasses.fields(Metadata)
+    }
+
+
+def test_options_of_a_generator_are_those_of_its_class() -> None:
+    section = Section("g", {}, {"points": "[[1, 2]]", "window": "0.5"})
+    read = options.GENERATOR.read_all(section, "ManualGenerator")
+    assert read == {"seed": None, "points": [["1", "2"]], "shuffle": True}
+    read = options.GENERATOR.read_all(section, "SampleAroundPointsGenerator")
+    assert (read["samples_per_point"], np.ravel(read["window"]).tolist()) == (1, [0.5])
+    assert options.GENERATOR.read_all(section, "OptimizeAcqfGenerator") == {}

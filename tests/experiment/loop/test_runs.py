@@ -1,0 +1,186 @@
+"""Loops started, paused and queried by messages, and resumed after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from farm.call import Call, Hints, ModelInfo, Result
+from farm.errors import InvalidInput, ModelNotFound
+from farm.experiment.host import Experiments
+from farm.experiment.loop.evaluators import Around
+from farm.experiment.loop.runs import Runs
+from farm.experiment.state.events import RunPhase
+from tests.experiment.subjects import Bowl, asked, config_of, dispatching, hosting, set_up
+from tests.support.coroutines import on_loop, until
+
+
+@asynccontextmanager
+async def running(journal: Path, farm: Around) -> AsyncIterator[Experiments]:
+    async with hosting(journal) as host:
+        runs = Runs(host, farm)
+        runs.start()
+        try:
+            yield host
+        finally:
+            await runs.stop()
+
+
+@on_loop
+async def test_run_status_and_pause(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
+        session, experiment = await set_up(host, config_of())
+        assert (await asked(host, session, "status"))["run"] is None
+        with pytest.raises(InvalidInput, match="it cannot be paused"):
+            await asked(host, session, "pause")
+        answer = await asked(host, session, "run", in_flight=2, budget=6)
+        assert answer["run"] == "running"
+        again = await asked(host, session, "run")
+        assert (again["loop"]["places"], again["loop"]["budget"]) == (2, 6)
+        await until(lambda: len(bowl.seen) == 2)
+        status = await asked(host, host.session(), "status", strat_id=0)
+        assert (status["loop"]["in_flight"], status["told"]) == (2, 0)
+        await asked(host, session, "pause")
+        bowl.gate.set()
+        await until(lambda: experiment.run is RunPhase.PAUSED)
+        assert experiment.told == 2
+        await asked(host, session, "run", budget=6)
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 6
+        answer = await asked(host, session, "status")
+        assert (answer["run"], "loop" in answer) == ("ended", False)
+
+
+@on_loop
+async def test_a_pause_is_taken_back_while_points_are_in_flight(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
+        session, experiment = await set_up(host, config_of())
+        await asked(host, session, "run")
+        await until(lambda: len(bowl.seen) == 2)
+        await asked(host, session, "pause")
+        await asked(host, session, "run")
+        bowl.gate.set()
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 8
+
+
+@on_loop
+async def test_a_loop_that_runs_keeps_what_it_began_with(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
+        session, experiment = await set_up(host, config_of())
+        await asked(host, session, "run", in_flight=1)
+        await asked(host, session, "pause")
+        with pytest.raises(InvalidInput, match="runs already, with in_flight = 1; to run it with"):
+            await asked(host, session, "run", in_flight=2)
+        with pytest.raises(InvalidInput, match=r"runs already, as its configuration says;.*wait"):
+            await asked(host, session, "run", in_flight=1, budget=3)
+        bowl.gate.set()
+        await until(lambda: experiment.run is RunPhase.PAUSED)  # refused messages change nothing
+        await asked(host, session, "run", in_flight=2, budget=3)
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 3
+
+
+class Faulty(Around):
+    """A farm with one call that raises an error other than FarmError."""
+
+    def __init__(self, farm: Around) -> None:
+        self.farm = farm
+        self.faults = 1
+
+    async def submit(self, call: Call, hints: Hints) -> Result:
+        self.faults -= 1
+        if self.faults == 0:
+            raise RuntimeError("nobody thought of this")
+        return await self.farm.submit(call, hints)
+
+    async def describe(self, model: str, config: str) -> ModelInfo:
+        return await self.farm.describe(model, config)
+
+    async def places(self, model: str) -> int:
+        return await self.farm.places(model)
+
+
+@on_loop
+async def test_a_loop_that_fails_is_paused_and_can_go_on(tmp_path: Path) -> None:
+    async with (
+        dispatching(Bowl(), 2) as farm,
+        running(tmp_path / "e.db", Faulty(farm)) as host,
+    ):
+        session, experiment = await set_up(host, config_of())
+        await asked(host, session, "run")
+        await until(lambda: experiment.run is RunPhase.PAUSED)
+        assert "see its log" in experiment.run_why
+        await asked(host, session, "run")
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 8
+
+
+@on_loop
+async def test_two_experiments_run_at_once(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 4) as farm, running(tmp_path / "e.db", farm) as host:
+        for _ in range(2):
+            session, _ = await set_up(host, config_of())
+            await asked(host, session, "run", in_flight=2)
+        await until(lambda: len(bowl.seen) == 4)
+        bowl.gate.set()
+        await until(lambda: all(e.run is RunPhase.ENDED for e in host.experiments.values()))
+        assert [e.told for e in host.experiments.values()] == [8, 8]
+
+
+@on_loop
+async def test_a_server_that_starts_again_goes_on_as_it_was_told(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 2) as farm:
+        async with running(tmp_path / "e.db", farm) as host:
+            session, _ = await set_up(host, config_of())
+            await asked(host, session, "run", in_flight=2, budget=5)
+            await until(lambda: len(bowl.seen) == 2)
+        bowl.gate.set()
+        async with running(tmp_path / "e.db", farm) as host:
+            experiment = host.experiments[0]
+            await until(lambda: experiment.run is RunPhase.ENDED)
+            assert experiment.told == experiment.evaluations == 5
+
+
+@on_loop
+async def test_a_farm_without_the_model_pauses_it_and_says_why(tmp_path: Path) -> None:
+    bowl = Bowl()
+    bowl.gate.clear()
+    async with dispatching(bowl, 1) as farm, running(tmp_path / "e.db", farm) as host:
+        session, _ = await set_up(host, config_of())
+        await asked(host, session, "run")
+        await until(lambda: bowl.seen)
+        bowl.gate.set()
+    other = Bowl()
+    other.name = "ball"
+    async with dispatching(other, 1) as farm, running(tmp_path / "e.db", farm) as host:
+        experiment = host.experiments[0]
+        await until(lambda: experiment.run is RunPhase.PAUSED)
+        assert "bowl" in experiment.run_why
+        session = host.session()
+        await asked(host, session, "resume", strat_id=0)
+        with pytest.raises(ModelNotFound):
+            await asked(host, session, "run")
+        assert "loop" not in await asked(host, session, "status")
+
+
+@on_loop
+async def test_an_experiment_without_a_farm_section_cannot_run(tmp_path: Path) -> None:
+    config, _, _ = config_of().partition("[farm]")
+    async with dispatching(Bowl(), 1) as farm, running(tmp_path / "e.db", farm) as host:
+        session, _ = await set_up(host, config)
+        with pytest.raises(InvalidInput, match=r"no section \[farm\]"):
+            await asked(host, session, "run")

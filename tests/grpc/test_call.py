@@ -1,0 +1,252 @@
+"""One gRPC call without its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping
+
+import pytest
+
+from farm.bodies.body import Body
+from farm.bodies.held import HeldBytes
+from farm.grpc import http2
+from farm.grpc.call import Bidirectional, Caller, GrpcCall, Requests, ServerStream, Unary, Write
+from farm.grpc.frames import WINDOW_UPDATE
+from farm.grpc.messages import GrpcFailure
+from tests.support.body_bytes import bytes_of
+from tests.support.coroutines import on_loop, until
+from tests.support.http2_bytes import framed, greeted, request
+
+LIMIT = 1_000_000
+
+
+class Line:
+    """A connection with one open stream, 1."""
+
+    def __init__(self) -> None:
+        self.http2 = greeted()
+        self.http2.receive(request(1, end=False))
+        self.ended = 0
+        self.turns = 0
+        self.held = HeldBytes(200_000)
+
+    def flush_soon(self) -> None:
+        pass
+
+    def call_ended(self, stream: int) -> None:
+        assert stream == 1
+        self.ended += 1
+
+    def overdue(self, call: GrpcCall) -> None:
+        call.expire()
+
+    async def turn(self) -> None:
+        self.turns += 1
+
+    def said(self) -> bytes:
+        return b"".join(self.http2.take())
+
+
+class Methods:
+    def __init__(self) -> None:
+        self.callers: list[Caller] = []
+        self.unary: Mapping[str, Unary] = {"/x/Echo": self.echo}
+        self.server_streams: Mapping[str, ServerStream] = {"/x/Twice": self.twice}
+        self.bidirectional: Mapping[str, Bidirectional] = {
+            "/x/Sum": self.sum,
+            "/x/Length": self.length,
+        }
+
+    def end_streams(self) -> None:
+        pass
+
+    async def echo(self, body: Body, caller: Caller) -> bytes:
+        self.callers.append(caller)
+        return bytes_of(body)
+
+    async def twice(self, body: Body, write: Write, caller: Caller) -> None:
+        await write(bytes_of(body))
+        await write(bytes_of(body))
+
+    async def length(self, requests: Requests, write: Write, caller: Caller) -> None:
+        async for body in requests:
+            await write(b"%d" % len(bytes_of(body)))
+
+    async def sum(self, requests: Requests, write: Write, caller: Caller) -> None:
+        await write(b"%d" % sum([int(bytes_of(body)) async for body in requests]))
+
+
+def begun(path: str, headers: dict[bytes, bytes] | None = None) -> tuple[GrpcCall, Line, Methods]:
+    line, methods = Line(), Methods()
+    call = GrpcCall(line, 1, methods, LIMIT)
+    call.begin(path, Caller("here", "", headers or {}, None))
+    return call, line, methods
+
+
+@on_loop
+async def test_one_message_for_one() -> None:
+    call, line, methods = begun("/x/Echo", {b"grpc-timeout": b"5S"})
+    for byte in framed(b"abc"):
+        call.received(bytes([byte]))
+    call.half_closed()
+    await until(lambda: line.ended)
+    said = line.said()
+    assert framed(b"abc") in said
+    assert b"grpc-status\x010" in said
+    assert methods.callers[0].remaining_s == 5.0
+
+
+@on_loop
+async def test_one_for_many() -> None:
+    call, line, _ = begun("/x/Twice")
+    call.received(framed(b"abc"))
+    call.half_closed()
+    await until(lambda: line.ended)
+    assert line.said().count(framed(b"abc")) == 2
+
+
+@on_loop
+async def test_many_for_many() -> None:
+    call, line, _ = begun("/x/Sum")
+    call.received(framed(b"1") + framed(b"2") + framed(b"39")[:3])
+    await asyncio.sleep(0)
+    call.received(framed(b"39")[3:])
+    call.half_closed()
+    await until(lambda: line.ended)
+    assert framed(b"42") in line.said()
+
+
+def told(line: Line) -> list[int]:
+    """Return the increments of the client's window."""
+    return [
+        struct.unpack_from(">L", part, 9)[0]
+        for part in map(bytes, line.http2.take())
+        if part[3] == WINDOW_UPDATE
+    ]
+
+
+@pytest.mark.parametrize("path", ["/x/Echo", "/x/Length"])
+def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
+    @on_loop
+    async def run() -> None:
+        call, line, _ = begun(path)
+        other = line.held.reserve(150_000, lambda: None)
+        body = framed(bytes(100_000))
+        call.received(body[:50_000])
+        call.received(body[50_000:60_000])
+        assert told(line) == []
+        call.look(1 << 20)
+        call.look(1 << 20)  # the client does not make us wait
+        other.release()
+        assert told(line) == [100_000]
+        assert line.held.used == 100_000
+        call.received(body[60_000:])
+        assert told(line) == []  # it was sent before
+        if path == "/x/Echo":
+            call.half_closed()
+        else:
+            await until(lambda: not line.held.used)
+            call.received(framed(bytes(70_000))[:10])
+            await until(lambda: line.held.used == 70_000)
+            assert told(line) == [70_000]
+            call.received(framed(bytes(70_000))[10:])
+            call.half_closed()
+        await until(lambda: line.ended)
+        assert line.held.used == 0
+
+    run()
+
+
+@on_loop
+async def test_a_message_that_is_there_before_its_room_counts_all_the_same() -> None:
+    call, line, _ = begun("/x/Echo")
+    other = line.held.reserve(150_000, lambda: None)
+    body = framed(bytes(100_000))
+    call.received(body[:50_000])
+    call.received(body[50_000:])
+    call.half_closed()
+    assert line.held.used == 250_000
+    await until(lambda: line.ended)
+    assert line.held.used == 150_000
+    other.release()
+
+
+@on_loop
+async def test_a_call_that_ends_waits_for_no_room() -> None:
+    call, line, _ = begun("/x/Echo")
+    other = line.held.reserve(150_000, lambda: None)
+    call.received(framed(bytes(100_000))[:50_000])
+    before = line.held.contended
+    call.cancel()
+    assert (before, line.held.contended) == (True, False)
+    other.release()
+
+
+@on_loop
+async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "HALF_STREAM_WINDOW", 1)  # so that every byte is acknowledged
+    call, line, _ = begun("/x/Sum")
+
+    call.received(framed(b"1")[:4])
+    assert sum(told(line)) == 4  # of an incomplete message
+    call.received(framed(b"1")[4:] + framed(b"2")[:3])
+    call.received(framed(b"2")[3:5])
+    assert sum(told(line)) == 0
+    await asyncio.sleep(0)
+    assert sum(told(line)) == 7
+    call.received(framed(b"2")[5:])
+    call.half_closed()
+    await until(lambda: line.ended)
+    assert framed(b"3") in line.said()
+
+
+@on_loop
+async def test_a_mistake_of_ours_is_told_to_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    call, line, _ = begun("/x/Sum")
+    call.received(framed(b"no number"))
+    call.half_closed()
+    await until(lambda: line.ended)
+    said = line.said()
+    assert b"its log says which" in said
+    assert b"no number" not in said
+    assert "invalid literal" in caplog.text
+
+
+@on_loop
+async def test_no_such_method() -> None:
+    with pytest.raises(GrpcFailure, match="there is no method") as caught:
+        begun("/x/Nothing")
+    assert caught.value.status == "UNIMPLEMENTED"
+
+
+@on_loop
+async def test_a_message_above_the_limit() -> None:
+    call, _, _ = begun("/x/Echo")
+    with pytest.raises(GrpcFailure, match="1000000 bytes"):
+        call.received(framed(bytes(1_000_001))[:10])
+
+
+@on_loop
+async def test_after_it_has_failed_nothing_more_is_said() -> None:
+    call, line, methods = begun("/x/Echo")
+    call.received(framed(b"abc"))
+    call.half_closed()
+    call.fail("UNAVAILABLE", "the end")
+    assert b"the end" in line.said()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert line.said() == b""
+    assert methods.callers == []
+
+
+@on_loop
+async def test_a_deadline_means_nothing_once_there_is_an_answer() -> None:
+    call, line, _ = begun("/x/Echo", {b"grpc-timeout": b"50m"})
+    call.received(framed(b"abc"))
+    call.half_closed()
+    await until(lambda: line.ended)
+    passed = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.1, passed.set)
+    await passed.wait()
+    assert line.ended == 1

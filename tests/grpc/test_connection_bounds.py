@@ -1,0 +1,427 @@
+"""Bounds on one client of the gRPC server: work per turn of the loop, time, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Callable
+from typing import Any
+
+import h2.settings
+import pytest
+
+from farm.bodies.body import Body
+from farm.grpc import connection as grpc_connection
+from farm.grpc import messages as grpc_words
+from farm.grpc.call import GrpcCall
+from farm.grpc.connection import ALL_STEPS, LONGEST_STEP, STEP, GrpcConnection, GrpcTimeouts
+from farm.grpc.frames import (
+    DATA,
+    ENHANCE_YOUR_CALM,
+    GOAWAY,
+    HEADERS,
+    NO_ERROR,
+    PING,
+    PREFACE,
+    frame,
+)
+from farm.grpc.http2 import Http2Connection
+from farm.grpc.server import GrpcServer
+from farm.http.turns import A_TURN
+from tests.grpc.test_connection import Client, connected
+from tests.support.coroutines import LIMIT_S, on_loop, on_uvloop, until
+from tests.support.http2_bytes import GREETING, block, framed, request
+
+
+class Turn:
+    """Counts turns of the loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._loop = asyncio.get_running_loop()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self.number += 1
+        self._handle = self._loop.call_soon(self._go_on)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+def counting(
+    monkeypatch: pytest.MonkeyPatch, turn: Turn, cls: type, name: str, cost: Callable[[Any], int]
+) -> dict[int, int]:
+    """Sum up the cost of a method's calls by the turn of the loop in which they ran."""
+    by_turn: dict[int, int] = {}
+    before = getattr(cls, name)
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        result = before(self, *args, **options)
+        by_turn[turn.number] = by_turn.get(turn.number, 0) + cost(self)
+        return result
+
+    monkeypatch.setattr(cls, name, counted)
+    return by_turn
+
+
+def newest(server: GrpcServer) -> GrpcConnection:
+    connection = list(server.connections or ())[-1]
+    assert isinstance(connection, GrpcConnection)
+    return connection
+
+
+def read_nothing(client: Client) -> None:
+    """Let all answers through and do not read them."""
+    client.http2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
+    client.http2.increment_flow_control_window((1 << 31) - 1 - 65_535)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it reads, too
+
+
+# Work
+
+
+def test_many_frames_are_handled_a_few_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    @on_loop
+    async def run() -> None:
+        async with connected() as (_, _, connect):
+            others = [await connect() for _ in range(20)]
+            for other in others:
+                await other.answer(other.ask("Echo", b"abc"))
+            monkeypatch.setattr(grpc_connection, "LONGEST_STEP", STEP)
+            client = await connect()
+            await client.answer(client.ask("Echo", b"abc"))
+            turn = Turn()
+            spent = counting(
+                monkeypatch, turn, Http2Connection, "receive", lambda http2: int(http2.spent)
+            )
+            client.writer.write(frame(PING, 0, 0, bytes(8)) * 9_000)
+            client.http2.ping(b"the last")
+            client.send()
+            pings = 0
+            while pings < 9_001:
+                pings += (await client.reader.read(1 << 20)).count(b"\x08\x06\x01")
+            turn.stop()
+            assert sum(spent.values()) >= 9_000
+            assert max(spent.values()) <= 2 * STEP
+            assert len(spent) > 9_000 // (2 * STEP)
+
+    run()
+
+
+def test_the_more_connections_the_less_each_does_at_a_time() -> None:
+    @on_loop
+    async def run() -> None:
+        async with connected() as (_, server, connect):
+            steps = []
+            for _ in range(30):
+                client = await connect()
+                await client.answer(client.ask("Echo", b"abc"))
+                steps.append(newest(server)._served.step)
+            assert steps[0] == LONGEST_STEP
+            assert steps[-1] == STEP
+            assert all(s * n <= ALL_STEPS for n, s in enumerate(steps, 1) if s > STEP)
+
+    run()
+
+
+def test_calls_of_a_client_that_is_gone_are_cancelled_a_few_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @on_loop
+    async def run() -> None:
+        async with connected() as (methods, _, connect):
+            client = await connect()
+            for i in range(500):
+                client.writer.write(
+                    request(2 * i + 1, end=False).replace(b"/x/Echo", b"/x/Hold")
+                    + frame(DATA, 1, 2 * i + 1, framed(b""))
+                )
+            await until(lambda: methods.started == 500)
+            turn = Turn()
+            cancelled = counting(monkeypatch, turn, GrpcCall, "cancel", lambda _: 1)
+            client.writer.transport.abort()
+            await until(lambda: methods.cancelled == 500)
+            turn.stop()
+            assert sum(cancelled.values()) == 500
+            assert max(cancelled.values()) <= A_TURN * 10
+
+    run()
+
+
+def test_deadlines_that_pass_together_are_told_a_few_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @on_loop
+    async def run() -> None:
+        async with connected() as (methods, server, connect):
+            client = await connect()
+            await client.answer(client.ask("Echo", b"abc"))
+            streams = [client.ask("Hold", b"", grpc_timeout="60S") for _ in range(200)]
+            await until(lambda: methods.started == 200)
+            turn = Turn()
+            expired = counting(monkeypatch, turn, GrpcCall, "expire", lambda _: 1)
+            connection = newest(server)
+            for call in list(connection._calls.values()):
+                connection.overdue(call)
+            for stream in streams:
+                _, headers = await client.answer(stream)
+                assert headers["grpc-status"] == "4"
+            turn.stop()
+            assert sum(expired.values()) == 200
+            assert max(expired.values()) <= A_TURN * 10
+
+    run()
+
+
+@on_loop
+async def test_messages_that_come_together_are_taken_a_few_in_each_turn() -> None:
+    async with connected() as (methods, _, connect):
+        turn = Turn()
+        taken: dict[int, int] = {}
+
+        async def count(requests: Any, write: Any, caller: Any) -> None:
+            async for _ in requests:
+                taken[turn.number] = taken.get(turn.number, 0) + 1
+            await write(b"done")
+
+        methods.bidirectional = {"/x/Count": count}
+        client = await connect()
+        body, _ = await client.answer(client.ask("Count", body=framed(b"") * 3_000))
+        turn.stop()
+        assert body == framed(b"done")
+        assert sum(taken.values()) == 3_000
+        assert max(taken.values()) <= 4
+
+
+@on_loop
+async def test_an_answer_ends_although_its_client_asked_for_thousands() -> None:
+    """Requests and messages that were deferred are not forgotten."""
+    async with connected() as (_, _, connect):
+        client = await connect()
+        streams = [client.ask("Echo", b"%d" % i) for i in range(1_000)]
+        for i, stream in enumerate(streams):
+            body, _ = await client.answer(stream)
+            assert body == framed(b"%d" % i)
+
+
+# Memory
+
+
+@on_uvloop  # asyncio's `writelines` does not pause its writer in Python 3.12.1 and 3.13.0
+async def test_who_opens_all_windows_and_does_not_read_is_not_written_to_without_end() -> None:
+    async with connected() as (methods, server, connect):
+        written = 0
+
+        async def deluge(body: Body, write: Any, caller: Any) -> None:
+            nonlocal written
+            while written < 1000:
+                await write(bytes(100_000))
+                written += 1
+
+        methods.server_streams = {"/x/Deluge": deluge}
+        client = await connect()
+        read_nothing(client)
+        client.ask("Deluge", b"")
+        await until(lambda: server.connections)
+        connection = newest(server)
+        await until(lambda: connection._stuck)
+        other = await connect()
+        for _ in range(50):
+            await other.answer(other.ask("Echo", b"abc"))
+        assert written < 500  # as much as the system buffers
+        assert connection._transport.get_write_buffer_size() < 1 << 20
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        while written < 1000:
+            client.events.clear()
+            await client.until(lambda: client.events)
+
+
+def test_what_unpacks_to_much_is_unpacked_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    @on_loop
+    async def run() -> None:
+        async with connected() as (_, _, connect):
+            client = await connect()
+            body = gzip.compress(bytes(1 << 20))
+            packed = b"\x01" + framed(body)[1:]
+            for method in ("Echo", "EchoAll"):
+                stream = client.ask(method, body=packed, grpc_encoding="gzip")
+                client.http2.increment_flow_control_window(1 << 21)
+                client.http2.increment_flow_control_window(1 << 21, stream)
+                client.send()
+                answer, headers = await client.answer(stream)
+                assert headers["grpc-status"] == "0"
+                assert answer == framed(bytes(1 << 20))
+            monkeypatch.setattr(grpc_words, "UNPACKED_FREE", 1 << 19)
+            for method in ("Echo", "EchoAll"):
+                stream = client.ask(method, body=packed, grpc_encoding="gzip")
+                _, headers = await client.answer(stream)
+                assert headers["grpc-status"] == "8"
+
+    run()
+
+
+# Time
+
+
+async def parted(client: Client) -> bytes:
+    return await client.read_to_the_end()
+
+
+def goaway(last: int, code: int) -> bytes:
+    return frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + code.to_bytes(4, "big"))
+
+
+SLOW: dict[str, tuple[bytes, Callable[[Http2Connection], bool]]] = {
+    "nothing": (b"", lambda http2: True),
+    "half a greeting": (PREFACE[:10], lambda http2: http2._have == 10),
+    "no settings": (PREFACE, lambda http2: http2._greeted),
+    "half a frame": (GREETING + request()[:20], lambda http2: http2._have == 20),
+    "half a head": (
+        GREETING + frame(HEADERS, 0, 1, block((":method", "POST"))),
+        lambda http2: http2._block is not None,
+    ),
+}
+"""The bytes to send, and the condition that shows that the server has read them."""
+
+
+@pytest.mark.parametrize("sent", SLOW)
+def test_who_is_slow_with_a_frame_is_parted_with(sent: str) -> None:
+    @on_loop
+    async def run() -> None:
+        async with connected() as (_, server, _):
+            host, port = server._server.sockets[0].getsockname()  # type: ignore[union-attr]
+            reader, writer = await asyncio.open_connection(host, port)
+            data, has_come = SLOW[sent]
+            writer.write(data)
+            await until(lambda: server.connections)
+            connection = newest(server)
+            await until(lambda: has_come(connection.http2))
+            now = asyncio.get_running_loop().time()
+            connection.look(now)
+            connection.look(now + 9.0)
+            assert not connection._transport.is_closing()
+            connection.look(now + 10.1)
+            said = await asyncio.wait_for(reader.read(), LIMIT_S)
+            assert goaway(0, ENHANCE_YOUR_CALM) in said
+            writer.close()
+
+    run()
+
+
+@on_loop
+async def test_who_gets_on_with_its_frames_is_not() -> None:
+    async with connected() as (_, server, connect):
+        client = await connect()
+        now = asyncio.get_running_loop().time()
+        for i in range(20):
+            await client.answer(client.ask("Echo", b"abc"))
+            client.writer.write(frame(PING, 0, 0, bytes(8))[:5])  # the rest follows later
+            connection = newest(server)
+            await until(lambda connection=connection: connection.http2.is_partial)  # type: ignore[misc]  # bound early
+            connection.look(now + 8.0 * i)
+            client.writer.write(frame(PING, 0, 0, bytes(8))[5:])
+        await client.answer(client.ask("Echo", b"abc"))
+
+
+@on_loop
+async def test_a_body_that_comes_too_slowly_fails_its_call_alone() -> None:
+    async with connected() as (_, server, connect):
+        client = await connect()
+        begun = framed(bytes(1 << 20))
+        slow = [
+            client.ask("Echo", end=False, body=begun[:10]),
+            client.ask("EchoAll", end=False, body=begun[:10]),
+        ]
+        quick = client.ask("EchoAll", b"whole", end=False)
+        large = client.ask("Echo", end=False, body=begun[:10])
+        await client.answer(client.ask("Echo", b"abc"))
+        connection = newest(server)
+        now = asyncio.get_running_loop().time()
+        connection.look(now + 31.0)
+        for stream in slow:
+            client.http2.send_data(stream, begun[10:20])
+        client.http2.send_data(large, bytes(16_384))
+        for _ in range(3):
+            client.http2.send_data(large, bytes(16_384))
+        client.send()
+        await client.answer(client.ask("Echo", b"abc"))
+        connection.look(now + 62.0)
+        for stream in slow:
+            _, headers = await client.answer(stream)
+            assert headers["grpc-status"] == "4"
+            assert headers["grpc-message"] == "the request came too slowly"
+        client.http2.end_stream(quick)
+        client.send()
+        body, _ = await client.answer(quick)
+        assert body == framed(b"whole")
+        assert large in connection._calls
+
+
+@on_loop
+async def test_who_does_not_read_is_cut_off() -> None:
+    async with connected(timeouts=GrpcTimeouts(stuck=5.0)) as (_, server, connect):
+        client = await connect()
+        read_nothing(client)
+        client.ask("Flood", b"")
+        await until(lambda: server.connections)
+        connection = newest(server)
+        await until(lambda: connection._stuck)
+        now = asyncio.get_running_loop().time()
+        connection.look(now)
+        connection.look(now + 4.0)
+        assert not connection._transport.is_closing()
+        connection.look(now + 5.1)
+        await until(lambda: not server.connections)
+
+
+@on_loop
+async def test_an_idle_client_is_let_go_and_one_that_waits_for_an_answer_is_not() -> None:
+    async with connected(timeouts=GrpcTimeouts(idle=100.0)) as (methods, server, connect):
+        client = await connect()
+        stream = client.ask("Hold", b"abc")
+        await until(lambda: methods.started == 1)
+        connection = newest(server)
+        now = asyncio.get_running_loop().time()
+        connection.look(now)
+        connection.look(now + 10_000.0)
+        methods.held.set()
+        body, _ = await client.answer(stream)
+        assert body == framed(b"abc")
+        connection.look(now + 10_001.0)
+        connection.look(now + 10_100.0)
+        assert not connection._transport.is_closing()
+        connection.look(now + 10_102.0)
+        assert goaway(1, NO_ERROR) in await parted(client)
+
+
+@on_loop
+async def test_who_does_not_let_an_answer_through_is_let_go() -> None:
+    async with connected(timeouts=GrpcTimeouts(idle=100.0)) as (_, server, connect):
+        client = await connect()
+        client.http2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        client.ask("Echo", b"abc")
+        await client.until(lambda: any("ResponseReceived" in repr(e) for e in client.events))
+        connection = newest(server)
+        now = asyncio.get_running_loop().time()
+        connection.look(now)
+        connection.look(now + 101.0)
+        assert goaway(1, NO_ERROR) in await parted(client)
+
+
+@on_loop
+async def test_who_does_not_read_why_the_connection_ends_is_cut_off() -> None:
+    async with connected() as (_, server, connect):
+        client = await connect()
+        await client.answer(client.ask("Echo", b"abc"))
+        connection = newest(server)
+        aborted = []
+        connection.abort = lambda: aborted.append(True)  # type: ignore[method-assign]
+        connection._transport.is_closing = lambda: True  # type: ignore[method-assign]
+        now = asyncio.get_running_loop().time()
+        connection.look(now)
+        connection.look(now + 4.0)
+        assert not aborted
+        connection.look(now + 5.1)
+        assert aborted
+        del connection._transport.is_closing, connection.abort

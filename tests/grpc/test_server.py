@@ -1,0 +1,316 @@
+"""The gRPC server with grpcio's client: its port, access rules, limits and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from farm.bodies.body import Body
+from farm.errors import FarmError, InvalidInput, Overloaded, Unavailable
+from farm.grpc.call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
+from farm.grpc.messages import ERRORS, LONGEST_TEXT
+from farm.grpc.server import GrpcServer, Tls
+from farm.http.access import Access
+from tests.support.body_bytes import bytes_of
+from tests.support.certificates import certificate
+from tests.support.coroutines import LIMIT_S, on_loop
+
+TOKEN = "secret"
+
+
+class Methods:
+    """Methods of each kind; `calls` records the callers."""
+
+    def __init__(self) -> None:
+        self.calls: list[Caller] = []
+        self.cancelled = asyncio.Event()
+        self.running = asyncio.Event()
+        self.ending = asyncio.Event()
+        self.unary: Mapping[str, Unary] = {
+            "/x/Echo": self.echo,
+            "/x/Fail": self.fail,
+            "/x/Wait": self.wait,
+        }
+        self.server_streams: Mapping[str, ServerStream] = {"/x/Count": self.count}
+        self.bidirectional: Mapping[str, Bidirectional] = {"/x/EchoAll": self.echo_all}
+
+    def end_streams(self) -> None:
+        self.ending.set()
+
+    async def echo(self, body: Body, caller: Caller) -> bytes:
+        self.calls.append(caller)
+        return bytes_of(body)
+
+    async def fail(self, body: Body, caller: Caller) -> bytes:
+        kind = bytes_of(body).decode()
+        if kind in FarmError.kinds:
+            raise FarmError.kinds[kind]("no \ud800 ü")
+        if kind == "long":
+            raise InvalidInput("x" * 100_000)
+        raise ValueError("a mistake")
+
+    async def wait(self, body: Body, caller: Caller) -> bytes:
+        self.calls.append(caller)
+        self.running.set()
+        try:
+            await asyncio.sleep(LIMIT_S)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return bytes_of(body)
+
+    async def count(self, body: Body, write: Write, caller: Caller) -> None:
+        for i in range(int(bytes_of(body))):
+            await write(b"%d" % i)
+        if body == b"2":
+            raise Overloaded("enough")
+
+    async def echo_all(self, requests: Requests, write: Write, caller: Caller) -> None:
+        async for body in requests:
+            await write(bytes_of(body))
+
+
+@asynccontextmanager
+async def served(
+    token: str | None = None, **options: Any
+) -> AsyncIterator[tuple[Methods, GrpcServer, int]]:
+    methods = Methods()
+    server = GrpcServer(methods, Access(token), **options)
+    _, port = await server.start()
+    try:
+        yield methods, server, port
+    finally:
+        await server.stop(0.1)
+
+
+def channel_to(port: int) -> Any:
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+
+
+async def ask(
+    port: int,
+    method: str,
+    body: bytes = b"",
+    *,
+    metadata: Mapping[str, str] | None = None,
+    host: str = "127.0.0.1",
+    **options: Any,
+) -> bytes:
+    async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
+        answer: bytes = await channel.unary_unary(f"/x/{method}")(
+            body, metadata=tuple((metadata or {}).items()), timeout=LIMIT_S, **options
+        )
+    return answer
+
+
+async def refusal(port: int, method: str, body: bytes = b"", **options: Any) -> tuple[str, str]:
+    """Return status and text of the error in the answer."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await ask(port, method, body, **options)
+    return caught.value.code().name, caught.value.details() or ""
+
+
+@on_loop
+async def test_bytes_go_in_and_out() -> None:
+    async with served() as (methods, _, port):
+        assert await ask(port, "Echo", b"abc", metadata={"farm-client": "me"}) == b"abc"
+        (caller,) = methods.calls
+        assert caller.peer == "127.0.0.1"
+        assert caller.headers[b"farm-client"] == b"me"
+        assert caller.headers[b"host"] == b"127.0.0.1:%d" % port
+        assert caller.remaining_s is not None
+        assert 0 < caller.remaining_s <= LIMIT_S + 1, "clients send it rounded up"
+
+
+@on_loop
+async def test_streams() -> None:
+    async with served() as (_, _, port), channel_to(port) as channel:
+        count = channel.unary_stream("/x/Count")
+        assert [body async for body in count(b"3")] == [b"0", b"1", b"2"]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            assert [body async for body in count(b"2")]
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        echo = channel.stream_stream("/x/EchoAll")
+        assert [body async for body in echo(iter([b"a", b"b"]))] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_has_its_status_and_text(kind: type[FarmError]) -> None:
+    @on_loop
+    async def run() -> None:
+        async with served() as (_, _, port):
+            status, text = await refusal(port, "Fail", kind.__name__.encode())
+            assert status == ERRORS[kind]
+            assert text == "no ? ü"
+
+    run()
+
+
+def test_every_status_exists_and_every_error_has_one() -> None:
+    assert set(ERRORS) == set(FarmError.kinds.values()) - {FarmError}
+    assert set(ERRORS.values()) <= {code.name for code in grpc.StatusCode}
+
+
+@on_loop
+async def test_a_mistake_of_ours_is_not_told_in_detail(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as (_, _, port):
+        status, text = await refusal(port, "Fail")
+    assert status == "INTERNAL"
+    assert "ValueError" not in text
+    assert "ValueError: a mistake" in caplog.text
+
+
+@on_loop
+async def test_a_long_text_is_cut_to_what_a_header_takes() -> None:
+    async with served() as (_, _, port):
+        status, text = await refusal(port, "Fail", b"long")
+    assert status == "INVALID_ARGUMENT"
+    assert len(text) == LONGEST_TEXT
+
+
+@on_loop
+async def test_an_unknown_method_is_unimplemented() -> None:
+    async with served() as (_, _, port):
+        status, _ = await refusal(port, "Nothing")
+    assert status == "UNIMPLEMENTED"
+
+
+@on_loop
+async def test_a_message_above_the_limit_is_refused_also_when_it_is_packed() -> None:
+    async with served(max_body_bytes=100_000) as (methods, _, port):
+        assert len(await ask(port, "Echo", bytes(99_000))) == 99_000
+        for packing in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
+            status, text = await refusal(port, "Echo", bytes(10**7), compression=packing)
+            assert status == "RESOURCE_EXHAUSTED"
+            assert text == "the message is larger than 100000 bytes, the limit here"
+        assert len(methods.calls) == 1
+
+
+@pytest.mark.parametrize("packing", [grpc.Compression.Gzip, grpc.Compression.Deflate], ids=str)
+def test_a_packed_message_is_unpacked(packing: Any) -> None:
+    @on_loop
+    async def run() -> None:
+        async with served() as (_, _, port):
+            assert await ask(port, "Echo", bytes(10**6), compression=packing) == bytes(10**6)
+
+    run()
+
+
+# Calls that end before they are answered
+
+
+@on_loop
+async def test_a_deadline_that_passes_cancels_the_call() -> None:
+    async with served() as (methods, _, port), channel_to(port) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/x/Wait")(b"", timeout=0.2)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await asyncio.wait_for(methods.cancelled.wait(), LIMIT_S)
+
+
+@on_loop
+async def test_a_call_that_is_taken_back_is_cancelled() -> None:
+    async with served() as (methods, _, port), channel_to(port) as channel:
+        call = channel.unary_unary("/x/Wait")(b"")
+        waiting = asyncio.ensure_future(call)
+        await asyncio.wait_for(methods.running.wait(), LIMIT_S)
+        assert methods.calls[0].remaining_s is None
+        call.cancel()
+        await asyncio.wait_for(methods.cancelled.wait(), LIMIT_S)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+@on_loop
+async def test_the_end_waits_for_what_runs_and_then_cuts_off() -> None:
+    async with served() as (methods, server, port):
+        waiting = asyncio.create_task(refusal(port, "Wait"))
+        await asyncio.wait_for(methods.running.wait(), LIMIT_S)
+        await server.stop(0.2)
+        assert methods.ending.is_set()
+        await asyncio.wait_for(methods.cancelled.wait(), LIMIT_S)
+        status, _ = await waiting
+        assert status in ("CANCELLED", "UNAVAILABLE")
+        await server.stop(0.2)
+
+
+# Access rules
+
+
+@on_loop
+async def test_from_this_machine_no_token_is_needed() -> None:
+    async with served(TOKEN) as (_, _, port):
+        assert await ask(port, "Echo", b"abc") == b"abc"
+        status, text = await refusal(port, "Echo", metadata={"x-forwarded-for": "10.0.0.1"})
+        assert status == "UNAUTHENTICATED"
+        assert "Authorization: Bearer TOKEN" in text
+        forwarded = {"authorization": f"Bearer {TOKEN}", "x-forwarded-for": "10.0.0.1"}
+        assert await ask(port, "Echo", b"abc", metadata=forwarded) == b"abc"
+
+
+@on_loop
+async def test_who_names_another_host_is_not_from_this_machine() -> None:
+    async with served(TOKEN) as (methods, _, port):
+        options = [("grpc.default_authority", "elsewhere.example")]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+            echo = channel.unary_unary("/x/Echo")
+            for token in ("wrong", ""):
+                metadata = (("authorization", f"Bearer {token}"),) if token else ()
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await echo(b"abc", metadata=metadata, timeout=LIMIT_S)
+                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            metadata = (("authorization", f"Bearer {TOKEN}"),)
+            assert await echo(b"abc", metadata=metadata, timeout=LIMIT_S) == b"abc"
+        assert len(methods.calls) == 1
+
+
+# TLS
+
+
+@on_loop
+async def test_tls(tmp_path: Path) -> None:
+    tls = certificate(tmp_path)
+    trusted = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
+    async with served(tls=tls) as (_, _, port):
+        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", trusted) as channel:
+            assert await channel.unary_unary("/x/Echo")(b"abc", timeout=LIMIT_S) == b"abc"
+        status, _ = await refusal(port, "Echo")
+        assert status == "UNAVAILABLE"
+
+
+def test_tls_files_that_are_wrong_are_said_in_one_line(tmp_path: Path) -> None:
+    tls = certificate(tmp_path)
+    missing = Tls(tmp_path / "none.pem", tls.key)
+    with pytest.raises(Unavailable, match=r"none\.pem .*cannot be used: No such file"):
+        asyncio.run(_start(tls=missing))
+    tls.certificate.write_text("nonsense")
+    with pytest.raises(Unavailable, match=r"cert\.pem .*cannot be used: .*PEM"):
+        asyncio.run(_start(tls=tls))
+
+
+# Ports
+
+
+async def _start(**options: Any) -> None:
+    await GrpcServer(Methods(), Access(None), **options).start()
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match="Address already in use; --grpc-port 0 picks"):
+            asyncio.run(_start(port=port))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_host_that_is_not_here_is_said_in_one_line() -> None:
+    with pytest.raises(Unavailable, match=r"cannot listen on 203\.0\.113\.9"):
+        asyncio.run(_start(host="203.0.113.9"))

@@ -1,0 +1,341 @@
+"""Requests to a server: connections, requests that are sent again or never, and addresses."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from farm.errors import InvalidRequest, Unavailable
+from farm.http import client as http_client
+from farm.http.client import Address, Cancellation, HttpClient
+from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.recording_server import Server
+
+
+def ask(client: HttpClient, path: str, body: bytes = b"", **headers: str) -> bytes:
+    """Return the body of the answer to a request that is sent at most once."""
+    with client.answer(path, body, headers) as answer:
+        assert answer.status == 200
+        return answer.read()
+
+
+# Requests and answers
+
+
+def test_it_asks_and_gives_the_answer(server: Server) -> None:
+    client = HttpClient(server.url + "/base/", keep=True)
+    assert client.ask("/x")[::2] == (200, b"GET /base/x ")
+    status, headers, body = client.ask("/y", b"{}", headers={"Farm-Client": "me"})
+    assert (status, headers["content-length"], body) == (200, "15", b"POST /base/y {}")
+    assert server.asked[0][2]["Content-Type"] == "application/json"
+    assert server.asked[1][2]["Farm-Client"] == "me"
+    assert "Content-Type" not in server.asked[1][2]
+    client.close()
+
+
+def test_the_url_itself_is_asked_with_its_query(server: Server) -> None:
+    client = HttpClient(f"{server.url}/a%20b c/?key=1", keep=False)
+    assert client.ask("")[2] == b"GET /a%20b%20c?key=1 "
+    assert client.ask("/x")[2] == b"GET /a%20b%20c/x "
+    assert HttpClient(server.url, keep=False).ask("")[2] == b"GET / "
+
+
+def test_what_no_header_can_have_is_refused(client: HttpClient, server: Server) -> None:
+    for value in ("a\r\nEvil: b", "\u2603"):
+        with pytest.raises(InvalidRequest, match="HTTP cannot have this header"):
+            client.ask("/x", headers={"Farm-Client": value})
+    assert client.ask("/x")[0] == 200
+    assert server.paths == ["/x"]
+
+
+def test_an_answer_that_ends_with_its_connection(client: HttpClient, server: Server) -> None:
+    assert ask(client, "/unframed") == b"GET /unframed "
+    assert ask(client, "/x") == b"GET /x "
+    assert len(server.ports) == 2
+
+
+def test_an_answer_may_be_read_in_portions(client: HttpClient, server: Server) -> None:
+    for path in ("/long", "/unframed"):
+        with client.answer(path) as answer:
+            assert b"".join(answer.portions()).startswith(f"GET {path} ".encode())
+    assert len(server.ports) == 1
+    with pytest.raises(Unavailable, match="too early"), client.answer("/half") as answer:
+        list(answer.portions())
+
+
+def test_a_refusal_of_a_long_body_is_read() -> None:
+    """Some servers answer and close before they have read the whole body."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            connection.recv(100)
+            connection.sendall(b"HTTP/1.1 413 Too Long\r\nContent-Length: 4\r\n\r\nlong")
+            connection.shutdown(socket.SHUT_WR)
+            connection.close()  # with bytes unread, so that the client's next write fails
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
+        assert client.ask("/x", bytes(2**23))[::2] == (413, b"long")
+        client.close()
+        thread.join(LIMIT_S)
+
+
+# Connections
+
+
+def test_a_kept_connection_is_used_again(client: HttpClient, server: Server) -> None:
+    for _ in range(3):
+        client.ask("/x")
+    assert len(server.ports) == 1
+    assert "Connection" not in server.asked[0][2]
+
+
+def test_else_each_request_has_its_own(server: Server) -> None:
+    client = HttpClient(server.url, keep=False)
+    for _ in range(3):
+        client.ask("/x")
+    assert len(server.ports) == 3
+    assert server.asked[0][2]["Connection"] == "close"
+
+
+def test_an_idle_connection_is_not_trusted(
+    client: HttpClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.ask("/x")
+    monkeypatch.setattr(http_client, "IDLE_S", -1.0)
+    client.ask("/x")
+    assert len(server.ports) == 2
+
+
+def test_threads_that_ask_at_once_have_a_connection_each(
+    client: HttpClient, server: Server
+) -> None:
+    threads = [threading.Thread(target=client.ask, args=("/slow",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(server.asked) == 4)
+    server.go.set()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert len(server.ports) == 4
+    client.ask("/x")
+    assert len(server.ports) == 4
+
+
+def test_an_idle_connection_that_the_server_closes_is_not_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(2**16)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
+        assert ask(client, "/x") == b"ok"
+        (_, connection), *_ = client._idle
+        assert select.select([connection.sock], [], [], LIMIT_S)[0], "the server closes it"
+        assert ask(client, "/x") == b"ok"
+        client.close()
+        thread.join(LIMIT_S)
+
+
+def test_an_answer_that_is_left_before_its_end_leaves_no_connection(
+    client: HttpClient, server: Server
+) -> None:
+    """The rest of the answer may still be in transit."""
+    with client.answer("/stall"):
+        pass
+    assert ask(client, "/x") == b"GET /x "
+    assert len(server.ports) == 2
+
+
+def test_an_answer_that_nobody_reads_to_its_end_is_in_nobodys_way(client: HttpClient) -> None:
+    with client.answer("/long") as answer:
+        answer.response.read(10)
+    assert ask(client, "/x") == b"GET /x "
+
+
+def test_a_client_that_is_dropped_closes_its_connections(server: Server) -> None:
+    client = HttpClient(server.url, keep=True)
+    client.ask("/x")
+    (_, connection), *_ = client._idle
+    del client
+    assert connection.sock is None
+
+
+def test_a_closed_client_asks_no_more(client: HttpClient, server: Server) -> None:
+    client.ask("/x")
+    client.close()
+    with pytest.raises(Unavailable, match="the client is closed"):
+        client.ask("/x")
+    assert server.paths == ["/x"]
+
+
+def test_the_keepalive_of_a_connection(client: HttpClient) -> None:
+    client.ask("/x")
+    (_, connection), *_ = client._idle
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        option = getattr(socket, name)
+        assert connection.sock.getsockopt(socket.IPPROTO_TCP, option) == value
+    assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert connection.sock.gettimeout() is None
+
+
+# Requests that are sent again, and those that never are
+
+
+def test_a_connection_that_the_server_closed_is_noticed(client: HttpClient, server: Server) -> None:
+    ask(client, "/x")
+    with pytest.raises(Unavailable, match="does not answer"):
+        ask(client, "/drop")
+    assert ask(client, "/x") == b"GET /x "
+
+
+def test_a_request_without_an_answer_is_not_sent_again(client: HttpClient, server: Server) -> None:
+    """The model may have run even though the connection ended."""
+    ask(client, "/x")
+    for path in ("/drop", "/half"):
+        with pytest.raises(Unavailable, match="does not answer"):
+            ask(client, path, b"{}")
+    assert server.paths == ["/x", "/drop", "/half"]
+
+
+def test_a_server_that_hangs_up_is_asked_again_unless_its_answer_has_begun(
+    client: HttpClient, server: Server
+) -> None:
+    for path in ("/drop", "/half"):
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:\d+ does not answer"):
+            client.ask(path, b"x")
+    assert server.paths == ["/drop", "/drop", "/half"]
+    server.asked.clear()
+    for path in ("/drop", "/half"):
+        client.ask("/x")
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:\d+ does not answer"):
+            client.ask(path, b"x")
+    assert server.paths == ["/x", "/drop", "/drop", "/x", "/half"]
+
+
+def test_without_kept_connections_nothing_is_sent_again(server: Server) -> None:
+    client = HttpClient(server.url, keep=False)
+    client.ask("/x")
+    with pytest.raises(Unavailable, match="does not answer"):
+        client.ask("/drop", b"x")
+    assert server.paths == ["/x", "/drop"]
+
+
+def test_a_request_that_must_not_run_twice_is_sent_once(client: HttpClient, server: Server) -> None:
+    client.ask("/x")
+    with pytest.raises(Unavailable, match="does not answer"):
+        client.ask("/drop", b"x", once=True)
+    assert server.paths == ["/x", "/drop"]
+    assert len(server.ports) == 2, "not on one that the server may just be closing"
+    assert server.asked[1][2]["Connection"] == "close"
+
+
+def test_a_connection_that_closes_as_it_is_used_costs_no_call() -> None:
+    """The connection closes while the request is in transit; nothing announces it before."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asked: list[bytes] = []
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with connection:
+                    asked.append(connection.recv(2**16))
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                    asked.append(connection.recv(2**16))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
+        assert client.ask("/a")[2] == b"ok"
+        assert client.ask("/b")[2] == b"ok"
+        client.close()
+        thread.join(LIMIT_S)
+        assert [request.split()[1] for request in asked[:3]] == [b"/a", b"/b", b"/b"]
+
+
+# Connecting
+
+
+def test_a_server_that_comes_up_late_is_waited_for() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    pauses: list[float] = []
+    listeners: list[socket.socket] = []
+
+    class Watched(Cancellation):
+        def wait(self, seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                listeners.append(socket.create_server(("127.0.0.1", port)))
+
+    client = HttpClient(f"http://127.0.0.1:{port}", keep=True)
+    client._connected(Watched()).close()
+    assert pauses == list(http_client.CONNECT_PAUSES_S[:2])
+    listeners[0].close()
+
+
+def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "CONNECT_PAUSES_S", (0.0,))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        client = HttpClient(f"http://127.0.0.1:{probe.getsockname()[1]}", keep=True)
+        with pytest.raises(Unavailable, match=r"http://127.*: Connection refused"):
+            client.ask("/x")
+
+
+def test_a_model_may_take_longer_than_connecting(server: Server) -> None:
+    client = HttpClient(server.url, keep=True, connect_s=0.05)
+    threading.Timer(0.3, server.go.set).start()
+    assert ask(client, "/slow") == b"GET /slow "
+    client.close()
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "path", "secure"),
+    [
+        ("http://host:4242", "http://host:4242", "", False),
+        ("http://me:secret@host:1/a/b/", "http://host:1/a/b", "/a/b", False),
+        (" https://host ", "https://host:443", "", True),
+        ("http://[::1]:80", "http://[::1]:80", "", False),
+    ],
+)
+def test_addresses(url: str, shown: str, path: str, secure: bool) -> None:
+    address = Address(url)
+    assert (address.url, address.path, address.secure) == (shown, path, secure)
+    assert "secret" not in address.url
+
+
+def test_credentials() -> None:
+    assert Address("http://me:se%2Fcret@h").headers["Authorization"] == "Basic bWU6c2UvY3JldA=="
+    assert Address("http://h", "t0ken").headers["Authorization"] == "Bearer t0ken"
+    assert "uthorization" not in "".join(Address("http://h").headers)
+
+
+@pytest.mark.parametrize(
+    "url", ["host:80", "host:4242", "ftp://host", "http://", "http:///x", "http://a:b"]
+)
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(Unavailable, match="is not the address of a server; expected http://host"):
+        Address(url)
+
+
+def test_a_process_that_asks_no_server_starts_without_the_library() -> None:
+    code = "import sys, farm.provision.local.process; sys.exit('http.client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

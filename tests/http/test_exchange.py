@@ -1,0 +1,257 @@
+"""Whole requests and answers over a bare connection, with doors made for the purpose."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import AbstractContextManager
+
+import pytest
+
+from farm.bodies.body import QUICK_BYTES
+from farm.bodies.unpacking import Refused
+from farm.dispatcher.backend import CancelCall
+from farm.http.request import Answer, Handler, Request
+from tests.support import bare_server
+from tests.support.bare_server import LIMIT, Server, post, rest_of
+from tests.support.front_door import WAIT_S, until
+
+
+def body_of(request: Request) -> bytes:
+    assert isinstance(request.body, bytes), "it is short"
+    return request.body
+
+
+class Later:
+    """A door that keeps its answers until the test sends them."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Request, Answer]] = []
+        self.taken_back: list[bytes] = []
+
+    def __call__(self, request: Request, answer: Answer) -> CancelCall:
+        self.open.append((request, answer))
+        return lambda: self.taken_back.append(body_of(request))
+
+
+def echo(request: Request, answer: Answer) -> None:
+    answer(
+        200,
+        request.method.encode() + b" " + body_of(request),
+        ((b"x-path", request.path.encode()),),
+    )
+
+
+def mistake(request: Request, answer: Answer) -> None:
+    raise ZeroDivisionError("secret")
+
+
+def refuse(request: Request, answer: Answer) -> None:
+    raise Refused(405, "MethodNotAllowed", "not so", headers=((b"allow", b"POST"),))
+
+
+def serving(**doors: Handler) -> AbstractContextManager[Server]:
+    return bare_server.serving({f"/{name}": door for name, door in doors.items()})
+
+
+LAST = "Connection: close"
+
+
+def test_an_answer_has_its_length_its_type_and_its_headers() -> None:
+    with serving(echo=echo) as server:
+        assert server.ask(post("/echo", b"abc", LAST)) == (
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n"
+            b"x-path: /echo\r\nconnection: close\r\n\r\nPOST abc"
+        )
+
+
+def test_long_bodies_travel_both_ways() -> None:
+    def grow(request: Request, answer: Answer) -> None:
+        answer(200, body_of(request) * 1000)
+
+    with serving(grow=grow) as server:
+        body = bytes(range(256)) * 3
+        assert server.ask(post("/grow", body, LAST)).endswith(b"\r\n\r\n" + body * 1000)
+
+
+@pytest.mark.parametrize("path", ["/echo", "//echo", "/%65cho", "/echo?x=1", "http://farm/echo"])
+def test_a_path_may_be_written_in_many_ways(path: str) -> None:
+    with serving(echo=echo) as server:
+        assert b"x-path: /echo\r\n" in server.ask(post(path, b"", LAST))
+
+
+def test_other_paths_are_the_application_s_on_the_same_connection() -> None:
+    with serving(echo=echo) as server:
+        received = server.ask(
+            post("/echo", b"1"), post("/other"), post("/echo", b"2"), post("/last", b"", LAST)
+        )
+        assert [part.rpartition(b"\r\n\r\n")[2] for part in received.split(b"HTTP/1.1 200 OK")] == [
+            b"",
+            b"POST 1",
+            b"/other",
+            b"POST 2",
+            b"/last",
+        ]
+
+
+def test_requests_sent_ahead_are_answered_in_their_order() -> None:
+    later = Later()
+    with serving(later=later, echo=echo) as server, server.connect() as connection:
+        connection.sendall(
+            post("/later", b"1")
+            + post("/echo", b"2")
+            + post("/later", b"3")
+            + post("/x", b"", LAST)
+        )
+        for body in (b"1", b"3"):
+            until(lambda: later.open, "the door is asked")
+            request, answer = later.open.pop()
+            assert request.body == body  # the next one waits for its turn
+            server.call(answer, 200, b"answer " + body)
+        received = rest_of(connection)
+        positions = [received.index(b) for b in (b"answer 1", b"POST 2", b"answer 3", b"/x")]
+        assert positions == sorted(positions)
+
+
+def test_a_head_is_asked_for_without_its_body() -> None:
+    with serving(echo=echo) as server:
+        received = server.ask(b"HEAD /echo HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert b"content-length: 5\r\n" in received
+        assert received.endswith(b"\r\n\r\n")
+
+
+def test_http_1_0_ends_the_connection() -> None:
+    with serving(echo=echo) as server:
+        received = server.ask(b"POST /echo HTTP/1.0\r\nContent-Length: 1\r\n\r\nz")
+        assert received.endswith(b"connection: close\r\n\r\nPOST z")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_that_is_too_long_is_refused_and_passed_over(announced: bool) -> None:
+    body = b"x" * (LIMIT + 1)
+    too_long = post("/echo", body)
+    if not announced:
+        chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        too_long = b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
+    with serving(echo=echo) as server:
+        received = server.ask(too_long, post("/echo", b"next", LAST))
+        assert received.startswith(b"HTTP/1.1 413 ")
+        assert b"longer than 1000 bytes" in received
+        assert received.endswith(b"POST next")
+        assert server.ask(post("/echo", body[1:], LAST)).endswith(b"POST " + body[1:])
+
+
+def test_a_request_sent_ahead_that_is_too_long_is_refused_in_its_turn() -> None:
+    later = Later()
+    with serving(later=later, echo=echo) as server, server.connect() as connection:
+        connection.sendall(post("/later", b"1") + post("/echo", b"x" * (LIMIT + 1), LAST))
+        until(lambda: later.open, "the door is asked")
+        server.call(later.open[0][1], 200, b"first")
+        received = rest_of(connection)
+        assert received.index(b"first") < received.index(b"HTTP/1.1 413 ")
+
+
+def test_a_long_body_sent_ahead_is_left_in_the_network() -> None:
+    later, size = Later(), 50_000_000
+    with serving(later=later, echo=echo) as server, server.connect() as connection:
+        head = b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size
+        connection.sendall(post("/later", b"1") + head)
+        until(lambda: later.open, "the door is asked")
+        connection.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            connection.sendall(bytes(size))
+        connection.settimeout(WAIT_S)
+        server.call(later.open[0][1], 200, b"first")
+        received = b""
+        while b"longer than 1000 bytes" not in received:
+            received += connection.recv(10**5)
+        assert received.index(b"first") < received.index(b"HTTP/1.1 413 ")
+
+
+def test_mistakes_and_refusals_are_told_and_the_connection_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(mistake=mistake, refuse=refuse, echo=echo) as server:
+        received = server.ask(post("/mistake"), post("/refuse"), post("/echo", b"3", LAST))
+        first, second, third = received.split(b"HTTP/1.1 ")[1:]
+        assert first.startswith(b"500 ")
+        error = json.loads(first.partition(b"\r\n\r\n")[2])["error"]
+        assert error["type"] == "InternalError"
+        assert b"secret" not in received
+        assert "ZeroDivisionError: secret" in caplog.text
+        assert second.startswith(b"405 ")
+        assert b"allow: POST\r\n" in second
+        assert third.endswith(b"POST 3")
+
+
+def test_a_client_that_hangs_up_takes_its_request_back() -> None:
+    later = Later()
+    with serving(later=later) as server:
+        with server.connect() as connection:
+            connection.sendall(post("/later", b"1") + post("/later", b"2"))
+            until(lambda: later.open, "the door is asked")
+        until(lambda: later.taken_back, "the request is taken back")
+        server.call(later.open[0][1], 200, b"to nobody")
+        assert later.taken_back == [b"1"]  # the request sent ahead had not been started
+        assert len(later.open) == 1
+
+
+def test_an_answered_request_is_not_taken_back() -> None:
+    later = Later()
+    with serving(later=later) as server:
+        with server.connect() as connection:
+            connection.sendall(post("/later", b"1"))
+            until(lambda: later.open, "the door is asked")
+            server.call(later.open[0][1], 200, b"done")
+            assert b"done" in connection.recv(1000)
+        # By now the end of the other one has been noticed.
+        assert server.ask(post("/other", b"", LAST))
+        assert later.taken_back == []
+
+
+def test_an_end_answers_what_is_open_and_takes_it_back() -> None:
+    later = Later()
+    with serving(later=later) as server, server.connect() as connection:
+        connection.sendall(post("/later", b"1"))
+        until(lambda: later.open, "the door is asked")
+        server.wait(server.http.stop(0.1))
+        received = rest_of(connection)
+        assert received.startswith(b"HTTP/1.1 503 ")
+        assert later.taken_back == [b"1"]
+
+
+def test_long_bodies_that_are_whole_at_once_are_read_one_in_a_turn() -> None:
+    turn, ended, held = 0, threading.Event(), threading.Event()
+    turns: list[int] = []
+
+    def note(request: Request, answer: Answer) -> None:
+        turns.append(turn)
+        answer(200, b"x")
+
+    with bare_server.serving({"/note": note}, limit=1 << 20) as server:
+
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            if not ended.is_set():
+                server.loop.call_soon(tick)
+
+        def nearly_whole() -> int:
+            exchanges = [getattr(connection, "_exchange") for connection in server.connections]  # noqa: B009
+            return sum(1 for e in exchanges if e is not None and e.size == QUICK_BYTES)
+
+        connections = [server.connect() for _ in range(20)]
+        request = post("/note", bytes(QUICK_BYTES + 1))
+        for connection in connections:
+            connection.sendall(request[:-1])
+        until(lambda: server.call(nearly_whole) == 20, "all but the last bytes are there")
+        server.loop.call_soon_threadsafe(tick)
+        server.loop.call_soon_threadsafe(held.wait, WAIT_S)
+        for connection in connections:
+            connection.sendall(request[-1:])
+        held.set()
+        until(lambda: len(turns) == 20, "all are read")
+        ended.set()
+        for connection in connections:
+            connection.close()
+    assert len(set(turns)) == 20

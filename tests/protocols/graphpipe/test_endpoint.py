@@ -1,0 +1,335 @@
+"""The GraphPipe door: paths, the two forms of errors, configs, limits, disconnecting clients."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import urllib3
+
+import farm
+from farm.call import TensorInfo
+from farm.model import Config, Inputs, Model
+from farm.protocols.graphpipe.endpoint import is_below
+from farm.protocols.graphpipe.flatbuffer import root
+from farm.protocols.graphpipe.flatbuffer_writer import TableToWrite, UInt8, write
+from farm.protocols.graphpipe.tensors import array_of, shape_of, tensor_record
+from farm.settings import Settings
+from tests.support.front_door import WAIT_S, Door, front_door, read_answer, until
+from tests.support.graphpipe_bytes import METADATA_REQUEST
+
+GO = {"User-Agent": "Go-http-client/1.1"}
+LIMIT = 10**5
+
+
+@farm.model(inputs={"x": 2}, outputs={"y": 2, "total": ()})
+def double(x: Any) -> Any:
+    """Twice the numbers."""
+    if x[0] == 13:
+        raise ValueError("thirteen ü")
+    return 2 * x, x.sum()
+
+
+class Sized(Model):
+    """Has as many numbers as the config specifies."""
+
+    outputs = {"y": 1}
+
+    def describe(self, config: Config) -> tuple[Any, Any]:
+        if "bad" in config:
+            raise ValueError("bad config")
+        return {"x": config.get("n", 1)}, self.outputs
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return [inputs["x"].sum()]
+
+
+class Gate(Model):
+    """Waits until the test opens it."""
+
+    inputs = {"x": 2}
+    outputs = {"y": 2}
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.calls = 0
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        self.calls += 1
+        self.open.wait(WAIT_S)
+        return inputs["x"]
+
+
+MODELS: Mapping[str, Model] = {"double": double, "sized": Sized(), "a b/c%": double, "a b": Sized()}
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    settings = Settings(port=0, max_body_bytes=LIMIT)
+    with front_door(MODELS, settings=settings) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Door]:
+    with front_door({"double": double}) as opened:
+        yield opened
+
+
+def infer(*arrays: Any, config: str = "", outputs: Any = None) -> bytes:
+    tensors = []
+    for array in arrays:
+        array = np.asarray(array, float)
+        tensors.append(tensor_record(array, TensorInfo("x", array.shape)))
+    return write(TableToWrite([UInt8(1), TableToWrite([config, None, tensors, outputs])]))
+
+
+def values(response: urllib3.BaseHTTPResponse) -> list[Any]:
+    assert response.status == 200
+    assert response.headers["content-type"] == "application/octet-stream"
+    answer = root(response.data)
+    assert answer.vector(1, 4)[1] == 0
+    return [array_of(t, "float64", shape_of(t, "y"), "y", LIMIT).tolist() for t in answer.tables(0)]
+
+
+def error(response: urllib3.BaseHTTPResponse) -> tuple[int, str]:
+    """Return code and message after checking that the answer has nothing else."""
+    assert response.status == 200
+    assert response.headers["content-type"] == "application/octet-stream"
+    answer = root(response.data)
+    assert answer.vector(0, 4) != (0, 0)
+    assert answer.vector(0, 4)[1] == 0
+    (told,) = answer.tables(1)
+    return told.int64(0), told.text(1)
+
+
+def text(response: urllib3.BaseHTTPResponse) -> tuple[int, str]:
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    return response.status, response.data.decode()
+
+
+def test_one_evaluation_and_a_batch(door: Door) -> None:
+    assert values(door.ask("POST", "/graphpipe/double", infer([1, 2]))) == [[2, 4], [3]]
+    batch = values(door.ask("POST", "/graphpipe/double", infer([[1, 2], [3, 4]])))
+    assert batch == [[[2, 4], [6, 8]], [3, 7]]
+    total = door.ask("POST", "/graphpipe/double", infer([1, 2], outputs=["total"]))
+    assert values(total) == [[3]]
+    assert float(total.headers["farm-run-time"]) >= 0
+
+
+def test_the_same_message_with_other_numbers(door: Door) -> None:
+    for _ in range(2):
+        for x, y in ((1.5, 2), (-0.25, 1e300)):
+            assert values(door.ask("POST", "/graphpipe/double", infer([x, y]))) == [
+                [2 * x, 2 * y],
+                [x + y],
+            ]
+        code, message = error(door.ask("POST", "/graphpipe/double", infer([13, 0])))
+        assert (code, "thirteen" in message) == (9, True)
+        assert values(door.ask("POST", "/graphpipe/a b", infer([1]))) == [[1]]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/graphpipe/double",
+        "/graphpipe/double/",
+        "/graphpipe/double/predict?x=1",
+        "/graphpipe/double?x",
+        "//graphpipe/double",
+        "/graphpipe/a%20b%2fc%25",
+        "/graphpipe/a%20b/c%25/any/path",
+    ],
+)
+def test_the_model_is_the_path(door: Door, path: str) -> None:
+    assert values(door.ask("POST", path, infer([1, 2]))) == [[2, 4], [3]]
+
+
+def test_the_longest_name_counts(door: Door) -> None:
+    assert values(door.ask("POST", "/graphpipe/a%20b/d", infer([5]))) == [[5]]
+    assert values(door.ask("POST", "/graphpipe/a%20b/c%25", infer([5, 1]))) == [[10, 2], [6]]
+
+
+def test_no_model_is_404(door: Door) -> None:
+    for path in ("/graphpipe/none", "/graphpipe/doubles", "/graphpipe", "/graphpipe/"):
+        for method in ("GET", "POST"):
+            status, told = text(door.ask(method, path))
+            assert status == 404
+            assert "there are /graphpipe/double, /graphpipe/sized" in told
+    status, told = text(door.ask("POST", "/", infer([1, 2])))
+    assert (status, told[:55]) == (404, "no model is the default (--graphpipe-default NAME); the")
+
+
+def test_the_root_is_for_the_only_model_or_the_default(alone: Door) -> None:
+    assert values(alone.ask("POST", "/", infer([1, 2]))) == [[2, 4], [3]]
+    assert alone.ask("GET", "/").headers["content-type"] == "text/html; charset=utf-8"
+    assert alone.ask("HEAD", "/").headers["content-type"] == "text/html; charset=utf-8"
+    for default, status in (("double", 200), ("none", 404)):
+        settings = Settings(port=0, options={"graphpipe_default": default})
+        with front_door(MODELS, settings=settings) as opened:
+            assert opened.ask("POST", "/", infer([1, 2])).status == status
+            assert opened.ask("GET", "/control/is_ready").status == (200 if status == 200 else 503)
+
+
+def test_metadata(door: Door) -> None:
+    told = door.ask("GET", "/graphpipe/double")
+    assert told.headers["content-type"] == "application/json"
+    inputs = [{"Name": "x", "Description": "", "Shape": [-1, 2], "Type": 11}]
+    assert json.loads(told.data)["Inputs"] == inputs
+    table = root(door.ask("POST", "/graphpipe/double", METADATA_REQUEST).data)
+    assert (table.text(0), table.text(3)) == ("double", "Twice the numbers.")
+    assert [list(t.int64s(2)) for t in table.tables(4)] == [[-1, 2]]
+    assert door.ask("HEAD", "/graphpipe/double").status == 200
+
+
+def test_control(door: Door) -> None:
+    for prefix in ("", "/graphpipe/double"):
+        for what, answer in {
+            "is_alive": (200, "ok\n"),
+            "is_ready": (200, "ok\n"),
+            "client_count": (200, "0\n"),
+            "shutdown": (403, "a farm cannot be stopped remotely: stop `farm serve`\n"),
+            "else": (404, "there are /control/is_alive, is_ready and client_count\n"),
+        }.items():
+            assert text(door.ask("GET", f"{prefix}/control/{what}")) == answer
+    assert door.ask("GET", "/graphpipe/none/control/is_alive").status == 404
+
+
+def test_errors_are_answers(door: Door) -> None:
+    assert error(door.ask("POST", "/graphpipe/double", b"")) == (
+        1,
+        "the message has 0 bytes; a flatbuffer has 8 or more",
+    )
+    code, told = error(door.ask("POST", "/graphpipe/double", infer([1, 2, 3])))
+    assert (code, told[:24]) == (5, "input 'x' has shape [3];")
+    code, told = error(door.ask("POST", "/graphpipe/double", infer([13, 2])))
+    assert (code, "thirteen ü" in told) == (9, True)
+    code, told = error(
+        door.ask("POST", "/graphpipe/double", infer([1, 2]), {"Farm-Deadline": "soon"})
+    )
+    assert (code, told[:13]) == (5, "Farm-Deadline")
+
+
+@pytest.mark.parametrize("agent", [GO["User-Agent"], "axios/0.18.0"])
+def test_who_cannot_see_them_is_told_in_text(door: Door, agent: str) -> None:
+    headers = {"User-Agent": agent}
+    status, told = text(door.ask("POST", "/graphpipe/double", infer([13, 2]), headers))
+    assert (status, "thirteen ü" in told) == (400, True)
+    status, told = text(door.ask("POST", "/graphpipe/double", b"\0" * 8, headers))
+    assert (status, told[:14]) == (400, "no flatbuffer:")
+    assert values(door.ask("POST", "/graphpipe/double", infer([1, 2]), headers))
+
+
+def test_a_config_decides_sizes(door: Door) -> None:
+    three = infer([1, 2, 3], config='{"n": 3}')
+    assert values(door.ask("POST", "/graphpipe/sized", three)) == [[6]]
+    assert error(door.ask("POST", "/graphpipe/sized", infer([1, 2, 3])))[0] == 5
+    assert error(door.ask("POST", "/graphpipe/sized", infer([1], config='{"n": 4}')))[0] == 5
+    assert error(door.ask("POST", "/graphpipe/sized", infer([1], config='{"bad": 1}')))[0] == 9
+    assert error(door.ask("POST", "/graphpipe/sized", infer([1], config="[]")))[0] == 1
+
+
+def test_methods_and_limits(door: Door) -> None:
+    refused = door.ask("PUT", "/graphpipe/double", infer([1, 2]))
+    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert door.ask("DELETE", "/").status == 405
+    assert door.ask("POST", "/graphpipe/double", b"x" * (LIMIT + 1)).status == 413
+
+
+def test_bodies_in_parts_of_any_content_type(door: Door) -> None:
+    body = infer([1, 2])
+    head = (
+        b"POST /graphpipe/double HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n\r\n"
+    )
+    with door.connect() as connection:
+        connection.sendall(head)
+        for i in range(len(body)):
+            connection.sendall(b"1\r\n" + body[i : i + 1] + b"\r\n")
+        connection.sendall(b"0\r\n\r\n")
+        status, answer = read_answer(connection)
+    assert (status, len(list(root(answer).tables(0)))) == (200, 2)
+    with door.connect() as connection:
+        connection.sendall(
+            head.replace(
+                b"Transfer-Encoding: chunked",
+                b"Expect: 100-continue\r\nContent-Length: %d" % len(body),
+            )
+        )
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert read_answer(connection)[0] == 200
+
+
+def test_who_hangs_up_takes_the_call_back() -> None:
+    gate = Gate()
+    with front_door({"gate": gate}) as door:
+        body = infer([1, 2])
+        head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        with door.connect() as first, door.connect() as second:
+            first.sendall(head + body)
+            until(lambda: gate.calls == 1, "the first runs")
+            second.sendall(head + body)
+            until(lambda: count(door) == 2, "the second waits")
+            second.close()
+            until(lambda: count(door) == 1, "the second is taken back")
+            gate.open.set()
+            assert read_answer(first)[0] == 200
+        assert count(door) == 0
+        assert gate.calls == 1
+
+
+def count(door: Door) -> int:
+    return int(door.ask("GET", "/control/client_count").data)
+
+
+def test_a_deadline_that_passes_has_its_code() -> None:
+    gate = Gate()
+    with front_door({"gate": gate}) as door:
+        response = door.ask("POST", "/", infer([1, 2]), {"Farm-Deadline": "0.05"})
+        assert error(response)[0] == 11
+        gate.open.set()
+
+
+def test_a_full_queue_has_its_code() -> None:
+    gate = Gate()
+    settings = Settings(port=0, max_queued=1)
+    with front_door({"gate": gate}, settings=settings) as door, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(door.ask, "POST", "/", infer([1, 2]))]
+        until(lambda: gate.calls == 1, "the first runs")
+        waiting.append(pool.submit(door.ask, "POST", "/", infer([1, 2])))
+        until(lambda: count(door) == 2, "the second waits")
+        assert error(door.ask("POST", "/", infer([1, 2])))[0] == 10
+        gate.open.set()
+        assert [values(done.result()) for done in waiting] == [[[1, 2]]] * 2
+
+
+def test_before_there_is_a_model() -> None:
+    with front_door({}) as door:
+        assert error(door.ask("POST", "/graphpipe/double", infer([1, 2])))[0] == 10
+        assert text(door.ask("POST", "/", infer([1, 2]), GO))[0] == 400
+        assert text(door.ask("GET", "/graphpipe/double"))[0] == 503
+        assert text(door.ask("GET", "/control/is_ready")) == (503, "no model is served yet\n")
+        assert text(door.ask("GET", "/control/is_alive")) == (200, "ok\n")
+
+
+def test_after_harm_the_door_is_open(door: Door) -> None:
+    shared = tensor_record(np.zeros(2), TensorInfo("x", (2,)))
+    harm = write(TableToWrite([UInt8(1), TableToWrite([None, None, [shared] * 20_000])]))
+    assert error(door.ask("POST", "/graphpipe/double", harm))[0] == 3
+    for at in range(0, len(METADATA_REQUEST), 4):
+        wrong = METADATA_REQUEST[:at] + b"\xff" * 4 + METADATA_REQUEST[at + 4 :]
+        assert door.ask("POST", "/graphpipe/double", wrong).status == 200
+    assert values(door.ask("POST", "/graphpipe/double", infer([1, 2]))) == [[2, 4], [3]]
+
+
+def test_the_paths_are_known() -> None:
+    for target in ("/graphpipe", "/graphpipe/x", "/control/is_ready"):
+        assert is_below(target)
+    for target in ("/", "/graphpipes", "/v2", "/controls", "/graphpipe?x"):
+        assert not is_below(target)

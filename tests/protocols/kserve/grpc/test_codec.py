@@ -1,0 +1,343 @@
+"""KServe v2 over gRPC: decoding requests and encoding results, without a server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from farm.call import ModelInfo, TensorInfo
+from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable, UnsupportedFeature
+from farm.protocols.kserve.grpc import codec as kserve_grpc
+from farm.protocols.kserve.grpc.codec import (
+    FIELDS,
+    decode,
+    decode_infer,
+    encode,
+    encode_infer,
+    encode_stream_error,
+    encode_streamed,
+    messages,
+    parameters_of,
+)
+from farm.protocols.kserve.request import VERSION, Wish, WishedOutput, call_of
+from farm.protocols.kserve.tensors import DATATYPES, raw_bytes
+
+VALUES: dict[str, list[Any]] = {
+    "BOOL": [True, False, True],
+    "UINT8": [0, 1, 255],
+    "UINT16": [0, 1, 2**16 - 1],
+    "UINT32": [0, 1, 2**32 - 1],
+    "UINT64": [0, 1, 2**64 - 1],
+    "INT8": [-128, 0, 127],
+    "INT16": [-(2**15), 0, 2**15 - 1],
+    "INT32": [-(2**31), 0, 2**31 - 1],
+    "INT64": [-(2**63), 0, 2**63 - 1],
+    "FP16": [-1.5, 0.0, np.inf],
+    "FP32": [-1.5, 1e-45, -np.inf],
+    "FP64": [-0.0, 5e-324, np.nan],
+    "BF16": [-1.5, 0.0, 3.0],
+    "BYTES": [b"", b"\x00\xff", "ü".encode()],
+}
+
+TYPED = sorted(FIELDS)
+
+
+def values_of(datatype: str) -> np.ndarray[Any, Any]:
+    values = VALUES[datatype]
+    if datatype == "BYTES":
+        array = np.empty(len(values), object)
+        array[:] = values
+        return array
+    if datatype == "BF16":
+        return np.array(values, ml_dtypes.bfloat16)
+    return np.array(values, DATATYPES[datatype])
+
+
+def asked(
+    datatype: str = "FP64",
+    shape: Sequence[int] = (3,),
+    *,
+    raw: Sequence[bytes] = (),
+    typed: dict[str, list[Any]] | None = None,
+    change: Callable[[Any], None] = lambda message: None,
+) -> bytes:
+    """A request with one input `x`."""
+    message = messages()["inference.ModelInferRequest"](model_name="m", raw_input_contents=raw)
+    tensor = message.inputs.add(name="x", datatype=datatype, shape=shape)
+    for field, values in (typed or {}).items():
+        getattr(tensor.contents, field).extend(values)
+    change(message)
+    return bytes(message.SerializeToString())
+
+
+def wish_for(datatype: str) -> Wish:
+    return Wish("m", "7", [WishedOutput(0, "y", datatype, False)])
+
+
+def response(body: bytes) -> Any:
+    return decode("inference.ModelInferResponse", body)
+
+
+def test_values_are_there_for_every_datatype() -> None:
+    assert set(VALUES) == set(DATATYPES)
+    assert set(DATATYPES) - set(FIELDS) == {"FP16", "BF16"}
+
+
+# Requests
+
+
+@pytest.mark.parametrize("datatype", VALUES)
+def test_raw_values_of_every_datatype_arrive(datatype: str) -> None:
+    values = values_of(datatype)
+    request, raw = decode_infer(asked(datatype, raw=[raw_bytes(values)]))
+    (tensor,) = request.inputs
+    assert raw
+    assert (tensor.name, tensor.datatype, tensor.shape) == ("x", datatype, (3,))
+    np.testing.assert_array_equal(tensor.array, values)
+    assert tensor.array.dtype == values.dtype
+
+
+@pytest.mark.parametrize("datatype", TYPED)
+def test_typed_values_of_every_datatype_arrive(datatype: str) -> None:
+    values = values_of(datatype)
+    request, raw = decode_infer(asked(datatype, typed={FIELDS[datatype]: values.tolist()}))
+    (tensor,) = request.inputs
+    assert not raw
+    np.testing.assert_array_equal(tensor.array, values)
+    assert tensor.array.dtype == values.dtype
+
+
+def test_bytes_on_the_wire_are_read_by_the_field_numbers_of_the_protocol() -> None:
+    tensor = b"\x0a\x01x\x12\x05INT32\x1a\x02\x01\x02"
+    typed = tensor + b"\x2a\x04\x12\x02\x05\x06"
+    head = b"\x0a\x01m\x12\x011\x1a\x02id\x22\x07\x0a\x01p\x12\x02\x10\x03"
+    wanted = b"\x32\x03\x0a\x01y"
+    request, raw = decode_infer(head + b"\x2a" + bytes([len(typed)]) + typed + wanted)
+    assert not raw
+    assert (request.model, request.version, request.id) == ("m", "1", "id")
+    assert request.parameters == {"p": 3}
+    assert [output.name for output in request.outputs] == ["y"]
+    assert request.inputs[0].array.tolist() == [[5, 6]]
+    raw_body = head + b"\x2a" + bytes([len(tensor)]) + tensor + b"\x3a\x08\x05\0\0\0\x06\0\0\0"
+    request, raw = decode_infer(raw_body)
+    assert raw
+    assert request.inputs[0].array.tolist() == [[5, 6]]
+
+
+def test_empty_contents_beside_raw_values_are_nothing() -> None:
+    values = np.arange(3.0)
+    body = asked(raw=[values.tobytes()], change=lambda m: m.inputs[0].contents.SetInParent())
+    request, raw = decode_infer(body)
+    assert raw
+    assert request.inputs[0].array.tolist() == values.tolist()
+
+
+def test_what_is_not_given_is_none() -> None:
+    request, _ = decode_infer(asked(raw=[bytes(24)]))
+    assert request.id is None
+    assert request.version == ""
+    assert request.outputs == ()
+    assert not request.parameters
+
+
+def test_parameters_of_every_kind() -> None:
+    message = messages()["inference.ModelInferRequest"]()
+    message.parameters["b"].bool_param = True
+    message.parameters["i"].int64_param = -3
+    message.parameters["s"].string_param = "ü"
+    message.parameters["d"].double_param = 0.5
+    message.parameters["u"].uint64_param = 2**64 - 1
+    message.parameters["none"].SetInParent()
+    found = parameters_of(message.parameters)
+    assert found == {"b": True, "i": -3, "s": "ü", "d": 0.5, "u": 2**64 - 1}
+    assert type(found["b"]) is bool
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "text"),
+    [
+        (b"\xff\xff", InvalidRequest, "not a valid inference.ModelInferRequest"),
+        (b"\x0a\x01\xff", InvalidRequest, "not a valid inference.ModelInferRequest"),
+        (asked(raw=[b"", b""]), InvalidInput, "2 entries; expected 1"),
+        (asked(raw=[bytes(16)]), InvalidInput, "16 bytes; expected 24"),
+        (asked(raw=[bytes(32)]), InvalidInput, "32 bytes; expected 24"),
+        (asked(shape=[10**12, 4], raw=[bytes(64)]), InvalidInput, "64 bytes; expected 32000000000"),
+        (asked(shape=[2**62, 2**62], raw=[bytes(8)]), InvalidInput, "8 bytes; expected"),
+        (asked(shape=[-1], raw=[bytes(8)]), InvalidInput, "holds -1"),
+        (asked("FP99", raw=[bytes(24)]), InvalidInput, "'FP99'"),
+        (asked("fp64", raw=[bytes(24)]), InvalidInput, "'fp64'"),
+        (asked("BYTES", raw=[b"\x09\0\0\0x"]), InvalidInput, "input 'x'"),
+        (asked("BOOL", raw=[b"\x02\0\0"]), InvalidInput, "other than 0 and 1"),
+        (asked(), InvalidInput, "0 values in fp64_contents; its shape [3] has 3"),
+        (
+            asked(shape=[10**12, 4], typed={"fp64_contents": [1.0] * 8}),
+            InvalidInput,
+            "8 values in fp64_contents",
+        ),
+        (asked(typed={"fp32_contents": [1, 2, 3]}), InvalidInput, "for FP64 use fp64_contents"),
+        (
+            asked(typed={"fp64_contents": [1, 2, 3], "int_contents": [1]}),
+            InvalidInput,
+            "values in int_contents",
+        ),
+        (
+            asked(raw=[bytes(24)], typed={"fp64_contents": [1, 2, 3]}),
+            InvalidInput,
+            "typed contents and raw_input_contents",
+        ),
+        (
+            asked("FP16", typed={"fp32_contents": [1, 2, 3]}),
+            InvalidInput,
+            "raw_input_contents only",
+        ),
+        (asked("BF16"), InvalidInput, "raw_input_contents only"),
+        (asked("INT8", typed={"int_contents": [0, 300, 0]}), InvalidInput, "expected -128 to 127"),
+        (asked("INT16", typed={"int_contents": [0, -40000, 0]}), InvalidInput, "expected -32768"),
+        (asked("UINT8", typed={"uint_contents": [256, 0, 0]}), InvalidInput, "expected 0 to 255"),
+    ],
+)
+def test_what_does_not_fit_is_refused(body: bytes, error: type[FarmError], text: str) -> None:
+    with pytest.raises(error) as caught:
+        decode_infer(body)
+    assert text in caught.value.message
+
+
+def test_shared_memory_is_refused() -> None:
+    def change(message: Any) -> None:
+        message.inputs[0].parameters["shared_memory_region"].string_param = "r"
+
+    with pytest.raises(UnsupportedFeature, match="send the data itself"):
+        decode_infer(asked(change=change))
+
+
+def test_an_empty_tensor_may_be_typed() -> None:
+    request, _ = decode_infer(asked(shape=[0]))
+    assert request.inputs[0].array.shape == (0,)
+
+
+# Answers
+
+
+@pytest.mark.parametrize("datatype", VALUES)
+def test_raw_answers_hold_the_bits(datatype: str) -> None:
+    values = values_of(datatype)
+    answer = response(encode_infer(wish_for(datatype), (values,), raw=True))
+    assert (answer.model_name, answer.model_version, answer.id) == ("m", VERSION, "7")
+    (output,) = answer.outputs
+    assert (output.name, output.datatype, list(output.shape)) == ("y", datatype, [3])
+    assert not output.HasField("contents")
+    assert list(answer.raw_output_contents) == [raw_bytes(values)]
+
+
+@pytest.mark.parametrize("datatype", TYPED)
+def test_typed_answers_hold_the_values(datatype: str) -> None:
+    values = values_of(datatype)
+    answer = response(encode_infer(wish_for(datatype), (values,), raw=False))
+    assert not answer.raw_output_contents
+    found = np.array(list(getattr(answer.outputs[0].contents, FIELDS[datatype])), values.dtype)
+    np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_a_type_without_a_field_makes_the_whole_answer_raw(datatype: str) -> None:
+    wish = Wish(
+        "m", None, [WishedOutput(0, "y", datatype, False), WishedOutput(1, "z", "FP64", False)]
+    )
+    result = (values_of(datatype), np.ones(2))
+    answer = response(encode_infer(wish, result, raw=False))
+    assert len(answer.raw_output_contents) == 2
+    assert not any(output.HasField("contents") for output in answer.outputs)
+    assert answer.id == ""
+
+
+def test_outputs_come_as_they_were_asked_for() -> None:
+    info = ModelInfo("m", (TensorInfo("x", (3,)),), (TensorInfo("y", ()), TensorInfo("z", (2,))))
+    body = asked(raw=[bytes(24)], change=lambda m: m.outputs.add(name="z"))
+    request, raw = decode_infer(body)
+    _, wish = call_of(request, info)
+    answer = response(encode_infer(wish, (np.ones(()), np.ones(2)), raw=raw))
+    assert [output.name for output in answer.outputs] == ["z"]
+
+
+def test_sizes_may_be_shown_in_front_of_an_outputs_own() -> None:
+    answer = response(encode_infer(wish_for("FP64"), (np.ones(3),), raw=True, lead=(1,)))
+    assert list(answer.outputs[0].shape) == [1, 3]
+
+
+def test_texts_of_a_model_are_bytes() -> None:
+    values = np.array(["ü", b"b"], object)
+    answer = response(encode_infer(wish_for("BYTES"), (values,), raw=False))
+    assert list(answer.outputs[0].contents.bytes_contents) == ["ü".encode(), b"b"]
+
+
+# Streams
+
+
+def test_streamed_answers_say_whether_they_are_the_last() -> None:
+    wish = wish_for("FP64")
+    for final in (False, True):
+        body = encode_streamed(wish, (np.ones(3),), raw=True, final=final)
+        message = decode("inference.ModelStreamInferResponse", body)
+        assert message.error_message == ""
+        assert message.infer_response.id == "7"
+        assert len(message.infer_response.raw_output_contents) == 1
+        assert message.infer_response.parameters["triton_final_response"].bool_param is final
+
+
+def test_the_end_of_a_request_without_outputs() -> None:
+    body = encode_streamed(wish_for("FP64"), None, raw=True, final=True)
+    answer = decode("inference.ModelStreamInferResponse", body).infer_response
+    assert (answer.model_name, answer.id, len(answer.outputs)) == ("m", "7", 0)
+    assert answer.parameters["triton_final_response"].bool_param
+
+
+def test_an_error_in_a_stream_has_its_request_and_is_never_without_words() -> None:
+    for text, expected in [("no \ud800", "no ?"), ("", "it failed")]:
+        body = encode_stream_error("m", "7", InvalidInput(text))
+        message = decode("inference.ModelStreamInferResponse", body)
+        assert message.error_message == expected
+        assert (message.infer_response.model_name, message.infer_response.id) == ("m", "7")
+
+
+# Other messages
+
+
+def test_messages_are_filled_from_plain_data() -> None:
+    body = encode(
+        "inference.RepositoryIndexResponse", {"models": [{"name": "m", "state": "READY"}]}
+    )
+    (row,) = decode("inference.RepositoryIndexResponse", body).models
+    assert (row.name, row.state, row.reason) == ("m", "READY", "")
+    assert encode("grpc.health.v1.HealthCheckResponse", {"status": "SERVING"}) == b"\x08\x01"
+
+
+TRITONS, OURS = "import tritonclient.grpc", "from farm.protocols.kserve.grpc.codec import messages"
+USE = (
+    "messages()['inference.ModelInferRequest'](model_name='m');"
+    "messages()['inference.ModelConfig'](name='m');"
+    "tritonclient.grpc.service_pb2.ModelInferRequest(model_name='m')"
+)
+
+
+@pytest.mark.parametrize("order", [(TRITONS, OURS), (OURS, TRITONS)], ids=["after", "before"])
+def test_tritonclient_and_we_live_in_one_process(order: tuple[str, str]) -> None:
+    first, second = order
+    early = "messages()" if first == OURS else ""
+    program = "\n".join([first, early, second, USE])
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
+
+
+def test_without_protobuf_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    kserve_grpc.messages.cache_clear()
+    try:
+        with pytest.raises(Unavailable, match=r'pip install "modelfarm\[kserve\]"'):
+            messages()
+    finally:
+        kserve_grpc.messages.cache_clear()

@@ -1,0 +1,202 @@
+"""The KServe v2 methods over gRPC, with models in threads of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import farm
+from farm.call import Hints
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.errors import FarmError, InvalidInput, InvalidRequest, ModelNotFound, UnsupportedFeature
+from farm.grpc.call import Caller
+from farm.grpc.messages import LONG
+from farm.model import Config, Inputs, Tensors
+from farm.protocols.kserve.grpc.codec import decode, messages
+from farm.protocols.kserve.grpc.endpoint import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc, hints_for
+from farm.protocols.kserve.repository import Repository
+from farm.transports.threads import LocalTransport
+from tests.support.body_bytes import body_of
+from tests.support.coroutines import LIMIT_S, on_loop, until
+
+CALLER = Caller("127.0.0.1", "", {}, None)
+
+
+class Sized(farm.Model):
+    """Is as long as the config specifies."""
+
+    outputs = {"y": 1}
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        return {"x": config.get("n", 2)}, {"y": 1}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return inputs["x"].sum()
+
+
+@asynccontextmanager
+async def methods() -> AsyncIterator[KServeGrpc]:
+    dispatcher = Dispatcher([LocalTransport({"sized": Sized()})])
+    dispatcher.start()
+    try:
+        await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
+        yield KServeGrpc(dispatcher, Repository(dispatcher))
+    finally:
+        await dispatcher.close(grace_s=0.0)
+
+
+async def tell(service: KServeGrpc, method: str, /, **asked: Any) -> Any:
+    """Return the answer of a method."""
+    request = messages()[f"inference.{method}Request"](**asked)
+    body = await service.unary[f"/{SERVICE}/{method}"](request.SerializeToString(), CALLER)
+    return decode(f"inference.{method}Response", bytes(body))
+
+
+def question(count: int, **parameters: Any) -> bytes:
+    message = messages()["inference.ModelInferRequest"](model_name="sized")
+    message.inputs.add(name="x", datatype="FP64", shape=[count])
+    message.raw_input_contents.append(np.arange(float(count)).tobytes())
+    for name, value in parameters.items():
+        kind = {str: "string_param", int: "int64_param"}[type(value)]
+        setattr(message.parameters[name], kind, value)
+    return bytes(message.SerializeToString())
+
+
+async def infer(service: KServeGrpc, body: bytes) -> list[float]:
+    answer = await service.unary[f"/{SERVICE}/ModelInfer"](body, CALLER)
+    (raw,) = decode("inference.ModelInferResponse", bytes(answer)).raw_output_contents
+    return list(np.frombuffer(raw))
+
+
+@on_loop
+async def test_what_is_known_without_running_a_model() -> None:
+    async with methods() as service:
+        assert (await tell(service, "ServerLive")).live
+        assert (await tell(service, "ServerReady")).ready
+        assert (await tell(service, "ServerMetadata")).name == "farm"
+        assert (await tell(service, "ModelReady", name="sized", version="1")).ready
+        assert not (await tell(service, "ModelReady", name="nobody")).ready
+        assert list((await tell(service, "ModelMetadata", name="sized")).inputs[0].shape) == [-1, 2]
+        assert (await tell(service, "ModelConfig", name="sized")).config.max_batch_size == 1
+        for name in ("ModelMetadata", "ModelConfig"):
+            with pytest.raises(ModelNotFound):
+                await tell(service, name, name="nobody")
+
+
+@on_loop
+async def test_the_repository_is_shared_with_who_made_it() -> None:
+    async with methods() as service:
+        await tell(service, "RepositoryModelUnload", model_name="sized")
+        assert not (await tell(service, "ServerReady")).ready
+        (row,) = (await tell(service, "RepositoryIndex")).models
+        assert (row.state, row.reason) == ("UNAVAILABLE", "unloaded")
+        assert not (await tell(service, "RepositoryIndex", ready=True)).models
+        with pytest.raises(ModelNotFound, match="unloaded"):
+            await infer(service, question(2))
+        await tell(service, "RepositoryModelLoad", model_name="sized")
+        assert (await tell(service, "ServerReady")).ready
+        assert await infer(service, question(2)) == [1.0]
+
+
+@on_loop
+async def test_statistics_count_what_was_asked() -> None:
+    async with methods() as service:
+        for _ in range(3):
+            await infer(service, question(2))
+        (row,) = (await tell(service, "ModelStatistics", name="sized")).model_stats
+        assert (row.name, row.version) == ("sized", "1")
+        assert row.inference_stats.success.count == row.inference_count == 3
+        assert len((await tell(service, "ModelStatistics")).model_stats) == 1
+        with pytest.raises(ModelNotFound):
+            await tell(service, "ModelStatistics", name="nobody")
+
+
+@on_loop
+async def test_the_parameter_farm_config_is_the_models_config() -> None:
+    async with methods() as service:
+        assert await infer(service, question(4, farm_config=json.dumps({"n": 4}))) == [6.0]
+        with pytest.raises(InvalidInput, match=r"expects \[4\]"):
+            await infer(service, question(2, farm_config=json.dumps({"n": 4})))
+        with pytest.raises(InvalidInput, match="farm_config"):
+            await infer(service, question(2, farm_config="[]"))
+
+
+@on_loop
+async def test_what_is_not_offered_says_so() -> None:
+    async with methods() as service:
+        for name in NOT_OFFERED:
+            with pytest.raises(UnsupportedFeature, match=name):
+                await service.unary[f"/{SERVICE}/{name}"](b"", CALLER)
+        for kind in ("System", "Cuda"):
+            path = f"/{SERVICE}/{kind}SharedMemoryStatus"
+            assert await service.unary[path](b"", CALLER) == b""
+
+
+@on_loop
+async def test_bytes_that_are_no_message_are_refused_by_every_method() -> None:
+    async with methods() as service:
+        for path, method in service.unary.items():
+            name = path.rpartition("/")[2]
+            if name not in NOT_OFFERED and not name.endswith("SharedMemoryStatus"):
+                with pytest.raises(InvalidRequest):
+                    await method(b"\xff\xff", CALLER)
+
+
+@on_loop
+async def test_health_check() -> None:
+    async with methods() as service:
+        check = service.unary[f"/{HEALTH}/Check"]
+        named = messages()[f"{HEALTH}CheckRequest"](service=SERVICE).SerializeToString()
+        other = messages()[f"{HEALTH}CheckRequest"](service="other").SerializeToString()
+        assert await check(b"", CALLER) == b"\x08\x01"
+        assert await check(named, CALLER) == b"\x08\x01"
+        with pytest.raises(FarmError, match="no service 'other'"):
+            await check(other, CALLER)
+        await tell(service, "RepositoryModelUnload", model_name="sized")
+        assert await check(b"", CALLER) == b"\x08\x02"
+
+
+@pytest.mark.parametrize(
+    "method", [f"{SERVICE}/ServerLive", f"{SERVICE}/ModelReady", f"{HEALTH}/Check"]
+)
+@on_loop
+async def test_a_request_without_tensors_is_short(method: str) -> None:
+    async with methods() as service:
+        with pytest.raises(InvalidRequest, match=f"expected at most {LONG}"):
+            await service.unary[f"/{method}"](body_of(bytes(LONG + 1)), CALLER)
+
+
+@on_loop
+async def test_health_is_watched_until_the_end() -> None:
+    async with methods() as service:
+        told: list[bytes | memoryview] = []
+
+        async def write(body: bytes | memoryview) -> None:
+            told.append(body)
+
+        watch = service.server_streams[f"/{HEALTH}/Watch"]
+        watching = asyncio.ensure_future(watch(b"", write, CALLER))
+        await until(lambda: told == [b"\x08\x01"])
+        await tell(service, "RepositoryModelUnload", model_name="sized")
+        await until(lambda: told == [b"\x08\x01", b"\x08\x02"])
+        service.end_streams()
+        await asyncio.wait_for(watching, LIMIT_S)
+        other = messages()[f"{HEALTH}CheckRequest"](service="other").SerializeToString()
+        await watch(other, write, CALLER)
+        assert told == [b"\x08\x01", b"\x08\x02", b"\x08\x03"]
+
+
+def test_hints_come_from_the_metadata_and_the_deadline() -> None:
+    assert hints_for(CALLER) == Hints(client="127.0.0.1")
+    headers = {b"farm-client": b"me", b"farm-priority": b"3", b"farm-deadline": b"5"}
+    asked = Caller("10.0.0.1", "", headers, None)
+    assert hints_for(asked) == Hints(client="me", priority=3, deadline_s=5.0)
+    assert hints_for(asked._replace(remaining_s=2.0)).deadline_s == 2.0
+    assert hints_for(asked._replace(remaining_s=9.0)).deadline_s == 5.0
+    assert hints_for(CALLER._replace(remaining_s=9.0)).deadline_s == 9.0

@@ -1,0 +1,373 @@
+"""HTTP bodies: JSON and binary requests, hostile ones, answers byte by byte."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from farm.call import Array, ModelInfo, Result, TensorInfo
+from farm.encoding.json_numbers import NonFinite
+from farm.errors import FarmError, InvalidInput, InvalidOutput, InvalidRequest, UnsupportedFeature
+from farm.protocols.kserve.request import (
+    InferInput,
+    InferRequest,
+    RequestedOutput,
+    Wish,
+    WishedOutput,
+    call_of,
+)
+from farm.protocols.kserve.rest.codec import (
+    decode_index,
+    decode_infer,
+    decode_object,
+    decode_parameters,
+    encode_error,
+    encode_infer,
+    error_body,
+)
+
+X = {"name": "x", "shape": [2, 2], "datatype": "FP64", "data": [1, 2, 3, 4]}
+RAW = {"name": "x", "shape": [2, 2], "datatype": "FP64", "parameters": {"binary_data_size": 32}}
+FOUR = np.arange(4.0).tobytes()
+
+
+def decoded(message: Any, tail: bytes | None = None) -> InferRequest:
+    """Decode a request; with a tail, in the binary form."""
+    text = message if isinstance(message, bytes) else json.dumps(message).encode()
+    if tail is None:
+        return decode_infer("m", "", text)
+    return decode_infer("m", "", text + tail, b"%d" % len(text))
+
+
+def test_a_request_as_the_specification_shows_it() -> None:
+    # Open Inference Protocol, "Inference Request Examples"
+    request = decode_infer(
+        "mymodel",
+        "3",
+        b"""{
+          "id" : "42",
+          "inputs" : [
+            { "name" : "input0", "shape" : [2, 2], "datatype" : "UINT32", "data" : [1, 2, 3, 4] },
+            { "name" : "input1", "shape" : [3], "datatype" : "BOOL", "data" : [true ,false,true] }
+          ],
+          "outputs" : [ { "name" : "output0" } ]
+        }""",
+    )
+    assert (request.model, request.version, request.id) == ("mymodel", "3", "42")
+    assert list(request.outputs) == [RequestedOutput("output0")]
+    one, two = request.inputs
+    assert (one.name, one.datatype, one.shape) == ("input0", "UINT32", (2, 2))
+    assert one.array.tolist() == [[1, 2], [3, 4]]
+    assert two.array.tolist() == [True, False, True]
+
+
+def test_what_tritonclient_sends() -> None:
+    text = (
+        b'{"inputs":[{"name":"x\\u00E9","shape":[2,4],"datatype":"FP64","parameters":'
+        b'{"binary_data_size":64}}],"parameters":{"binary_data_output":true}}'
+    )
+    values = np.arange(8.0).reshape(2, 4)
+    request = decode_infer("m", "", text + values.tobytes(), b"%d" % len(text))
+    assert request.parameters == {"binary_data_output": True}
+    assert request.inputs[0].name == "xé"
+    np.testing.assert_array_equal(request.inputs[0].array, values)
+
+
+def test_json_and_binary_inputs_mix_and_stand_in_order() -> None:
+    text = X | {"name": "t", "shape": [1], "datatype": "BYTES", "data": ["é"]}
+    small = RAW | {"name": "b", "shape": [3], "datatype": "INT8"}
+    small["parameters"] = {"binary_data_size": 3}
+    request = decoded({"inputs": [RAW, text, small]}, FOUR + b"\1\2\3")
+    assert [i.array.tolist() for i in request.inputs] == [
+        [[0, 1], [2, 3]],
+        ["é".encode()],
+        [1, 2, 3],
+    ]
+
+
+def test_binary_inputs_are_views_of_the_body() -> None:
+    text = json.dumps({"inputs": [RAW]}).encode()
+    body = text + FOUR
+    (got,) = decode_infer("m", "", body, b"%d" % len(text)).inputs
+    assert np.shares_memory(got.array, np.frombuffer(body, np.uint8))
+
+
+def test_absent_null_and_unknown_members() -> None:
+    request = decoded({"inputs": [X | {"x": 1}], "model_name": "m", "extra": {"a": []}})
+    assert (request.id, dict(request.parameters), list(request.outputs)) == (None, {}, [])
+    nulls = {"inputs": [X | {"parameters": None}], "id": None, "parameters": None, "outputs": None}
+    assert decoded(nulls).id is None
+    assert list(decoded({"inputs": [X], "outputs": []}).outputs) == []
+
+
+@pytest.mark.parametrize("request_id", ["", "42", "é🌊\u0000", "x" * 100_000])
+def test_an_id_comes_back_unchanged(request_id: str) -> None:
+    request = decoded({"id": request_id, "inputs": [X]})
+    assert request.id == request_id
+    body, _ = encode_infer(Wish("m", request.id, []), Result(()))
+    assert json.loads(body)["id"] == request_id
+
+
+def test_the_three_words_arrive_as_numbers() -> None:
+    text = json.dumps({"inputs": [X | {"data": [math.nan, math.inf, -math.inf, 1]}]}).encode()
+    assert b"NaN" in text
+    np.testing.assert_array_equal(
+        decoded(text).inputs[0].array, [[math.nan, math.inf], [-math.inf, 1]]
+    )
+
+
+DEEP = b'{"inputs":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+HOSTILE: list[tuple[Any, bytes | None, str]] = [
+    (b"", None, "the body is not JSON"),
+    (b"{", None, "the body is not JSON"),
+    (b"\xff\xfe", None, "the body is not JSON"),
+    (b'{"id":"\xff"}', None, "the body is not JSON"),
+    (b'{"id":"\\ud800","inputs":[]}', None, "the body is not JSON"),
+    (b'{"id":"\\ud800","inputs":[],"x":NaN}', None, "id holds half a surrogate pair"),
+    (DEEP, None, "the body is not JSON"),
+    (DEEP.replace(b"}", b',"x":NaN}'), None, "the body is not JSON: nested too deeply"),
+    (b"[]", None, "the body is a list"),
+    (b"null", None, "the body is null"),
+    ({}, None, "inputs is missing"),
+    ({"inputs": {}}, None, "inputs is an object; expected a list"),
+    ({"inputs": [3]}, None, "inputs[0] is a number; expected an object"),
+    ({"inputs": [{}]}, None, "name of inputs[0] is missing"),
+    ({"inputs": [X | {"name": 3}]}, None, "name of inputs[0] is a number"),
+    ({"inputs": [X | {"shape": 4}]}, None, "shape of input 'x' is a number"),
+    ({"inputs": [X | {"shape": [True, 4]}]}, None, "shape of input 'x' holds True"),
+    ({"inputs": [X | {"shape": [2.0, 2]}]}, None, "shape of input 'x' holds 2.0"),
+    ({"inputs": [X | {"shape": [-1, 2]}]}, None, "shape of input 'x' holds -1"),
+    ({"inputs": [X | {"shape": [2**63]}]}, None, "shape of input 'x' holds 9223372036854775808"),
+    ({"inputs": [X | {"shape": [2**70]}]}, None, "shape of input 'x' holds"),
+    ({"inputs": [X | {"shape": [10**12, 4]}]}, None, "its shape [1000000000000, 4] has 4000000000"),
+    ({"inputs": [X | {"shape": [2**32, 2**32]}]}, None, "has 18446744073709551616"),
+    ({"inputs": [X | {"shape": [2**62 + 1, 4]}]}, None, "has 18446744073709551620"),
+    ({"inputs": [X | {"shape": [3, 2]}]}, None, "has 4 elements; its shape [3, 2] has 6"),
+    ({"inputs": [X | {"shape": [1] * 100}]}, None, "has 100 dimensions"),
+    ({"inputs": [X | {"datatype": "FP65"}]}, None, "datatype of input 'x' is 'FP65'; expected one"),
+    ({"inputs": [X | {"datatype": 64}]}, None, "datatype of input 'x' is a number"),
+    ({"inputs": [X | {"datatype": []}]}, None, "datatype of input 'x' is a list"),
+    ({"inputs": [X | {"data": None}]}, None, "data of input 'x' is null"),
+    ({"inputs": [X | {"data": [1, 2, 3]}]}, None, "has 3 elements"),
+    ({"inputs": [X | {"data": [1, 2, None, 4]}]}, None, "has null at position 2"),
+    ({"inputs": [X | {"data": [1, 2, True, 4]}]}, None, "has True at position 2"),
+    (
+        {"inputs": [X | {"data": [1, 2, 1.5, 4], "datatype": "INT32"}]},
+        None,
+        "has 1.5 at position 2",
+    ),
+    ({"inputs": [X | {"data": [1, 2, 300, 4], "datatype": "INT8"}]}, None, "has 300 at position 2"),
+    ({"inputs": [X | {"parameters": []}]}, None, "parameters of input 'x' is a list"),
+    ({"inputs": [X], "parameters": 3}, None, "parameters of the request is a number"),
+    ({"inputs": [X], "id": 42}, None, "id is a number; expected a string"),
+    ({"inputs": [X], "outputs": {}}, None, "outputs is an object"),
+    ({"inputs": [X], "outputs": ["y"]}, None, "outputs[0] is a string"),
+    ({"inputs": [X], "outputs": [{}]}, None, "name of outputs[0] is missing"),
+    (json.dumps({"inputs": [X]}).replace("1,", "1e400,").encode(), None, "JSON"),
+    ({"inputs": [{"name": "x", "shape": [0], "datatype": "FP64"}]}, None, "neither data nor"),
+    # The binary form
+    ({"inputs": [RAW]}, FOUR[:-1], "binary_data_size of input 'x' is 32; expected a whole number"),
+    ({"inputs": [RAW]}, b"", "0 are left behind the JSON"),
+    ({"inputs": [RAW]}, None, "0 are left behind the JSON"),
+    ({"inputs": [RAW]}, FOUR + b"\0", "1 bytes are left behind the last input's data"),
+    ({"inputs": [X]}, b"\0", "1 bytes are left behind the last input's data"),
+    ({"inputs": [RAW | {"data": [1, 2, 3, 4]}]}, FOUR, "both data and binary_data_size"),
+    ({"inputs": [RAW | {"shape": [5]}]}, FOUR, "has 32 bytes; expected 40: 5 of FP64"),
+    ({"inputs": [RAW | {"shape": [10**12, 4]}]}, FOUR, "has 32 bytes; expected 32000000000000"),
+    ({"inputs": [RAW | {"datatype": "BYTES", "shape": [10**12]}]}, FOUR, "1000000000000 elements"),
+    *[
+        (
+            {"inputs": [RAW | {"parameters": {"binary_data_size": size}}]},
+            FOUR,
+            "binary_data_size of",
+        )
+        for size in (-1, 31.5, 32.0, "32", True, [32], 33, 2**70)
+    ],
+]
+
+
+@pytest.mark.parametrize(("message", "tail", "text"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_requests_are_the_clients_mistakes(
+    message: Any, tail: bytes | None, text: str
+) -> None:
+    with pytest.raises((InvalidInput, InvalidRequest)) as caught:
+        decoded(message, tail)
+    assert text in caught.value.message
+    assert len(caught.value.message) < 400
+    assert encode_error(caught.value)[0] == 400
+
+
+def test_shared_memory_is_told_apart() -> None:
+    with pytest.raises(UnsupportedFeature, match="shared memory"):
+        decoded({"inputs": [X | {"parameters": {"shared_memory_region": "r"}}]})
+
+
+@pytest.mark.parametrize("length", [b"-1", b"1.5", b"x", b"", b"+5", b"1e3", b"9" * 5000, b"0"])
+def test_lengths_of_the_json_that_are_none(length: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="Inference-Header-Content-Length is"):
+        decode_infer("m", "", json.dumps({"inputs": [X]}).encode(), length)
+
+
+def test_lengths_of_the_json_that_are_wrong() -> None:
+    text = json.dumps({"inputs": [RAW]}).encode()
+    for length in (len(text) - 1, len(text) + 1, 1, len(text) + 33, 10**15):
+        with pytest.raises(FarmError) as caught:
+            decode_infer("m", "", text + FOUR, b"%d" % length)
+        assert encode_error(caught.value)[0] == 400
+
+
+@given(st.binary(max_size=80), st.none() | st.integers(-1, 90).map(lambda n: b"%d" % n))
+@example(b"NaN", None)
+@example(b"Infinity", b"8")
+def test_any_bytes_are_a_request_or_a_clients_mistake(body: bytes, length: bytes | None) -> None:
+    with contextlib.suppress(InvalidRequest, InvalidInput):
+        decode_infer("m", "", body, length)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=10,
+)
+INPUT = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["x", "", 3]),
+        "shape": st.lists(st.integers(-1, 2**64) | st.integers(0, 3), max_size=3) | JSON,
+        "datatype": st.sampled_from(["FP64", "INT8", "BOOL", "BYTES", "BF16", "nope"]) | JSON,
+        "data": JSON,
+        "parameters": st.fixed_dictionaries({}, optional={"binary_data_size": JSON}) | JSON,
+    },
+)
+INFO = ModelInfo("m", (TensorInfo("x", (2,)),), (TensorInfo("y", (2,)),))
+
+
+@given(
+    st.fixed_dictionaries(
+        {"inputs": st.lists(INPUT, max_size=2) | JSON},
+        optional={"id": JSON, "parameters": JSON, "outputs": JSON},
+    ),
+    st.none() | st.binary(max_size=20),
+)
+def test_any_json_is_a_call_or_a_clients_mistake(message: Any, tail: bytes | None) -> None:
+    with contextlib.suppress(InvalidRequest, InvalidInput):
+        call, _ = call_of(decoded(message, tail), INFO)
+        assert call.inputs[0].shape in ((2,), (call.rows, 2))
+
+
+def wish(*datatypes: str, binary: bool = False, request_id: str | None = None) -> Wish:
+    outputs = [WishedOutput(i, f"y{i}", d, binary) for i, d in enumerate(datatypes)]
+    return Wish("m", request_id, outputs)
+
+
+def test_an_answer_in_json() -> None:
+    arrays: list[Array] = [np.array([[1.5, -math.inf], [math.nan, 1e-300]]), np.array([True])]
+    body, length = encode_infer(wish("FP64", "BOOL"), Result(tuple(arrays)))
+    assert length is None
+    assert body == (
+        b'{"model_name":"m","model_version":"1","outputs":['
+        b'{"name":"y0","datatype":"FP64","shape":[2,2],"data":[1.5,-Infinity,NaN,1e-300]},'
+        b'{"name":"y1","datatype":"BOOL","shape":[1],"data":[true]}]}'
+    )
+
+
+def test_an_answer_in_binary() -> None:
+    values = np.arange(3, dtype="float32")
+    texts = np.array([b"\xff", b""], object)
+    asked = wish("FP32", "BYTES", binary=True, request_id="é")
+    body, length = encode_infer(asked, Result((values, texts)))
+    assert length is not None
+    assert json.loads(body[:length]) == {
+        "model_name": "m",
+        "model_version": "1",
+        "id": "é",
+        "outputs": [
+            {
+                "name": "y0",
+                "datatype": "FP32",
+                "shape": [3],
+                "parameters": {"binary_data_size": 12},
+            },
+            {
+                "name": "y1",
+                "datatype": "BYTES",
+                "shape": [2],
+                "parameters": {"binary_data_size": 9},
+            },
+        ],
+    }
+    assert body[length:] == values.tobytes() + b"\1\0\0\0\xff\0\0\0\0"
+
+
+def test_an_answer_of_both_kinds_in_the_order_asked() -> None:
+    outputs = [WishedOutput(1, "b", "INT8", True), WishedOutput(0, "a", "INT8", False)]
+    arrays = (np.array([1], "int8"), np.array([2], "int8"))
+    body, length = encode_infer(Wish("m", None, outputs), Result(arrays))
+    assert length is not None
+    told = json.loads(body[:length])["outputs"]
+    assert [output["name"] for output in told] == ["b", "a"]
+    assert told[1]["data"] == [1]
+    assert body[length:] == b"\2"
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_row_without_its_axis_is_shown_with_it(binary: bool) -> None:
+    asked = wish("FP64", "INT8", binary=binary)
+    arrays = (np.array([1.0, 2.0]), np.array(3, "int8"))
+    with_axis = tuple(array[None] for array in arrays)
+    got = encode_infer(asked, Result(arrays), lead=(1,))
+    assert got == encode_infer(asked, Result(with_axis))
+
+
+def test_an_empty_binary_output_still_has_a_length() -> None:
+    body, length = encode_infer(wish("FP64", binary=True), Result((np.zeros((0, 3)),)))
+    assert length == len(body)
+    assert json.loads(body)["outputs"][0]["parameters"] == {"binary_data_size": 0}
+
+
+def test_answers_that_cannot_be_written() -> None:
+    with pytest.raises(InvalidInput, match="not UTF-8"):
+        encode_infer(wish("BYTES"), Result((np.array([b"\xff"], object),)))
+    with pytest.raises(InvalidOutput):
+        encode_infer(wish("FP64"), Result((np.array([math.inf]),)), NonFinite.ERROR)
+
+
+def test_names_are_written_as_json() -> None:
+    outputs = [WishedOutput(0, 'a"\\é', "FP64", False)]
+    body, _ = encode_infer(Wish('m"', None, outputs), Result((np.zeros(1),)))
+    told = json.loads(body)
+    assert (told["model_name"], told["outputs"][0]["name"]) == ('m"', 'a"\\é')
+
+
+def test_errors_are_one_text() -> None:
+    assert error_body('no "mesh"\ud800') == b'{"error":"no \\"mesh\\"?"}'
+    assert encode_error(UnsupportedFeature("x")) == (501, b'{"error":"x"}')
+
+
+def test_input_of_a_request_is_what_call_of_takes() -> None:
+    (got,) = decoded({"inputs": [X]}).inputs
+    assert isinstance(got, InferInput)
+
+
+def test_bodies_for_the_repository() -> None:
+    assert decode_index(b"") is False
+    assert decode_index(b"{}") is False
+    assert decode_index(b'{"ready":true}') is True
+    assert dict(decode_parameters(b" ")) == {}
+    assert decode_parameters(b'{"parameters":{"config":"{}"}}') == {"config": "{}"}
+    assert decode_object(b"\n") == {}
+    for wrong in (b"[]", b"{", b"3"):
+        with pytest.raises(InvalidRequest):
+            decode_parameters(wrong)
+    with pytest.raises(InvalidInput, match="ready is a number"):
+        decode_index(b'{"ready":1}')
+    with pytest.raises(InvalidInput, match="parameters of the request is a list"):
+        decode_parameters(b'{"parameters":[]}')

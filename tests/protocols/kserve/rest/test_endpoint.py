@@ -1,0 +1,390 @@
+"""The KServe door over real connections: answers, errors, headers, clients that leave."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import socket
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import urllib3
+
+import farm
+from farm.model import Config, Inputs
+from farm.settings import Settings
+from tests.support.front_door import WAIT_S, Door, front_door, read_answer, until
+
+
+@farm.model(inputs={"x": 2}, outputs={"y": 2, "total": 1})
+def double(x: Any, config: Config) -> Any:
+    if config.get("fail"):
+        raise ValueError("no mesh \udcff")
+    return [config.get("factor", 2) * x, [x.sum()]]
+
+
+class Sized(farm.Model):
+    """Its config determines its sizes."""
+
+    def describe(self, config: Config) -> tuple[Any, Any]:
+        if config.get("n") == "bad":
+            raise ValueError("n is bad")
+        return {"x": config.get("n", 1)}, {"y": config.get("n", 1)}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return -inputs["x"]
+
+
+class Gate(farm.Model):
+    """Stays in evaluate until the test opens it; counts its calls."""
+
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.calls = 0
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        self.calls += 1
+        self.open.wait(WAIT_S)
+        return inputs["x"]
+
+
+LIMIT = 10**6
+MODELS = {"double": double, "sized": Sized(), "a b/c%": double}
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    settings = Settings(port=0, max_body_bytes=LIMIT)
+    with front_door(MODELS, settings=settings) as opened:
+        yield opened
+
+
+def error(response: urllib3.BaseHTTPResponse) -> tuple[int, str]:
+    """Return status and text after checking that the error is an object with that one member."""
+    assert response.headers["content-type"] == "application/json"
+    data = response.json()
+    assert list(data) == ["error"]
+    assert isinstance(data["error"], str)
+    return response.status, data["error"]
+
+
+def x(values: Any, **more: Any) -> dict[str, Any]:
+    shape = list(np.shape(values))
+    data = np.ravel(values).tolist()
+    return {"inputs": [{"name": "x", "shape": shape, "datatype": "FP64", "data": data}], **more}
+
+
+def outputs(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+    assert (response.status, response.headers["content-type"]) == (200, "application/json")
+    assert "inference-header-content-length" not in response.headers
+    told = response.json()["outputs"]
+    return {o["name"]: np.reshape(o["data"], o["shape"]).tolist() for o in told}
+
+
+INFER = "/v2/models/double/infer"
+
+
+def test_health_and_metadata(door: Door) -> None:
+    answers = {
+        "/v2/health/live": {"live": True},
+        "/v2/health/ready": {"ready": True},
+        "/v2/models": {"models": list(MODELS)},
+        "/v2/models/double/ready": {"name": "double", "ready": True},
+        "/v2/models/double/versions/1/ready": {"name": "double", "ready": True},
+        "/v2/models/a%20b%2Fc%25/ready": {"name": "a b/c%", "ready": True},
+        "/v2/models/a%20b/c%25/ready": {"name": "a b/c%", "ready": True},
+    }
+    for path, expected in answers.items():
+        response = door.ask("GET", path)
+        assert (response.status, response.json()) == (200, expected)
+        assert response.headers["content-type"] == "application/json"
+    assert door.ask("GET", "/v2").json() == door.ask("GET", "//v2/").json()
+    assert door.ask("GET", "/v2").json()["name"] == "farm"
+    told = door.ask("GET", "/v2/models/double").json()
+    assert told["inputs"] == [{"name": "x", "datatype": "FP64", "shape": [-1, 2]}]
+    assert door.ask("GET", "/v2/models/double/config").json()["max_batch_size"] == 1
+    assert door.ask("HEAD", "/v2/health/ready").status == 200
+
+
+def test_one_evaluation_and_a_batch(door: Door) -> None:
+    assert outputs(door.ask("POST", INFER, x([1, 2]))) == {"y": [2, 4], "total": [3]}
+    assert outputs(door.ask("POST", INFER, x([[1, 2]]))) == {"y": [[2, 4]], "total": [[3]]}
+    answer = outputs(door.ask("POST", INFER, x([[1, 2], [3, 4], [5, 6]])))
+    assert answer == {"y": [[2, 4], [6, 8], [10, 12]], "total": [[3], [7], [11]]}
+
+
+def test_the_answer_names_model_version_and_id(door: Door) -> None:
+    told = door.ask("POST", "/v2/models/double/versions/1/infer", x([1, 2], id="é")).json()
+    assert (told["model_name"], told["model_version"], told["id"]) == ("double", "1", "é")
+    assert "id" not in door.ask("POST", INFER, x([1, 2])).json()
+
+
+def test_the_outputs_asked_for(door: Door) -> None:
+    response = door.ask("POST", INFER, x([1, 2], outputs=[{"name": "total"}]))
+    assert outputs(response) == {"total": [3]}
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json; charset=utf-8", "application/octet-stream", "text/html", ""]
+)
+def test_the_content_type_does_not_matter(door: Door, content_type: str) -> None:
+    body = json.dumps(x([1, 2])).encode()
+    response = door.ask("POST", INFER, body, {"Content-Type": content_type})
+    assert outputs(response)["total"] == [3]
+
+
+def test_binary_there_and_back(door: Door) -> None:
+    item = {"name": "x", "shape": [1, 2], "datatype": "FP64"}
+    head = json.dumps(
+        {
+            "inputs": [item | {"parameters": {"binary_data_size": 16}}],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    sent = head + np.array([1.0, -math.inf]).tobytes()
+    length = {"inference-header-content-length": str(len(head))}
+    for headers, body in (
+        (length, sent),
+        (length | {"Content-Encoding": "gzip"}, gzip.compress(sent, mtime=0)),
+        (length | {"Content-Encoding": "deflate"}, zlib.compress(sent)),
+    ):
+        response = door.ask("POST", INFER, body, headers)
+        assert response.headers["content-type"] == "application/octet-stream"
+        split = int(response.headers["Inference-Header-Content-Length"])
+        told = json.loads(response.data[:split])["outputs"]
+        assert [o["parameters"]["binary_data_size"] for o in told] == [16, 8]
+        np.testing.assert_array_equal(
+            np.frombuffer(response.data[split:]), [2, -math.inf, -math.inf]
+        )
+
+
+def test_numbers_that_are_not_finite_are_words_in_json(door: Door) -> None:
+    body = json.dumps(x([math.nan, -math.inf])).encode()
+    assert b"[NaN, -Infinity]" in body
+    response = door.ask("POST", INFER, body)
+    assert b'"data":[NaN,-Infinity]' in response.data
+
+
+def test_they_are_written_as_the_farm_is_told() -> None:
+    settings = Settings(port=0, non_finite="null")
+    with front_door({"double": double}, settings=settings) as door:
+        body = json.dumps(x([math.nan, 1.0])).encode()
+        assert b'"data":[null,2.0]' in door.ask("POST", INFER, body).data
+
+
+def test_a_farms_own_headers_come_along(door: Door) -> None:
+    response = door.ask("POST", INFER, x([1, 2]))
+    assert float(response.headers["farm-run-time"]) >= 0
+    assert response.headers["farm-worker"]
+
+
+def test_long_answers_are_compressed_for_who_asks(door: Door) -> None:
+    many = x(np.ones((2000, 2)), outputs=[{"name": "y"}])
+    plain = door.ask("POST", INFER, many)
+    assert "content-encoding" not in plain.headers
+    for encoding in ("gzip", "deflate"):
+        packed = door.ask("POST", INFER, many, {"Accept-Encoding": encoding})
+        assert packed.headers["content-encoding"] == encoding
+        assert int(packed.headers["content-length"]) < len(plain.data) / 10
+        assert packed.data == plain.data
+    small = door.ask("POST", INFER, x([1, 2]), {"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in small.headers
+
+
+def test_the_model_sees_the_config_that_a_parameter_holds(door: Door) -> None:
+    asked = x([1, 2], parameters={"farm_config": '{"factor": 10}', "other": 3})
+    assert outputs(door.ask("POST", INFER, asked))["y"] == [10, 20]
+    for _ in range(2):  # described during the request, then known
+        asked = x([[1, 2, 3]], parameters={"farm_config": '{"n": 3}'})
+        assert outputs(door.ask("POST", "/v2/models/sized/infer", asked)) == {"y": [[-1, -2, -3]]}
+    status, text = error(door.ask("POST", "/v2/models/sized/infer", x([1, 2])))
+    assert (status, "has shape [2]; model 'sized' expects [1]" in text) == (400, True)
+    asked = x([1], parameters={"farm_config": '{"n": "bad"}'})
+    assert "n is bad" in error(door.ask("POST", "/v2/models/sized/infer", asked))[1]
+    asked = x([1, 2], parameters={"farm_config": '{"n": 4}'})
+    status, text = error(door.ask("POST", "/v2/models/sized/infer", asked))
+    assert (status, "has shape [2]" in text) == (400, True)
+
+
+ERRORS: list[tuple[str, str, Any, int, str]] = [
+    ("GET", "/v2/nope", None, 404, "nothing is at /v2/nope"),
+    ("GET", "/v2/models/nope", None, 404, "no model 'nope' is served here; the models are"),
+    ("GET", "/v2/models/nope/ready", None, 404, "no model 'nope'"),
+    ("GET", "/v2/models/double/versions/2", None, 404, "model 'double' has no version '2'"),
+    ("POST", "/v2/models/nope/infer", x([1]), 404, "no model 'nope'"),
+    ("POST", "/v2/models/double/versions/x/infer", x([1]), 404, "has no version 'x'"),
+    ("GET", INFER, None, 405, "is asked with POST, not GET"),
+    ("POST", "/v2", {}, 405, "is asked with GET, not POST"),
+    ("POST", INFER, b"{", 400, "the body is not JSON"),
+    ("POST", INFER, {}, 400, "inputs is missing"),
+    ("POST", INFER, x([1, 2, 3]), 400, "has shape [3]; model 'double' expects [2], or [-1, 2]"),
+    ("POST", INFER, x([1, 2], outputs=[{"name": "q"}]), 400, "there is no output 'q'"),
+    ("POST", INFER, x([1, 2], parameters={"priority": "1"}), 400, "parameter priority is '1'"),
+    ("POST", INFER, x([1, 2], parameters={"timeout": 1.5}), 400, "parameter timeout is 1.5"),
+    ("POST", INFER, x([1, 2], parameters={"farm_config": "["}), 400, "parameter farm_config"),
+    ("POST", INFER, x([1, 2], parameters={"farm_config": '{"fail":1}'}), 500, "no mesh ?"),
+    ("POST", "/v2/repository/index", b"[", 400, "the body is not JSON"),
+    ("POST", "/v2/repository/models/nope/load", {}, 404, "no model 'nope'"),
+    ("POST", "/v2/repository/models/double/load", {"parameters": {"config": "{}"}}, 501, "config"),
+    ("GET", "/v2/logging", None, 501, "not offered here"),
+    ("POST", "/v2/systemsharedmemory/region/r/register", {}, 501, "not offered here"),
+    ("POST", "/v2/models/double/generate", {"x": "a"}, 400, "data of input 'x'"),
+    ("POST", "/v2/models/double/%67enerate_stream", {"x": [1, 2]}, 404, "without %"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "text"), ERRORS)
+def test_errors_are_told_in_one_form(
+    door: Door, method: str, path: str, body: Any, status: int, text: str
+) -> None:
+    got, told = error(door.ask(method, path, body))
+    assert (got, text in told) == (status, True), told
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "text"),
+    [
+        (b" " * (LIMIT + 1), {}, 413, "longer than 1000000 bytes"),
+        (
+            gzip.compress(b" " * (LIMIT + 1), mtime=0),
+            {"Content-Encoding": "gzip"},
+            413,
+            "longer than",
+        ),
+        (b"{}", {"Content-Encoding": "br"}, 415, "Content-Encoding 'br' is not understood"),
+        (gzip.compress(b"{}", mtime=0)[:-3], {"Content-Encoding": "gzip"}, 400, "cut short"),
+        (b"no gzip", {"Content-Encoding": "gzip"}, 400, "the body is not"),
+        (b"{}", {"Farm-Priority": "x"}, 400, "inputs is missing"),
+        (json.dumps(x([1, 2])).encode(), {"Farm-Priority": "x"}, 400, "Farm-Priority is 'x'"),
+        (b"{}", {"Inference-Header-Content-Length": "7"}, 400, "Inference-Header-Content-Length"),
+    ],
+)
+def test_refusals_before_the_door_have_its_form(
+    door: Door, body: bytes, headers: dict[str, str], status: int, text: str
+) -> None:
+    got, told = error(door.ask("POST", INFER, body, headers))
+    assert (got, text in told) == (status, True), told
+
+
+def test_who_has_no_token_hears_so_in_the_same_form() -> None:
+    with front_door({"double": double}, token="t0ken") as door:
+        response = door.ask("POST", INFER, x([1, 2]), {"X-Forwarded-For": "203.0.113.9"})
+        assert response.headers["www-authenticate"]
+        assert error(response)[0] == 401
+        headers = {"X-Forwarded-For": "203.0.113.9", "Authorization": "Bearer t0ken"}
+        assert door.ask("POST", INFER, x([1, 2]), headers).status == 200
+
+
+def test_the_connection_stays_after_an_error(door: Door) -> None:
+    bad, good = b'{"inputs":3}', json.dumps(x([1, 2])).encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    with door.connect() as connection:
+        for body, status in ((bad, 400), (good, 200), (bad, 400), (good, 200)):
+            connection.sendall((head % len(body)).encode() + body)
+            assert read_answer(connection)[0] == status
+
+
+def test_the_repository(door: Door) -> None:
+    def states(body: object = None) -> dict[str, str]:
+        rows = door.ask("POST", "/v2/repository/index", body).json()
+        return {row["name"]: row["state"] for row in rows}
+
+    assert states() == dict.fromkeys(MODELS, "READY")
+    response = door.ask("POST", "/v2/repository/models/double/unload", {"parameters": {}})
+    try:
+        assert (response.status, response.data) == (200, b"")
+        assert states()["double"] == "UNAVAILABLE"
+        assert "double" not in states({"ready": True})
+        assert error(door.ask("POST", INFER, x([1, 2])))[0] == 404
+        assert error(door.ask("GET", "/v2/models/double"))[0] == 404
+        assert error(door.ask("GET", "/v2/health/ready"))[0] == 400
+        assert door.ask("POST", "/Evaluate", {"name": "double", "input": [[1, 2]]}).status == 200
+    finally:
+        response = door.ask("POST", "/v2/repository/models/double/load", {})
+    assert (response.status, response.data) == (200, b"")
+    assert outputs(door.ask("POST", INFER, x([1, 2])))["total"] == [3]
+    assert door.ask("GET", "/v2/health/ready").status == 200
+
+
+def test_generate(door: Door) -> None:
+    response = door.ask("POST", "/v2/models/double/generate", {"x": [1, 2], "stop": False})
+    assert response.json() == {
+        "model_name": "double",
+        "model_version": "1",
+        "y": [2.0, 4.0],
+        "total": 3.0,
+    }
+
+
+def sent(door: Door, path: str, body: bytes) -> socket.socket:
+    """Return a bare connection that has sent this POST."""
+    connection = door.connect()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def at_hand(door: Door) -> int:
+    """Return the number of calls that wait or run."""
+    return int(sum(row["queued"] + row["in_flight"] for row in door.snapshot()["queues"]))
+
+
+ONE = json.dumps(x([1])).encode()
+GATE = "/v2/models/gate/infer"
+
+
+def test_a_client_that_leaves_takes_its_call_back_and_no_other() -> None:
+    gate = Gate()
+    with front_door({"gate": gate}) as door, sent(door, GATE, ONE) as stays:
+        until(lambda: gate.calls == 1, "one runs")
+        leaves = [sent(door, GATE, ONE) for _ in range(3)]
+        until(lambda: at_hand(door) == 4, "three wait")
+        for connection in leaves:
+            connection.close()
+        until(lambda: at_hand(door) == 1, "none waits")
+        gate.open.set()
+        status, answer = read_answer(stays)
+    assert (status, json.loads(answer)["outputs"][0]["data"]) == (200, [1.0])
+    assert gate.calls == 1
+
+
+def test_a_timeout_in_the_queue_is_honoured() -> None:
+    gate = Gate()
+    asked = x([1], parameters={"timeout": 20_000})
+    with front_door({"gate": gate}) as door, sent(door, GATE, json.dumps(asked).encode()) as runs:
+        until(lambda: gate.calls == 1, "one runs")
+        assert error(door.ask("POST", GATE, asked))[0] == 504, "in the queue; the other runs on"
+        gate.open.set()
+        assert read_answer(runs)[0] == 200
+
+
+def test_a_full_queue_says_so_at_once() -> None:
+    gate = Gate()
+    settings = Settings(port=0, max_queued=1)
+    with front_door({"gate": gate}, settings=settings) as door, sent(door, GATE, ONE) as runs:
+        until(lambda: gate.calls == 1, "one runs")
+        with sent(door, GATE, ONE) as waits:
+            until(lambda: at_hand(door) == 2, "one waits")
+            response = door.ask("POST", GATE, x([1]))
+            assert response.headers["retry-after"] == "1"
+            assert error(response)[0] == 503
+            gate.open.set()
+            assert [read_answer(runs)[0], read_answer(waits)[0]] == [200, 200]
+
+
+def test_a_farm_that_shuts_down_says_so_in_this_form() -> None:
+    gate = Gate()
+    with front_door({"gate": gate}) as door, sent(door, GATE, ONE) as connection:
+        until(lambda: gate.calls == 1, "it runs")
+        door.wait(door.server.stop(grace_s=0.1))
+        status, answer = read_answer(connection)
+        gate.open.set()
+    assert (status, list(json.loads(answer))) == (503, ["error"])

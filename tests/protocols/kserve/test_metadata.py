@@ -1,0 +1,70 @@
+"""Metadata of the server and its models."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.call import ModelInfo, Operation, TensorInfo
+from farm.errors import UnsupportedFeature
+from farm.protocols.kserve.metadata import (
+    config_type,
+    model_config,
+    model_metadata,
+    server_metadata,
+)
+from farm.protocols.kserve.tensors import DATATYPES
+from farm.version import __version__
+
+INFO = ModelInfo(
+    "m",
+    (TensorInfo("x", (3,)), TensorInfo("text", (-1, 2), "bytes")),
+    (TensorInfo("y", (), "bfloat16"),),
+    max_batch=16,
+)
+
+
+def test_the_server() -> None:
+    told = server_metadata()
+    assert (told["name"], told["version"]) == ("farm", __version__)
+    assert {"binary_tensor_data", "statistics", "model_repository"} <= set(told["extensions"])
+
+
+def test_a_model_has_the_batch_axis_in_front() -> None:
+    assert model_metadata(INFO) == {
+        "name": "m",
+        "versions": ["1"],
+        "platform": "farm_model",
+        "inputs": [
+            {"name": "x", "datatype": "FP64", "shape": [-1, 3]},
+            {"name": "text", "datatype": "BYTES", "shape": [-1, -1, 2]},
+        ],
+        "outputs": [{"name": "y", "datatype": "BF16", "shape": [-1]}],
+    }
+
+
+def test_a_configuration_has_it_not() -> None:
+    config = model_config(INFO)
+    assert (config["name"], config["max_batch_size"]) == ("m", 16)
+    assert config["input"] == [
+        {"name": "x", "data_type": "TYPE_FP64", "dims": [3]},
+        {"name": "text", "data_type": "TYPE_STRING", "dims": [-1, 2]},
+    ]
+    assert config["output"] == [{"name": "y", "data_type": "TYPE_BF16", "dims": []}]
+    assert config["dynamic_batching"]["preferred_batch_size"] == [16]
+    assert config["model_transaction_policy"] == {"decoupled": False}
+
+
+def test_configurations_of_other_models() -> None:
+    plain = model_config(ModelInfo("m", (), ()))
+    assert plain["max_batch_size"] == 1
+    assert "dynamic_batching" not in plain
+    streams = ModelInfo("m", (), (), frozenset({Operation.STREAM}))
+    assert model_config(streams)["model_transaction_policy"] == {"decoupled": True}
+
+
+def test_types_in_configurations() -> None:
+    names = {config_type(dtype) for dtype in DATATYPES.values()}
+    assert len(names) == 14
+    assert {"TYPE_STRING", "TYPE_BOOL", "TYPE_FP16", "TYPE_UINT64"} <= names
+    with pytest.raises(UnsupportedFeature):
+        model_metadata(ModelInfo("m", (TensorInfo("x", (1,), "complex64"),), ()))

@@ -1,0 +1,38 @@
+"""The KServe service over both REST and gRPC."""
+
+from __future__ import annotations
+
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.http.access import Access
+from farm.http.asgi import Application
+from farm.protocols.kserve.grpc.endpoint import KServeGrpc
+from farm.protocols.kserve.rest.endpoint import KServeEndpoint
+from farm.protocols.kserve.service import serve
+from farm.protocols.site import Site
+from farm.settings import Settings
+from tests.support.coroutines import on_uvloop
+
+
+def site() -> Site:
+    access = Access(None)
+    return Site(Dispatcher([]), access, access, Settings())
+
+
+def test_streams_are_applications_and_everything_else_below_v2_is_a_door() -> None:
+    find = serve(site()).find
+    assert find is not None
+    assert isinstance(find("/v2/models/double/infer"), KServeEndpoint)
+    assert isinstance(find("/v2/models/double/generate_stream?x=1"), Application)
+    assert find("/v20") is None
+    assert find("/Info") is None
+
+
+@on_uvloop
+async def test_a_model_that_is_unloaded_over_grpc_is_so_over_rest() -> None:
+    endpoints = serve(site())
+    assert endpoints.find is not None
+    assert endpoints.grpc is not None
+    door, service = endpoints.find("/v2"), endpoints.grpc()
+    assert isinstance(door, KServeEndpoint)
+    assert isinstance(service, KServeGrpc)
+    assert door._repository is service._repository

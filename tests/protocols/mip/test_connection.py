@@ -1,0 +1,444 @@
+"""One MIP connection, byte by byte: order, errors, slow clients, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import farm
+from farm.call import Call, ModelInfo
+from farm.http.access import Access
+from farm.model import Model
+from farm.protocols.mip import calls as mip_calls
+from farm.protocols.mip import connection as mip_connection
+from farm.protocols.mip.address import MipAddress
+from farm.protocols.mip.connection import SENT_AHEAD, MipTimeouts
+from farm.protocols.mip.packets import HEAD
+from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.mip_farm import PING, PONG, QUICK, Client, Double, doubled, mip_served, request
+
+
+class Wide(Model):
+    """Returns an answer of some 400 kB."""
+
+    name = "wide"
+    inputs = {"x": 1}
+    outputs = {"y": 100_000}
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Any:
+        return {"y": np.ones(100_000)}
+
+
+async def flood(client: Client, data: bytes, pause_s: float = 0.0) -> None:
+    """Send repeatedly until that fails."""
+    for _ in range(1000):
+        client.send(data)
+        await client.writer.drain()
+        await asyncio.sleep(pause_s)
+
+
+@on_loop
+async def test_a_ping_a_call_and_a_batch_on_one_connection() -> None:
+    async with mip_served(Double()) as served:
+        client = await served.connect()
+        assert await client.ask(PING) == PONG
+        assert await client.ask(request("[3]")) == doubled(3)
+        assert await client.ask(request("[1]", "[2]", "[NaN]"))
+        assert await client.ask(request("[1]", "[2]", "[3]", "[4]")) == doubled(1, 2, 3, 4)
+
+
+VECTORS = [
+    ("01 01 00 00 00000000", "00 00 00 00"),
+    ("00 01 01 00 00000000", "00 00 01 00"),
+    ("00 03 00 00 00000000", "00 00 02 00"),
+    ("00 00 00 00 00000000", "00 00 02 00"),
+    ("09 63 09 00 00000000", "00 00 00 00"),
+    ("00 63 09 00 00000000", "00 00 01 00"),
+    ("00 02 00 00 00000004 01000000", "00 00 04 00"),
+    ("00 02 00 00 0000000c 01000001 00000002 ffffffff", "00 00 04 00"),
+    ("00 02 00 00 ffffffff", "00 00 03 00"),
+    ("47 45 54 20 2f 20 48 54 54 50 2f 31 2e 31 0d 0a 0d 0a", "00 00 00 00"),
+]
+
+
+@pytest.mark.parametrize(("asked", "answered"), VECTORS)
+def test_what_mistakes_are_answered_with(asked: str, answered: str) -> None:
+    @on_loop
+    async def run() -> None:
+        async with mip_served(Double(), max_bytes=1 << 20) as served:
+            client = await served.connect()
+            answer = await client.ask(bytes.fromhex(asked))
+            assert answer[:4] == bytes.fromhex(answered)
+            assert answer[HEAD.size :].decode()  # a text with the reason
+            if answered in ("00 00 00 00", "00 00 03 00"):
+                assert await client.rest() == b""
+            else:
+                assert await client.ask(request("[3]")) == doubled(3)
+
+    run()
+
+
+@on_loop
+async def test_errors_of_calls_have_their_texts_and_the_connection_goes_on() -> None:
+    async with mip_served(Double()) as served:
+        client = await served.connect()
+        for entries, code, said in (
+            (["[-1]"], 5, "ValueError: no root of -1.0"),
+            (["[1]", "[2]", "[-1]"], 5, "row 2: ValueError: no root of -1.0"),
+            (["[1]", "[1, 2]"], 4, "entry 1, input 0 ('x') has shape [2]"),
+            (["[1]", "hello"], 5, "entry 1, input 0 ('x') is not JSON"),
+        ):
+            answer = await client.ask(request(*entries))
+            assert answer[:4] == bytes([0, 0, code, 0])
+            assert said in answer[HEAD.size :].decode()
+        assert await client.ask(request("[3]")) == doubled(3)
+
+
+@on_loop
+async def test_a_model_that_is_not_there_is_code_2() -> None:
+    async with mip_served(Double(), served_as="other") as served:
+        client = await served.connect()
+        answer = await client.ask(request("[1]"))
+        assert answer[:3] == bytes([0, 0, 2])
+        assert "model 'other' is not served here" in answer.decode()
+
+
+# Order of answers
+
+
+@on_loop
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    model = Double()
+    async with mip_served(model, workers=3) as served:
+        client = await served.connect()
+        client.send(request("[0]"), request("[1]"), PING, request("[-1]"), request("[2]"))
+        await until(lambda: model.ran == 4)  # all but the first are done
+        model.go.set()
+        assert [await client.packet() for _ in range(3)] == [doubled(0), doubled(1), PONG]
+        assert (await client.packet())[:3] == bytes([0, 0, 5])
+        assert await client.packet() == doubled(2)
+
+
+@on_loop
+async def test_an_answer_waits_for_those_before_it() -> None:
+    model = Double()
+    async with mip_served(model, workers=3) as served:
+        client = await served.connect()
+        client.send(request("[1]"), request("[0]"), request("[2]"))
+        await until(lambda: model.ran == 3)
+        assert await client.packet() == doubled(1)
+        model.go.set()
+        assert [await client.packet(), await client.packet()] == [doubled(0), doubled(2)]
+
+
+@on_loop
+async def test_many_pipelined_requests_wait_in_the_network() -> None:
+    model = Double()
+    async with mip_served(model) as served:
+        client = await served.connect()
+        numbers = range(10 * SENT_AHEAD)
+        client.send(*[request(f"[{n}]") for n in numbers])
+        await until(model.running.is_set)
+        assert served.open_calls() == SENT_AHEAD
+        model.go.set()
+        assert [await client.packet() for _ in numbers] == [doubled(n) for n in numbers]
+
+
+@on_loop
+async def test_any_pieces() -> None:
+    async with mip_served(Double()) as served:
+        client = await served.connect()
+        for byte in request("[3]") + PING:
+            client.send(bytes([byte]))
+            await asyncio.sleep(0)
+        assert await client.packet() == doubled(3)
+        assert await client.packet() == PONG
+
+
+# After a fatal error
+
+
+@on_loop
+async def test_who_still_sends_gets_the_answer_and_no_reset() -> None:
+    async with mip_served(Double(), max_bytes=1 << 20) as served:
+        client = await served.connect()
+        client.send(request("[3]"), HEAD.pack(0, 2, 0, 0, 2**30))
+        for _ in range(20):
+            client.send(bytes(1 << 20))
+            await client.writer.drain()
+        assert await client.packet() == doubled(3)
+        assert (await client.packet())[:4] == bytes([0, 0, 3, 0])
+        assert await client.rest() == b""
+
+
+@on_loop
+async def test_who_sends_on_and_on_is_cut_off() -> None:
+    timeouts = MipTimeouts(drain_bytes=1 << 20, drain_s=LIMIT_S)
+    async with mip_served(Double(), timeouts=timeouts) as served:
+        client = await served.connect()
+        client.send(b"G")
+        with pytest.raises(ConnectionError):
+            await flood(client, bytes(1 << 16))
+
+
+@on_loop
+async def test_answers_to_what_came_before_a_mistake_outlast_what_follows_it() -> None:
+    model = Double()
+    timeouts = MipTimeouts(drain_bytes=1 << 20)
+    async with mip_served(model, timeouts=timeouts) as served:
+        client = await served.connect()
+        client.send(request("[0]"), b"G")
+        await until(model.running.is_set)
+        sending = asyncio.create_task(flood(client, bytes(1 << 16)))
+        await asyncio.wait([sending], timeout=0.3)  # far more than drain_bytes, if it was read
+        model.go.set()
+        assert await client.packet() == doubled(0)
+        assert (await client.packet())[:4] == bytes(4)
+        client.writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await sending
+
+
+@on_loop
+async def test_who_does_not_leave_after_an_error_is_left() -> None:
+    async with mip_served(Double(), timeouts=QUICK) as served:
+        client = await served.connect()
+        assert (await client.ask(b"G"))[:4] == bytes(4)
+        (connection,) = served.server._connections
+        await asyncio.wait_for(connection.gone, LIMIT_S)
+
+
+# Clients that leave
+
+
+@on_loop
+async def test_a_half_closed_client_is_answered() -> None:
+    model = Double()
+    async with mip_served(model) as served:
+        client = await served.connect()
+        client.send(request("[0]"), request("[3]"), request("[4]")[:-1])
+        client.writer.write_eof()
+        await until(model.running.is_set)
+        model.go.set()
+        assert await client.rest() == doubled(0) + doubled(3)
+
+
+@on_loop
+async def test_a_request_that_never_ends_is_none() -> None:
+    async with mip_served(Double()) as served:
+        client = await served.connect()
+        client.send(request("[3]")[:-1])
+        client.writer.write_eof()
+        assert await client.rest() == b""
+
+
+@on_loop
+async def test_calls_of_a_client_that_is_cut_off_are_taken_back() -> None:
+    model = Double()
+    async with mip_served(model) as served:
+        client, other = await served.connect(), await served.connect()
+        client.send(request("[0]"))
+        await until(model.running.is_set)
+        other.send(*[request(f"[{n}]") for n in range(1, 6)])
+        await until(lambda: served.open_calls() == 6)
+        other.reset()
+        await until(lambda: served.open_calls() == 1)
+        model.go.set()
+        assert await client.packet() == doubled(0)
+        assert model.ran == 1
+
+
+@on_loop
+async def test_a_client_that_closes_a_socket_file_is_seen_to_have_left(tmp_path: Path) -> None:
+    model = Double()
+    address = MipAddress("double", path=str(tmp_path / "s"))
+    async with mip_served(model, address=address, timeouts=QUICK) as served:
+        client, waits = await served.connect(), await served.connect()
+        client.send(request("[0]"))
+        await until(model.running.is_set)
+        waits.send(request("[1]"))
+        waits.writer.write_eof()  # waits for its answer, so it does not count as gone
+        other = await served.connect()
+        other.send(request("[2]"))
+        await until(lambda: served.open_calls() == 3)
+        other.writer.close()
+        await until(lambda: served.open_calls() == 2)
+        model.go.set()
+        assert await client.packet() == doubled(0)
+        assert await waits.rest() == doubled(1)
+
+
+@on_loop
+async def test_a_client_that_closes_tcp_in_the_middle_of_a_call_is_seen_to_have_left() -> None:
+    model = Double()
+    async with mip_served(model, timeouts=QUICK) as served:
+        client, waits = await served.connect(), await served.connect()
+        client.send(request("[0]"))
+        await until(model.running.is_set)
+        waits.send(request("[1]"), request("[-1]"))
+        waits.writer.write_eof()  # waits for its answers, so it does not count as gone
+        other = await served.connect()
+        other.send(request("[2]"), request("[3]"))
+        await until(lambda: served.open_calls() == 5)
+        other.writer.close()
+        await until(lambda: served.open_calls() == 3)
+        model.go.set()
+        assert await client.packet() == doubled(0)
+        assert (await waits.rest()).startswith(doubled(1) + bytes([0, 0, 5]))
+
+
+@on_loop
+async def test_a_client_that_left_before_it_was_accepted_is_not_served() -> None:
+    model = Double()
+    async with mip_served(model, access=Access(None)) as served:
+        address = served.server.address
+        with socket.create_connection((address.host, address.port)) as gone:
+            gone.sendall(request("[1]"))
+        client = await served.connect()
+        client.send(request("[2]"))
+        assert await client.packet() == doubled(2)
+        assert model.ran == 1
+
+
+@on_loop
+async def test_a_client_that_asks_too_much_ahead_is_seen_to_have_left() -> None:
+    model = Double()
+    async with mip_served(model, timeouts=QUICK) as served:
+        client, other = await served.connect(), await served.connect()
+        client.send(request("[0]"))
+        await until(model.running.is_set)
+        other.send(*[request("[1]")] * (SENT_AHEAD + 1))
+        await until(lambda: served.open_calls() == 1 + SENT_AHEAD)
+        other.reset()
+        await until(lambda: served.open_calls() == 1)
+        model.go.set()
+        assert await client.packet() == doubled(0)
+
+
+# Slow clients
+
+
+@pytest.mark.parametrize("begun", [b"", request("[3]")[:5], request("[3]")[:10], PING[:1]])
+def test_who_takes_too_long_is_left(begun: bytes) -> None:
+    @on_loop
+    async def run() -> None:
+        async with mip_served(Double(), timeouts=QUICK) as served:
+            client = await served.connect()
+            client.send(begun)
+            assert await client.rest() == b""
+
+    run()
+
+
+@on_loop
+async def test_who_waits_for_an_answer_is_not_left() -> None:
+    model = Double()
+    async with mip_served(model, timeouts=QUICK) as served:
+        client = await served.connect()
+        client.send(request("[0]"))
+        await asyncio.sleep(3 * QUICK.idle_s)
+        model.go.set()
+        assert await client.packet() == doubled(0)
+        assert await client.ask(PING) == PONG
+
+
+@on_loop
+async def test_a_payload_that_trickles_in_is_cut_off_in_the_end() -> None:
+    async with mip_served(Double(), timeouts=QUICK) as served:
+        client = await served.connect()
+        client.send(HEAD.pack(0, 2, 0, 0, 10_000))
+        with pytest.raises(ConnectionError):
+            await flood(client, b"\0", pause_s=0.02)
+
+
+@on_loop
+async def test_who_does_not_read_its_answers_is_left() -> None:
+    async with mip_served(Wide(), timeouts=QUICK) as served:
+        client = await served.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport of both ways
+        client.send(*[request("[1]")] * 100)  # some 40 MB of answers
+        await until(lambda: len(served.server._connections) == 1)
+        await until(lambda: len(served.server._connections) == 0)
+
+
+@on_loop
+async def test_who_takes_its_answer_slowly_has_it_whole() -> None:
+    async with mip_served(Wide(), timeouts=QUICK) as served:
+        client = await served.connect()
+        count = 40  # some 16 MB of answers, more than the network holds
+        client.send(*[request("[1]")] * count)
+        for _ in range(count):
+            await client.packet()
+            await asyncio.sleep(QUICK.idle_s / 10)
+
+
+@on_loop
+async def test_sixteen_clients_work_beside_stalled_ones() -> None:
+    async with mip_served(Double(), workers=2) as served:
+        stalled = [await served.connect() for _ in range(16)]
+        for i, client in enumerate(stalled):
+            client.send(request("[1]")[: 1 + i])
+        half_open = [await served.connect() for _ in range(4)]
+
+        async def work(number: int) -> None:
+            for n in range(1, 21):
+                client = await served.connect()  # as KubeMo's client does
+                assert await client.ask(request(f"[{n + number}]")) == doubled(n + number)
+                client.writer.close()
+
+        await asyncio.gather(*[work(number) for number in range(16)])
+        rests = [request("[1]")[1 + i :] for i in range(16)]
+        for client, rest in zip(stalled, rests, strict=True):
+            assert await client.ask(rest) == doubled(1)
+        assert all(not client.reader.at_eof() for client in half_open)
+
+
+@on_loop
+async def test_random_bytes_disturb_nobody() -> None:
+    async with mip_served(Double(), timeouts=QUICK, max_bytes=1000) as served:
+        for size in (1, 7, 8, 100, 5000):
+            for _ in range(10):
+                client = await served.connect()
+                client.send(b"\0" * (size % 2) + os.urandom(size))
+                client.writer.write_eof()
+        good: Client = await served.connect()
+        assert await good.ask(request("[3]")) == doubled(3)
+        await until(lambda: len(served.server._connections) == 0)
+
+
+@on_loop
+async def test_longer_requests_of_many_clients_are_read_one_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, turn, turns = asyncio.get_running_loop(), 0, list[int]()
+    decode_call = mip_calls.decode_call
+
+    def noted(payload: bytes, info: ModelInfo) -> Call:
+        turns.append(turn)
+        return decode_call(payload, info)
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if len(turns) < 10:
+            loop.call_soon(tick)
+
+    async with mip_served(Double()) as served:
+        clients = [await served.connect() for _ in range(10)]
+        for client in clients:
+            assert await client.ask(PING) == PONG
+        monkeypatch.setattr(mip_connection, "decode_call", noted)
+        tick()
+        packet = request(*["[3]"] * 20)
+        for client in clients:
+            assert os.write(client.writer.get_extra_info("socket").fileno(), packet) == len(packet)
+        for client in clients:
+            assert await client.packet() == doubled(*[3] * 20)
+    assert len(set(turns)) == 10

@@ -1,0 +1,106 @@
+"""The request for many evaluations: the client half with the server half."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+from farm.errors import FarmError, InvalidOutput, InvalidRequest, ModelFailed
+from farm.protocols.points.client import decode_line, encode_points
+from farm.protocols.points.codec import decode_points, encode_error_line, encode_result_line
+
+MODEL = ModelInfo(
+    "m",
+    (TensorInfo("x", (2, 2)), TensorInfo("k", (1,), "int64")),
+    (TensorInfo("y", (2,)), TensorInfo("z", ()), TensorInfo("t", (1, 2))),
+)
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def call(x: list[float], k: int, config: str = "{}") -> Call:
+    inputs = (np.array(x).reshape(2, 2), np.array([k]))
+    return Call("m", Operation.EVALUATE, inputs, config)
+
+
+@given(st.lists(st.tuples(st.lists(NUMBERS, min_size=4, max_size=4), st.integers(-9, 9))))
+def test_calls_arrive_as_they_were(points: list[tuple[list[float], int]]) -> None:
+    calls = [call(x, k, '{"a":[1,2]}') for x, k in points] or [
+        call([1.0, 2.0, 3.0, 4.0], 5, '{"a":[1,2]}')
+    ]
+    heard = decode_points(encode_points(calls))
+    assert len(heard) == len(calls)
+    for i, sent in enumerate(calls):
+        got = heard.call(i, MODEL)
+        assert (got.model, got.operation, got.config) == ("m", "evaluate", sent.config)
+        for a, b in zip(got.inputs, sent.inputs, strict=True):
+            assert a.dtype == b.dtype
+            assert np.array_equal(a, b, equal_nan=True)
+
+
+@given(st.lists(NUMBERS, min_size=5, max_size=5), st.integers(0, 3))
+def test_results_arrive_as_they_were(numbers: list[float], index: int) -> None:
+    y, z, t = np.array(numbers[:2]), np.array(numbers[2]), np.array([numbers[3:]])
+    points = decode_points(encode_points([call([1, 2, 3, 4], 1)] * 4))
+    result = Result((y, z, t), 0.25, worker="w/1", queue_time_s=0.5)
+    got_index, got = decode_line(encode_result_line(points.form, index, MODEL, result))
+    assert got_index == index
+    assert isinstance(got, Result)
+    assert (got.run_time_s, got.queue_time_s, got.worker) == (0.25, 0.5, "w/1")
+    for a, b in zip(got.outputs, (y, z.reshape(1), t), strict=True):
+        assert np.array_equal(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", FarmError.kinds.values())
+def test_errors_arrive_as_they_were(kind: type[FarmError]) -> None:
+    index, got = decode_line(encode_error_line(3, kind("what it is")))
+    assert index == 3
+    assert isinstance(got, FarmError)
+    assert got.message == "what it is"
+
+
+def test_an_error_of_an_unknown_class_is_the_models() -> None:
+    line = b'{"index": 0, "status": "failed", "error": {"type": "New", "message": "it"}}'
+    _, got = decode_line(line)
+    assert isinstance(got, ModelFailed)
+    assert got.message == "New: it"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"index": "0", "status": "done"}',
+        b'{"index": 0, "status": "failed", "error": 1}',
+        b'{"index": 0, "status": "done", "outputs": 5, "run_time_s": 1}',
+        b'{"index": 0, "status": "done", "outputs": [], "run_time_s": "x"}',
+    ],
+)
+def test_what_is_no_line_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_line(line)
+
+
+def test_outputs_that_are_no_numbers_fail_their_point_alone() -> None:
+    line = (
+        b'{"index": 2, "status": "done", "outputs": [["a"]], "run_time_s": 1,'
+        b' "queue_time_s": 1, "worker": "w"}'
+    )
+    index, got = decode_line(line)
+    assert index == 2
+    assert isinstance(got, InvalidOutput)
+    assert "output[0][0] is a string" in got.message
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_value_or_an_error(line: bytes) -> None:
+    with contextlib.suppress(InvalidRequest):
+        decode_line(line)

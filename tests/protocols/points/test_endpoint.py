@@ -1,0 +1,109 @@
+"""farm's own interface: models, status, errors in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import farm
+from farm.call import ModelInfo
+from farm.model import Config, Inputs
+from farm.settings import Settings
+from tests.support.front_door import Door, front_door
+
+
+@farm.model(inputs={"x": 2}, outputs={"y": (2, 2)})
+def forward(x: Any) -> Any:
+    """Doubles."""
+    return [[x[0], x[1]], [x[1], x[0]]]
+
+
+class Sized(farm.Model):
+    """Its config determines its sizes."""
+
+    def describe(self, config: Config) -> tuple[Any, Any]:
+        return {"x": config.get("n", 1)}, {"y": 1}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return inputs["x"].sum()
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    models = {"forward": forward, "lab/sized": Sized()}
+    with front_door(models, settings=Settings(port=0, max_body_bytes=1000)) as opened:
+        yield opened
+
+
+def test_models_are_listed_as_they_describe_themselves(door: Door) -> None:
+    infos = [ModelInfo.from_json(data) for data in door.ask("GET", "/farm/models").json()]
+    assert [info.name for info in infos] == ["forward", "lab/sized"]
+    assert infos[0].outputs[0].shape == (2, 2)
+    assert infos[0].description == "Doubles."
+
+
+def test_one_model_is_described_for_a_config(door: Door) -> None:
+    def size(query: str) -> Any:
+        data = door.ask("GET", f"/farm/models/lab/sized{query}").json()
+        return ModelInfo.from_json(data).inputs[0].size
+
+    assert size("") == 1
+    assert size('?config={"n":5}') == 5
+    assert size("?config=null") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kind"),
+    [
+        ("/farm/models/nope", 404, "ModelNotFound"),
+        ("/farm/models/forward?config={", 400, "InvalidInput"),
+        ("/farm/models/forward?config=[]", 400, "InvalidInput"),
+        ('/farm/models/lab/sized?config={"n":-2}', 500, "InvalidOutput"),
+    ],
+)
+def test_what_cannot_be_described_is_told(door: Door, path: str, status: int, kind: str) -> None:
+    response = door.ask("GET", path)
+    assert (response.status, response.json()["error"]["type"]) == (status, kind)
+
+
+def test_the_status_tells_workers_and_models(door: Door) -> None:
+    door.ask("POST", "/Evaluate", {"name": "forward", "input": [[1, 2]]})
+    status = door.ask("GET", "/farm/status").json()
+    assert status["models"] == ["forward", "lab/sized"]
+    (worker,) = status["workers"]
+    assert "thread" in worker["name"]
+    assert status["done"] >= 1
+    assert "forward" in {row["model"] for row in status["queues"]}
+
+
+def test_the_interface_is_documented(door: Door) -> None:
+    paths = door.ask("GET", "/openapi.json").json()["paths"]
+    evaluate = paths["/farm/models/{name}/evaluate"]["post"]
+    schema = evaluate["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["required"] == ["inputs"]
+    assert {"inputs", "config", "operation", "non_finite"} <= set(schema["properties"])
+    assert set(paths) == {
+        "/farm/status",
+        "/farm/models",
+        "/farm/models/{name}",
+        "/farm/models/{name}/evaluate",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status", "message"),
+    [
+        ("forward", b"{", 400, "the body is not JSON"),
+        ("forward", b'{"input": []}', 400, "'input' is not a key"),
+        ("nope", b'{"inputs": []}', 404, "'nope' is not served here"),
+        ("forward", b" " * 1001, 413, "longer than 1000 bytes"),
+    ],
+)
+def test_a_request_for_points_that_cannot_be_is_refused_as_a_whole(
+    door: Door, name: str, body: bytes, status: int, message: str
+) -> None:
+    response = door.ask("POST", f"/farm/models/{name}/evaluate", body)
+    assert response.status == status
+    assert message in response.json()["error"]["message"]

@@ -1,0 +1,394 @@
+"""The server half: every request, malformed ones, answers byte by byte, all errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+from farm.encoding.json_numbers import NonFinite
+from farm.errors import (
+    FarmError,
+    InvalidInput,
+    InvalidOutput,
+    InvalidRequest,
+    ModelNotFound,
+    Unavailable,
+    UnsupportedFeature,
+)
+from farm.protocols.umbridge.codec import (
+    OPERATIONS,
+    Endpoint,
+    Question,
+    decode_request,
+    encode_info,
+    encode_model_info,
+    encode_result,
+    encode_sizes,
+)
+
+EVERY = frozenset(OPERATIONS.values())
+SMOOTH = ModelInfo(
+    "smooth",
+    inputs=(TensorInfo("a", (3,)), TensorInfo("b", (2,))),
+    outputs=(TensorInfo("y", (2,)), TensorInfo("field", (8, 8))),
+    operations=EVERY,
+)
+PLAIN = ModelInfo("plain", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
+MODELS = {"smooth": SMOOTH, "plain": PLAIN}
+
+GRADIENT: dict[str, Any] = {
+    "name": "smooth",
+    "outWrt": 0,
+    "inWrt": 1,
+    "input": [[0.1, 0.2, 0.3], [4.0, 5.0]],
+    "sens": [1.0, 2.0],
+}
+
+
+def decode(path: str, message: Any, models: dict[str, ModelInfo] = MODELS) -> Question | Call:
+    return decode_request(path, json.dumps(message).encode(), models)
+
+
+def decoded_call(path: str, message: Any) -> Call:
+    request = decode(path, message)
+    assert isinstance(request, Call)
+    return request
+
+
+def test_info_asks_about_no_model() -> None:
+    assert decode_request("/Info", b"", {}) == Question(Endpoint.INFO)
+
+
+@pytest.mark.parametrize("path", ["/ModelInfo", "/InputSizes", "/OutputSizes"])
+def test_questions_name_their_model(path: str) -> None:
+    assert decode(path, {"name": "plain"}) == Question(Endpoint(path), "plain")
+
+
+def test_model_info_does_not_depend_on_a_config() -> None:
+    expected = Question(Endpoint.MODEL_INFO, "plain")
+    assert decode("/ModelInfo", {"name": "plain", "config": [3]}) == expected
+
+
+def test_sizes_belong_to_a_config_in_its_canonical_form() -> None:
+    request = decode("/InputSizes", {"config": {"b": 1, "a": [None, "x"]}, "name": "plain"})
+    assert request == Question(Endpoint.INPUT_SIZES, "plain", '{"a":[null,"x"],"b":1}')
+
+
+def test_evaluate_golden_bytes_of_the_cpp_client() -> None:
+    body = b'{"config":{},"input":[[3.0,4.0],[5.0]],"name":"smooth"}'
+    call = decode_request("/Evaluate", body, MODELS)
+    assert isinstance(call, Call)
+    assert (call.model, call.operation, call.config) == ("smooth", Operation.EVALUATE, "{}")
+    assert (call.rows, call.derivative) == (None, None)
+    assert [x.tolist() for x in call.inputs] == [[3.0, 4.0], [5.0]]
+    assert all(x.dtype == np.float64 for x in call.inputs)
+
+
+def test_hessian_golden_bytes_of_the_python_client() -> None:
+    body = (
+        b'{"name": "smooth", "outWrt": 0, "inWrt1": 0, "inWrt2": 1, "input": [[0.1, 0.2, 0.3], '
+        b'[4.0, 5.0]], "sens": [1.0, 1.0], "vec": [1.0, 2.0], "config": {}}'
+    )
+    call = decode_request("/ApplyHessian", body, MODELS)
+    assert isinstance(call, Call)
+    wrt = call.derivative
+    assert wrt is not None
+    assert (call.operation, wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2) == ("apply_hessian", 0, 0, 1)
+    assert wrt.sens is not None
+    assert wrt.vec is not None
+    assert (wrt.sens.tolist(), wrt.vec.tolist()) == ([1.0, 1.0], [1.0, 2.0])
+
+
+def test_gradient_golden_bytes_of_the_r_client() -> None:
+    body = (
+        b'{"name":"smooth","outWrt":0,"inWrt":0,"input":[[0.1235,1e-07]],'
+        b'"sens":[1,2,3],"config":{}}'
+    )
+    call = decode_request("/Gradient", body, MODELS)
+    assert isinstance(call, Call)
+    assert call.derivative is not None
+    assert call.derivative.sens is not None
+    assert call.inputs[0].tolist() == [0.1235, 1e-7]
+    assert call.derivative.sens.tolist() == [1.0, 2.0, 3.0]
+    assert call.derivative.vec is None
+
+
+def test_indented_json_in_any_order_with_unknown_keys_is_read() -> None:
+    body = json.dumps({"more": [1], "input": [[1]], "name": "plain"}, indent=4).encode()
+    call = decode_request("/Evaluate", b"\n " + body + b"\n", MODELS)
+    assert isinstance(call, Call)
+    assert call.inputs[0].tolist() == [1.0]
+
+
+def test_apply_jacobian_takes_vec_and_no_sens() -> None:
+    message = {**GRADIENT, "vec": [1, 2]}
+    del message["sens"]
+    wrt = decoded_call("/ApplyJacobian", message).derivative
+    assert wrt is not None
+    assert wrt.vec is not None
+    assert (wrt.sens, wrt.vec.tolist()) == (None, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("config", [None, {}])
+def test_null_and_missing_configs_are_the_empty_one(config: object) -> None:
+    message = {"name": "plain", "input": [[1]]}
+    assert decoded_call("/Evaluate", message).config == "{}"
+    assert decoded_call("/Evaluate", {**message, "config": config}).config == "{}"
+
+
+def test_a_config_keeps_whole_numbers_of_any_length() -> None:
+    config = {"seed": 2**128 + 1, "near": 2**64 - 1}
+    call = decoded_call("/Evaluate", {"name": "plain", "input": [[1]], "config": config})
+    assert json.loads(call.config) == config
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ([], "config is a list; expected an object"),
+        ("mesh", "config is a string; expected an object"),
+        (0, "config is a number; expected an object"),
+        (False, "config is false; expected an object"),
+    ],
+)
+def test_other_configs_are_refused(config: object, message: str) -> None:
+    for path in ("/Evaluate", "/InputSizes"):
+        with pytest.raises(InvalidInput) as caught:
+            decode(path, {"name": "plain", "input": [[1]], "config": config})
+        assert caught.value.message == message
+
+
+def test_a_deeply_nested_config_is_refused() -> None:
+    def nested(depth: int) -> bytes:
+        inner = b'{"a":' * depth + b"1" + b"}" * depth
+        return b'{"name": "plain", "input": [[1]], "config": %b}' % inner
+
+    assert isinstance(decode_request("/Evaluate", nested(99), MODELS), Call)
+    with pytest.raises(InvalidInput, match="more than 100 deep"):
+        decode_request("/Evaluate", nested(101), MODELS)
+    with pytest.raises(InvalidInput, match="more than 100 deep"):
+        decode_request("/Evaluate", nested(900), MODELS)
+
+
+def test_matlab_scalars_count_as_vectors_of_length_one() -> None:
+    call = decoded_call("/Evaluate", {"name": "smooth", "input": [[1, 2, 3], 5]})
+    assert [x.tolist() for x in call.inputs] == [[1.0, 2.0, 3.0], [5.0]]
+    wrt = decoded_call("/Gradient", {**GRADIENT, "sens": 1.5}).derivative
+    assert wrt is not None
+    assert wrt.sens is not None
+    assert wrt.sens.tolist() == [1.5]
+
+
+@pytest.mark.parametrize("index", [1, 1.0])
+def test_whole_numbers_are_indices(index: object) -> None:
+    wrt = decoded_call("/Gradient", {**GRADIENT, "inWrt": index}).derivative
+    assert wrt is not None
+    assert (wrt.in_wrt, type(wrt.in_wrt)) == (1, int)
+
+
+@pytest.mark.parametrize(
+    ("index", "what"),
+    [(1.5, "a number"), ("1", "a string"), (None, "null"), (True, "true"), (math.inf, "a number")],
+)
+def test_nothing_else_is_an_index(index: object, what: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        decode("/Gradient", {**GRADIENT, "outWrt": index})
+    expected = f"outWrt is {what}; expected a whole number, and indices count from 0"
+    assert caught.value.message == expected
+
+
+def test_literals_are_numbers() -> None:
+    call = decode_request(
+        "/Evaluate", b'{"name":"plain","input":[[NaN,Infinity,-Infinity]]}', MODELS
+    )
+    assert isinstance(call, Call)
+    np.testing.assert_array_equal(call.inputs[0], [math.nan, math.inf, -math.inf])
+
+
+def test_a_model_of_whole_numbers_gets_whole_numbers() -> None:
+    counts = ModelInfo("counts", (TensorInfo("n", (2,), "int64"),), PLAIN.outputs)
+    body = b'{"name": "counts", "input": [[1, 2.0]]}'
+    call = decode_request("/Evaluate", body, {"counts": counts})
+    assert isinstance(call, Call)
+    assert call.inputs[0].dtype == np.int64
+    assert call.inputs[0].tolist() == [1, 2]
+
+
+MALFORMED: list[tuple[str, Any, str]] = [
+    ("/Evaluate", {"name": "plain"}, "input is missing; expected a list of vectors"),
+    ("/Evaluate", {"name": "plain", "input": None}, "input is null"),
+    ("/Evaluate", {"name": "plain", "input": 5}, "input is a number"),
+    ("/Evaluate", {"name": "plain", "input": "1"}, "input is a string"),
+    ("/Evaluate", {"name": "plain", "input": {"x": [1]}}, "input is an object"),
+    ("/Evaluate", {"name": "plain", "input": [[1], [None]]}, "input[1][0] is null"),
+    ("/Evaluate", {"name": "plain", "input": [[1, "NaN"]]}, "input[0][1] is a string"),
+    ("/Evaluate", {"name": "plain", "input": [[True]]}, "input[0][0] is true"),
+    ("/Evaluate", {"name": "plain", "input": [None]}, "input[0] is null"),
+    ("/Evaluate", {"name": "plain", "input": [[[1]]]}, "input[0][0] is a list"),
+    ("/Evaluate", {"name": "plain", "input": [1, 2]}, "input is a flat list of 2 numbers"),
+    ("/Evaluate", [], "the body is a list; expected a JSON object"),
+    ("/Evaluate", None, "the body is null; expected a JSON object"),
+    ("/Evaluate", "smooth", "the body is a string; expected a JSON object"),
+    ("/Evaluate", {}, "name is missing"),
+    ("/Evaluate", {"name": None}, "name is null"),
+    ("/Evaluate", {"name": 3}, "name is a number"),
+    ("/Evaluate", {"name": ["smooth"]}, "name is a list"),
+    ("/ModelInfo", {"nome": "smooth"}, "name is missing"),
+    ("/Gradient", {"name": "smooth"}, "input is missing"),
+    ("/Gradient", {**GRADIENT, "sens": None}, "sens is null; expected a list of numbers"),
+    ("/Gradient", {**GRADIENT, "sens": [1, "2"]}, "sens[1] is a string"),
+    ("/ApplyJacobian", GRADIENT, "vec is missing; expected a list of numbers"),
+    ("/ApplyHessian", GRADIENT, "inWrt1 is missing; expected a whole number"),
+]
+
+
+@pytest.mark.parametrize(("path", "message", "expected"), MALFORMED)
+def test_malformed_requests_say_what_is_wrong_and_where(
+    path: str, message: Any, expected: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        decode(path, message)
+    assert caught.value.message.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"name=smooth",
+        b'{"name": "plain", "input": [[nan]]}',
+        b'{"name": "plain", "input": [[1e999]]}',
+        b'{"name": "plain", "input": [[%b]]}' % (b"9" * 400),
+        b'{"name": "plain", "input": [[NaN, %b]]}' % (b"9" * 5000),
+        b'{"name": "plain", "input": ' + b"[" * 100_000,
+        b"\x80abc",
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+def test_bytes_that_are_no_json_come_before_all_else(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_request("/Evaluate", body, MODELS)
+
+
+def test_the_order_of_checks_is_name_then_feature_then_keys_then_types() -> None:
+    with pytest.raises(ModelNotFound):
+        decode("/Gradient", {"name": "nope"})
+    with pytest.raises(UnsupportedFeature, match="does not offer Gradient; it offers Evaluate"):
+        decode("/Gradient", {"name": "plain"})
+    with pytest.raises(UnsupportedFeature):
+        decode("/Gradient", {"name": "plain", "config": 3})
+    with pytest.raises(InvalidInput, match="config is"):
+        decode("/Gradient", {"name": "smooth", "config": 3})
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ModelNotFound, match="the models are 'smooth', 'plain'"):
+        decode("/InputSizes", {"name": "Smooth"})
+    many = {f"m{i}": PLAIN for i in range(1000)}
+    with pytest.raises(ModelNotFound) as caught:
+        decode("/Evaluate", {"name": "x" * 10**6}, many)
+    assert len(caught.value.message) < 500
+    assert caught.value.message.endswith("'m19' and 980 more")
+
+
+def test_with_no_model_at_all_the_farm_is_not_ready() -> None:
+    for body in (b"", b'{"name": "smooth"}'):
+        with pytest.raises((Unavailable, InvalidInput)):
+            decode_request("/Evaluate", body, {})
+    with pytest.raises(Unavailable, match="first worker"):
+        decode("/Evaluate", {"name": "smooth"}, {})
+
+
+@pytest.mark.parametrize("body", [b"", b" \n"])
+def test_an_empty_body_asks_for_the_first_model(body: bytes) -> None:
+    blind = ModelInfo("blind", PLAIN.inputs, PLAIN.outputs, operations=frozenset())
+    with pytest.raises(UnsupportedFeature, match="it offers nothing"):
+        decode_request("/Evaluate", body, {"blind": blind, **MODELS})
+    with pytest.raises(InvalidInput, match="body is empty"):
+        decode_request("/Evaluate", body, MODELS)
+    with pytest.raises(InvalidInput, match="name is missing"):
+        decode_request("/ModelInfo", body, MODELS)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=10,
+)
+keys = ["name", "input", "config", "outWrt", "inWrt", "inWrt1", "inWrt2", "sens", "vec"]
+messages = st.fixed_dictionaries(
+    {"name": st.sampled_from(["smooth", "plain"])},
+    optional=dict.fromkeys(keys[1:], json_values),
+)
+
+
+@given(st.sampled_from(list(Endpoint)), messages | json_values)
+def test_any_json_gives_a_request_or_a_farm_error(path: str, message: Any) -> None:
+    with contextlib.suppress(FarmError):
+        decode(path, message)
+
+
+@given(st.sampled_from(list(Endpoint)), st.binary(max_size=100))
+def test_any_bytes_give_a_request_or_a_farm_error(path: str, body: bytes) -> None:
+    with contextlib.suppress(FarmError):
+        decode_request(path, body, MODELS)
+
+
+def test_info_answers_with_the_version_as_a_number() -> None:
+    assert encode_info(MODELS) == b'{"protocolVersion":1.0,"models":["smooth","plain"]}'
+
+
+def test_model_info_answers_with_all_four_keys() -> None:
+    assert encode_model_info(PLAIN) == (
+        b'{"support":{"Evaluate":true,"Gradient":false,"ApplyJacobian":false,"ApplyHessian":false}}'
+    )
+    assert b"false" not in encode_model_info(SMOOTH)
+
+
+def test_sizes_are_those_of_the_flat_vectors() -> None:
+    assert encode_sizes(Endpoint.INPUT_SIZES, SMOOTH) == b'{"inputSizes":[3,2]}'
+    assert encode_sizes(Endpoint.OUTPUT_SIZES, SMOOTH) == b'{"outputSizes":[2,64]}'
+
+
+def test_evaluate_answers_with_a_list_of_flat_vectors_of_float64() -> None:
+    call = Call("smooth", Operation.EVALUATE)
+    outputs = (
+        np.array([12.0, 5.0]),
+        np.arange(4).reshape(2, 2),
+        np.array(True),
+        np.array([0.1], np.float32),
+        np.array([]),
+    )
+    expected = b'{"output":[[12.0,5.0],[0.0,1.0,2.0,3.0],[1.0],[0.10000000149011612],[]]}'
+    assert encode_result(call, Result(outputs)) == expected
+
+
+@pytest.mark.parametrize("operation", sorted(EVERY - {Operation.EVALUATE}))
+def test_derivatives_answer_with_one_flat_list(operation: Operation) -> None:
+    values = [0.9950041652828645, 0.9800665781156681, 0.9553364894721028]
+    body = encode_result(Call("smooth", operation), Result((np.array(values),)))
+    assert body == b'{"output":[0.9950041652828645,0.9800665781156681,0.9553364894721028]}'
+
+
+def test_non_finite_outputs_follow_the_choice() -> None:
+    evaluate = Call("smooth", Operation.EVALUATE)
+    result = Result((np.array([1.0]), np.array([2.0, math.nan, -math.inf])))
+    assert encode_result(evaluate, result) == b'{"output":[[1.0],[2.0,NaN,-Infinity]]}'
+    as_null = encode_result(evaluate, result, NonFinite.NULL)
+    assert as_null == b'{"output":[[1.0],[2.0,null,null]]}'
+    with pytest.raises(InvalidOutput, match=r"output\[1\]\[1\] is nan"):
+        encode_result(evaluate, result, NonFinite.ERROR)
+
+
+def test_texts_are_nothing_for_this_protocol() -> None:
+    result = Result((np.array([b"a"], object),))
+    with pytest.raises(UnsupportedFeature, match=r"output\[0\] holds texts"):
+        encode_result(Call("m", Operation.EVALUATE), result)

@@ -1,0 +1,372 @@
+"""The UM-Bridge door over real connections: answers, refusals, headers, clients that leave."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import urllib3
+
+import farm
+from farm.bodies.unpacking import Extra
+from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.partition import Rows
+from farm.dispatcher.statistics import ModelStatistics
+from farm.encoding.json_numbers import NonFinite
+from farm.errors import FarmError, ModelFailed, Overloaded
+from farm.http.request import JSON, Request
+from farm.model import Config, Inputs, info_of
+from farm.protocols.umbridge.endpoint import PATHS, UmBridgeEndpoint
+from farm.scheduler.state import TaskId
+from farm.settings import Settings
+from tests.support.front_door import WAIT_S, Door, front_door, read_answer, until
+
+
+@farm.model(inputs={"x": 2}, outputs={"y": 1, "z": (2, 2)})
+def forward(x: Any, config: Config) -> Any:
+    return [x.sum(), np.full((2, 2), config.get("fill", x[0]))]
+
+
+class Gate(farm.Model):
+    """Stays in evaluate until the test opens it; counts its calls."""
+
+    def __init__(self) -> None:
+        self.inputs = {"x": 1}
+        self.outputs = {"y": 1}
+        self.open = threading.Event()
+        self.calls = 0
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        self.calls += 1
+        self.open.wait(WAIT_S)
+        return inputs["x"]
+
+
+class Sized(farm.Model):
+    """Its config determines its sizes."""
+
+    def describe(self, config: Config) -> tuple[Any, Any]:
+        n = config.get("n", 1)
+        return {"x": n}, {"y": (n, n)}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        if config.get("fail"):
+            raise ValueError("no mesh \udcff")
+        return np.outer(inputs["x"], inputs["x"])
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    settings = Settings(port=0, max_body_bytes=10**6)
+    with front_door({"forward": forward, "sized": Sized()}, settings=settings) as opened:
+        yield opened
+
+
+def error(response: urllib3.BaseHTTPResponse) -> tuple[int, str, str]:
+    assert response.headers["content-type"] == "application/json"
+    data = response.json()
+    assert list(data) == ["error"]
+    assert list(data["error"]) == ["type", "message"]
+    return response.status, data["error"]["type"], data["error"]["message"]
+
+
+FORWARD = {"name": "forward", "input": [[1.0, 2.0]]}
+
+
+def test_every_question_is_answered(door: Door) -> None:
+    answers = {
+        path: door.ask("GET" if path == "/Info" else "POST", path, body).json()
+        for path, body in [
+            ("/Info", None),
+            ("/ModelInfo", {"name": "forward"}),
+            ("/InputSizes", {"name": "sized", "config": {"n": 3}}),
+            ("/OutputSizes", {"name": "sized", "config": {"n": 3}}),
+        ]
+    }
+    support = {"Evaluate": True, "Gradient": False, "ApplyJacobian": False, "ApplyHessian": False}
+    assert answers == {
+        "/Info": {"protocolVersion": 1.0, "models": ["forward", "sized"]},
+        "/ModelInfo": {"support": support},
+        "/InputSizes": {"inputSizes": [3]},
+        "/OutputSizes": {"outputSizes": [9]},
+    }
+
+
+def test_evaluate_is_answered_with_times_and_worker_in_headers(door: Door) -> None:
+    response = door.ask("POST", "/Evaluate", FORWARD | {"config": {"fill": math.inf}})
+    assert response.status == 200
+    assert response.data == b'{"output":[[3.0],[Infinity,Infinity,Infinity,Infinity]]}'
+    assert response.headers["content-type"] == "application/json"
+    assert float(response.headers["Farm-Run-Time"]) > 0
+    assert float(response.headers["Farm-Queue-Time"]) >= 0
+    assert "thread" in response.headers["Farm-Worker"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Content-Type": "application/x-www-form-urlencoded"}, {"Content-Type": ""}, {}]
+)
+def test_the_content_type_does_not_matter(door: Door, headers: dict[str, str]) -> None:
+    body = json.dumps(FORWARD, indent=2).encode()
+    assert door.ask("POST", "/Evaluate", body, headers).status == 200
+
+
+def test_packed_and_chunked_bodies_are_read(door: Door) -> None:
+    body = json.dumps(FORWARD).encode()
+    packed = door.ask("POST", "/Evaluate", gzip.compress(body), {"Content-Encoding": "gzip"})
+    assert packed.json()["output"][0] == [3.0]
+    with door.connect() as connection:
+        connection.sendall(b"POST /Evaluate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for i in range(len(body)):
+            connection.sendall(b"1\r\n%b\r\n" % body[i : i + 1])
+        connection.sendall(b"0\r\n\r\n")
+        assert read_answer(connection)[0] == 200
+
+
+def test_a_body_that_is_announced_is_asked_for(door: Door) -> None:
+    body = json.dumps(FORWARD).encode()
+    with door.connect() as connection:
+        head = "POST /Evaluate HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        connection.sendall((head % len(body)).encode())
+        assert connection.recv(10**5) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert read_answer(connection)[0] == 200
+
+
+def test_mistakes_are_told_in_the_protocols_form(door: Door) -> None:
+    assert error(door.ask("POST", "/Evaluate", {"name": "nope"}))[:2] == (400, "ModelNotFound")
+    assert error(door.ask("POST", "/Gradient", {"name": "forward"}))[1] == "UnsupportedFeature"
+    assert error(door.ask("POST", "/Evaluate", FORWARD | {"input": [[1]]})) == (
+        400,
+        "InvalidInput",
+        "input 0 ('x') has length 1, model 'forward' expects 2",
+    )
+    status, kind, message = error(door.ask("POST", "/Evaluate", b"{"))
+    assert (status, kind) == (400, "InvalidInput")
+    assert message.startswith("the body is not JSON")
+    failing = {"name": "sized", "input": [[1]], "config": {"fail": True}}
+    status, kind, message = error(door.ask("POST", "/Evaluate", failing))
+    assert (status, kind, message) == (500, "ModelFailed", "ValueError: no mesh ?")
+
+
+@pytest.mark.parametrize("path", sorted(PATHS))
+def test_the_method_belongs_to_the_path(door: Door, path: str) -> None:
+    wrong = "POST" if path == "/Info" else "GET"
+    response = door.ask(wrong, path)
+    if path.endswith("ShMem"):
+        assert error(response)[:2] == (400, "UnsupportedFeature")
+        return
+    assert error(response)[:2] == (405, "MethodNotAllowed")
+    assert response.headers["allow"] == ("GET, HEAD" if path == "/Info" else "POST")
+    head = door.ask("HEAD", path)
+    assert (head.status, head.data) == (200 if path == "/Info" else 405, b"")
+
+
+def test_shared_memory_is_declined_quickly(door: Door) -> None:
+    response = door.ask("POST", "/TestShMem", {"name": "forward", "tid": "1"})
+    assert error(response)[:2] == (400, "UnsupportedFeature")
+
+
+def test_a_body_that_is_too_long_is_refused_and_the_connection_stays(door: Door) -> None:
+    with door.connect() as connection:
+        body = b" " * (10**6 + 1)
+        connection.sendall(b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body))
+        connection.sendall(body)
+        assert read_answer(connection)[0] == 413
+        connection.sendall(b"GET /Info HTTP/1.1\r\n\r\n")
+        assert read_answer(connection)[0] == 200
+
+
+def test_header_hints_that_make_no_sense_are_refused(door: Door) -> None:
+    response = door.ask("POST", "/Evaluate", FORWARD, {"Farm-Priority": "urgent"})
+    assert error(response)[:2] == (400, "InvalidInput")
+
+
+def test_non_finite_numbers_follow_the_settings() -> None:
+    asked = FORWARD | {"config": {"fill": math.nan}}
+    body = json.dumps(asked).encode()
+    with front_door({"forward": forward}, settings=Settings(port=0, non_finite="null")) as door:
+        answer = door.ask("POST", "/Evaluate", body).json()
+    assert answer["output"][1] == [None] * 4
+    with front_door({"forward": forward}, settings=Settings(port=0, non_finite="error")) as door:
+        told = error(door.ask("POST", "/Evaluate", body))
+    assert told == (500, "InvalidOutput", "output[1][0] is nan; expected a finite number")
+
+
+def queued(door: Door) -> int:
+    return int(sum(row["queued"] for row in door.snapshot()["queues"]))
+
+
+def in_flight(door: Door) -> int:
+    return int(sum(row["in_flight"] for row in door.snapshot()["queues"]))
+
+
+GATE = b'{"name": "gate", "input": [[1]]}'
+ASK_GATE = b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(GATE), GATE)
+
+
+def test_a_client_that_hangs_up_takes_its_queued_call_along(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = Gate()
+    with front_door({"gate": gate}) as door:
+        running = door.connect()
+        running.sendall(ASK_GATE)
+        until(lambda: gate.calls == 1, "the first call runs")
+        waiting = door.connect()
+        waiting.sendall(ASK_GATE)
+        until(lambda: in_flight(door) + queued(door) == 2, "the second call waits")
+        waiting.close()
+        until(lambda: in_flight(door) + queued(door) == 1, "the second call is taken back")
+        gate.open.set()
+        assert read_answer(running)[0] == 200
+        running.close()
+        assert gate.calls == 1
+    assert not caplog.records
+
+
+def test_a_deadline_that_passes_in_the_queue_is_told() -> None:
+    gate = Gate()
+    with front_door({"gate": gate}) as door:
+        with door.connect() as running:
+            running.sendall(ASK_GATE)
+            until(lambda: gate.calls == 1, "the first call runs")
+            late = door.ask("POST", "/Evaluate", GATE, {"Farm-Deadline": "0.1"})
+            assert error(late)[:2] == (504, "DeadlineExceeded")
+            gate.open.set()
+            read_answer(running)
+        assert gate.calls == 1
+
+
+def test_questions_are_answered_while_every_worker_is_busy() -> None:
+    gate = Gate()
+    with front_door({"gate": gate}) as door, door.connect() as running:
+        running.sendall(ASK_GATE)
+        until(lambda: gate.calls == 1, "the call runs")
+        assert door.ask("GET", "/Info").json()["models"] == ["gate"]
+        assert door.ask("POST", "/InputSizes", {"name": "gate"}).json() == {"inputSizes": [1]}
+        gate.open.set()
+        read_answer(running)
+
+
+class Script:
+    """A backend that records its calls and answers with given outcomes.
+
+    It raises Overloaded at once, as the dispatcher does; other errors are outcomes.
+    """
+
+    def __init__(self, answer: Result | FarmError) -> None:
+        self.answer = answer
+        self.asked: list[tuple[Call, Hints]] = []
+        self.info = info_of(forward, {}, name="forward")
+
+    def start_call(
+        self, call: Call, hints: Hints, on_done: Callable[[Result | FarmError], None]
+    ) -> TaskId:
+        self.asked.append((call, hints))
+        if isinstance(self.answer, Overloaded):
+            raise self.answer
+        on_done(self.answer)
+        return TaskId(1)
+
+    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
+        raise AssertionError("a call is one call")
+
+    def more_rows(self, rows: TaskId) -> None:
+        raise AssertionError("a call is one call")
+
+    def cancel(self, task_id: TaskId) -> None:
+        raise AssertionError("nobody leaves")
+
+    def is_ready(self, model: str) -> bool:
+        raise AssertionError("UM-Bridge has no question for it")
+
+    async def submit(self, call: Call, hints: Hints = NO_HINTS) -> Result:
+        raise AssertionError("a door does not wait")
+
+    async def describe(self, model: str, config: str = "{}") -> ModelInfo:
+        raise AssertionError("a door does not wait")
+
+    def description(self, model: str, config: str = "{}") -> ModelInfo | None:
+        return self.info
+
+    def models(self) -> Mapping[str, ModelInfo]:
+        return {"forward": self.info}
+
+    def statistics(self) -> dict[str, ModelStatistics]:
+        return {}
+
+    def snapshot(self) -> dict[str, Any]:
+        return {}
+
+
+def asked(script: Script, user: str = "", **headers: str) -> tuple[int, dict[bytes, bytes], bytes]:
+    """Return status, headers and body of a request to /Evaluate without a socket."""
+    answers: list[tuple[int, dict[bytes, bytes], bytes]] = []
+
+    def answer(
+        status: int, body: bytes | memoryview, headers: Extra = (), content_type: bytes = JSON
+    ) -> None:
+        answers.append((status, dict(headers), bytes(body)))
+
+    given = {k.replace("_", "-").encode(): v.encode() for k, v in headers.items()}
+    body = json.dumps(FORWARD).encode()
+    door = UmBridgeEndpoint(script, non_finite=NonFinite.LITERAL)
+    door(Request("POST", "/Evaluate", given, body, "10.0.0.7", user), answer)
+    ((status, extra, sent),) = answers
+    return status, extra, sent
+
+
+ANSWER = Result((np.array([3.0]), np.zeros((2, 2))), 0.25, worker="n\u00f6de/1", queue_time_s=1e-7)
+
+
+def test_the_call_and_its_hints_reach_the_farm() -> None:
+    script = Script(ANSWER)
+    status, headers, body = asked(
+        script, farm_client="chain-3", farm_priority="7", farm_deadline="60"
+    )
+    assert (status, body) == (200, b'{"output":[[3.0],[0.0,0.0,0.0,0.0]]}')
+    ((call, hints),) = script.asked
+    assert (call.model, call.operation) == ("forward", Operation.EVALUATE)
+    assert hints == Hints(client="chain-3", priority=7, deadline_s=60.0)
+    assert headers[b"farm-run-time"] == b"0.250000"
+    assert headers[b"farm-queue-time"] == b"0.000000"
+    assert headers[b"farm-worker"] == b"n?de/1"
+
+
+def test_a_client_without_a_name_is_known_by_its_host() -> None:
+    script = Script(ANSWER)
+    asked(script)
+    assert script.asked[0][1] == Hints(client="10.0.0.7")
+    asked(script, user="ann")
+    assert script.asked[1][1] == Hints(client="ann")
+
+
+def test_a_full_queue_says_when_to_come_again() -> None:
+    status, headers, body = asked(Script(Overloaded("100000 calls wait already")))
+    assert (status, headers[b"retry-after"]) == (503, b"1")
+    assert json.loads(body)["error"]["type"] == "Overloaded"
+
+
+def test_tracebacks_of_models_stay_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "farm.protocols.umbridge.endpoint")
+    status, headers, body = asked(Script(ModelFailed("no mesh", detail="Traceback: line 3")))
+    assert (status, b"retry-after" in headers) == (500, False)
+    assert b"Traceback" not in body
+    assert "Traceback: line 3" in caplog.text
+
+
+def test_a_mistake_of_the_farms_own_is_told_in_the_protocols_form_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    status, _, body = asked(Script(Result(("secret",), 0.1)))  # type: ignore[arg-type]  # the mistake
+    assert status == 500
+    assert json.loads(body)["error"]["type"] == "InternalError"
+    assert b"secret" not in body
+    assert "Traceback" in caplog.text

@@ -1,0 +1,210 @@
+"""The loop between demand and SLURM, here with a stand-in; tests/slurm has it with the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import farm
+from farm.call import Call, Operation
+from farm.errors import Unavailable
+from farm.provision.batch.kinds import ClusterPlan, WorkerKind
+from farm.server.farm import Farm, running
+from farm.settings import Settings, SettingsError
+from tests.provision.slurm_stand_in import install
+from tests.server.test_page import used as page_reads
+from tests.support.dispatcher_farm import LIMIT_S, serving
+from tests.support.running_farm import wait_until
+
+MODEL = """
+import farm
+
+class Double(farm.Model):
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+
+    def evaluate(self, inputs, config):
+        return 2 * inputs["x"]
+"""
+
+
+class Site:
+    """A folder with a model, and a stand-in SLURM on the PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands = install(folder / "bin")
+        (folder / "double.py").write_text(MODEL)
+
+    @contextlib.contextmanager
+    def farm(self, **values: Any) -> Iterator[farm.Client]:
+        defaults = {"name": "small", "idle_timeout_s": 2.0, "grow_after_s": 0.5}
+        kind = WorkerKind(models=[str(self.folder / "double.py")], **{**defaults, **values})
+        settings = Settings(port=0, workers=0, dir=self.folder / "run")
+        part = Farm([], settings, plan=ClusterPlan((kind,), host="127.0.0.1"), doors=False)
+        with running(part), farm.connect(self.folder / "run") as client:
+            yield client
+
+    def states(self) -> list[str]:
+        """What has become of the jobs."""
+        return [path.read_text().strip() for path in sorted(self.commands.glob("jobs/*.state"))]
+
+    def fail(self, command: str, text: str) -> None:
+        (self.commands / f"{command}.fails").write_text(text)
+
+    def mend(self, command: str) -> None:
+        (self.commands / f"{command}.fails").unlink()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    found = Site(tmp_path)
+    monkeypatch.setenv("PATH", f"{found.commands}:{os.environ['PATH']}")
+    return found
+
+
+def events(client: farm.Client, *kinds: str) -> list[str]:
+    return [e["text"] for e in client.status()["events"] if e["event"] in kinds]
+
+
+def queued(client: farm.Client) -> int:
+    return sum(row["queued"] for row in client.status()["queues"])
+
+
+def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None:
+    with site.farm() as client:
+        wait_until(lambda: client.models() == ["Double"], "the model")
+        assert client.model()([2.0])[0] == 4.0
+        wait_until(lambda: site.states() == ["COMPLETED"], "the job let go")
+        wait_until(lambda: events(client, "ended"), "word of that")
+        assert client.model()([3.0])[0] == 6.0
+        assert events(client, "from elsewhere") == []
+    assert len(site.states()) == 2
+    assert "RUNNING" not in site.states()
+
+
+def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site) -> None:
+    site.fail("sbatch", "sbatch: error: no such account")
+    with site.farm() as client:
+        wait_until(lambda: events(client, "refused"), "a refusal")
+        assert events(client, "refused") == ["sbatch: error: no such account; next try in 5 s"]
+        (kind,) = client.status()["slurm"]["kinds"]
+        assert kind["problem"] == "refused: sbatch: error: no such account"
+        assert 0 < kind["next_try_in_s"] <= 5
+        site.mend("sbatch")
+        wait_until(lambda: client.models() == ["Double"], "another try")
+        wait_until(lambda: not client.status()["slurm"]["kinds"][0]["problem"], "all to be well")
+
+
+def test_a_job_that_exists_though_sbatch_failed_is_found(site: Site) -> None:
+    sbatch = site.commands / "sbatch"
+    ends = "echo Socket timed out >&2; exit 1"
+    sbatch.write_text(sbatch.read_text().replace("echo $id", ends))
+    with site.farm(max_jobs=2) as client:
+        wait_until(lambda: events(client, "adopted"), "the job to be found")
+        assert len(events(client, "refused")) == 1
+        wait_until(lambda: client.models() == ["Double"], "its workers")
+        wait_until(lambda: site.states() == ["COMPLETED"], "it to be let go")
+
+
+def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
+    with site.farm(min_jobs=1) as client:
+        wait_until(lambda: client.models() == ["Double"], "the model")
+        site.fail("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
+        wait_until(lambda: client.status()["slurm"]["problem"], "squeue to fail")
+        assert client.model()([2.0])[0] == 4.0
+        slurm = client.status()["slurm"]
+        assert len(slurm["jobs"]) == 1
+        assert page_reads("k") <= set(slurm["kinds"][0])
+        assert page_reads("j") <= set(slurm["jobs"][0])
+        site.mend("squeue")
+        wait_until(lambda: not client.status()["slurm"]["problem"], "squeue to answer")
+        assert len(site.states()) == 1
+    assert site.states() == ["COMPLETED"]
+
+
+def test_before_slurm_has_answered_nothing_is_submitted(site: Site) -> None:
+    site.fail("squeue", "no controller")
+    with site.farm(min_jobs=1) as client:
+        wait_until(lambda: events(client, "no word from SLURM"), "squeue to fail")
+        time.sleep(1.0)
+        assert site.states() == []
+        site.mend("squeue")
+        wait_until(lambda: len(site.states()) == 1, "the job")
+
+
+def test_a_job_that_fails_says_why_and_the_next_one_waits(site: Site) -> None:
+    (site.folder / "double.py").write_text("import no_such_module_here\n")
+    with site.farm() as client:
+        wait_until(lambda: events(client, "failed"), "a failed job")
+        (text,) = events(client, "failed")
+        assert "FAILED" in text
+        assert "no_such_module_here" in text
+        assert client.status()["slurm"]["kinds"][0]["next_try_in_s"] > 0
+
+
+def test_a_caller_of_a_model_that_is_awaited_hears_how_that_stands(site: Site) -> None:
+    site.fail("sbatch", "the cluster is full")
+    with site.farm() as client:
+        wait_until(lambda: events(client, "refused"), "a refusal")
+        why = r"^waiting for workers of kind small .*: refused: the cluster is full$"
+        with pytest.raises(Unavailable, match=why):
+            client.submit(Call("Double", Operation.DESCRIBE)).result(20)
+        with pytest.raises(Unavailable, match=why):
+            client.model()
+        with pytest.raises(Unavailable, match=why):
+            client.model("Double")
+
+
+PLAN = """
+[[workers]]
+name = "small"
+models = ["double.py"]
+min_jobs = 1
+"""
+
+
+def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> None:
+    (site.folder / "plan.toml").write_text('host = "127.0.0.1"' + PLAN)
+    with serving(site.folder, "--slurm", "plan.toml") as first:
+        first.wait_for_workers(1)
+        with farm.connect(site.folder / "run") as client:
+            wait_until(lambda: events(client, "started"), "the farm to take notice")
+            (worker,) = client.status()["workers"]
+            os.kill(worker["pid"], signal.SIGSTOP)
+            try:
+                answer = client.submit(Call("Double", Operation.EVALUATE, (np.array([2.0]),)))
+                first.kill()
+                with serving(site.folder, "--slurm", "plan.toml") as second:
+                    wait_until(lambda: queued(client) == 1, "the call again")
+                    assert client.models() == ["Double"]
+                    assert client.status()["workers"] == []
+                    os.kill(worker["pid"], signal.SIGCONT)
+                    assert answer.result(LIMIT_S).outputs[0][0] == 4.0
+                    assert client.status()["workers"][0]["name"] == worker["name"]
+                    second.stop()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker["pid"], signal.SIGCONT)
+    assert not (site.folder / "run" / "jobs" / "models.json").exists(), "it has ended in order"
+
+
+def test_what_cannot_work_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = WorkerKind(name="a", models=["m.py"], template=str(tmp_path / "none.in"))
+    settings = Settings(port=0, dir=tmp_path)
+    monkeypatch.setenv("PATH", str(install(tmp_path / "bin")))
+    with pytest.raises(SettingsError, match="cannot be read"):
+        Farm([], settings, plan=ClusterPlan((kind,)))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="not on the PATH"):
+        Farm([], settings, plan=ClusterPlan((kind,)))

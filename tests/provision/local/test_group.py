@@ -1,0 +1,163 @@
+"""A group of ranks from its supervisor's side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm.provision.local.group import Group, Launch
+from farm.worker.mpi.world import WorldError
+from tests.support.running_farm import Farm, wait_until
+
+Start = Callable[..., Group]
+
+
+@pytest.fixture
+def start(farm: Farm, models: Path, tmp_path: Path) -> Iterator[Start]:
+    groups: list[Group] = []
+
+    def start(launch: Launch, *, model: str = "sleep") -> Group:
+        arguments = [f"{models}:{model}", "--connect", str(farm.connect)]
+        log = tmp_path / "log"
+        groups.append(Group(launch, arguments, log=log, environment=os.environ, loopback=True))
+        return groups[-1]
+
+    yield start
+    for group in groups:
+        group.close()
+
+
+def wait_for_code(group: Group) -> int:
+    def ended() -> bool:
+        # In the supervisor's order: messages sent before the end are read first.
+        over = group.code() is not None
+        group.listen()
+        return over
+
+    wait_until(ended, "the group has ended")
+    code = group.code()
+    assert code is not None
+    return code
+
+
+def test_the_words_of_a_launch_line() -> None:
+    assert Launch(3).words()[1:] == ["-n", "3"]
+    assert Launch(8, f"'{sys.executable}' -x 'a b' --ntasks={{ranks}}").words() == [
+        sys.executable,
+        *("-x", "a b", "--ntasks=8"),
+    ]
+    with pytest.raises(WorldError, match="no launcher 'sruhn'"):
+        Launch(3, "sruhn -n {ranks}").words()
+
+
+def test_a_group_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, start: Start) -> None:
+    group = start(Launch(2))
+    names = farm.wait_for_workers(1)
+    group.listen()
+    assert [group.worker] == names
+    assert (group.talks, group.done, group.busy_since()) == (True, False, None)
+    call = farm.submit("sleep", 0.5)
+
+    def busy() -> bool:
+        group.listen()
+        return group.busy_since() is not None
+
+    wait_until(busy, "the call runs")
+    running = group.running()
+    assert running is not None
+    assert len(running.tasks or ()) == 1
+    group.drain()
+    assert call.result(10).outputs[0][0] == 0.5
+    assert wait_for_code(group) == 0
+    group.listen()
+    assert (group.talks, group.done, group.busy_since()) == (False, True, None)
+    assert farm.losses() == []
+
+
+def test_a_killed_group_says_no_goodbye_and_its_ranks_are_gone(farm: Farm, start: Start) -> None:
+    group = start(Launch(2))
+    (name,) = farm.wait_for_workers(1)
+    rank_0 = int(name.split("/")[1].split("-")[0])
+    group.kill()
+    assert wait_for_code(group) != 0
+    group.listen()
+    assert (group.talks, group.done) == (False, False)
+    wait_until(lambda: not Path(f"/proc/{rank_0}/exe").exists(), "rank 0 is gone")
+    group.kill()
+    group.drain()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_stopped_rank_is_seen_although_it_is_the_launchers_child(
+    farm: Farm, start: Start, which: int
+) -> None:
+    group = start(Launch(2))
+    farm.wait_for_workers(1)
+    group.listen()
+    assert [group.stopped_s(now) for now in (0.0, 0.5)] == [0.0, 0.0]
+    ranks = [
+        child
+        for child in psutil.Process(group.pid).children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and "farm.provision.local.rank" in child.cmdline()
+    ]
+    rank = sorted(ranks, key=lambda child: child.pid)[which]
+    rank.suspend()
+    wait_until(lambda: rank.status() == psutil.STATUS_STOPPED, "the rank is stopped")
+    assert [group.stopped_s(now) for now in (1.0, 1.5)] == [0.0, 0.5]
+    rank.resume()
+    wait_until(lambda: rank.status() != psutil.STATUS_STOPPED, "the rank goes on")
+    assert group.stopped_s(2.0) == 0.0
+
+
+def test_a_launcher_that_does_not_notice_is_killed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.provision.local.group.NOTICE_WITHIN_S", 0.2)
+    deaf = tmp_path / "deaf"
+    deaf.write_text("#!/bin/sh\ntrap '' TERM\ntouch $0.started\nwhile :; do sleep 0.05; done\n")
+    deaf.chmod(0o755)
+    group = start(Launch(1, str(deaf)))
+    wait_until((tmp_path / "deaf.started").exists, "the launcher has started")
+    group.kill()
+    assert wait_for_code(group) == -signal.SIGKILL
+
+
+def test_models_that_cannot_be_had_are_told_with_their_rank(farm: Farm, start: Start) -> None:
+    group = start(Launch(2), model="none_such")
+    assert wait_for_code(group) == 78
+    group.listen()
+    assert "of 2: " in group.error
+    assert "there is no 'none_such' in" in group.error
+    assert group.ready_at is None
+
+
+def test_a_launcher_that_starts_lone_worlds_is_told(start: Start) -> None:
+    group = start(Launch(2, f"{Path(sys.executable).parent / 'mpiexec'} -n 1"))
+    assert wait_for_code(group) == 78
+    group.listen()
+    assert "this MPI world has 1 rank, expected 2" in group.error
+    assert "--mpi=pmi2" in group.error
+
+
+def test_a_launcher_that_passes_no_environment_on_is_told(start: Start, tmp_path: Path) -> None:
+    group = start(Launch(1, "env -u FARM_SUPERVISOR"))
+    assert wait_for_code(group) == 78
+    assert "FARM_SUPERVISOR is not set here" in group.last_lines()
+
+
+def test_deaths_in_words(farm: Farm, start: Start) -> None:
+    group = start(Launch(2))
+    (name,) = farm.wait_for_workers(1)
+    os.kill(int(name.split("/")[1].split("-")[0]), signal.SIGKILL)
+    code = wait_for_code(group)
+    reason = group.why(code, out_of_memory=False)
+    # The launcher ends the other one at once; a check after that sees two, and names none.
+    assert reason in [
+        f"{which} of 2 died (exit code {code} of the launcher)" for which in ("rank 0", "a rank")
+    ]

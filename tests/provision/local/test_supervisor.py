@@ -1,0 +1,496 @@
+"""The supervisor with real processes: deaths, restarts, limits, drains, and its own end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
+from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed, restart_delay_s
+from tests.support.running_farm import LIMIT_S, Farm, wait_until
+
+Start = Callable[..., Workers]
+
+
+@pytest.fixture
+def start(farm: Farm, models: Path, tmp_path: Path) -> Iterator[Start]:
+    """Start workers of the given models, and wait until they serve."""
+    started: list[Workers] = []
+
+    def start(*names: str, count: int = 1, ready: bool = True, **settings: Any) -> Workers:
+        specs = [f"{models}:{name}" for name in names] or [str(models)]
+        workers = Workers(
+            WorkerSettings(specs, count, farm.connect, tmp_path / "logs", first_s=0.05, **settings)
+        )
+        workers.start()
+        started.append(workers)
+        if ready:
+            workers.ready.result(LIMIT_S)
+            farm.wait_for_workers(count)
+        return workers
+
+    yield start
+    for workers in started:
+        workers.stop(0.0)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def log_text(tmp_path: Path) -> str:
+    return "".join(path.read_text() for path in sorted((tmp_path / "logs").iterdir()))
+
+
+def wait_for_losses(farm: Farm, count: int) -> None:
+    wait_until(lambda: len(farm.losses()) == count, f"{count} losses are told")
+
+
+def begun(tmp_path: Path) -> None:
+    """Wait until the model `sleep` or `hold` has begun."""
+    wait_until((tmp_path / "sleeping").exists, "the model has begun")
+
+
+# --- serving ----------------------------------------------------------------------------------
+
+
+def test_processes_serve_and_end_when_drained(farm: Farm, start: Start, tmp_path: Path) -> None:
+    workers = start("double", "die", count=2)
+    assert len(set(workers.pids())) == 2
+    names = farm.wait_for_workers(2)
+    assert all(re.fullmatch(r".+/\d+-[0-9a-f]{4}", name) for name in names)
+    futures = [farm.submit("double", i) for i in range(100)]
+    assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [2 * i for i in range(100)]
+    pids = workers.pids()
+    workers.drain()
+    workers.drain()
+    workers.ended.result(LIMIT_S)
+    assert workers.pids() == []
+    assert all(gone(pid) for pid in pids)
+    assert farm.snapshot()["workers"] == []
+    assert farm.losses() == []
+    assert len(list((tmp_path / "logs").glob("worker-*.log"))) == 2
+
+
+def test_environment_of_the_processes(
+    farm: Farm, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("NPROC", raising=False)
+    start("environment", devices=["7"])
+    cores = len(os.sched_getaffinity(0))
+    assert farm.call("environment", 0) == 1_000_000 * cores + 7000 + cores
+    (row,) = farm.snapshot()["workers"]
+    assert row["device"] == "7"
+
+
+def test_the_dispatcher_may_end_them(farm: Farm, start: Start) -> None:
+    workers = start("double", count=2)
+    farm.stop_workers()
+    workers.ended.result(LIMIT_S)
+
+
+# --- deaths -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"), [(1, "signal SIGSEGV"), (2, "signal SIGKILL"), (3, "exit code 3")]
+)
+def test_a_death_is_told_with_its_reason_and_a_new_process_comes(
+    farm: Farm, start: Start, tmp_path: Path, how: int, reason: str
+) -> None:
+    start("die")
+    with pytest.raises(WorkerLost, match=reason):
+        farm.submit("die", how).result(LIMIT_S)
+    assert set(farm.losses()) == {reason}
+    assert farm.call("die", 7) == 7
+    text = log_text(tmp_path)
+    assert text.count("about to die") == len(farm.losses()) + 1
+    assert text.count("--- farm starts a worker process") == len(farm.losses()) + 1
+    assert ("Segmentation fault" in text) == (how == 1), "faulthandler tells where"
+
+
+@pytest.mark.parametrize(("how", "message"), [(4, "SystemExit: leaving"), (5, "MemoryError")])
+def test_what_python_can_catch_kills_no_process(
+    farm: Farm, start: Start, tmp_path: Path, how: int, message: str
+) -> None:
+    workers = start("die")
+    (pid,) = workers.pids()
+    with pytest.raises(ModelFailed, match=message):
+        farm.submit("die", how).result(LIMIT_S)
+    assert farm.call("die", 7) == 7
+    assert workers.pids() == [pid]
+    assert "model 'die' failed: Traceback" in log_text(tmp_path)
+
+
+def test_an_idle_process_that_is_killed_is_replaced(farm: Farm, start: Start) -> None:
+    workers = start("double")
+    (old,) = farm.wait_for_workers(1)
+    os.kill(workers.pids()[0], signal.SIGKILL)
+    wait_until(lambda: farm.losses() == ["signal SIGKILL"], "the loss is told")
+    (new,) = farm.wait_for_workers(1)
+    assert new != old
+    assert farm.call("double", 4) == 8
+
+
+def test_what_a_model_started_dies_with_its_process(farm: Farm, start: Start) -> None:
+    workers = start("spawn")
+    program = int(farm.call("spawn", 0))
+    assert not gone(program)
+    os.kill(workers.pids()[0], signal.SIGKILL)
+    wait_until(lambda: gone(program), "the program has ended")
+
+
+@pytest.mark.parametrize(
+    ("crashes", "served_s", "delay_s"),
+    [
+        (1, 5.0, 0.0),
+        (2, 5.0, 0.5),
+        (3, 5.0, 1.0),
+        (5, 5.0, 4.0),
+        (6, 5.0, 5.0),
+        (9, 0.1, 0.5),
+        (1, None, 0.5),
+        (2, None, 1.0),
+        (6, None, 16.0),
+        (7, None, 20.0),
+        (5000, None, 20.0),
+    ],
+)
+def test_restarts_come_ever_later_but_not_later_than_a_process_served(
+    crashes: int, served_s: float | None, delay_s: float
+) -> None:
+    settings = WorkerSettings(["m.py"], 1, Path("f"), Path("logs"), first_s=0.5, longest_s=20.0)
+    assert restart_delay_s(crashes, served_s, settings) == delay_s
+
+
+def test_crashes_in_a_row_delay_the_restart_and_a_good_while_ends_the_row(
+    farm: Farm,
+    start: Start,
+    models: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flag = tmp_path / "broken"
+    models.write_text(models.read_text() + f"if os.path.exists({str(flag)!r}): os._exit(9)\n")
+    workers = start("double", good_while_s=0.0)
+    flag.touch()
+    with caplog.at_level(logging.WARNING, "farm.provision.local.supervisor"):
+        os.kill(workers.pids()[0], signal.SIGKILL)
+        wait_until(lambda: caplog.text.count("crashes at start") == 2, "two crashes at start")
+        flag.unlink()
+        farm.wait_for_workers(1)
+        os.kill(workers.pids()[0], signal.SIGKILL)
+        wait_for_losses(farm, 2)
+        farm.wait_for_workers(1)
+    delays = re.findall(r"again in (\S+) s", caplog.text)
+    assert [float(d) for d in delays] in ([0, 0.1, 0.2, 0], [0, 0.1, 0.2, 0.4, 0])
+
+
+# --- processes that cannot start --------------------------------------------------------------
+
+
+def failure(workers: Workers) -> WorkersFailed:
+    with pytest.raises(WorkersFailed) as caught:
+        workers.ended.result(LIMIT_S)
+    assert workers.ready.exception() is caught.value
+    return caught.value
+
+
+def test_models_that_cannot_be_loaded_end_it_with_one_line(start: Start, tmp_path: Path) -> None:
+    workers = start("no_such_model", count=2, ready=False)
+    message = str(failure(workers))
+    assert "there is no 'no_such_model' in" in message
+    assert "worker-" in message
+    assert "\n" not in message
+    (tmp_path / "models.py").write_text("import no_such_package")
+    message = str(failure(start(ready=False)))
+    assert "ModuleNotFoundError: No module named 'no_such_package'" in message
+    assert "models.py:1" in message
+    assert "Traceback" in log_text(tmp_path)
+
+
+def test_crashes_at_start_end_it_with_the_last_lines(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text(
+        "import ctypes\nprint('loading the solver', flush=True)\nctypes.string_at(0)\n"
+    )
+    failed = failure(start(ready=False))
+    assert "crashes at start: signal SIGSEGV" in str(failed)
+    assert "loading the solver" in failed.detail
+    assert log_text(tmp_path).count("loading the solver") == 3
+
+
+def test_a_file_that_breaks_later_does_not_end_what_serves(
+    farm: Farm, start: Start, models: Path, tmp_path: Path
+) -> None:
+    workers = start("double", count=2)
+    good = models.read_text()
+    models.write_text("this is no Python")
+    first, second = workers.pids()
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: "SyntaxError" in log_text(tmp_path), "the new process cannot load")
+    assert farm.call("double", 4) == 8
+    assert second in workers.pids()
+    models.write_text(good)
+    farm.wait_for_workers(2)
+
+
+def test_no_connection_file(tmp_path: Path) -> None:
+    settings = WorkerSettings(["m.py"], 1, tmp_path / "farm.json", tmp_path / "logs")
+    with pytest.raises(Unavailable, match="no connection file"):
+        Workers(settings).start()
+
+
+# --- time limit -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["sleep", "hold"])
+def test_a_call_over_the_time_limit_is_killed_and_not_repeated(
+    farm: Farm, start: Start, model: str
+) -> None:
+    start(model, time_limit_s=0.5)
+    began = time.monotonic()
+    with pytest.raises(TimeLimitExceeded, match=r"time limit of 0\.5 s"):
+        farm.submit(model, 1000).result(LIMIT_S)
+    assert time.monotonic() - began >= 0.5
+    assert farm.losses() == ["time limit of 0.5 s"]
+    assert farm.call(model, 0.01) == 0.01
+
+
+def test_calls_within_the_time_limit_add_up_to_more(farm: Farm, start: Start) -> None:
+    workers = start("sleep", time_limit_s=0.5)
+    pids = workers.pids()
+    futures = [farm.submit("sleep", 0.2) for _ in range(5)]
+    assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [0.2] * 5
+    assert workers.pids() == pids
+
+
+@pytest.mark.parametrize("seconds", [1, pytest.param(12, marks=pytest.mark.slow)])
+def test_holding_the_interpreter_is_not_death(farm: Farm, start: Start, seconds: int) -> None:
+    start("hold", time_limit_s=60)
+    assert farm.call("hold", seconds) == seconds
+    assert farm.losses() == []
+
+
+# --- stopped processes ------------------------------------------------------------------------
+
+
+def test_a_busy_process_that_is_stopped_is_given_up_and_replaced(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    workers = start("sleep", frozen_after_s=1.0)
+    (old,) = workers.pids()
+    call = farm.submit("sleep", 1.5)
+    begun(tmp_path)
+    os.kill(old, signal.SIGSTOP)
+    assert call.result(LIMIT_S).outputs[0][0] == 1.5
+    assert farm.losses() == ["it was stopped (SIGSTOP) for 1 s"]
+    assert gone(old)
+    assert workers.pids() != [old]
+
+
+def test_an_idle_process_that_is_stopped_is_replaced_before_calls_wait_for_it(
+    farm: Farm, start: Start
+) -> None:
+    workers = start("double", frozen_after_s=1.0)
+    (old,) = workers.pids()
+    os.kill(old, signal.SIGSTOP)
+    wait_for_losses(farm, 1)
+    farm.wait_for_workers(1)
+    assert workers.pids() != [old]
+    assert farm.call("double", 4) == 8
+
+
+# --- drain and stop ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["sleep", "hold"])
+def test_drain_finishes_what_runs_and_hands_back_the_rest(
+    farm: Farm, start: Start, tmp_path: Path, model: str
+) -> None:
+    workers = start(model)
+    running = farm.submit(model, 1.0)
+    begun(tmp_path)
+    waiting = [farm.submit(model, 0.01) for _ in range(3)]
+    workers.drain()
+    assert running.result(LIMIT_S).outputs[0][0] == 1.0
+    workers.ended.result(LIMIT_S)
+    assert farm.losses() == []
+    assert not any(f.done() for f in waiting)
+    start(model)
+    assert [f.result(LIMIT_S).outputs[0][0] for f in waiting] == [0.01] * 3
+
+
+def test_stop_kills_after_its_grace_and_the_call_runs_elsewhere(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    workers = start("sleep")
+    call = farm.submit("sleep", 1.5)
+    begun(tmp_path)
+    began = time.monotonic()
+    workers.stop(0.2)
+    assert time.monotonic() - began >= 0.2
+    assert farm.losses() == ["stopped by its supervisor"]
+    assert not call.done()
+    start("sleep")
+    assert call.result(LIMIT_S).outputs[0][0] == 1.5
+
+
+def test_draining_while_models_load_does_not_wait_for_them(
+    start: Start, models: Path, tmp_path: Path
+) -> None:
+    models.write_text("import time\nprint('loading', flush=True)\ntime.sleep(1000)")
+    workers = start(ready=False)
+    wait_until(lambda: "loading" in log_text(tmp_path), "the models are loading")
+    workers.drain()
+    workers.ended.result(LIMIT_S)
+
+
+def test_a_thread_of_the_model_that_never_ends_does_not_hold_the_end(
+    start: Start, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.provision.local.supervisor.GOODBYE_S", 0.2)
+    endless = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+    models.write_text(models.read_text() + endless)
+    workers = start("double")
+    workers.drain()
+    workers.ended.result(LIMIT_S)
+
+
+def test_no_descriptor_is_left(farm: Farm, start: Start) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    workers = start("double")
+    farm.call("double", 1)
+    before = descriptors()
+    os.kill(workers.pids()[0], signal.SIGKILL)
+    wait_until(lambda: farm.losses() != [], "the loss is told")
+    farm.wait_for_workers(1)
+    farm.call("double", 1)
+    wait_until(lambda: descriptors() <= before, f"{before} descriptors again")
+
+
+# --- the dispatcher is gone -------------------------------------------------------------------
+
+
+def test_a_dispatcher_that_is_gone_for_good_ends_all(farm: Farm, start: Start) -> None:
+    workers = start("double", count=2, lost_after_s=0.5)
+    farm.vanish()
+    with pytest.raises(WorkersFailed, match="the dispatcher cannot be reached") as caught:
+        workers.ended.result(LIMIT_S)
+    assert "no farm listens at" in caught.value.detail
+    farm.come_back()
+
+
+def test_workers_find_the_dispatcher_that_takes_the_place_of_the_lost_one(
+    farm: Farm, start: Start
+) -> None:
+    workers = start("double", lost_after_s=2.0)
+    farm.vanish()
+    farm.come_back()
+    farm.wait_for_workers(1)
+    assert farm.call("double", 3) == 6
+    os.kill(workers.pids()[0], signal.SIGKILL)
+    wait_until(lambda: farm.losses() == ["signal SIGKILL"], "the loss is told to the new one")
+
+
+def test_giving_up_waiting_leaves_the_futures_alone(farm: Farm, start: Start) -> None:
+    workers = start("double")
+    assert not workers.ready.cancel()
+    assert not workers.ended.cancel()
+    workers.stop(0.0)
+    assert workers.ended.result(0) is None
+
+
+# --- the supervisor as a process --------------------------------------------------------------
+
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from farm.provision.local.supervisor import Workers, WorkerSettings
+workers = Workers(WorkerSettings(sys.argv[3:], 2, Path(sys.argv[1]), Path(sys.argv[2])))
+workers.drain_on_signals()
+workers.start()
+workers.ended.result()
+"""
+
+
+@pytest.fixture
+def supervisor(farm: Farm, models: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A separate program that supervises two workers of the file `models`."""
+    words = [str(farm.connect), str(tmp_path / "logs"), f"{models}:sleep", f"{models}:hold"]
+    process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, *words])
+    farm.wait_for_workers(2)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("model", ["sleep", "hold"])
+def test_the_processes_die_with_a_supervisor_that_is_killed(
+    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path, model: str
+) -> None:
+    children = [child.pid for child in psutil.Process(supervisor.pid).children()]
+    assert len(children) == 2
+    call = farm.submit(model, 1000)
+    begun(tmp_path)
+    supervisor.kill()
+    wait_until(lambda: all(gone(pid) for pid in children), "the processes have ended")
+    assert not call.done()
+    call.cancel()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_drains(
+    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
+) -> None:
+    call = farm.submit("sleep", 1)
+    begun(tmp_path)
+    supervisor.send_signal(number)
+    assert call.result(LIMIT_S).outputs[0][0] == 1
+    assert supervisor.wait(LIMIT_S) == 0
+    assert farm.losses() == []
+
+
+def test_a_second_signal_hurries(
+    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    call = farm.submit("sleep", 1000)
+    begun(tmp_path)
+    supervisor.send_signal(signal.SIGUSR1)
+    farm.wait_for_workers(1)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(LIMIT_S) == 0
+    wait_until(lambda: farm.losses() == ["stopped by its supervisor"], "the loss is told")
+    call.cancel()
+
+
+def test_a_stop_is_heard_while_the_supervisor_asks_the_dispatcher(
+    farm: Farm, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = start("sleep")
+    asked = workers._reports.stop_asked
+
+    def meanwhile() -> bool:
+        stop = asked()
+        workers.hurry(0.0)  # as from another thread
+        return stop
+
+    monkeypatch.setattr(workers._reports, "stop_asked", meanwhile)
+    workers._wake()
+    wait_until(workers.ended.done, "the end")

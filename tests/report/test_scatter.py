@@ -1,0 +1,167 @@
+"""Scatter plots over one parameter and over pairs: points, positions and names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from farm.call import Array
+from farm.report.plotting import MOST_DOTS
+from farm.report.scatter import MOST_IN_PAIRS, ParameterAxis, legend, scatter
+
+SVG = "{http://www.w3.org/2000/svg}"
+NONE = np.empty((0, 12))
+
+
+def axes_of(count: int, **more: Any) -> list[ParameterAxis]:
+    return [ParameterAxis(f"p{j}", **more) for j in range(count)]
+
+
+def cloud(count: int, dimensions: int) -> Array:
+    return 1.0 + np.random.default_rng(1).random((count, dimensions))
+
+
+def picture(parameters: list[ParameterAxis], points: Array, failed: Array, **more: Any) -> str:
+    values = more.pop("values", np.arange(float(len(points))))
+    return scatter(parameters, points, values, failed, label="height", **more)
+
+
+def groups(text: str, start: str) -> list[ElementTree.Element]:
+    root = ElementTree.fromstring(text)
+    return [g for g in root.iter(f"{SVG}g") if g.get("id", "").startswith(start)]
+
+
+def marks(element: ElementTree.Element) -> int:
+    return sum(1 for _ in element.iter(f"{SVG}use"))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3, MOST_IN_PAIRS, MOST_IN_PAIRS + 3])
+@pytest.mark.parametrize("count", [0, 1, 30])
+def test_every_number_of_parameters_and_points_is_a_picture(dimensions: int, count: int) -> None:
+    parameters = axes_of(dimensions)
+    text = picture(parameters, cloud(count, dimensions), NONE[:, :dimensions])
+    assert all(f">p{j}</text>" in text for j in range(min(dimensions, MOST_IN_PAIRS)))
+    assert f">p{MOST_IN_PAIRS}</text>" not in text
+    dots = [marks(group) for group in groups(text, "PathCollection")]
+    pairs = min(dimensions, MOST_IN_PAIRS) * (min(dimensions, MOST_IN_PAIRS) - 1) // 2
+    if count and dimensions > 1:
+        assert dots == [count] * pairs, "each pair of parameters has all points"
+    assert (">height</text>" in text) == (count > 0 or dimensions == 1)
+
+
+def test_a_pair_has_its_parameters_across_and_up() -> None:
+    points = np.array([[0.0, 10.0, 200.0], [1.0, 20.0, 100.0]])
+    seen: list[Any] = []
+    picture(axes_of(3), points, NONE[:, :3], behind=seen.append)
+    drawn = [axes.collections[0].get_offsets().data.T.tolist() for axes in seen]
+    columns = points.T.tolist()
+    assert drawn == [[columns[i], columns[j]] for i, j in ((0, 1), (0, 2), (1, 2))]
+    below = {(0, 1): seen[0], (0, 2): seen[1], (1, 2): seen[2]}
+    place = {pair: axes.get_position() for pair, axes in below.items()}
+    assert place[0, 1].x0 == place[0, 2].x0, "one column"
+    assert place[0, 2].y0 == place[1, 2].y0, "one row"
+    assert [axes.get_xlabel() for axes in seen] == ["", "p0", "p1"]
+    assert [axes.get_ylabel() for axes in seen] == ["p1", "p2", ""]
+
+
+def test_what_is_behind_is_drawn_first() -> None:
+    text = picture(
+        axes_of(2), cloud(3, 2), NONE[:, :2], behind=lambda axes: axes.text(1, 1, "behind")
+    )
+    assert ">behind</text>" in text
+    seen: list[int] = []
+    picture(axes_of(1), cloud(3, 1), NONE[:, :1], behind=lambda axes: seen.append(len(axes.lines)))
+    assert seen == [0]
+
+
+def test_failed_points_are_red_and_values_that_are_none_are_left_out() -> None:
+    values = np.array([1.0, np.nan, np.inf, 2.0])
+    for dimensions, dots in ((1, "line2d"), (2, "PathCollection")):
+        text = picture(
+            axes_of(dimensions), cloud(4, dimensions), cloud(3, dimensions), values=values
+        )
+        assert 2 in [marks(group) for group in groups(text, dots)]
+        assert "#c8372d" in text
+        assert "nan" not in text
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_no_picture_has_too_many_dots(dimensions: int) -> None:
+    many = cloud(10 * MOST_DOTS, dimensions)
+    assert picture(axes_of(dimensions), many, many).count("<use") < 2 * MOST_DOTS + 50
+
+
+def test_dots_at_the_edge_are_whole() -> None:
+    corner = np.array([[1.0, 100.0]])
+    seen: list[Any] = []
+    text = picture(
+        axes_of(2, bounds=(1.0, 100.0)), corner, corner, behind=lambda a: seen.append(a.margins(0))
+    )
+    (dots,) = groups(text, "PathCollection")
+    assert marks(dots) == 1
+    assert not any("clip-path" in part.attrib for part in dots.iter())
+
+
+def limits(parameter: ParameterAxis, points: Array) -> list[tuple[float, float]]:
+    """Return the visible ranges of x and y after everything is drawn."""
+    seen: list[Any] = []
+    picture([parameter] * points.shape[1], points, NONE[:, : points.shape[1]], behind=seen.append)
+    return [seen[0].get_xlim(), seen[0].get_ylim()][: points.shape[1]]
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+@pytest.mark.parametrize("dimensions", [1, 2])
+@pytest.mark.parametrize("count", [0, 3])
+def test_bounds_are_in_view_even_without_points(is_log: bool, dimensions: int, count: int) -> None:
+    parameter = ParameterAxis("k", is_log=is_log, bounds=(0.01, 100.0))
+    for low, high in limits(parameter, cloud(count, dimensions)):
+        assert low <= 0.01
+        assert 100.0 <= high < 1e3
+        assert low > 0 or not is_log
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_the_colour_bar_has_the_style_of_the_axes(dimensions: int) -> None:
+    text = picture(axes_of(dimensions), cloud(5, dimensions), NONE[:, :dimensions])
+    assert set(re.findall(r"font-size: (\d+)px", text)) == {"9"}
+
+
+@pytest.mark.parametrize("mixed", [(False, True), (True, False)])
+def test_bounds_of_one_parameter_do_not_depend_on_the_scale_of_the_other(
+    mixed: tuple[bool, bool],
+) -> None:
+    log, linear = ParameterAxis("r", is_log=True), ParameterAxis("c", bounds=(-0.5, 3.5))
+    points, seen = cloud(20, 2), []
+    parameters = [log if is_log else linear for is_log in mixed]
+    picture(parameters, points, NONE[:, :2], behind=lambda axes: seen.append(axes))
+    ranges = [seen[0].get_xlim(), seen[0].get_ylim()]
+    bounded, free = (1, 0) if mixed[0] else (0, 1)
+    assert ranges[bounded] == pytest.approx((-0.7, 3.7)), "the bounds and 5 % around them"
+    low, high = ranges[free]
+    assert 0.5 < low < points[:, free].min()
+    assert points[:, free].max() < high < 3.0
+
+
+def test_failed_points_are_on_top() -> None:
+    points = cloud(30, 2)
+    text = picture(axes_of(2), points, points)
+    assert text.index('id="PathCollection') < text.index("#c8372d")
+
+
+def test_choices_have_their_names() -> None:
+    text = picture(
+        [ParameterAxis("kind", choices=("soft", "hard")), ParameterAxis("x")],
+        np.array([[0.0, 1.0], [1.0, 2.0]]),
+        NONE[:, :2],
+    )
+    assert re.search(">soft</text>", text)
+    assert re.search(">hard</text>", text)
+
+
+def test_the_legend_says_how_values_are_shown() -> None:
+    assert legend(axes_of(1), "u") == "Height: u."
+    assert legend(axes_of(2), "u") == "Colour: u."

@@ -1,0 +1,347 @@
+"""Recalls of calls that have not begun: for idle workers, and of calls better placed elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.call import Operation
+from farm.scheduler.recall import LOOK
+from farm.scheduler.state import TaskId
+from tests.scheduler.recorder import (
+    ROUND_TRIP_S,
+    SHORT_S,
+    Recorder,
+    asked_back,
+    call,
+    model,
+    replied,
+    sent,
+)
+
+TINY_S = ROUND_TRIP_S / 5.9
+"""A run time at which eight calls wait at a worker."""
+
+
+@pytest.fixture
+def full(farm: Recorder) -> tuple[Recorder, list[TaskId]]:
+    """Return a farm whose worker "w" runs one call and has eight waiting behind it."""
+    farm.learn(TINY_S)
+    farm.join("w")
+    tasks = farm.submit_many(9)
+    farm.expect(sent("w", *tasks))
+    return farm, tasks
+
+
+# For idle workers
+
+
+def test_idle_worker_gets_half_of_what_waits_at_the_fullest(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    farm, tasks = full
+    farm.after(1.0).join("idle")
+    farm.expect(asked_back("w", *tasks[5:]))
+    farm.hand_back("w", *tasks[5:])
+    farm.expect(sent("idle", *tasks[5:]))
+
+
+def test_what_has_begun_is_never_asked_for(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w", slots=2)
+    tasks = farm.submit_many(3)
+    farm.expect(sent("w", *tasks))
+    farm.after(1.0).join("idle")
+    farm.expect(asked_back("w", tasks[2]))
+    farm.hand_back("w", tasks[2])
+    farm.expect(sent("idle", tasks[2]))
+    farm.join("idle too")
+    farm.expect()
+
+
+def test_call_that_waits_moves_up_when_one_before_it_ends(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    first, second = farm.submit_many(2)
+    farm.expect(sent("w", first, second))
+    farm.after(1.0).finish("w", first, SHORT_S)
+    farm.expect(replied(first, SHORT_S, "w"))
+    farm.after(1.0).join("idle")
+    farm.expect()  # the second runs now
+
+
+def test_nothing_is_asked_for_while_no_worker_idles(full: tuple[Recorder, list[TaskId]]) -> None:
+    farm, _ = full
+    farm.after(1.0).join("busy", slots=0)
+    farm.expect()
+
+
+def test_nothing_is_asked_for_that_the_worker_likely_gets_to_first(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    """Eight tiny calls end before a message can return, unless the worker stalls."""
+    farm, tasks = full
+    began = farm.now
+    farm.join("idle")
+    farm.expect()
+    stalled_at = farm.scheduler.wakeup()
+    assert stalled_at is not None
+    assert stalled_at == pytest.approx(began + 2 * ROUND_TRIP_S, rel=1e-6)
+    farm.finish("w", tasks[0], TINY_S)
+    farm.expect(replied(tasks[0], TINY_S, "w"))
+    farm.after(ROUND_TRIP_S).finish("w", tasks[1], TINY_S)  # it makes progress
+    farm.expect(replied(tasks[1], TINY_S, "w"))
+    farm.now = stalled_at
+    farm.expect()
+    assert farm.scheduler.wakeup() == pytest.approx(stalled_at + ROUND_TRIP_S, rel=1e-6)
+    farm.after(1.1 * ROUND_TRIP_S).expect(asked_back("w", *tasks[6:]))
+    assert farm.scheduler.wakeup() is None
+    farm.hand_back("w", *tasks[6:])
+    farm.expect(sent("idle", *tasks[6:]))
+
+
+def test_worker_is_asked_once_at_a_time(full: tuple[Recorder, list[TaskId]]) -> None:
+    farm, tasks = full
+    farm.after(1.0).join("idle")
+    farm.join("n", "n")
+    farm.expect(asked_back("w", *tasks[5:]))
+    farm.join("idle too")
+    farm.expect()
+    farm.hand_back("w", *tasks[5:])
+    farm.expect(
+        sent("idle too", tasks[5], tasks[8]),
+        sent("idle", tasks[6], tasks[7]),
+    )
+
+
+def test_worker_that_keeps_what_it_was_asked_for_is_not_asked_again(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    """Otherwise a worker that has begun more than is known would be asked for it endlessly."""
+    farm, tasks = full
+    farm.after(1.0).join("idle")
+    farm.expect(asked_back("w", *tasks[5:]))
+    farm.hand_back("w")
+    farm.expect(asked_back("w", *tasks[3:5]))
+    farm.hand_back("w", tasks[4])
+    farm.expect(sent("idle", tasks[4]))
+    for task in tasks[:4]:
+        farm.finish("w", task, TINY_S)
+    farm.finish("idle", tasks[4], TINY_S)
+    farm.expect(*(replied(t, TINY_S, "w") for t in tasks[:4]), replied(tasks[4], TINY_S, "idle"))
+    farm.after(1.0).expect()
+
+
+def test_worker_that_comes_back_is_asked_anew(full: tuple[Recorder, list[TaskId]]) -> None:
+    """A recall sent while it was unreachable never arrived."""
+    farm, tasks = full
+    farm.resize("w", 0)
+    farm.expect(asked_back("w", *tasks))
+    farm.resize("w", 1)
+    farm.expect()
+    farm.after(1.0).join("idle")
+    farm.expect(asked_back("w", *tasks[5:]))
+
+
+def test_answer_that_crosses_the_question_counts(full: tuple[Recorder, list[TaskId]]) -> None:
+    farm, tasks = full
+    farm.after(1.0).join("idle")
+    farm.expect(asked_back("w", *tasks[5:]))
+    farm.finish("w", tasks[5], TINY_S)
+    farm.expect(replied(tasks[5], TINY_S, "w"))
+    farm.hand_back("w", *tasks[6:])
+    farm.expect(sent("idle", *tasks[6:]))
+
+
+def test_answer_to_what_was_handed_back_counts_once(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    farm, tasks = full
+    farm.after(1.0).join("idle")
+    farm.expect(asked_back("w", *tasks[5:]))
+    farm.hand_back("w", *tasks[5:])
+    farm.finish("w", tasks[8], TINY_S)
+    farm.expect(replied(tasks[8], TINY_S, "w"), sent("idle", *tasks[5:8]))
+
+
+def test_handed_back_calls_go_ahead_in_their_order(full: tuple[Recorder, list[TaskId]]) -> None:
+    farm, tasks = full
+    farm.hand_back("w", *tasks[6:])
+    newer = farm.submit()
+    farm.hand_back("w", tasks[5], tasks[4])
+    farm.expect(sent("w", *tasks[4:]))
+    farm.scheduler.cancel(newer)
+
+
+def test_calls_are_handed_back_without_being_asked_for(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    farm, tasks = full
+    farm.hand_back("w", tasks[8], TaskId(999))
+    farm.expect(sent("w", tasks[8]))
+
+
+def test_donor_that_has_nothing_for_the_idle_worker_is_passed_over(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("teacher", "n")
+    for _ in range(10):
+        task = farm.submit("n")
+        farm.expect(sent("teacher", task))
+        farm.after(SHORT_S + ROUND_TRIP_S).finish("teacher", task, SHORT_S)
+        farm.expect(replied(task, SHORT_S, "teacher"))
+    farm.leave("teacher", drained=True)
+    farm.join("first", "m", "n")
+    n = farm.submit_many(2, "n")
+    farm.expect(sent("first", *n))
+    farm.join("second", "m", "n")
+    m = farm.submit_many(2, "m")
+    farm.expect(sent("second", *m))
+    farm.after(1.0).join("idle", "n")
+    farm.expect(asked_back("first", n[1]))
+    farm.hand_back("first", n[1])
+    farm.expect(sent("idle", n[1]))
+    farm.join("idle too", "n")
+    farm.expect()
+
+
+def test_call_is_not_asked_back_for_a_worker_that_ends_too_soon(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    tasks = farm.submit_many(2)
+    farm.expect(sent("w", *tasks))
+    farm.now = 100.0
+    farm.join("ends", ends_at=100.0)
+    farm.after(1e-3).expect()
+
+
+def test_look_for_a_donor_is_bounded(farm: Recorder) -> None:
+    """Of a thousand workers that were just asked, only some are examined per call."""
+    farm.learn(SHORT_S)
+    names = [f"w{i}" for i in range(LOOK + 1)]
+    for name in names:
+        farm.join(name)
+    farm.submit_many(2 * len(names))
+    farm.forget_actions()
+    in_turn = [worker.id for worker in farm.pool().fullest_first()]
+    for name in in_turn[:LOOK]:
+        farm.worker(name).recall_pending = True
+    farm.after(1.0).join("idle")
+    farm.expect()
+    farm.worker(in_turn[LOOK - 1]).recall_pending = False
+    farm.worker(in_turn[LOOK - 2]).recall_pending = False
+    farm.leave("idle")
+    farm.join("idle")
+    waiting = list(farm.worker(in_turn[LOOK - 2]).held)[1]
+    farm.expect(asked_back(in_turn[LOOK - 2], waiting))
+
+
+def test_handed_back_calls_keep_their_place_but_pass_no_other_client(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    """They have not had their turn; their charge is refunded."""
+    farm, tasks = full
+    mine = farm.submit()
+    other = farm.submit(client="other")
+    farm.resize("w", 0)
+    farm.expect(asked_back("w", *tasks))
+    farm.hand_back("w", *reversed(tasks[3:]))
+    farm.hand_back("w", tasks[1])
+    farm.hand_back("w", tasks[2])
+    farm.scheduler.cancel(tasks[1])
+    farm.scheduler.cancel(tasks[5])
+    farm.expect()
+    farm.run_times().prefetch = 0
+    farm.join("idle", slots=20)
+    farm.expect(
+        sent("idle", tasks[2], other, tasks[3], tasks[4], tasks[6], tasks[7], tasks[8], mine)
+    )
+
+
+# Recalls of cancelled and surplus calls
+
+
+def test_cancelled_call_that_waits_at_a_worker_is_asked_back(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    farm, tasks = full
+    for task in tasks[3:6]:
+        farm.scheduler.cancel(task)
+    farm.expect(asked_back("w", *tasks[3:6]))
+    farm.scheduler.cancel(tasks[7])
+    farm.expect()  # one recall at a time
+    farm.hand_back("w", *tasks[3:6])
+    farm.expect(asked_back("w", tasks[7]))
+    farm.hand_back("w")
+    farm.finish("w", tasks[7], TINY_S)
+    farm.expect()
+    assert len(farm.scheduler) == 5
+
+
+def test_cancelled_call_that_runs_is_left_alone(full: tuple[Recorder, list[TaskId]]) -> None:
+    farm, tasks = full
+    farm.scheduler.cancel(tasks[0])
+    farm.expect()
+
+
+def test_worker_that_is_gone_is_asked_for_nothing(full: tuple[Recorder, list[TaskId]]) -> None:
+    farm, tasks = full
+    farm.scheduler.cancel(tasks[3])
+    farm.leave("w", drained=True)
+    farm.expect()
+
+
+def test_calls_that_turn_out_long_do_not_stay_bound_to_a_worker(
+    full: tuple[Recorder, list[TaskId]],
+) -> None:
+    """Their class had short runs when they were sent; now other calls may precede them."""
+    farm, tasks = full
+    farm.after(60.0).finish("w", tasks[0], 60.0)
+    farm.expect(replied(tasks[0], 60.0, "w"), asked_back("w", *tasks[2:]))
+    farm.hand_back("w", *tasks[2:])
+    farm.expect()
+    urgent = farm.submit(priority=1)
+    farm.finish("w", tasks[1], 60.0)
+    farm.expect(replied(tasks[1], 60.0, "w"), sent("w", urgent))
+
+
+def test_small_change_of_run_times_moves_nothing(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    tasks = farm.submit_many(2)
+    farm.expect(sent("w", *tasks))
+    farm.after(30 * ROUND_TRIP_S)
+    farm.run_times().add(1600 * ROUND_TRIP_S)
+    assert farm.run_times().prefetch == 0
+    farm.finish("w", tasks[0], SHORT_S)
+    farm.expect(replied(tasks[0], SHORT_S, "w"))
+
+
+def test_batches_are_asked_back_too(farm: Recorder) -> None:
+    batchable = model(max_batch=4)
+    farm.join("w", batchable)
+    for _ in range(20):
+        task = farm.submit()
+        farm.expect(sent("w", task))
+        farm.after(SHORT_S + ROUND_TRIP_S).finish("w", task, SHORT_S)
+        farm.expect(replied(task, SHORT_S, "w"))
+    tasks = farm.submit_many(8)
+    farm.expect(sent("w", *tasks))
+    farm.after(1.0).join("idle", batchable)
+    farm.expect(asked_back("w", *tasks[6:]))
+    farm.hand_back("w", *tasks[6:])
+    farm.expect(sent("idle", *tasks[6:]))
+    for task in tasks[:4]:
+        farm.finish("w", task, SHORT_S)
+    farm.expect(*(replied(task, SHORT_S, "w") for task in tasks[:4]))
+    assert farm.worker("w").lots == 1
+
+
+def test_description_is_never_asked_back(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    tasks = farm.submit_many(2)
+    described = farm.submit(call(operation=Operation.DESCRIBE))
+    farm.expect(sent("w", *tasks, described))
+    farm.after(1.0).join("idle")
+    farm.expect(asked_back("w", tasks[1]))
+    farm.hand_back("w")
+    farm.expect()

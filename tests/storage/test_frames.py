@@ -1,0 +1,169 @@
+"""Records in files: intact ones are found, damaged ones are reported and never used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.storage.errors import RecordTooLarge, WrongFormat
+from farm.storage.frames import (
+    LARGEST_BODY,
+    Damage,
+    Format,
+    Frame,
+    Record,
+    damage_after,
+    framed,
+    read_frames,
+    read_past_damage,
+)
+from tests.storage.journals import FORMATS, formats, read, records_of, write
+
+
+@pytest.fixture(params=FORMATS, ids=lambda format: format.name)
+def format(request: pytest.FixtureRequest) -> Format:
+    found = request.param
+    assert isinstance(found, Format)
+    return found
+
+
+def five(format: Format) -> list[Record]:
+    return [Record(format.kinds[0], bytes([k]) * 9) for k in range(5)]
+
+
+@given(formats.flatmap(lambda f: st.tuples(st.just(f), st.lists(records_of(f), max_size=8))))
+@settings(max_examples=60, deadline=None)
+def test_everything_reads_back(
+    tmp_path_factory: pytest.TempPathFactory, made: tuple[Format, list[Record]]
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "j"
+    write(path, *made)
+    assert read(path, made[0]) == made[1]
+
+
+@given(formats.flatmap(lambda f: st.tuples(st.just(f), st.lists(records_of(f), max_size=3))))
+@settings(max_examples=15, deadline=None)
+def test_a_cut_at_any_byte_costs_the_torn_record_only(
+    tmp_path_factory: pytest.TempPathFactory, made: tuple[Format, list[Record]]
+) -> None:
+    format, records = made
+    path = tmp_path_factory.mktemp("journal") / "j"
+    ends = write(path, format, records)
+    for cut in range(ends[-1], ends[0] - 1, -1):
+        os.truncate(path, cut)
+        whole = sum(end <= cut for end in ends) - 1
+        assert read(path, format) == records[:whole]
+        assert damage_after(path, format, ends[whole], whole) is None
+        assert all(isinstance(found, Frame) for found in read_past_damage(path, format))
+
+
+@given(
+    formats.flatmap(
+        lambda f: st.tuples(st.just(f), st.lists(records_of(f), min_size=1, max_size=4))
+    ),
+    st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_flipped_bit_is_never_believed(
+    tmp_path_factory: pytest.TempPathFactory,
+    made: tuple[Format, list[Record]],
+    data: st.DataObject,
+) -> None:
+    format, records = made
+    path = tmp_path_factory.mktemp("journal") / "j"
+    ends = write(path, format, records)
+    content = bytearray(path.read_bytes())
+    where = data.draw(st.integers(ends[0], ends[-1] - 1))
+    content[where] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    hit = sum(end <= where for end in ends) - 1
+    assert read(path, format) == records[:hit]
+    # The records after the damage are found, and the damage is where the bit was flipped.
+    found = list(read_past_damage(path, format))
+    left = [Record(f.kind, bytes(f.payload)) for f in found if isinstance(f, Frame)]
+    assert left == records[:hit] + records[hit + 1 :]
+    damage = [f for f in found if isinstance(f, Damage)]
+    expected = [Damage(ends[hit], ends[hit + 1])] if hit + 1 < len(records) else []
+    assert damage == expected
+    assert damage_after(path, format, ends[hit], hit) == (expected[0] if expected else None)
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"\0" * 100, b"\xff" * 100, os.urandom(4096)])
+def test_rubbish_at_the_end_is_ignored(tmp_path: Path, format: Format, tail: bytes) -> None:
+    ends = write(tmp_path / "j", format, five(format))
+    with (tmp_path / "j").open("ab") as file:
+        file.write(tail)
+    assert read(tmp_path / "j", format) == five(format)
+    assert damage_after(tmp_path / "j", format, ends[-1], 5) is None
+
+
+def test_a_missing_record_is_damage_without_bytes(tmp_path: Path, format: Format) -> None:
+    path = tmp_path / "j"
+    ends = write(path, format, five(format))
+    data = path.read_bytes()
+    path.write_bytes(data[: ends[2]] + data[ends[3] :])
+    assert read(path, format) == five(format)[:2]
+    assert damage_after(path, format, ends[2], 2) == Damage(ends[2], ends[2])
+
+
+def test_an_old_record_is_not_taken_for_a_later_one(tmp_path: Path, format: Format) -> None:
+    path = tmp_path / "j"
+    ends = write(path, format, five(format))
+    data = path.read_bytes()
+    path.write_bytes(data + b"x" + data[ends[0] : ends[1]])
+    assert damage_after(path, format, ends[-1], 5) is None
+    assert len(list(read_past_damage(path, format))) == 5
+
+
+def test_a_damaged_first_line_hides_no_record(tmp_path: Path, format: Format) -> None:
+    path = tmp_path / "j"
+    write(path, format, five(format))
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(WrongFormat, match="found not one"):
+        read(path, format)
+    assert len(list(read_past_damage(path, format))) == 5
+
+
+def test_a_reader_sees_what_was_there_when_it_began(tmp_path: Path, format: Format) -> None:
+    path = tmp_path / "j"
+    write(path, format, five(format)[:2])
+    reading = read_frames(path, format)
+    next(reading)
+    with path.open("ab") as file:
+        file.write(framed(five(format)[2], 3))
+    assert len(list(reading)) == 1
+    assert len(read(path, format)) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"farm", b"something else entirely, and long enough"])
+def test_what_is_no_journal_is_told(tmp_path: Path, format: Format, content: bytes) -> None:
+    (tmp_path / "j").write_bytes(content)
+    with pytest.raises(WrongFormat) as caught:
+        read(tmp_path / "j", format)
+    assert caught.value.version is None
+
+
+def test_another_version_is_told(tmp_path: Path, format: Format) -> None:
+    write(tmp_path / "j", format._replace(version=7), five(format))
+    with pytest.raises(WrongFormat) as caught:
+        read(tmp_path / "j", format)
+    assert caught.value.version == 7
+
+
+def test_nothing_is_in_an_empty_file(tmp_path: Path, format: Format) -> None:
+    (tmp_path / "j").touch()
+    assert list(read_past_damage(tmp_path / "j", format)) == []
+
+
+def test_a_record_that_no_length_can_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LARGEST_BODY == 2**32 - 1
+    monkeypatch.setattr("farm.storage.frames.LARGEST_BODY", 20)
+    framed(Record(1, b"x" * 11), 1)
+    with pytest.raises(RecordTooLarge, match="21 bytes"):
+        framed(Record(1, b"x" * 12), 1)

@@ -1,0 +1,155 @@
+"""`farm serve` as a separate process, for tests of the command line and of whole systems."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import farm
+from farm.cli import run
+from farm.errors import Unavailable
+from farm.transports.connection import Connection, read_connection
+from tests.support.time_limits import scaled
+
+LIMIT_S = scaled(30.0)
+"""Limit for events that take a second or two on an idle machine."""
+
+FARM = (sys.executable, "-m", "farm")
+
+BEAM = """
+import os, time
+import farm
+
+class Beam(farm.Model):
+    name = "beam"
+    inputs = {"E": 3, "load": 1}
+    outputs = {"bent": 3}
+
+    def evaluate(self, inputs, config):
+        if "begun" in config:
+            open(config["begun"], "w").close()
+        if "sleep" in config:
+            time.sleep(config["sleep"])
+        if "exit" in config:
+            os._exit(config["exit"])
+        if "raise" in config:
+            raise ValueError(config["raise"])
+        return inputs["load"] / inputs["E"]
+
+    def gradient(self, out_wrt, in_wrt, inputs, sens, config):
+        if in_wrt == 0:
+            return -sens * inputs["load"] / inputs["E"] ** 2
+        return [(sens / inputs["E"]).sum()]
+"""
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without farm's settings."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("FARM_")}
+
+
+def run_farm(*arguments: str, cwd: Path, timeout_s: float = LIMIT_S) -> tuple[int, str, str]:
+    """Run a command to its end: status, stdout, stderr."""
+    done = subprocess.run(
+        [*FARM, *arguments],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def run_here(*arguments: str, cwd: Path) -> tuple[int, str, str]:
+    """Run a command within this process: for one refused before anything is started."""
+    out, errors = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(errors),
+        patch.dict(os.environ, environment(), clear=True),
+    ):
+        status = run([*arguments])
+    return status, out.getvalue(), errors.getvalue()
+
+
+def start_farm(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """A running command, whose output can be read."""
+    return subprocess.Popen(
+        [*FARM, *arguments],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+class Served:
+    """A running `farm serve`; `connection` holds its connection file."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.process = process
+        self.folder = folder
+        self.connection = self._wait()
+
+    def _wait(self) -> Connection:
+        limit = time.monotonic() + LIMIT_S
+        while time.monotonic() < limit:
+            if self.process.poll() is not None:
+                output, errors = self.process.communicate()
+                raise AssertionError(f"farm serve ended: {output}{errors}")
+            with contextlib.suppress(Unavailable):
+                connection = read_connection(self.folder)
+                if connection.url and connection.pid == self.process.pid:
+                    return connection
+            time.sleep(0.02)
+        raise AssertionError("farm serve did not come up")
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL."""
+        self.process.kill()
+        self.process.communicate(timeout=LIMIT_S)
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until `count` workers have joined: the farm answers from the first one on."""
+        with farm.connect(self.folder) as client:
+            limit = time.monotonic() + LIMIT_S
+            while len(client.status()["workers"]) != count:
+                assert time.monotonic() < limit, f"there were never {count} workers"
+                time.sleep(0.02)
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """Send a signal and wait for the end: status, stdout, stderr."""
+        self.process.send_signal(number)
+        output, errors = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, output, errors
+
+
+@contextlib.contextmanager
+def serving(cwd: Path, *arguments: str) -> Iterator[Served]:
+    """Run `farm serve ARGUMENTS --port 0` in `cwd`, run folder `run`, within the block."""
+    folder = cwd / "run"
+    process = start_farm("serve", *arguments, "--port", "0", "--dir", str(folder), cwd=cwd)
+    try:
+        yield Served(process, folder)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.communicate()

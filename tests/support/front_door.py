@@ -1,0 +1,143 @@
+"""An HTTP server on a free port, with models in threads of this process behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from typing import Any, TypeVar
+
+import urllib3
+import uvloop
+
+from farm.bodies.readers import READS_HERE, Reads
+from farm.descriptors import built_in
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.http.access import Access
+from farm.http.server import HttpServer
+from farm.model import Model
+from farm.protocols.site import Site
+from farm.server.app import Router, checked_options, endpoints_of
+from farm.server.app import front_door as router_of
+from farm.settings import Settings
+from farm.transports.threads import LocalTransport
+from tests.support.time_limits import scaled
+
+T = TypeVar("T")
+WAIT_S = scaled(20.0)
+
+
+@dataclass
+class Door:
+    """The running farm: its address, and its parts for tests that inspect them."""
+
+    address: tuple[str, int]
+    dispatcher: Dispatcher
+    server: HttpServer
+    loop: asyncio.AbstractEventLoop
+    connections: urllib3.PoolManager
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address[0]}:{self.address[1]}"
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine on the farm's loop; return its value."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(WAIT_S)
+
+    def snapshot(self) -> dict[str, Any]:
+        async def look() -> dict[str, Any]:
+            return self.dispatcher.snapshot()
+
+        return self.wait(look())
+
+    def ask(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request over a kept connection; a body that is not bytes is sent as JSON."""
+        sent: dict[str, Any] = {"body": body} if isinstance(body, bytes) else {"json": body}
+        if body is None:
+            sent = {}
+        return self.connections.request(
+            method, self.url + path, headers=headers, retries=False, timeout=WAIT_S, **sent
+        )
+
+    def connect(self) -> socket.socket:
+        """Open a bare connection, for bytes that no HTTP client would send."""
+        return socket.create_connection(self.address, timeout=WAIT_S)
+
+
+def read_answer(connection: socket.socket) -> tuple[int, bytes]:
+    """Return status and body of the next answer on a bare connection."""
+    response = HTTPResponse(connection)
+    response.begin()
+    return response.status, response.read()
+
+
+def router(dispatcher: Dispatcher, access: Access, settings: Settings, readers: Reads) -> Router:
+    """The HTTP side of a dispatcher, with all protocols that come with farm."""
+    site = Site(dispatcher, access, access, settings, readers=readers)
+    served = endpoints_of(built_in(), site, checked_options(built_in(), settings))
+    return router_of(site, served.values())
+
+
+@contextmanager
+def front_door(
+    models: Mapping[str, Model],
+    *,
+    workers: int = 1,
+    token: str | None = None,
+    settings: Settings | None = None,
+    most_connections: int | None = None,
+    readers: Reads = READS_HERE,
+) -> Iterator[Door]:
+    """Run a farm with its HTTP server for the duration of the block."""
+    settings = settings or Settings(port=0)
+    loop = uvloop.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> Door:
+        dispatcher = Dispatcher(
+            [LocalTransport(models, workers=workers)], max_queued=settings.max_queued
+        )
+        dispatcher.start()
+        await dispatcher.wait_for_workers(workers, timeout_s=WAIT_S)
+        server = HttpServer(
+            router(dispatcher, Access(token), settings, readers),
+            host=settings.host,
+            port=settings.port,
+            unix=settings.unix,
+            most_connections=most_connections,
+        )
+        address = await server.start()
+        return Door(address, dispatcher, server, loop, urllib3.PoolManager(maxsize=8))
+
+    async def stop(door: Door) -> None:
+        await door.server.stop(grace_s=0.5)
+        await door.dispatcher.close(grace_s=0.5)
+
+    door = None
+    try:
+        door = asyncio.run_coroutine_threadsafe(start(), loop).result(WAIT_S)
+        yield door
+    finally:
+        if door is not None:
+            door.connections.clear()
+            door.wait(stop(door))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition, `WAIT_S` seconds at most."""
+    limit = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < limit, f"never came true: {what}"
+        time.sleep(0.005)

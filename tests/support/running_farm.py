@@ -1,0 +1,123 @@
+"""A farm without protocols: a dispatcher and its transport, on a loop in its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.call import Call, Operation, Result
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.transports.connection import WORKERS_FILE, Connection, write_connection
+from farm.transports.keys import Keys
+from farm.transports.peers import Listener, Peers
+from farm.transports.stream.listener import UnixListener
+from farm.transports.zmq.listener import ZmqListener
+from tests.support.time_limits import scaled
+
+LIMIT_S = scaled(20.0)
+"""Limit for events that take a second or two on an idle machine."""
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit, f"never came true: {what}"
+        time.sleep(0.01)
+
+
+class Farm:
+    """A running dispatcher; `connect` is its connection file.
+
+    wire: the transport, `stream` or `zmq`; by default the one of the class.
+    """
+
+    wire = "stream"
+
+    def __init__(
+        self, folder: Path, *, heartbeat_s: float = 5.0, keys: Keys | None = None, wire: str = ""
+    ) -> None:
+        self.connect = folder / "farm.json"
+        self.wire = wire or self.wire
+        self._heartbeat_s = heartbeat_s
+        self._keys = keys
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._on_loop(self._start())
+        self._write()
+
+    async def _start(self) -> None:
+        listener: Listener
+        if self.wire == "zmq":
+            zmq = ZmqListener(heartbeat_s=self._heartbeat_s, keys=self._keys)
+            self._files, listener = (zmq.for_clients, zmq.for_workers), zmq
+        else:
+            listener = unix = UnixListener(self.connect.parent)
+            there = Connection("", local=str(unix.path), host=socket.gethostname())
+            self._files = there, there
+        self._transport = Peers(listener)
+        self.dispatcher = Dispatcher([self._transport])
+        self.dispatcher.start()
+
+    def _on_loop(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LIMIT_S)
+
+    def submit(self, model: str, x: float) -> Future[Result]:
+        call = Call(model, Operation.EVALUATE, (np.array([x], dtype=float),))
+        return asyncio.run_coroutine_threadsafe(self.dispatcher.submit(call), self._loop)
+
+    def submit_rows(self, model: str, values: Sequence[float]) -> Future[Result]:
+        """Submit one call of `rows` rows."""
+        x = np.array(values, dtype=float).reshape(-1, 1)
+        call = Call(model, Operation.EVALUATE, (x,), rows=len(x))
+        return asyncio.run_coroutine_threadsafe(self.dispatcher.submit(call), self._loop)
+
+    def call(self, model: str, x: float) -> float:
+        return float(self.submit(model, x).result(LIMIT_S).outputs[0][0])
+
+    def wait_for_workers(self, count: int) -> list[str]:
+        """Return the names of the workers, once there are `count`."""
+        wait_until(lambda: len(self.snapshot()["workers"]) == count, f"{count} workers")
+        return [row["name"] for row in self.snapshot()["workers"]]
+
+    def snapshot(self) -> dict[str, Any]:
+        async def snapshot() -> dict[str, Any]:
+            return self.dispatcher.snapshot()
+
+        found: dict[str, Any] = self._on_loop(snapshot())
+        return found
+
+    def losses(self) -> list[str]:
+        """Return why workers were lost, in the dispatcher's words."""
+        return [e["text"] for e in self.snapshot()["events"] if e["event"] == "lost"]
+
+    def stop_workers(self) -> None:
+        self._loop.call_soon_threadsafe(self._transport.stop_workers)
+
+    def vanish(self) -> None:
+        """Remove the dispatcher without a goodbye, as when its machine loses power."""
+        self._on_loop(self._transport.close())
+
+    def come_back(self) -> None:
+        """Start another dispatcher in its place, over ZeroMQ at another address."""
+        self._on_loop(self._start())
+        self._write()
+
+    def _write(self) -> None:
+        for_clients, for_workers = self._files
+        write_connection(self.connect.with_name(WORKERS_FILE), for_workers)
+        write_connection(self.connect, for_clients)
+
+    def close(self) -> None:
+        self._on_loop(self.dispatcher.close(grace_s=0.0))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LIMIT_S)
+        self._loop.close()

@@ -1,0 +1,20 @@
+"""Errors of sweeps: a line for the user and details; they are not errors of calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.errors import FarmError
+from farm.sweep.design.errors import LockLost, SweepBusy, SweepError
+
+
+@pytest.mark.parametrize("kind", [SweepError, SweepBusy, LockLost])
+def test_is_a_sweep_error_with_line_and_detail(kind: type[SweepError]) -> None:
+    error = kind("one line", detail="many lines")
+    assert isinstance(error, SweepError)
+    assert (str(error), error.detail) == ("one line", "many lines")
+
+
+def test_is_no_error_of_a_call() -> None:
+    """Protocols map every FarmError to one of their codes; a SweepError has none."""
+    assert not issubclass(SweepError, FarmError)

@@ -1,0 +1,265 @@
+"""The layout "sweep/1": structure and attributes for all readers; random-order writes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.call import ModelInfo, TensorInfo
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.plan import Plan
+from farm.sweep.file import layout
+from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus
+from farm.sweep.file.point_columns import PointColumns
+from tests.sweep.samples import done, failed, plan_of, values_of
+
+PLAN = plan_of(
+    "sobol:16",
+    {"E": "1:2", "load": "log:1e-3:1", "mesh": "int:1:4"},
+    gradients=["u[1]"],
+    provenance={"notes": "naïve, with a \0 and a \ud800"},
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Write a file with one done and one failed point."""
+    path = tmp_path / "s.h5"
+    with h5py.File(path, "w") as file:
+        layout.create(file, PLAN)
+        known = PointColumns.nothing(16)
+        known.add(AnsweringWorker(0, "node1/7", 1.7e9))
+        known.add(failed(5, worker=0, error="böse \0"))
+        layout.write_tables(file, known)
+        layout.write_values(file, PLAN.columns, [done(PLAN, 3, worker=0)])
+        layout.write_outcomes(file, [done(PLAN, 3, worker=0), failed(5, worker=0)])
+        layout.write_summary(file, {"done": 1})
+    return path
+
+
+def test_every_array_has_its_shape_and_type(path: Path) -> None:
+    with h5py.File(path) as file:
+        found = {
+            name: (item.shape, str(item.dtype))
+            for name, item in file.items()
+            if isinstance(item, h5py.Dataset)
+        }
+    assert found == {
+        "point": ((16,), "int64"),
+        "param": ((5,), "object"),
+        "theta": ((16, 5), "float64"),
+        "unit": ((16, 5), "float64"),
+        "out_0": ((16, 4), "float64"),
+        "out_1": ((16, 1), "float64"),
+        "grad_0_0": ((16, 4, 3), "float64"),
+        "grad_0_1": ((16, 4, 1), "float64"),
+        "out_0_entry": ((4,), "int64"),
+        "out_1_entry": ((1,), "int64"),
+        "in_0_entry": ((3,), "int64"),
+        "in_1_entry": ((1,), "int64"),
+        "status": ((16,), "uint8"),
+        "attempts": ((16,), "uint8"),
+        "t_start": ((16,), "float64"),
+        "t_run": ((16,), "float32"),
+        "t_queue": ((16,), "float32"),
+        "t_total": ((16,), "float32"),
+        "worker": ((16,), "uint32"),
+        "sequence": ((), "uint64"),
+    }
+
+
+def test_every_axis_has_its_scale(path: Path) -> None:
+    with h5py.File(path) as file:
+
+        def check(name: str, item: object) -> None:
+            if isinstance(item, h5py.Dataset) and not item.is_scale:
+                assert all(len(axis) == 1 for axis in item.dims), name
+
+        file.visititems(check)
+
+
+def test_space_is_there_from_the_start(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        layout.create(file, plan_of("random:20000"))
+        for name in ("theta", "out_0", "status", "t_start"):
+            assert file[name].id.get_storage_size() >= file[name].size * file[name].dtype.itemsize
+            assert file[name].maxshape[0] is None
+
+
+def test_values_and_outcomes_are_where_they_belong(path: Path) -> None:
+    with h5py.File(path) as file:
+        assert np.array_equal(file["theta"][:], PLAN.theta)
+        assert [name.decode() for name in file["param"]] == [p.name for p in PLAN.parameters]
+        assert file["out_0"][3].tolist() == values_of(PLAN, 3)[:4].tolist()
+        assert np.all(np.isnan(file["out_0"][4]))
+        assert file["status"][:6].tolist() == [0, 0, 0, 1, 0, 2]
+        assert file["worker"][3] == 0
+        assert file["worker"][4] == NO_WORKER
+        assert file["failures/error"][0].decode() == "böse \\0"
+        assert file["provenance"].attrs["notes"] == "naïve, with a \\0 and a ?"
+        assert file["theta"].attrs["lower"].tolist() == [1, 1, 1, 1e-3, 1]
+        assert file["theta"].attrs["upper"].tolist() == [2, 2, 2, 1, 4]
+        assert list(file["theta"].attrs["scale"]) == ["uniform"] * 3 + ["log", "integer"]
+        assert file["provenance"].attrs["theta_sha256"] == PLAN.theta_hash
+
+
+def test_plan_and_knowledge_read_back(path: Path) -> None:
+    with h5py.File(path) as file:
+        plan, known = layout.read_plan(file), layout.read_known(file)
+    # HDF5 cannot hold this text unchanged, but it reads back through JSON.
+    assert plan.to_json() == PLAN.to_json()
+    assert np.array_equal(plan.theta, PLAN.theta)
+    assert known.status.tolist() == [0, 0, 0, 1, 0, 2] + [0] * 10
+    assert known.workers == [AnsweringWorker(0, "node1/7", 1.7e9)]
+    (row,) = known.failures
+    assert (row.point, row.status, row.traceback) == (5, PointStatus.FAILED, "line 1")
+
+
+@pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4"])
+def test_xarray_reads_it(path: Path, engine: str) -> None:
+    with xr.open_dataset(path, engine=engine) as data:
+        assert dict(data.sizes) == {
+            **{"point": 16, "param": 5, "out_0_entry": 4, "out_1_entry": 1},
+            **{"in_0_entry": 3, "in_1_entry": 1},
+        }
+        assert list(data.param.values) == [p.name for p in PLAN.parameters]
+        assert np.issubdtype(data.t_start.dtype, np.datetime64)
+        assert data.t_run.dtype == np.float32
+        assert float(data.out_0.sel(point=3)[0]) == 3.0
+        assert data.status.attrs["flag_meanings"] == "pending done failed cancelled timeout"
+        assert data.attrs["farm_layout"] == "sweep/1"
+
+
+def test_xarray_reads_all_groups(path: Path) -> None:
+    with xr.open_datatree(path, engine="h5netcdf") as tree:
+        assert set(tree.children) == {"failures", "workers", "provenance", "summary"}
+        assert tree["failures"].error.values.tolist() == ["böse \\0"]
+        assert tree["workers"].host.values.tolist() == ["node1"]
+        assert json.loads(tree["provenance"].attrs["model_info"])["name"] == "beam"
+        assert tree["summary"].attrs["done"] == 1
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of a later version of ArviZ
+def test_arviz_reads_its_tables(path: Path) -> None:
+    data = importlib.import_module("arviz").from_netcdf(path)
+    assert {"failures", "workers"} <= set(data.groups())
+
+
+def test_h5dump_reads_it(path: Path) -> None:
+    if shutil.which("h5dump") is None:
+        pytest.skip("h5dump is not installed")
+    command = ["h5dump", "-d", "/status", str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "H5T_STD_U8LE" in shown
+    assert "(0): 0, 0, 0, 1, 0, 2, 0" in shown
+
+
+def test_a_table_has_neither_unit_nor_distribution(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("1,2,3,4\n5,6,7,8\n")
+    plan = plan_of(f"file:{tmp_path}/p.csv", {})
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        layout.create(file, plan)
+        assert "unit" not in file
+        assert list(file["theta"].attrs["scale"]) == ["table"] * 4
+        assert file["theta"].attrs["upper"].tolist() == [5, 6, 7, 8]
+        assert layout.read_plan(file).unit is None
+
+
+def test_more_parameters_than_an_attribute_holds(tmp_path: Path) -> None:
+    info = ModelInfo("wide", (TensorInfo("x", (9000,)),), (TensorInfo("y", (1,)),))
+    plan = plan_of("random:2", {"x": "0:1"}, info=info)
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        layout.create(file, plan)
+        assert len(layout.read_plan(file).parameters) == 9000
+
+
+def test_a_longer_plan_keeps_what_is_there(path: Path) -> None:
+    longer = plan_of("sobol:32", {"E": "1:2", "load": "log:1e-3:1", "mesh": "int:1:4"})
+    object.__setattr__(longer, "run_id", PLAN.run_id)
+    object.__setattr__(longer, "gradients", PLAN.gradients)
+    with h5py.File(path, "r+") as file:
+        layout.fit(file, longer)
+        assert file["out_0"].shape == (32, 4)
+        assert file["out_0"][3].tolist() == values_of(PLAN, 3)[:4].tolist()
+        assert np.all(np.isnan(file["out_0"][16:]))
+        assert file["status"][16:].tolist() == [0] * 16
+        assert file["point"][:].tolist() == list(range(32))
+        assert np.array_equal(file["theta"][:], longer.theta)
+        assert layout.read_plan(file).to_json() == longer.to_json()
+
+
+def test_a_file_of_another_sweep_does_not_fit(path: Path) -> None:
+    with h5py.File(path, "r+") as file, pytest.raises(SweepError, match="holds sweep"):
+        layout.fit(file, plan_of("sobol:16"))
+
+
+def test_what_is_no_sweep_is_told(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = 1
+        with pytest.raises(SweepError, match="not a sweep file"):
+            layout.read_plan(file)
+
+
+def test_tables_grow_and_are_cut_to_what_is_known(path: Path) -> None:
+    known = PointColumns.nothing(16)
+    known.add(AnsweringWorker(0, "node1/7", 1.7e9))
+    known.add(failed(5, worker=0))
+    known.add(failed(7, error="one more"))
+    with h5py.File(path, "r+") as file:
+        layout.write_tables(file, known)
+        assert file["failures/error"][:].tolist() == ["böse \\0".encode(), b"one more"]
+        layout.write_tables(file, PointColumns.nothing(16))
+        assert len(file["failures/error"]) == len(file["workers/name"]) == 0
+        layout.write_known(file, known)
+        assert file["status"][:].tolist() == [0] * 5 + [2, 0, 2] + [0] * 8
+
+
+@given(st.lists(st.lists(st.integers(0, 15), unique=True, min_size=1), max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_rows_in_any_order_land_in_their_places(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
+) -> None:
+    plan: Plan = plan_of("random:16")
+    with h5py.File(tmp_path_factory.mktemp("layout") / "s.h5", "w") as file:
+        layout.create(file, plan)
+        for batch in batches:
+            rows = [done(plan, point) for point in sorted(batch)]
+            layout.write_values(file, plan.columns, rows)
+            layout.write_outcomes(file, rows)
+        written = sorted({point for batch in batches for point in batch})
+        assert np.flatnonzero(file["status"][:]).tolist() == written
+        there = layout.read_values(file, plan.columns, np.array(written, dtype=int))
+        assert np.array_equal(there, np.array([values_of(plan, p) for p in written]).reshape(-1, 5))
+        assert np.all(np.isnan(np.delete(file["out_0"][:], written, axis=0)))
+
+
+def test_many_scattered_rows_land_in_their_places(tmp_path: Path) -> None:
+    plan = plan_of("random:3000")
+    points = np.random.default_rng(0).permutation(3000)[:1000]
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        layout.create(file, plan)
+        rows = [done(plan, int(point)) for point in np.sort(points)]
+        layout.write_values(file, plan.columns, rows)
+        layout.write_outcomes(file, rows)
+        assert np.array_equal(np.flatnonzero(file["status"][:]), np.sort(points))
+        there = layout.read_values(file, plan.columns, np.sort(points))
+        assert np.array_equal(there[:, 0], np.sort(points))
+
+
+def test_compressed_files_hold_the_same(tmp_path: Path) -> None:
+    plan = plan_of("random:2000")
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        layout.create(file, plan, gzip=True)
+        assert file["out_0"].compression == "gzip"
+        layout.write_values(file, plan.columns, [done(plan, 1234)])
+        assert file["out_1"][1234].tolist() == [values_of(plan, 1234)[4]]

@@ -1,0 +1,70 @@
+"""Provenance: its facts, and that it contains no secrets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.sweep.file.provenance import command_line, provenance, without_secrets
+from farm.version import __version__
+
+
+def test_it_says_what_ran_where() -> None:
+    facts = provenance(
+        ["farm", "sweep"],
+        target="model.py",
+        notes="first try",
+        environment={"SLURM_JOB_ID": "42", "SLURM_CLUSTER_NAME": "big", "SECRET": "no"},
+    )
+    assert facts["argv"] == "farm sweep"
+    assert facts["farm_version"] == __version__
+    assert facts["numpy_version"] == np.__version__
+    assert (facts["target"], facts["notes"]) == ("model.py", "first try")
+    assert (facts["slurm_job_id"], facts["slurm_cluster"]) == ("42", "big")
+    assert "no" not in facts.values()
+    assert all(facts.values())
+
+
+def test_it_names_the_commit_and_whether_files_differ(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=n", "-c", "user.email=e@x")
+        subprocess.run(
+            ["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True
+        )
+
+    assert "git" not in provenance([], folder=tmp_path)
+    git("init")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-m", "x")
+    commit = provenance([], folder=tmp_path)["git"]
+    assert len(commit) == 40
+    (tmp_path / "a").write_text("2")
+    assert provenance([], folder=tmp_path)["git"] == f"{commit}-dirty"
+
+
+def test_without_git_it_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "git" not in provenance([], folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("--to http://user:TOKEN@host:4242/x", "--to http://host:4242/x"),
+        ("M@http://TOKEN@host", "M@http://host"),
+        ("http://host:1 mail@x", "http://host:1 mail@x"),
+    ],
+)
+def test_tokens_in_addresses_are_left_out(text: str, kept: str) -> None:
+    assert without_secrets(text) == kept
+    assert "TOKEN" not in str(provenance([text], target=text))
+
+
+def test_the_command_is_as_it_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/farm", "sweep", "a b"])
+    assert command_line() == ["farm", "sweep", "a b"]

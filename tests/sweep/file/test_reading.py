@@ -1,0 +1,262 @@
+"""Reading sweeps in every state: running, killed, closed; copies, tables, failures."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import fcntl
+import io
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+
+from farm.call import ModelInfo, Operation, TensorInfo
+from farm.sweep.design.errors import SweepError
+from farm.sweep.file import reading as read_module
+from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.progress import Progress, read_status, status_of, write_status
+from farm.sweep.file.reading import (
+    SILENT,
+    failures_of,
+    known_of,
+    load_xarray,
+    open_sweep,
+    progress_of,
+    snapshot,
+    write_csv,
+    write_netcdf,
+)
+from farm.sweep.file.store import COMPLETE, Store
+from tests.sweep.samples import done, failed, plan_of, values_of
+
+PLAN = plan_of("random:6")
+STATES = ["running", "killed", "interrupted", "complete"]
+
+
+def sweep_in(state: str, path: Path) -> Store | None:
+    """Write a sweep with points 0 to 2 done and 3 failed; return the store if it is open."""
+    store = Store.create(path, PLAN)
+    worker = store.worker_id("node/1")
+    for point in range(3):
+        store.add(done(PLAN, point, worker=worker))
+    store.add(failed(3, worker=worker))
+    if state == "running":
+        return store  # the file has none of the outcomes yet
+    if state == "killed":
+        store.abandon()
+    else:
+        store.close(COMPLETE if state == "complete" else state, {})
+    return None
+
+
+@pytest.fixture(params=STATES)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> object:
+    store = sweep_in(request.param, tmp_path / "s.h5")
+    yield tmp_path / "s.h5"
+    if store is not None:
+        store.abandon()
+
+
+def test_known_is_the_same_in_every_state(path: Path) -> None:
+    plan, known = known_of(path)
+    assert plan.to_json() == PLAN.to_json()
+    assert known.status.tolist() == [1, 1, 1, 2, 0, 0]
+    assert [w.name for w in known.workers] == ["node/1"]
+
+
+def test_a_file_can_be_read_in_every_state(path: Path) -> None:
+    with open_sweep(path) as file:
+        assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
+        assert file["out_0"][2].tolist() == values_of(PLAN, 2)[:4].tolist()
+        assert file["failures/error"][:].tolist() == [b"ModelFailed: boom"]
+
+
+def test_looking_keeps_no_writer_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check whether the journal is newer reads the file without its lock."""
+    sweep_in("killed", tmp_path / "s.h5")
+    opened: list[object] = []
+    real = h5py.File
+
+    def spy(*args: object, **options: object) -> h5py.File:
+        opened.append(options["locking"])
+        return real(*args, **options)
+
+    monkeypatch.setattr(h5py, "File", spy)
+    known_of(tmp_path / "s.h5")
+    assert opened == [False]
+
+
+def test_a_snapshot_is_a_closed_copy_in_every_state(path: Path) -> None:
+    target = path.with_name("copy.h5")
+    snapshot(path, target)
+    with h5py.File(target) as file:
+        assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
+    with pytest.raises(SweepError, match="exists"):
+        snapshot(path, target)
+    with xr.open_dataset(target, engine="netcdf4") as data:
+        assert data.sizes["point"] == 6
+
+
+def test_failures_name_worker_and_parameters(path: Path) -> None:
+    (row,) = failures_of(path)
+    assert row["point"] == 3
+    assert (row["attempt"], row["status"], row["worker"]) == (1, "failed", "node/1")
+    assert (row["error"], row["traceback"]) == ("ModelFailed: boom", "line 1")
+    assert row["load"] == PLAN.theta[3, 3]
+
+
+def test_retried_points_are_no_failures_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    store = Store.create(path, PLAN)
+    for row in (failed(1), failed(2), failed(2, attempt=2), done(PLAN, 1, attempt=2)):
+        store.add(row)
+    store.close("interrupted", {})
+    assert [(r["point"], r["attempt"]) for r in failures_of(path)] == [(2, 2)]
+    every = [(r["point"], r["attempt"]) for r in failures_of(path, all_attempts=True)]
+    assert every == [(1, 1), (2, 1), (2, 2)]
+
+
+def test_csv_has_every_digit(path: Path) -> None:
+    text = io.StringIO()
+    assert write_csv(path, text) == 6
+    rows = list(csv.DictReader(io.StringIO(text.getvalue())))
+    names = ["point", "E[0]", "E[1]", "E[2]", "load", "u[0]", "u[1]", "u[2]", "u[3]", "mass"]
+    assert list(rows[0]) == [*names, "status", "attempts", "t_start", "t_run", "t_queue"]
+    for point, row in enumerate(rows):
+        assert [float(row[n]) for n in names[1:5]] == PLAN.theta[point].tolist()
+        assert row["point"] == str(point)
+    assert [float(rows[2][n]) for n in names[5:]] == values_of(PLAN, 2).tolist()
+    assert rows[4]["mass"] == rows[4]["t_run"] == ""
+    assert [row["status"] for row in rows] == ["done"] * 3 + ["failed"] + ["pending"] * 2
+
+
+def test_long_tables_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_module, "EXPORT_ROWS", 4)
+    sweep_in("complete", tmp_path / "s.h5")
+    text = io.StringIO()
+    write_csv(tmp_path / "s.h5", text)
+    assert [line.split(",")[0] for line in text.getvalue().splitlines()[1:]] == list("012345")
+
+
+def test_xarray_has_names_and_shapes(tmp_path: Path) -> None:
+    info = ModelInfo(
+        "plate",
+        (TensorInfo("k", ()), TensorInfo("x", (2,))),
+        (TensorInfo("field", (2, 3)), TensorInfo("k", (1,))),
+        frozenset({Operation.EVALUATE, Operation.GRADIENT}),
+    )
+    plan = plan_of("random:4", {"k": "0:1", "x": "0:1"}, info=info, gradients=["field"])
+    path = tmp_path / "s.h5"
+    store = Store.create(path, plan)
+    for point in range(3):
+        store.add(done(plan, point))
+    store.close("interrupted", {})
+    data = load_xarray(path)
+    assert data.field.dims == ("point", "field_0", "field_1")
+    assert data.field.values[1].ravel().tolist() == values_of(plan, 1)[:6].tolist()
+    assert np.all(np.isnan(data.field.values[3]))
+    assert data.k.dims == ("point",)
+    assert data.theta_k.values.tolist() == plan.theta[:, 0].tolist()
+    assert data["x[1]"].values.tolist() == plan.theta[:, 2].tolist()
+    assert data.d_field_d_x.dims == ("point", "field_0", "field_1", "x_0")
+    assert data.attrs["model"] == "plate"
+    write_netcdf(path, tmp_path / "out.nc")
+    with xr.open_dataset(tmp_path / "out.nc", engine="netcdf4") as read:
+        assert np.array_equal(read.field.values, data.field.values, equal_nan=True)
+
+
+def test_missing_xarray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(SweepError, match=r"modelfarm\[xarray\]"):
+        load_xarray(tmp_path / "s.h5")
+
+
+def test_progress_is_what_the_process_says(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    store = sweep_in("running", path)
+    assert store is not None
+    told = Progress("running", "t", 6, done=2, time=time.time())
+    write_status(status_of(path), told)
+    assert progress_of(path) == told
+    store.abandon()
+
+
+def test_a_process_that_says_nothing_is_silent_and_its_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    sweep_in("killed", path)
+    told = Progress("running", "t", 6, time=time.time() - 60, host="node", pid=7)
+    write_status(status_of(path), told)
+    progress = progress_of(path)
+    assert (progress.state, progress.done, progress.failed) == (SILENT, 3, 1)
+    assert (progress.host, progress.pid, progress.time) == ("node", 7, told.time)
+    write_status(status_of(path), dataclasses.replace(told, state="interrupted"))
+    assert progress_of(path).state == "interrupted"
+
+
+def test_without_a_status_file_the_file_tells(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    sweep_in("complete", path)
+    assert read_status(status_of(path)) is None
+    progress = progress_of(path)
+    assert (progress.state, progress.done) == (COMPLETE, 3)
+
+
+def test_what_is_no_sweep_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match="does not exist"):
+        known_of(tmp_path / "s.h5")
+    (tmp_path / "s.h5").write_text("text")
+    with pytest.raises(SweepError, match="cannot be read"):
+        progress_of(tmp_path / "s.h5")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = 1
+    with pytest.raises(SweepError, match="not a sweep file"):
+        known_of(tmp_path / "other.h5")
+
+
+def test_status_words_are_those_of_the_file() -> None:
+    assert [s.name.lower() for s in PointStatus] == [
+        "pending",
+        "done",
+        "failed",
+        "cancelled",
+        "timeout",
+    ]
+
+
+def test_a_writer_that_ends_in_the_moment_of_a_look_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.h5"
+    sweep_in("complete", path)  # its journal is gone
+    running = [True]  # what the first check saw, although it has changed since
+    monkeypatch.setattr(read_module, "_journal_is_newer", lambda p: bool(running and running.pop()))
+    assert known_of(path)[1].status.tolist() == [1, 1, 1, 2, 0, 0]
+    running.append(True)
+    with open_sweep(path) as file:
+        assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
+    assert not running
+
+
+def test_a_writer_that_begins_in_the_moment_of_a_look_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.h5"
+    sweep_in("interrupted", path)
+    real, looks = read_module._journal_is_newer, []
+    with path.open("rb") as writer:
+
+        def asked(path: Path) -> bool:
+            looks.append(path)
+            if len(looks) == 3:
+                fcntl.flock(writer, fcntl.LOCK_UN)
+            return real(path)
+
+        monkeypatch.setattr(read_module, "_journal_is_newer", asked)
+        fcntl.flock(writer, fcntl.LOCK_EX)  # HDF5 uses the same lock
+        assert known_of(path)[1].status.tolist() == [1, 1, 1, 2, 0, 0]
+    assert len(looks) == 3

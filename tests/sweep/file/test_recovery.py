@@ -1,0 +1,440 @@
+"""Recovery: with damaged, missing or torn files, the journal's outcomes are restored."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from farm.storage.journal import Journal
+from farm.sweep.design.errors import SweepError
+from farm.sweep.file import recovery as recover_module
+from farm.sweep.file.journal import (
+    FORMAT,
+    NO_WORKER,
+    AnsweringWorker,
+    PointStatus,
+    Row,
+    add_to,
+    read_journal,
+)
+from farm.sweep.file.recovery import (
+    check_space,
+    journal_of,
+    make_file,
+    read,
+    rebuild,
+    recover,
+    verify,
+)
+from farm.sweep.file.store import COMPLETE, Store
+from tests.sweep.samples import done, failed, plan_of, values_of
+
+PLAN = plan_of("random:30")
+POINTS = [3, 1, 4, 15, 9, 26, 5]
+
+
+def killed(path: Path) -> None:
+    """Write the files of a writer that was killed after POINTS, the last of which failed."""
+    store = Store.create(path, PLAN)
+    worker = store.worker_id("node/1")
+    for point in POINTS[:-1]:
+        store.add(done(PLAN, point, worker=worker))
+    store.add(failed(POINTS[-1]))
+    store.commit()
+    store.abandon()
+
+
+def check(path: Path, *, without: tuple[int, ...] = ()) -> None:
+    """Resume, and check that exactly the points of `killed` are there, with their values."""
+    store = Store.resume(path)
+    assert set(np.flatnonzero(store.known.status).tolist()) == set(POINTS) - set(without)
+    store.close("interrupted", {})
+    with h5py.File(path) as file:
+        assert np.array_equal(file["status"][:], store.known.status)
+        for point in sorted(set(POINTS[:-1]) - set(without)):
+            assert file["out_0"][point].tolist() == values_of(PLAN, point)[:4].tolist()
+        assert np.array_equal(file["theta"][:], PLAN.theta)
+    verify(path)
+
+
+def cut_in_half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwrite_with_rubbish(path: Path) -> None:
+    path.write_bytes(np.random.default_rng(0).bytes(5000))
+
+
+def zero_the_head(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"\0" * 512)
+
+
+def lose_pages(path: Path) -> None:
+    """Simulate a power cut after which some pages of the file never reached the disk."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for page in range(2, size // 4096, 3):
+            file.seek(page * 4096)
+            file.write(b"\0" * 4096)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "s.h5"
+    killed(path)
+    return path
+
+
+def test_a_sound_file_is_taken_as_it_is(path: Path) -> None:
+    check(path)
+    assert not path.with_name("s.h5.broken").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, cut_in_half, overwrite_with_rubbish, zero_the_head, lose_pages],
+    ids=lambda damage: damage.__name__,
+)
+def test_a_damaged_file_is_rebuilt(path: Path, damage: Callable[[Path], None]) -> None:
+    damage(path)
+    check(path)
+
+
+def test_a_broken_file_is_put_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    zero_the_head(path)
+    check(path)
+    assert path.with_name("s.h5.broken").exists()
+    assert "moved to s.h5.broken and rebuilt" in caplog.text
+
+
+def test_wrong_numbers_in_the_file_do_not_stay(path: Path) -> None:
+    """Simulates a power cut that kept the status but not the values, or the reverse."""
+    with h5py.File(path, "r+") as file:
+        file["out_0"][4] = 1e9
+        file["status"][20] = PointStatus.DONE
+        file["status"][15] = PointStatus.PENDING
+        file["theta"][15:] = 0.0
+        file["failures/point"].resize(0, axis=0)
+    check(path)
+
+
+@given(cut=st.floats(0, 1))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_torn_journal_keeps_its_whole_records(
+    tmp_path_factory: pytest.TempPathFactory, cut: float
+) -> None:
+    path = tmp_path_factory.mktemp("recover") / "s.h5"
+    killed(path)
+    of_another_boot(path)
+    journal = journal_of(path)
+    records = list(read_journal(journal))
+    size = int(records[0].end + cut * (records[-1].end - records[0].end))
+    os.truncate(journal, size)
+    # Workers have records too; outcomes follow in the order of POINTS.
+    whole = sum(record.end <= size for record in records[2:])
+    check(path, without=tuple(POINTS[whole:]))
+
+
+def of_another_boot(path: Path) -> None:
+    """Make the file appear to be from a machine that has rebooted since."""
+    with h5py.File(path, "r+") as file:
+        file.attrs["machine"] = "another boot"
+
+
+def flip_a_bit(journal: Path, record: int) -> None:
+    """Damage the body of one record."""
+    ends = [found.end for found in read_journal(journal)]
+    data = bytearray(journal.read_bytes())
+    data[(ends[record - 1] + ends[record]) // 2] ^= 4
+    journal.write_bytes(data)
+
+
+@pytest.mark.parametrize("record", range(1, 8))
+def test_a_flipped_bit_in_the_journal_costs_nothing_while_the_machine_lives(
+    path: Path, record: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = journal_of(path)
+    flip_a_bit(journal, record)
+    damaged = journal.read_bytes()
+    check(path)
+    assert "is damaged from byte" in caplog.text
+    assert "kept as s.h5.journal.broken" in caplog.text
+    assert "and the file's content are used" in caplog.text
+    assert journal.with_name("s.h5.journal.broken").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("record", range(2, 8))
+def test_a_flipped_bit_costs_one_record_where_the_file_may_be_torn(path: Path, record: int) -> None:
+    flip_a_bit(journal_of(path), record)
+    of_another_boot(path)
+    check(path, without=(POINTS[record - 2],))
+    assert journal_of(path).with_name("s.h5.journal.broken").exists()
+
+
+def test_a_flipped_bit_costs_one_record_where_the_file_is_gone(path: Path) -> None:
+    flip_a_bit(journal_of(path), 3)
+    path.unlink()
+    check(path, without=(POINTS[1],))
+
+
+def test_several_damages_and_one_in_a_length_cost_their_records_only(path: Path) -> None:
+    journal = journal_of(path)
+    ends = [found.end for found in read_journal(journal)]
+    data = bytearray(journal.read_bytes())
+    data[ends[2] + 1] ^= 1  # the length of the next record
+    data[ends[5] + 5] ^= 1  # a checksum
+    journal.write_bytes(data)
+    of_another_boot(path)
+    check(path, without=(POINTS[1], POINTS[4]))
+
+
+def test_a_damaged_plan_is_taken_from_the_file(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = journal_of(path)
+    data = bytearray(journal.read_bytes())
+    data[60] ^= 1
+    journal.write_bytes(data)
+    of_another_boot(path)
+    check(path)
+    assert "is damaged at its beginning" in caplog.text
+
+
+def test_a_cut_journal_costs_nothing_while_the_machine_lives(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = list(read_journal(journal_of(path)))
+    os.truncate(journal_of(path), records[3].end)
+    check(path)
+    assert f"lacks the last {len(records) - 4} records that the file has" in caplog.text
+
+
+def test_a_file_of_another_sweep_is_not_believed_for_a_damaged_journal(
+    path: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.h5"
+    killed(other)
+    with h5py.File(other, "r+") as file:
+        plan = json.loads(file["provenance"].attrs["plan"]) | {"run_id": "another"}
+        file["provenance"].attrs["plan"] = json.dumps(plan)
+        file.attrs["run_id"] = "another"
+    shutil.copy(other, path)
+    flip_a_bit(journal_of(path), 3)
+    with pytest.raises(SweepError, match="holds sweep another, its journal"):
+        Store.resume(path)
+    records = list(read_journal(journal_of(path)))
+    assert {r.content.point for r in records if isinstance(r.content, Row)} == (
+        {*POINTS} - {POINTS[1]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "Can't write data"), "make room and resume"),
+        (OSError(errno.EDQUOT, "Can't write data"), "make room and resume"),
+        (RuntimeError("Can't flush (error message = 'No space left on device')"), "make room"),
+        (OSError(errno.EIO, "Input/output error"), "cannot be opened"),
+        (PermissionError(errno.EACCES, "Permission denied"), "cannot be opened"),
+    ],
+)
+def test_a_full_disk_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    before = path.read_bytes()
+
+    def failing(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recover_module, "_replay", failing)
+        with pytest.raises(SweepError, match=said):
+            Store.resume(path)
+    assert path.read_bytes() == before
+    assert not path.with_name("s.h5.broken").exists()
+    check(path)
+
+
+def test_without_a_journal_the_file_is_believed(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal_of(path).unlink()
+    check(path)
+    assert "its journal is gone" in caplog.text
+    with h5py.File(path) as file:
+        assert file["failures/error"][:].tolist() == [b"lost with the journal"]
+        assert np.all(file["worker"][:] == NO_WORKER)
+
+
+def test_a_closed_file_that_knows_more_than_its_journal_is_believed(path: Path) -> None:
+    Store.resume(path).close("interrupted", {})
+    records = list(read_journal(journal_of(path)))
+    os.truncate(journal_of(path), records[3].end)
+    check(path)
+
+
+def test_a_journal_without_a_plan_beside_a_file_is_started_anew(path: Path) -> None:
+    Store.resume(path).close("interrupted", {})
+    os.truncate(journal_of(path), 40)
+    check(path)
+
+
+def test_neither_file_nor_plan_is_told(path: Path) -> None:
+    os.truncate(journal_of(path), 40)
+    path.unlink()
+    with pytest.raises(SweepError, match="no plan"):
+        Store.resume(path)
+    assert not path.with_name("s.h5.lock").exists()
+
+
+def test_neither_sound_file_nor_journal_is_told(path: Path) -> None:
+    zero_the_head(path)
+    journal_of(path).unlink()
+    with pytest.raises(SweepError, match="has no journal to rebuild it from"):
+        Store.resume(path)
+
+
+def test_a_journal_of_another_sweep_is_told(path: Path) -> None:
+    other = path.with_name("other.h5")
+    Store.create(other, plan_of("random:30")).close("interrupted", {})
+    shutil.copy(journal_of(other), journal_of(path))
+    with pytest.raises(SweepError, match="holds sweep"):
+        Store.resume(path)
+
+
+def test_a_file_that_somebody_reads_is_not_called_broken(path: Path) -> None:
+    with h5py.File(path), pytest.raises(SweepError, match="open in another program"):
+        Store.resume(path)
+    check(path)
+
+
+def test_a_file_that_grew_in_the_journal_only_grows(path: Path) -> None:
+    plan = plan_of("random:40")
+    object.__setattr__(plan, "run_id", PLAN.run_id)
+    last = read(journal_of(path))
+    journal = Journal(journal_of(path), FORMAT, sequence=last.sequence, size=last.end)
+    add_to(journal, plan)
+    add_to(journal, done(plan, 35))
+    journal.close()
+    store = Store.resume(path)
+    assert store.plan.size == 40
+    store.close("interrupted", {})
+    with h5py.File(path) as file:
+        assert file["status"].shape == (40,)
+        assert file["out_0"][35].tolist() == values_of(plan, 35)[:4].tolist()
+
+
+def test_rebuilding_needs_nothing_but_the_journal(path: Path) -> None:
+    target = path.with_name("copy.h5")
+    rebuild(journal_of(path), target)
+    with h5py.File(path) as file, h5py.File(target) as copy:
+        for name in ("theta", "unit", "out_0", "out_1", "status", "t_start", "worker", "sequence"):
+            assert np.array_equal(file[name][()], copy[name][()], equal_nan=True), name
+        assert copy["failures/error"][:].tolist() == [b"ModelFailed: boom"]
+        assert copy["workers/name"][:].tolist() == [b"node/1"]
+        assert copy.attrs["state"] == "snapshot"
+
+
+def test_rebuilding_while_the_journal_grows_takes_one_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = read(journal_of(path))
+    journal = Journal(journal_of(path), FORMAT, sequence=moment.sequence, size=moment.end)
+    add_to(journal, done(PLAN, 29))
+    journal.close()
+    monkeypatch.setattr(recover_module, "read", lambda journal: moment)
+    rebuild(journal_of(path), path.with_name("copy.h5"))
+    with h5py.File(path.with_name("copy.h5")) as copy:
+        assert copy["status"][29] == PointStatus.PENDING
+        assert np.all(np.isnan(copy["out_0"][29]))
+
+
+def test_a_new_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Path) -> None:
+        raise OSError("power cut")
+
+    monkeypatch.setattr(recover_module, "sync", fails)
+    with pytest.raises(OSError, match="power cut"):
+        make_file(tmp_path / "s.h5", PLAN)
+    with pytest.raises(OSError, match="power cut"):
+        rebuild(_journal(tmp_path), tmp_path / "s.h5")
+    assert [p.name for p in tmp_path.iterdir()] == ["j"]
+
+
+def _journal(folder: Path) -> Path:
+    journal = Journal(folder / "j", FORMAT)
+    add_to(journal, PLAN)
+    journal.close()
+    return folder / "j"
+
+
+def test_verification_finds_each_difference(path: Path) -> None:
+    Store.resume(path).close("interrupted", {})
+    verify(path)
+    for name, point, value in (
+        ("theta", 4, 0.0),
+        ("out_0", 4, 0.0),
+        ("out_1", 26, np.nan),
+        ("status", 0, 1),
+    ):
+        with h5py.File(path, "r+") as file:
+            before = file[name][point]
+            file[name][point] = value
+        with pytest.raises(SweepError, match="differs from its journal"):
+            verify(path)
+        with h5py.File(path, "r+") as file:
+            file[name][point] = before
+    verify(path)
+    zero_the_head(path)
+    with pytest.raises(SweepError, match="cannot be read back"):
+        verify(path)
+
+
+def test_beats_while_it_replays(path: Path) -> None:
+    beats: list[int] = []
+    _, _, journal = recover(path, lambda: beats.append(1))
+    journal.close()
+    assert beats
+
+
+def test_failures_before_a_success_are_kept_without_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    store = Store.create(path, PLAN)
+    store.add(failed(2))
+    store.add(failed(3, status=PointStatus.TIMEOUT))
+    store.add(done(PLAN, 2, attempt=2))
+    store.close(COMPLETE, {})
+    store = Store.resume(path)
+    assert [row.point for row in store.known.failures] == [2, 3]
+    assert store.known.status[[2, 3]].tolist() == [PointStatus.DONE, PointStatus.TIMEOUT]
+    store.abandon()
+
+
+def test_space_is_counted_for_file_and_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    needed = 2 * 8 * 30 * PLAN.row_size
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=needed))
+    with pytest.raises(SweepError, match="MB are free"):
+        check_space(tmp_path / "s.h5", PLAN)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=10 * needed))
+    check_space(tmp_path / "s.h5", PLAN)
+
+
+def test_workers_come_back(path: Path) -> None:
+    store = Store.resume(path)
+    assert [w.name for w in store.known.workers] == ["node/1"]
+    assert isinstance(store.known.workers[0], AnsweringWorker)
+    store.abandon()

@@ -1,0 +1,393 @@
+"""The store: outcomes reach the file, complete sweeps drop the journal, errors lose nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from farm.sweep.design.errors import LockLost, SweepBusy, SweepError
+from farm.sweep.design.prepare import longer_plan
+from farm.sweep.file import layout
+from farm.sweep.file import store as store_module
+from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.recovery import journal_of
+from farm.sweep.file.store import COMPLETE, Store, lock_of
+from tests.sweep.samples import done, failed, plan_of, values_of
+
+PLAN = plan_of("random:20")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.h5"
+
+
+def status_in(path: Path) -> list[int]:
+    with h5py.File(path) as file:
+        for point in np.flatnonzero(file["status"][:] == PointStatus.DONE).tolist():
+            assert file["out_0"][point].tolist() == values_of(PLAN, point)[:4].tolist()
+        return [int(s) for s in file["status"][:]]
+
+
+def fill(store: Store, points: range) -> None:
+    for point in points:
+        store.add(failed(point) if point % 7 == 5 else done(store.plan, point))
+
+
+def test_a_complete_sweep_leaves_one_file(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    assert journal_of(path).exists()
+    assert lock_of(path).exists()
+    fill(store, range(20))
+    store.close(COMPLETE, {"done": 17})
+    assert os.listdir(path.parent) == ["s.h5"]
+    assert status_in(path) == [2 if p % 7 == 5 else 1 for p in range(20)]
+    with h5py.File(path) as file:
+        assert file.attrs["state"] == COMPLETE
+        assert file["summary"].attrs["done"] == 17
+        assert file["failures/point"][:].tolist() == [5, 12, 19]
+        assert file["sequence"][()] == 21
+
+
+def test_an_interrupted_sweep_keeps_its_journal_and_goes_on(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(8))
+    store.close("interrupted", {})
+    assert sorted(os.listdir(path.parent)) == ["s.h5", "s.h5.journal"]
+    assert status_in(path)[:9] == [1, 1, 1, 1, 1, 2, 1, 1, 0]
+    store = Store.resume(path)
+    assert store.known.count(PointStatus.DONE) == 7
+    fill(store, range(8, 20))
+    store.close(COMPLETE, {})
+    assert os.listdir(path.parent) == ["s.h5"]
+    assert status_in(path).count(0) == 0
+
+
+def test_a_complete_sweep_can_be_opened_again_to_retry(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(20))
+    store.close(COMPLETE, {})
+    store = Store.resume(path)
+    assert store.known.attempts[5] == 1
+    store.add(done(PLAN, 5, attempt=2))
+    store.abandon()  # its new journal can rebuild everything
+    path.unlink()
+    Store.resume(path).close(COMPLETE, {})
+    assert status_in(path) == [2 if p in (12, 19) else 1 for p in range(20)]
+    with h5py.File(path) as file:
+        assert file["attempts"][5] == 2
+        assert file["failures/point"][:].tolist() == [5, 12, 19]
+
+
+@pytest.mark.parametrize("count", [20, 8])
+def test_a_sweep_that_was_only_opened_is_left_as_it_was(path: Path, count: int) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(count))
+    state = COMPLETE if count == 20 else "interrupted"
+    store.close(state, {"work_s": 1.5})
+    files = os.listdir(path.parent)
+    Store.resume(path).leave()
+    assert os.listdir(path.parent) == files
+    with h5py.File(path) as file:
+        assert (file.attrs["state"], file["summary"].attrs["work_s"]) == (state, 1.5)
+
+
+def test_both_outcomes_of_a_point_in_one_batch_leave_the_later(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    store.add(failed(3))
+    store.add(done(PLAN, 3, attempt=2))
+    store.close(COMPLETE, {})
+    assert status_in(path)[3] == 1
+
+
+def test_workers_get_numbers_by_name(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    assert [store.worker_id(name) for name in ("a/1", "b/1", "a/1")] == [0, 1, 0]
+    assert store.worker_id("") == 2**32 - 1
+    store.add(done(PLAN, 0, worker=1))
+    store.close("interrupted", {})
+    store = Store.resume(path)
+    assert store.worker_id("b/1") == 1
+    assert store.worker_id("c/1") == 2
+    store.close(COMPLETE, {})
+    with h5py.File(path) as file:
+        assert [n.decode() for n in file["workers/name"]] == ["a/1", "b/1", "c/1"]
+        assert file["workers/ended"][1] == 1.7e9 + 0.5
+
+
+def test_nothing_is_overwritten(path: Path) -> None:
+    Store.create(path, PLAN).close("interrupted", {})
+    with pytest.raises(SweepError, match=r"s\.h5 exists.*--resume"):
+        Store.create(path, PLAN)
+    path.unlink()
+    with pytest.raises(SweepError, match=r"s\.h5\.journal exists"):
+        Store.create(path, PLAN)
+    assert not lock_of(path).exists()
+
+
+def test_what_a_killed_process_began_is_in_nobody_s_way(path: Path) -> None:
+    journal_of(path).with_name("s.h5.journal.new").write_bytes(b"farm sweep journal 1\n")
+    Store.create(path, PLAN).close("interrupted", {})
+    assert not journal_of(path).with_name("s.h5.journal.new").exists()
+
+
+def test_a_journal_alone_is_a_sweep(path: Path) -> None:
+    Store.create(path, PLAN).close("interrupted", {})
+    path.unlink()
+    with pytest.raises(SweepError, match=r"s\.h5\.journal exists: continue that sweep"):
+        Store.create(path, PLAN)
+
+
+def test_there_is_nothing_to_resume(path: Path) -> None:
+    with pytest.raises(SweepError, match="does not exist"):
+        Store.resume(path)
+
+
+def test_a_second_writer_is_refused(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    with pytest.raises(SweepBusy):
+        Store.resume(path)
+    store.abandon()
+
+
+def test_rows_are_in_the_journal_at_once_and_in_the_file_within_a_second(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    store.add(done(PLAN, 4))
+    assert b"R" in journal_of(path).read_bytes()[-200:]
+    assert store._file["status"][4] == 0
+    until = time.monotonic() + 5
+    while store._file["status"][4] == 0:
+        assert time.monotonic() < until
+        store.commit_if_due()
+        time.sleep(0.01)
+    store.abandon()
+
+
+def test_a_full_batch_is_written_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "BATCH_ROWS", 5)
+    store = Store.create(path, PLAN)
+    fill(store, range(5))
+    assert np.count_nonzero(store._file["status"][:]) == 5
+    store.abandon()
+
+
+def test_a_batch_of_long_rows_is_written_before_it_fills_the_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "BATCH_BYTES", 100)
+    store = Store.create(path, PLAN)
+    fill(store, range(3))
+    assert np.count_nonzero(store._file["status"][:]) == 3
+    store.abandon()
+
+
+def test_a_row_of_another_length_is_a_bug_of_the_caller(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    with pytest.raises(ValueError, match="3 values, the plan has 5"):
+        store.add(done(PLAN, 1, values=np.zeros(3)))
+    store.abandon()
+
+
+def test_too_little_room_is_told_before_anything_is_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(path.parent)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(SweepError, match="MB are free"):
+        Store.create(path, PLAN)
+    assert os.listdir(path.parent) == []
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises((SweepError, OSError), match="No such file"):
+        Store.create(tmp_path / "no" / "s.h5", PLAN)
+
+
+def test_a_file_that_cannot_be_made_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: h5py.File, plan: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(layout, "create", full)
+    with pytest.raises(SweepError, match=r"cannot be created.*No space"):
+        Store.create(path, PLAN)
+    assert os.listdir(path.parent) == []
+
+
+def test_a_journal_that_cannot_be_written_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(3))
+    real = os.pwrite
+
+    def full(fd: int, data: memoryview, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    fill(store, range(3, 6))
+    assert "No space left" in store.trouble
+    store.commit()
+    assert "No space left" in store.trouble
+    assert store.known.count(PointStatus.DONE) == 5
+    monkeypatch.setattr(os, "pwrite", real)
+    store.commit()
+    assert store.trouble == ""
+    assert np.count_nonzero(store._file["status"][:]) == 6
+    store.close("interrupted", {})
+    assert status_in(path)[:7] == [1, 1, 1, 1, 1, 2, 0]
+
+
+def test_a_file_that_cannot_be_written_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.create(path, PLAN)
+
+    def broken(*args: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_outcomes", broken)
+        fill(store, range(8))
+        store.commit()
+        assert "Input/output error" in store.trouble
+    store.commit()
+    assert store.trouble == ""
+    store.close("interrupted", {})
+    assert status_in(path)[:9] == [1, 1, 1, 1, 1, 2, 1, 1, 0]
+    with h5py.File(path) as file:
+        assert file["failures/point"][:].tolist() == [5]
+
+
+def test_closing_in_trouble_says_so_and_keeps_the_journal(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(3))
+
+    def broken(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_outcomes", broken)
+        with pytest.raises(SweepError, match=r"No space left.*--resume"):
+            store.close(COMPLETE, {})
+    assert journal_of(path).exists()
+    assert not lock_of(path).exists()
+    Store.resume(path).close("interrupted", {})
+    assert status_in(path)[:4] == [1, 1, 1, 0]
+
+
+def test_a_file_that_is_not_what_the_journal_says_keeps_the_journal(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(20))
+    store.commit()
+    store._file["out_0"][3, 1] = 1e9
+    with pytest.raises(SweepError, match="differs from its journal"):
+        store.close(COMPLETE, {})
+    assert journal_of(path).exists()
+    Store.resume(path).close(COMPLETE, {})
+    assert status_in(path).count(1) == 17
+    assert not journal_of(path).exists()
+
+
+def test_a_writer_that_lost_its_lock_writes_no_more(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(3))
+    lock_of(path).write_text('{"token": "another", "pid": 1, "host": "elsewhere"}')
+    store._lock._last = 0.0
+    size = journal_of(path).stat().st_size
+    with pytest.raises(LockLost, match="process 1 on elsewhere"):
+        store.add(done(PLAN, 3))
+    assert journal_of(path).stat().st_size == size
+    store.abandon()
+    assert lock_of(path).exists()
+
+
+@pytest.mark.parametrize("state", [COMPLETE, "interrupted"])
+def test_a_sweep_grows(path: Path, state: str) -> None:
+    plan = plan_of("sobol:8")
+    store = Store.create(path, plan)
+    fill(store, range(8))
+    store.close(state, {})
+    store = Store.resume(path)
+    store.extend(longer_plan(plan, 20))
+    assert np.count_nonzero(store.known.status == PointStatus.PENDING) == 12
+    store.add(done(store.plan, 17))
+    store.abandon()
+    store = Store.resume(path)
+    assert store.plan.size == 20
+    assert np.flatnonzero(store.known.status).tolist() == [*range(8), 17]
+    for point in sorted({*range(8, 20)} - {17}):
+        store.add(done(store.plan, point))
+    store.close(COMPLETE, {})
+    with h5py.File(path) as file:
+        assert file["out_0"][17].tolist() == values_of(plan, 17)[:4].tolist()
+        assert np.array_equal(file["theta"][:8], plan.theta)
+
+
+def test_a_compressed_sweep_is_compressed_when_it_is_complete(path: Path) -> None:
+    plan = plan_of("random:2000", gzip=True)
+    store = Store.create(path, plan)
+    fill(store, range(1000))
+    store.close("interrupted", {})
+    with h5py.File(path) as file:
+        assert file["out_0"].compression is None
+    store = Store.resume(path)
+    fill(store, range(1000, 2000))
+    large = path.stat().st_size  # theta is random and hardly shrinks
+    store.close(COMPLETE, {"done": 1})
+    assert path.stat().st_size < large
+    with h5py.File(path) as file:
+        assert file["out_0"].compression == "gzip"
+        assert file["out_0"][1234].tolist() == values_of(plan, 1234)[:4].tolist()
+        assert file["failures/point"][:3].tolist() == [5, 12, 19]
+        assert file["summary"].attrs["done"] == 1
+        assert file.attrs["state"] == COMPLETE
+    store = Store.resume(path)
+    assert store._file["out_0"].compression is None
+    store.add(done(plan, 5, attempt=2))
+    store.close(COMPLETE, {})
+    with h5py.File(path) as file:
+        assert file["out_0"].compression == "gzip"
+        assert file["out_0"][5].tolist() == values_of(plan, 5)[:4].tolist()
+        assert int(np.count_nonzero(file["status"][:] == PointStatus.DONE)) == 1716
+
+
+def test_the_file_never_holds_what_the_journal_may_lose(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a machine dies, only the synced part of the journal is left. It must contain at least
+    the rows of the file; otherwise the file would have rows that no journal knows."""
+    monkeypatch.setattr(store_module, "BATCH_S", 0.0)
+    store = Store.create(path, PLAN)
+    journal = os.stat(journal_of(path)).st_ino
+    safe: list[int] = [0]
+    fsync, write_values = os.fsync, layout.write_values
+
+    def watched(fd: int) -> None:
+        fsync(fd)
+        if os.fstat(fd).st_ino == journal:
+            safe[0] = os.fstat(fd).st_size
+
+    def checked(*arguments: Any) -> None:
+        assert safe[0] == journal_of(path).stat().st_size
+        write_values(*arguments)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(layout, "write_values", checked)
+    for point in range(3):
+        store.add(done(PLAN, point))
+        store.commit()
+    store.add(done(PLAN, 3))
+    store.close("interrupted", {})
+    assert safe[0] == journal_of(path).stat().st_size

@@ -1,0 +1,95 @@
+"""The limit of points in flight: grows with workers and rate, shrinks on refusal, pauses."""
+
+from __future__ import annotations
+
+from farm.sweep.run.concurrency_limit import LARGEST, LONGEST_PAUSE_S, START, ConcurrencyLimit
+
+
+def test_at_first_enough_for_many_workers() -> None:
+    assert ConcurrencyLimit().size(0.0) == START
+    assert ConcurrencyLimit(start=2000).size(0.0) == 2000
+
+
+def test_the_user_s_number_stays() -> None:
+    limit = ConcurrencyLimit(3)
+    for k in range(100):
+        limit.answered(f"w{k}", 0.001 * k)
+    assert limit.size(1.0) == 3
+
+
+def test_more_workers_get_more_points() -> None:
+    limit = ConcurrencyLimit()
+    for k in range(1000):
+        limit.answered(f"w{k}", 10.0 * k)
+    assert limit.size(10_000.0) == 4000
+    assert limit.workers == 1000
+
+
+def test_workers_that_answer_no_more_are_forgotten() -> None:
+    limit = ConcurrencyLimit()
+    for k in range(100):
+        limit.answered(f"old{k}", float(k))
+    for k in range(20_000):
+        limit.answered("new", 100.0 + k)
+    assert limit.workers == 1
+
+
+def test_failures_whose_worker_is_not_known_count_for_none() -> None:
+    limit = ConcurrencyLimit()
+    for k in range(20_000):
+        limit.answered("", float(k))
+    assert limit.workers == 0
+
+
+def test_tiny_points_get_two_seconds_ahead_but_not_without_limit() -> None:
+    limit = ConcurrencyLimit()
+    for k in range(2000):
+        limit.answered("w", k / 2000)
+    assert 3500 < limit.size(1.0) <= 4000
+    for k in range(10_000):
+        limit.answered("w", 1.0 + k / 100_000)
+    assert limit.size(1.1) == LARGEST
+
+
+def test_a_full_farm_gets_half_after_a_pause_that_grows() -> None:
+    limit = ConcurrencyLimit()
+    limit.refused(200, 0.0)
+    assert limit.size(0.1) == 0
+    limit.refused(150, 0.1)  # refused in the same burst
+    assert limit.size(0.21) == 100
+    limit.refused(100, 1.0)
+    assert limit.size(1.3) == 0
+    assert limit.size(1.5) == 50
+
+
+def test_it_grows_again_with_answers() -> None:
+    limit = ConcurrencyLimit()
+    limit.refused(20, 0.0)
+    for _ in range(15):
+        limit.answered("w", 1.0)
+    assert limit.size(1.0) == 25
+
+
+def test_a_lost_farm_is_tried_with_one_point() -> None:
+    limit = ConcurrencyLimit()
+    limit.lost(0.0)
+    assert limit.size(0.1) == 0
+    assert limit.size(1.0) == 1
+
+
+def test_pauses_have_a_limit_and_end_with_an_answer() -> None:
+    limit = ConcurrencyLimit()
+    now = 0.0
+    for _ in range(20):
+        limit.lost(now)
+        now += LONGEST_PAUSE_S + 0.01
+        assert limit.size(now) == 1
+    limit.answered("w", now)
+    limit.lost(now)
+    assert limit.size(now + 0.21) == 1
+
+
+def test_one_point_at_least() -> None:
+    limit = ConcurrencyLimit()
+    limit.refused(1, 0.0)
+    assert limit.size(1.0) == 1

@@ -1,0 +1,150 @@
+"""One point in flight: its calls, their answers, and the resulting row."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import NO_HINTS, Call, Hints, ModelInfo, Result
+from farm.errors import (
+    Cancelled,
+    FarmError,
+    InvalidOutput,
+    ModelFailed,
+    Overloaded,
+    TimeLimitExceeded,
+)
+from farm.sweep.file.journal import PointStatus
+from farm.sweep.run.in_flight import PointInFlight, numbers_of, row_of, submit_point
+from tests.support.time_limits import scaled
+from tests.sweep.samples import BEAM, plan_of
+
+
+class Open:
+    """Accepts `room` calls and answers none of them."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.room = room
+        self.futures: list[Future[Result]] = []
+
+    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
+        return BEAM
+
+    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+        if len(self.futures) == self.room:
+            raise Overloaded("full")
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def answer(u: float = 1.0, **more: Any) -> Result:
+    return Result((np.full(4, u), np.array([2.0])), **more)
+
+
+def gradient(*numbers: float) -> Result:
+    return Result((np.array(numbers),), run_time_s=0.25)
+
+
+def test_a_point_goes_out_with_all_its_calls() -> None:
+    plan, farm = plan_of(gradients=["u[1]"]), Open()
+    sent = submit_point(farm, plan, 3, NO_HINTS)
+    assert sent.point == 3
+    assert sent.futures == farm.futures
+    assert len(sent.futures) == 3
+    assert abs(sent.submitted_at - time.time()) < scaled(5)
+
+
+def test_a_point_that_is_not_accepted_whole_is_cancelled() -> None:
+    farm = Open(room=2)
+    with pytest.raises(Overloaded):
+        submit_point(farm, plan_of(gradients=["u[1]"]), 3, NO_HINTS)
+    assert all(future.cancelled() for future in farm.futures)
+
+
+def test_times_of_answers_are_noted_and_reported() -> None:
+    farm, told = Open(), []
+    sent = submit_point(farm, plan_of(gradients=["u[1]"]), 3, NO_HINTS)
+    sent.on_answer(lambda sent, k: told.append(k))
+    farm.futures[1].set_result(gradient(1, 2, 3))
+    assert told == [1]
+    assert set(sent.answered_at) == {1}
+    farm.futures[0].set_exception(ModelFailed("x"))
+    assert told == [1, 0]
+    assert sent.results() == []
+
+
+def test_a_call_that_is_done_already_is_reported_at_once() -> None:
+    farm, told = Open(), []
+    sent = submit_point(farm, plan_of(), 3, NO_HINTS)
+    thread = threading.Thread(target=farm.futures[0].set_result, args=(answer(),))
+    thread.start()
+    thread.join()
+    sent.on_answer(lambda sent, k: told.append(k))
+    assert told == [0]
+
+
+def test_a_row_has_the_numbers_and_times() -> None:
+    plan, farm = plan_of(gradients=["u[1]"]), Open()
+    sent = submit_point(farm, plan, 3, NO_HINTS)
+    farm.futures[0].set_result(answer(7.0, run_time_s=1.0, queue_time_s=0.5))
+    farm.futures[1].set_result(gradient(1, 2, 3))
+    farm.futures[2].set_result(gradient(4))
+    row = row_of(plan, sent, None, attempt=2, worker=5, answered=sent.submitted_at + 3)
+    assert (row.point, row.status, row.attempt, row.worker) == (3, PointStatus.DONE, 2, 5)
+    assert (row.t_run, row.t_queue) == (1.5, 0.5)
+    assert row.t_total == pytest.approx(3.0)
+    assert row.t_start == pytest.approx(sent.submitted_at + 1.5)
+    assert row.values is not None
+    assert row.values[:5].tolist() == [7, 7, 7, 7, 2]
+    by_e, by_load = row.values[5:17].reshape(4, 3), row.values[17:].reshape(4, 1)
+    assert by_e[1].tolist() == [1, 2, 3]
+    assert by_load[1].tolist() == [4]
+    assert np.isnan(row.values).sum() == 12
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModelFailed("x", detail="Traceback"), PointStatus.FAILED),
+        (TimeLimitExceeded("x"), PointStatus.TIMEOUT),
+        (Cancelled("x"), PointStatus.CANCELLED),
+    ],
+)
+def test_an_error_makes_a_row_without_numbers(error: FarmError, status: PointStatus) -> None:
+    row = row_of(plan_of(), PointInFlight(1), error, attempt=1, worker=0, answered=5.0)
+    assert (row.status, row.values, row.t_start) == (status, None, 5.0)
+    assert row.error == f"{type(error).__name__}: x"
+    assert row.traceback == error.detail
+    assert math.isnan(row.t_run)
+
+
+def test_outputs_of_other_sizes_are_refused() -> None:
+    plan = plan_of("random:2")
+    assert len(numbers_of(plan, [answer()])) == 5
+    with pytest.raises(InvalidOutput, match="'u' has 3 entries, the sweep's file has 4"):
+        numbers_of(plan, [Result((np.zeros(3), np.zeros(1)))])
+    with pytest.raises(InvalidOutput, match="1 outputs, the sweep's file has 2"):
+        numbers_of(plan, [Result((np.zeros(4),))])
+
+
+def test_a_point_whose_outputs_do_not_fit_has_failed() -> None:
+    plan, farm = plan_of(), Open()
+    sent = submit_point(farm, plan, 0, NO_HINTS)
+    farm.futures[0].set_result(Result((np.zeros(9), np.zeros(1))))
+    row = row_of(plan, sent, None, attempt=1, worker=0, answered=time.time())
+    assert row.status is PointStatus.FAILED
+    assert "use a separate sweep" in row.error
+
+
+def test_cancelling_reaches_every_call() -> None:
+    farm = Open()
+    sent = submit_point(farm, plan_of(gradients=["u"]), 0, NO_HINTS)
+    sent.cancel()
+    assert all(future.cancelled() for future in farm.futures)

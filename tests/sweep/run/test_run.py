@@ -1,0 +1,598 @@
+"""The run: every point is evaluated once and stored correctly, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import farm
+from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result
+from farm.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FarmError,
+    InvalidOutput,
+    ModelFailed,
+    ModelNotFound,
+    Overloaded,
+    TimeLimitExceeded,
+    Unavailable,
+    WorkerLost,
+)
+from farm.storage import lock as lock_module
+from farm.sweep.design.errors import LockLost, SweepError
+from farm.sweep.design.plan import Plan
+from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.progress import Progress, read_status, status_of
+from farm.sweep.file.recovery import journal_of
+from farm.sweep.file.store import COMPLETE, Store, lock_of
+from farm.sweep.run import run as run_module
+from farm.sweep.run.run import Rules, Run, Stop, pending_points
+from farm.sweep.run.threads import Threads
+from tests.support.time_limits import scaled
+from tests.sweep.samples import done, failed, plan_of
+
+LIMIT_S = scaled(20.0)
+
+
+class Beam(farm.Model):
+    """A model whose outputs contain the inputs, so that a misplaced row is noticed."""
+
+    inputs = {"E": 3, "load": 1}
+    outputs = {"u": 4, "mass": 1}
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+        return {"u": np.append(inputs["E"], inputs["load"]), "mass": inputs["load"] * 2}
+
+    def gradient(
+        self,
+        out_wrt: int,
+        in_wrt: int,
+        inputs: farm.Inputs,
+        sens: np.ndarray,
+        config: farm.Config,
+    ) -> np.ndarray:
+        by_e = np.hstack([np.eye(3), np.zeros((3, 1))]) if out_wrt == 0 else np.zeros((3, 1))
+        by_load = np.array([[0.0, 0, 0, 1]]) if out_wrt == 0 else np.array([[2.0]])
+        return np.asarray((by_e if in_wrt == 0 else by_load) @ sens)
+
+
+Judge = Callable[[Call, int], FarmError | None]
+
+
+class Farm:
+    """A farm on threads whose outcomes a test may decide: `judge(call, number of the call)`.
+
+    judge: returns None to evaluate the call, or the error to answer with; may wait.
+    """
+
+    def __init__(
+        self,
+        judge: Callable[[Call, int], FarmError | None] | None = None,
+        *,
+        model: Beam | None = None,
+    ) -> None:
+        self._threads = Threads({"beam": model or Beam()}, workers=4)
+        self._judge = judge or (lambda call, number: None)
+        self.calls: list[Call] = []
+        self.hints: list[Hints] = []
+        self.in_flight = self.most_in_flight = 0
+        self._lock = threading.Lock()
+
+    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
+        return self._threads.describe(model, config)
+
+    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+        with self._lock:
+            self.calls.append(call)
+            self.hints.append(hints)
+            number = len(self.calls)
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        error = self._judge(call, number)
+        if error is None:
+            future = self._threads.submit(call)
+        else:
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(self._landed)
+        return future
+
+    def _landed(self, future: Future[Result]) -> None:
+        with self._lock:
+            self.in_flight -= 1
+
+    @property
+    def evaluated(self) -> list[tuple[float, ...]]:
+        """Return the inputs of all requested evaluations."""
+        calls = [c for c in self.calls if c.operation is Operation.EVALUATE]
+        return [tuple(np.concatenate([x.ravel() for x in call.inputs])) for call in calls]
+
+    def close(self) -> None:
+        self._threads.close()
+
+
+@pytest.fixture
+def farms() -> Iterator[Callable[..., Farm]]:
+    made: list[Farm] = []
+
+    def make(judge: Judge | None = None) -> Farm:
+        made.append(Farm(judge))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.h5"
+
+
+def beam_plan(design: str = "random:40", **options: Any) -> Plan:
+    return plan_of(design, info=Threads({"beam": Beam()}).describe("beam"), **options)
+
+
+def run(
+    store: Store,
+    evaluator: Farm,
+    *,
+    stop: Stop | None = None,
+    retry_failed: bool = False,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    on_row: Callable[[Row], None] = lambda row: None,
+    reconnect: Callable[[], Farm] | None = None,
+    **rules: Any,
+) -> Progress:
+    session = Run(
+        store,
+        evaluator,
+        rules=Rules(**rules),
+        stop=stop or Stop(),
+        watch=watch,
+        on_row=on_row,
+        reconnect=reconnect,
+    )
+    return session.go(retry_failed=retry_failed)
+
+
+def check(path: Path, plan: Plan, expected: Mapping[int, PointStatus] | None = None) -> None:
+    """Check that every row of the file belongs to its point, and the others' status."""
+    with h5py.File(path) as file:
+        status = file["status"][:]
+        for point in range(plan.size):
+            wanted = (expected or {}).get(point, PointStatus.DONE)
+            assert status[point] == wanted, point
+            if wanted == PointStatus.DONE:
+                theta = plan.theta[point]
+                assert file["out_0"][point].tolist() == theta.tolist()
+                assert file["out_1"][point].tolist() == [2 * theta[3]]
+            else:
+                assert np.all(np.isnan(file["out_0"][point]))
+
+
+def test_every_point_is_evaluated_once(path: Path, farms: Callable[..., Farm]) -> None:
+    plan, evaluator = beam_plan("random:300"), farms()
+    rows: list[Row] = []
+    progress = run(Store.create(path, plan), evaluator, on_row=rows.append)
+    assert (progress.state, progress.done, progress.pending) == (COMPLETE, 300, 0)
+    assert sorted(row.point for row in rows) == list(range(300))
+    assert len(evaluator.calls) == 300
+    check(path, plan)
+    assert sorted(os.listdir(path.parent)) == ["s.h5", "s.h5.status.json"]
+
+
+def test_points_carry_times_and_workers(path: Path, farms: Callable[..., Farm]) -> None:
+    before = time.time()
+    run(Store.create(path, beam_plan()), farms())
+    with h5py.File(path) as file:
+        assert np.all((file["t_start"][:] >= before - 0.1) & (file["t_start"][:] < time.time()))
+        total, inside = file["t_total"][:], file["t_queue"][:] + file["t_run"][:]
+        assert np.all(total >= 0.9 * inside)
+        assert len(file["workers/name"]) == len(np.unique(file["worker"][:])) <= 4
+        assert file["summary"].attrs["done"] == 40
+        assert 0 < file["summary"].attrs["efficiency"] <= 1.05
+
+
+def test_gradients_land_beside_the_outputs(path: Path, farms: Callable[..., Farm]) -> None:
+    plan = beam_plan("random:10", gradients=["u[1]", "u[3]", "mass"])
+    run(Store.create(path, plan), farms())
+    check(path, plan)
+    with h5py.File(path) as file:
+        by_e, by_load = file["grad_0_0"][7], file["grad_0_1"][7]
+        assert by_e[[1, 3]].tolist() == [[0, 1, 0], [0, 0, 0]]
+        assert by_load[[1, 3]].tolist() == [[0], [1]]
+        assert np.all(np.isnan(by_e[[0, 2]]) & np.isnan(by_load[[0, 2]]))
+        assert file["grad_1_1"][:].ravel().tolist() == [2.0] * 10
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModelFailed("boom", detail="Traceback"), PointStatus.FAILED),
+        (InvalidOutput("bad"), PointStatus.FAILED),
+        (WorkerLost("gone"), PointStatus.FAILED),
+        (TimeLimitExceeded("slow"), PointStatus.TIMEOUT),
+        (DeadlineExceeded("late"), PointStatus.TIMEOUT),
+        (Cancelled("taken back"), PointStatus.CANCELLED),
+    ],
+)
+def test_a_failed_point_is_recorded_and_the_others_go_on(
+    path: Path, farms: Callable[..., Farm], error: FarmError, status: PointStatus
+) -> None:
+    plan = beam_plan()
+    bad = tuple(plan.theta[5])
+
+    def judge(call: Call, number: int) -> FarmError | None:
+        return error if tuple(np.concatenate(call.inputs)) == bad else None
+
+    progress = run(Store.create(path, plan), farms(judge))
+    assert (progress.state, progress.unsuccessful) == (COMPLETE, 1)
+    check(path, plan, {5: status})
+    with h5py.File(path) as file:
+        assert file["failures/error"][0].decode() == f"{type(error).__name__}: {error}"
+        assert file["failures/traceback"][0].decode() == error.detail
+
+
+def test_a_gradient_that_fails_fails_its_point(path: Path, farms: Callable[..., Farm]) -> None:
+    def judge(call: Call, number: int) -> FarmError | None:
+        return ModelFailed("no") if call.operation is Operation.GRADIENT and number < 5 else None
+
+    plan = beam_plan("random:6", gradients=["mass"])
+    progress = run(Store.create(path, plan), farms(judge), in_flight=1)
+    assert (progress.done, progress.failed) == (5, 1)
+    check(path, plan, {0: PointStatus.FAILED})
+
+
+def test_an_error_that_is_none_of_the_farm_s_fails_its_point(
+    path: Path, farms: Callable[..., Farm]
+) -> None:
+    def judge(call: Call, number: int) -> Any:
+        return ZeroDivisionError("client") if number == 3 else None
+
+    plan = beam_plan()
+    assert run(Store.create(path, plan), farms(judge), in_flight=1).failed == 1
+    with h5py.File(path) as file:
+        assert file["failures/error"][0] == b"FarmError: ZeroDivisionError: client"
+        assert b"Traceback" in file["failures/traceback"][0]
+
+
+def test_failed_points_are_retried_when_asked(path: Path, farms: Callable[..., Farm]) -> None:
+    plan = beam_plan()
+    run(
+        Store.create(path, plan),
+        farms(lambda call, number: ModelFailed("x") if number % 4 == 0 else None),
+    )
+    evaluator = farms()
+    progress = run(Store.resume(path), evaluator)
+    assert (progress.failed, len(evaluator.calls)) == (10, 0)
+    progress = run(Store.resume(path), evaluator, retry_failed=True)
+    assert (progress.failed, len(evaluator.calls)) == (0, 10)
+    check(path, plan)
+    with h5py.File(path) as file:
+        assert sorted(file["attempts"][:].tolist()) == [1] * 30 + [2] * 10
+        assert len(file["failures/row"]) == 10
+
+
+@pytest.mark.parametrize("by", ["answer", "submit"])
+def test_a_full_farm_is_waited_for(path: Path, farms: Callable[..., Farm], by: str) -> None:
+    def judge(call: Call, number: int) -> FarmError | None:
+        if 10 < number < 15 or number == 60:
+            if by == "submit":
+                raise Overloaded("queue is full")
+            return Overloaded("queue is full")
+        return None
+
+    plan = beam_plan("random:60")
+    progress = run(Store.create(path, plan), farms(judge))
+    assert (progress.state, progress.failed, progress.done) == (COMPLETE, 0, 60)
+    check(path, plan)
+
+
+@pytest.mark.parametrize("error", [Unavailable("gone"), ModelNotFound("not yet")])
+def test_a_lost_farm_is_waited_for(
+    path: Path, farms: Callable[..., Farm], error: FarmError
+) -> None:
+    messages: list[str] = []
+    back = time.monotonic() + 1.5
+
+    def judge(call: Call, number: int) -> FarmError | None:
+        return error if number > 20 and time.monotonic() < back else None
+
+    plan = beam_plan("random:60")
+    progress = run(
+        Store.create(path, plan), farms(judge), watch=lambda p: messages.append(p.message)
+    )
+    assert (progress.state, progress.failed, progress.done) == (COMPLETE, 0, 60)
+    assert any("cannot be reached" in message for message in messages)
+    assert messages[-1] == ""
+    check(path, plan)
+
+
+def test_a_farm_that_was_started_anew_is_found_again(
+    path: Path, farms: Callable[..., Farm]
+) -> None:
+    plan = beam_plan("random:60")
+    old = farms(lambda call, number: Unavailable("gone") if number > 20 else None)
+    new = farms()
+    tries: list[int] = []
+
+    def reconnect() -> Farm:
+        tries.append(1)
+        if len(tries) < 3:
+            raise Unavailable("not yet")
+        return new
+
+    progress = run(Store.create(path, plan), old, reconnect=reconnect)
+    assert (progress.state, progress.done) == (COMPLETE, 60)
+    assert len(new.calls) >= 40
+    check(path, plan)
+
+
+def test_a_farm_that_stays_away_ends_the_session(path: Path, farms: Callable[..., Farm]) -> None:
+    plan = beam_plan()
+    gone = farms(lambda call, number: Unavailable("gone") if number > 10 else None)
+    progress = run(Store.create(path, plan), gone, in_flight=1, lost_s=0.5)
+    assert (progress.state, progress.done) == ("farm lost", 10)
+    assert journal_of(path).exists()
+    assert run(Store.resume(path), farms()).state == COMPLETE
+    check(path, plan)
+
+
+def test_points_in_flight_are_bounded(path: Path, farms: Callable[..., Farm]) -> None:
+    evaluator = farms()
+    run(Store.create(path, beam_plan("random:200")), evaluator, in_flight=7)
+    assert evaluator.most_in_flight <= 7
+
+
+def test_too_many_failures_stop_it(path: Path, farms: Callable[..., Farm]) -> None:
+    plan = beam_plan("random:100")
+    bad = farms(lambda call, number: ModelFailed("x") if number > 10 else None)
+    progress = run(Store.create(path, plan), bad, in_flight=1, max_failures=5)
+    assert (progress.state, progress.done, progress.failed) == ("too many failures", 10, 6)
+    assert run(Store.resume(path), farms(), retry_failed=True).done == 100
+
+
+def test_the_time_limit_stops_it(path: Path, farms: Callable[..., Farm]) -> None:
+    progress = run(Store.create(path, beam_plan("random:20000")), farms(), max_s=0.3)
+    assert progress.state == "out of time"
+    assert 0 < progress.done < 20000
+    assert progress.in_flight == 0
+
+
+def test_asked_to_stop_it_waits_for_what_runs(path: Path, farms: Callable[..., Farm]) -> None:
+    stop, gate = Stop(), threading.Event()
+
+    class Slow(Farm):
+        def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+            future: Future[Result] = Future()
+            inner = self._threads.submit(call)
+
+            def later() -> None:
+                gate.wait(LIMIT_S)
+                future.set_result(inner.result(LIMIT_S))
+
+            threading.Thread(target=later).start()
+            self.calls.append(call)
+            return future
+
+    def watch(progress: Progress) -> None:
+        stop.asked = True
+        if progress.message == "stopping: interrupted":
+            gate.set()
+
+    slow = Slow()
+    plan = beam_plan("random:100")
+    progress = run(Store.create(path, plan), slow, stop=stop, watch=watch, in_flight=5)
+    slow.close()
+    assert (progress.state, progress.done, len(slow.calls)) == ("interrupted", 5, 5)
+    check(path, plan, dict.fromkeys(range(5, 100), PointStatus.PENDING))
+
+
+def test_asked_to_stop_it_takes_back_what_waits(path: Path, farms: Callable[..., Farm]) -> None:
+    """With four known workers, all points in flight except the four oldest are cancelled."""
+    stop = Stop()
+
+    class SlowBeam(Beam):
+        def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+            time.sleep(0.01)
+            return super().evaluate(inputs, config)
+
+    def on_row(row: Row) -> None:
+        if row.point == 20:
+            stop.ask()
+
+    slow = Farm(model=SlowBeam())
+    plan = beam_plan("random:300")
+    first = run(Store.create(path, plan), slow, stop=stop, on_row=on_row)
+    slow.close()
+    assert first.state == "interrupted"
+    assert 20 < first.done < 60
+    evaluator = farms()
+    assert run(Store.resume(path), evaluator).done == 300
+    assert len(evaluator.calls) == 300 - first.done
+    check(path, plan)
+
+
+def test_asked_twice_it_leaves_at_once(path: Path, farms: Callable[..., Farm]) -> None:
+    stop, gate = Stop(), threading.Event()
+    plan = beam_plan("random:50")
+
+    class Never(Farm):
+        def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+            if len(self.calls) >= 10:
+                self.calls.append(call)
+                gate.set()
+                return Future()
+            return super().submit(call, hints)
+
+    def ask() -> None:
+        gate.wait(LIMIT_S)
+        stop.ask()
+        stop.ask()
+
+    threading.Thread(target=ask).start()
+    never = Never()
+    began = time.monotonic()
+    progress = run(Store.create(path, plan), never, stop=stop, in_flight=3)
+    assert time.monotonic() - began < LIMIT_S
+    never.close()
+    assert (progress.state, progress.done, progress.pending) == ("interrupted", 10, 40)
+    assert run(Store.resume(path), farms()).state == COMPLETE
+    check(path, plan)
+
+
+def test_a_full_disk_stops_the_giving_and_loses_nothing(
+    path: Path, farms: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, evaluator = beam_plan("random:200"), farms()
+    full = threading.Event()
+    told: list[int] = []
+    real = os.pwrite
+
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, offset)
+
+    def on_row(row: Row) -> None:
+        if row.point == 50 and not told:
+            full.set()
+
+    def watch(progress: Progress) -> None:
+        if "No space" in progress.message:
+            told.append(len(evaluator.calls))
+            if len(told) == 2:
+                full.clear()
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    progress = run(Store.create(path, plan), evaluator, watch=watch, on_row=on_row, in_flight=10)
+    assert (progress.state, progress.done) == (COMPLETE, 200)
+    assert told[0] == told[1] <= 70
+    assert len(evaluator.calls) == 200
+    check(path, plan)
+
+
+def test_leaving_with_a_full_disk_says_so_and_can_be_resumed(
+    path: Path, farms: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, stop = beam_plan("random:200"), Stop()
+
+    def full(fd: int, data: memoryview, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def on_row(row: Row) -> None:
+        if row.point == 50:
+            patch.setattr(os, "pwrite", full)
+
+    with monkeypatch.context() as patch:
+        store = Store.create(path, plan)
+        with pytest.raises(SweepError, match="No space left"):
+            run(
+                store,
+                farms(),
+                stop=stop,
+                on_row=on_row,
+                watch=lambda progress: stop.ask() if progress.message else None,
+            )
+    status = read_status(status_of(path))
+    assert status is not None
+    assert status.state == "failed"
+    assert not lock_of(path).exists()
+    assert run(Store.resume(path), farms()).done == 200
+    check(path, plan)
+
+
+def test_a_sweep_that_was_taken_over_ends(
+    path: Path, farms: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "BEAT_S", 0.0)
+
+    def on_row(row: Row) -> None:
+        lock_of(path).write_text('{"token": "x", "pid": 1, "host": "elsewhere"}')
+
+    with pytest.raises(LockLost):
+        run(Store.create(path, beam_plan()), farms(), on_row=on_row)
+
+
+def test_the_status_file_tells_while_it_runs(
+    path: Path, farms: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "STATUS_S", 0.0)
+    states: set[tuple[str, int]] = set()
+
+    def on_row(row: Row) -> None:
+        status = read_status(status_of(path))
+        if status is not None:
+            states.add((status.state, status.total))
+
+    run(Store.create(path, beam_plan()), farms(), on_row=on_row, in_flight=1)
+    assert states == {("running", 40)}
+    last = read_status(status_of(path))
+    assert last is not None
+    assert (last.state, last.done) == (COMPLETE, 40)
+
+
+def test_hints_go_with_every_call(path: Path, farms: Callable[..., Farm]) -> None:
+    evaluator = farms()
+    hints = Hints(client="sweep", priority=3)
+    run(Store.create(path, beam_plan("random:3")), evaluator, hints=hints)
+    assert evaluator.hints == [hints] * 3
+
+
+def test_a_grid_is_given_in_random_order(path: Path, farms: Callable[..., Farm]) -> None:
+    evaluator = farms()
+    plan = beam_plan("grid:3")
+    run(Store.create(path, plan), evaluator, in_flight=1)
+    given = evaluator.evaluated
+    assert given != [tuple(row) for row in plan.theta]
+    assert sorted(given) == sorted(tuple(row) for row in plan.theta)
+    check(path, plan)
+
+
+def test_pending_points_are_those_without_outcome(path: Path) -> None:
+    plan = plan_of("random:10")
+    store = Store.create(path, plan)
+    store.add(done(plan, 3))
+    store.add(failed(4))
+    assert pending_points(store, retry_failed=False).tolist() == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert pending_points(store, retry_failed=True).tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    store.abandon()
+
+
+def test_a_point_whose_outputs_do_not_fit_fails(path: Path) -> None:
+    """Sizes may depend on the config, and the config may vary between points."""
+
+    class Growing(farm.Model):
+        def describe(self, config: farm.Config) -> tuple[dict[str, int], dict[str, int]]:
+            return {"k": 1}, {"y": config.get("n", 1)}
+
+        def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> np.ndarray:
+            return np.zeros(config["n"])
+
+    threads = Threads({"g": Growing()})
+    info = threads.describe("g", {"n": 2})
+    plan = plan_of("grid:1", {"k": "0:1", "n": "choice:2,3"}, info=info)
+    progress = Run(Store.create(path, plan), threads, rules=Rules(), stop=Stop()).go()
+    threads.close()
+    assert (progress.done, progress.failed) == (1, 1)
+    with h5py.File(path) as file:
+        assert file["status"][:].tolist() == [PointStatus.DONE, PointStatus.FAILED]
+        assert b"use a separate sweep" in file["failures/error"][0]
+
+
+def test_now_can_be_asked_before_it_begins(path: Path, farms: Callable[..., Farm]) -> None:
+    store = Store.create(path, beam_plan())
+    assert Run(store, farms(), rules=Rules(), stop=Stop()).now().pending == 40
+    store.abandon()

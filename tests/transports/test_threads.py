@@ -1,0 +1,96 @@
+"""The tests specific to threads; those of all transports are in tests/contracts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+
+import farm
+from farm.call import Call, Operation
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.transports.threads import LocalTransport
+from tests.support.coroutines import LIMIT_S, on_loop, until
+
+
+def call(x: float = 2.0) -> Call:
+    return Call("gate", Operation.EVALUATE, (np.array([x]),))
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if "-thread" in thread.name}
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1}, name="gate")
+def cube(x: Any) -> Any:
+    return x**3
+
+
+@on_loop
+async def test_each_worker_is_a_thread_that_ends_with_the_transport() -> None:
+    before = threads()
+    dispatcher = Dispatcher([LocalTransport({"gate": cube}, workers=3)])
+    dispatcher.start()
+    names = {row["name"] for row in dispatcher.snapshot()["workers"]}
+    assert threads() - before == names
+    await dispatcher.close()
+    await until(lambda: not threads() - before)
+    assert dispatcher.snapshot()["workers"] == []
+
+
+@on_loop
+async def test_two_transports_of_one_program_get_along() -> None:
+    transports = [LocalTransport({"gate": cube}) for _ in range(2)]
+    dispatcher = Dispatcher(transports)
+    dispatcher.start()
+    assert len(dispatcher.snapshot()["workers"]) == 2
+    results = await asyncio.gather(*[dispatcher.submit(call(i)) for i in range(20)])
+    assert [r.outputs[0][0] for r in results] == [i**3 for i in range(20)]
+    await dispatcher.close()
+
+
+@on_loop
+async def test_threads_share_the_models_themselves() -> None:
+    seen: set[int] = set()
+
+    class Counter(farm.Model):
+        inputs = {"x": 1}
+        outputs = {"y": 1}
+
+        def evaluate(self, inputs: Any, config: Any) -> Any:
+            seen.add(id(self))
+            return inputs["x"]
+
+    dispatcher = Dispatcher([LocalTransport({"gate": Counter()}, workers=4)])
+    dispatcher.start()
+    await asyncio.gather(*[dispatcher.submit(call(i)) for i in range(50)])
+    assert len(seen) == 1
+    await dispatcher.close()
+
+
+def test_thread_that_outlives_its_loop_is_no_trouble() -> None:
+    """As when a notebook cell is interrupted: the model ends after the loop is closed."""
+    opened, waits = threading.Event(), threading.Event()
+
+    @farm.model(inputs={"x": 1}, outputs={"y": 1}, name="gate")
+    def gate(x: Any) -> Any:
+        waits.set()
+        opened.wait(LIMIT_S)
+        return x
+
+    async def leave() -> None:
+        dispatcher = Dispatcher([LocalTransport({"gate": gate})])
+        dispatcher.start()
+        waiting = asyncio.create_task(dispatcher.submit(call()))
+        await until(waits.is_set)
+        await dispatcher.close(grace_s=0.0)
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    before = set(threading.enumerate())
+    asyncio.run(leave())
+    (thread,) = set(threading.enumerate()) - before
+    opened.set()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()  # and no traceback, which pytest would turn into a failure

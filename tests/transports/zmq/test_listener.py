@@ -1,0 +1,261 @@
+"""The ROUTER, with scripted peers and real processes to lose."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+import farm as public
+from farm.call import Result, WorkerInfo
+from farm.errors import Unavailable, WorkerLost
+from farm.transports.identity import worker_identity
+from farm.transports.keys import new_keys
+from farm.transports.worker_host import WorkerHost
+from farm.transports.zmq import listener as module
+from farm.transports.zmq.listener import ZmqListener
+from farm.wire import messages as wire
+from farm.wire.messages import Kind, Loss
+from farm.worker.runner import Runner
+from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.transports.peers import CUBE, Farm, Peer, value
+
+W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
+
+
+async def answer(peer: Peer, y: float = 8.0) -> int:
+    """Answer the next call; return its id."""
+    ((task_id, _),) = await peer.hear_calls()
+    peer.answer((task_id, Result((np.array([y]),), 0.001)))
+    return task_id
+
+
+async def task_of(peer: Peer) -> int:
+    ((task_id, _),) = await peer.hear_calls()
+    return task_id
+
+
+# The socket
+
+
+@on_loop
+async def test_message_that_came_while_another_was_sent_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The descriptor signals a message once; any query of the socket may consume the signal."""
+    monkeypatch.setattr(module, "PROBE_EVERY_S", 1000.0)
+    async with Farm.up() as farm:
+        worker, client = await farm.worker(), farm.peer("client:x")
+        client.say(Kind.PROBE)
+        await client.hear(Kind.WELCOME)
+        await client.hear(Kind.WELCOME)
+        for reachable in (True, False):
+            client.say(Kind.PROBE)
+            # Without an iteration of the loop: until it has arrived, and the edge is consumed.
+            end = time.monotonic() + LIMIT_S
+            clients, _ = farm.router._routers
+            while not int(clients.socket.get(zmq.EVENTS)) & zmq.POLLIN:
+                assert time.monotonic() < end
+            name = client.identity.encode() if reachable else b"x"
+            assert clients.put(name, wire.encode(Kind.PROBE)) is reachable
+            await client.hear(Kind.WELCOME)
+        assert worker
+
+
+@on_loop
+async def test_one_talkative_peer_does_not_hold_up_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MESSAGES_PER_TURN", 3)
+    async with Farm.up() as farm:
+        worker, client = await farm.worker(), farm.peer("client:x")
+        for _ in range(100):
+            client.say(Kind.PROBE)
+        for _ in range(101):
+            await client.hear(Kind.WELCOME)
+        waiting = farm.submit()
+        await answer(worker)
+        await waiting
+
+
+@on_loop
+async def test_frame_above_the_limit_ends_in_an_error_and_not_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LARGEST_FRAME", 100_000)
+
+    @public.model(inputs={"x": 1}, outputs={"y": 100_000})
+    def large(x: Any) -> Any:
+        return np.full(100_000, x)
+
+    async with Farm.up(retries=0) as farm:
+        runner = Runner({"large": large})
+        info = WorkerInfo(W1, runner.models())
+        host = WorkerHost(runner, farm.for_workers, info)
+        thread = threading.Thread(target=host.run)
+        thread.start()
+        await until(farm.workers)
+        with pytest.raises(WorkerLost, match="lost on the way"):
+            await farm.submit(model="large")
+        host.drain()
+        await until(lambda: not thread.is_alive())
+
+
+# Addresses and keys
+
+
+def test_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        where = f"cannot listen at tcp://127.0.0.1:{port}: Address already in use"
+        with pytest.raises(Unavailable, match=where):
+            ZmqListener(clients_port=port)
+        with pytest.raises(Unavailable, match=where):
+            ZmqListener(workers_port=port)
+
+
+FAILED = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+FAILED |= zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+
+
+class WithoutKeys:
+    """A peer without encryption, like one that only knows the port."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.set(zmq.ROUTING_ID, worker_identity(W2).encode())
+        self._socket.connect(endpoint)
+
+    def join(self) -> None:
+        self._socket.send_multipart(wire.encode_join("a", WorkerInfo(W2, (CUBE,))))
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("door", ["clients", "workers"])
+@on_loop
+async def test_wrong_keys_never_get_in(door: str) -> None:
+    async with Farm.up() as farm:
+        clients, workers = farm.for_clients, farm.for_workers
+        right, wrong = (clients, workers) if door == "clients" else (workers, clients)
+        other = new_keys()
+        strangers = replace(
+            right, client_public=other.clients.public, client_secret=other.clients.secret
+        )
+        intruders: list[Callable[[], Peer | WithoutKeys]] = [
+            lambda: WithoutKeys(right.endpoint),
+            lambda: Peer(replace(wrong, endpoint=right.endpoint), W2),
+            lambda: Peer(replace(right, client_secret=wrong.client_secret), W2),
+            lambda: Peer(strangers, W2),
+            lambda: Peer(replace(right, server_key=other.server.public), W2),
+        ]
+        router = farm.router._routers[door == "workers"]
+        monitor = router.socket.get_monitor_socket(FAILED)
+        try:
+            for intruder in intruders:
+                peer = intruder()
+                peer.join()
+                await until(lambda: monitor.poll(0))
+                peer.close()
+                while monitor.poll(0):
+                    recv_monitor_message(monitor)
+        finally:
+            router.socket.disable_monitor()
+            monitor.close()
+        honest = await farm.worker(W1)
+        assert farm.workers() == [W1]
+        waiting = farm.submit()
+        await answer(honest)
+        assert value(await waiting) == 8.0
+
+
+# Real processes
+
+
+@on_loop
+async def test_killed_process_is_found_soon() -> None:
+    async with Farm.up(heartbeat_s=3 * LIMIT_S) as farm:
+        process = await farm.process()
+        waiting = farm.submit(1000.0, "sleep")
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
+        process.kill()
+        process.wait()
+        await until(lambda: not farm.workers(), LIMIT_S)  # long before its heartbeat is missed
+        waiting.cancel()
+
+
+@on_loop
+async def test_idle_killed_process_costs_the_next_call_little() -> None:
+    async with Farm.up(retries=0) as farm:
+        process = await farm.process(W1)
+        await farm.process(W2)
+        process.kill()
+        process.wait()
+        for i in range(10):
+            assert value(await farm.submit(i)) == i**3
+
+
+@on_loop
+async def test_crash_is_survived() -> None:
+    async with Farm.up(retries=1) as farm:
+        for name in (W1, W2):
+            await farm.process(name)
+        with pytest.raises(WorkerLost, match="lost 2 times"):
+            await farm.submit(1.0, "crash")
+        await farm.process("node3/3-c")
+        assert value(await farm.submit(3.0)) == 27.0
+
+
+@on_loop
+async def test_frozen_process_is_given_up_and_joins_again() -> None:
+    async with Farm.up(heartbeat_s=0.5) as farm:
+        process = await farm.process(W1, heartbeat_s=0.5)
+        task = farm.submit(0.2, "sleep")
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
+        process.send_signal(signal.SIGSTOP)
+        await until(lambda: not farm.workers())
+        await farm.process(W2, heartbeat_s=0.5)
+        assert (await task).worker == W2
+        process.send_signal(signal.SIGCONT)
+        await until(lambda: sorted(farm.workers()) == [W1, W2])
+        answers = await asyncio.gather(*[farm.submit(i) for i in range(100)])
+        assert [value(a) for a in answers] == [i**3 for i in range(100)]
+
+
+@on_loop
+async def test_late_answer_of_a_frozen_process_is_used() -> None:
+    async with Farm.up(heartbeat_s=0.5, retries=0) as farm:
+        process = await farm.process(W1, heartbeat_s=0.5)
+        patient = farm.submit(0.2, "sleep")
+        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
+        # Not counted as an attempt, as it would be if the worker had been given up without notice.
+        supervisor = farm.peer(SUPERVISOR)
+        process.send_signal(signal.SIGSTOP)
+        supervisor.send(wire.encode_loss(Loss(W1, "frozen", [], False)))
+        await until(lambda: not farm.workers())
+        process.send_signal(signal.SIGCONT)
+        assert value(await patient) == 0.2
+        await until(lambda: farm.workers() == [W1])
+        assert farm.dispatcher.snapshot()["done"] == 1
+
+
+@on_loop
+async def test_process_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
+    async with Farm.up(heartbeat_s=0.4) as farm:
+        await farm.process(heartbeat_s=0.4)
+        assert value(await farm.submit(2.0, "hold")) == 2.0
+        assert farm.events() == []

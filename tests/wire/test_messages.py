@@ -1,0 +1,618 @@
+"""farm's own messages: round trips, and arbitrary bytes."""
+
+from __future__ import annotations
+
+import re
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from ml_dtypes import bfloat16
+
+from farm.call import (
+    Array,
+    Buffer,
+    Call,
+    Derivative,
+    Hints,
+    ModelInfo,
+    Operation,
+    Result,
+    TensorInfo,
+    WorkerInfo,
+    canonical_config,
+)
+from farm.errors import FarmError, InvalidOutput, InvalidRequest, ModelFailed
+from farm.wire import messages as wire
+from farm.wire.arrays import INLINE_BYTES
+from farm.wire.messages import Kind, Loss, Message
+
+INFO = ModelInfo(
+    "beam",
+    inputs=(TensorInfo("E", (3,)), TensorInfo("load", (2, 2), "float32")),
+    outputs=(TensorInfo("deflection", (31,)),),
+    operations=frozenset({Operation.EVALUATE, Operation.GRADIENT}),
+    max_batch=8,
+    repeatable=False,
+    description="a beam",
+)
+WORKER = WorkerInfo("node3/4412-a1b2", (INFO,), 2, "node3", 4412, "gpu0", 1e9, {"site": "x"})
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+dtypes = (
+    st.sampled_from("?bhiqBHIQefdFD").flatmap(
+        lambda code: st.sampled_from([np.dtype(f"<{code}"), np.dtype(f">{code}")])
+    )
+)  # fmt: skip
+shapes = npst.array_shapes(min_dims=0, max_dims=3, min_side=0)
+arrays = (
+    dtypes.flatmap(lambda dtype: npst.arrays(dtype, shapes))
+    | npst.arrays(object, shapes, elements=st.binary(max_size=9))
+    | npst.arrays(np.uint16, shapes).map(lambda array: array.view(bfloat16))
+)
+vectors = npst.arrays(np.float64, st.integers(0, 5))
+derivatives = st.builds(
+    Derivative,
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.none() | vectors,
+    st.none() | vectors,
+)
+calls = st.builds(
+    Call,
+    texts,
+    st.sampled_from(Operation),
+    st.lists(arrays, max_size=3).map(tuple),
+    texts,
+    st.none() | derivatives,
+    st.none() | st.integers(1, 10),
+)
+hints = st.none() | st.builds(
+    Hints, texts, st.integers(-5, 5), st.none() | st.floats(-1, 1e6, allow_nan=False)
+)
+seconds = st.floats(0, 1e6)
+results = st.builds(
+    Result,
+    st.lists(arrays, max_size=3).map(tuple),
+    seconds,
+    st.none() | st.just(INFO),
+    texts,
+    seconds,
+    seconds | st.just(-1.0),
+    st.integers(1, 99),
+    st.booleans(),
+)
+errors = st.builds(
+    lambda kind, message, detail: kind(message, detail=detail),
+    st.sampled_from(sorted(FarmError.kinds.values(), key=lambda kind: kind.__name__)),
+    texts,
+    texts,
+)
+ids = st.integers(0, 2**63)
+json_data = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | texts,
+    lambda children: st.lists(children, max_size=5) | st.dictionaries(texts, children, max_size=3),
+    max_leaves=20,
+)
+
+DECODERS: list[Callable[[Message], Any]] = [
+    wire.decode_calls,
+    wire.decode_answers,
+    wire.decode_join,
+    wire.decode_loss,
+    wire.decode_ids,
+]
+
+
+def same(a: Array | None, b: Array | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    alike = a.dtype == b.dtype and a.shape == b.shape
+    return alike and (a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes())
+
+
+def received(frames: list[Buffer]) -> Message:
+    """Return the message as it arrives: in other memory, large frames as views of it."""
+    first, *large = (bytes(frame) for frame in frames)
+    return wire.decode([first, *(memoryview(bytearray(frame)) for frame in large)])
+
+
+def message(kind: int, data: object, version: int = wire.VERSION) -> bytes:
+    text = orjson.dumps(data)
+    return struct.pack("<BBHI", version, kind, 0, len(text)) + text
+
+
+# Round trips
+
+
+@given(st.dictionaries(ids, calls, max_size=4), hints)
+def test_calls_come_back(tasks: dict[int, Call], said: Hints | None) -> None:
+    heard, decoded = wire.decode_calls(received(wire.encode_calls(tasks.items(), said)))
+    assert heard == said
+    assert [task_id for task_id, _ in decoded] == list(tasks)
+    for task_id, call in decoded:
+        sent = tasks[task_id]
+        assert isinstance(call, Call)
+        for name in ("model", "operation", "config", "rows"):
+            assert getattr(call, name) == getattr(sent, name)
+        assert all(map(same, call.inputs, sent.inputs))
+        assert len(call.inputs) == len(sent.inputs)
+        if sent.derivative is None:
+            assert call.derivative is None
+        else:
+            assert call.derivative is not None
+            for name in ("out_wrt", "in_wrt", "in_wrt2"):
+                assert getattr(call.derivative, name) == getattr(sent.derivative, name)
+            assert same(call.derivative.sens, sent.derivative.sens)
+            assert same(call.derivative.vec, sent.derivative.vec)
+
+
+numbers = st.floats(width=32) | st.integers(-5, 5).map(float)
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda model, config, dtype, shape, value: Call(
+                model, Operation.EVALUATE, (np.full(shape, value, dtype), np.ones(2)), config
+            ),
+            st.sampled_from(["a", "b"]),
+            st.sampled_from(["{}", '{"k":1}']),
+            st.sampled_from(["<f8", ">f8", "<i2"]),
+            st.sampled_from([(2,), (3, 1), (), (0,)]),
+            st.integers(-5, 5),
+        ),
+        max_size=40,
+    )
+)
+@example([Call("a", Operation.EVALUATE, (np.ones(n), np.ones(2))) for n in (1, 2, 2, 2, 2)])
+def test_calls_that_are_alike_come_back_in_their_order(sent: list[Call]) -> None:
+    sent = sorted(sent, key=lambda c: (c.model, c.config, c.inputs[0].dtype.str))  # long runs
+    _, decoded = wire.decode_calls(received(wire.encode_calls(enumerate(sent))))
+    assert [task_id for task_id, _ in decoded] == list(range(len(sent)))
+    for (_, call), expected in zip(decoded, sent, strict=True):
+        assert isinstance(call, Call)
+        assert (call.model, call.operation, call.config) == (
+            expected.model,
+            Operation.EVALUATE,
+            expected.config,
+        )
+        assert (call.rows, call.derivative) == (None, None)
+        assert len(call.inputs) == 2
+        assert all(map(same, call.inputs, expected.inputs))
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda shape, value, worker, s: Result((np.full(shape, value),), s, None, worker, s, s),
+            st.sampled_from([(1,), (2, 2)]),
+            numbers,
+            st.sampled_from(["", "node1/1", "node2/2"]),
+            seconds,
+        )
+        | errors,
+        max_size=40,
+    )
+)
+def test_answers_that_are_alike_come_back(sent: list[Result | FarmError]) -> None:
+    sent = sorted(sent, key=lambda o: o.worker if isinstance(o, Result) else "z")
+    decoded = dict(wire.decode_answers(received(wire.encode_answers(enumerate(sent)))))
+    assert sorted(decoded) == list(range(len(sent)))
+    for i, expected in enumerate(sent):
+        outcome = decoded[i]
+        assert type(outcome) is type(expected)
+        if isinstance(outcome, Result) and isinstance(expected, Result):
+            assert all(map(same, outcome.outputs, expected.outputs))
+            assert outcome.run_time_s == expected.run_time_s
+            assert outcome.idle_s == expected.idle_s
+            assert outcome.worker == expected.worker
+            assert outcome.queue_time_s == expected.queue_time_s
+
+
+def test_a_thousand_alike_calls_are_told_once() -> None:
+    sent = [Call("forward", Operation.EVALUATE, (np.full(4, float(k)),)) for k in range(1000)]
+    (frame,) = wire.encode_calls(enumerate(sent))
+    assert len(frame) < 1000 * (4 * 8 + 5) + 100
+    (answers,) = wire.encode_answers((k, Result(c.inputs, 0.5)) for k, c in enumerate(sent))
+    assert len(answers) < 1000 * (4 * 8 + 30) + 100
+
+
+def test_large_arrays_are_no_group() -> None:
+    sent = [Call("m", Operation.EVALUATE, (np.full(10_000, float(k)),)) for k in range(6)]
+    frames = wire.encode_calls(enumerate(sent))
+    assert len(frames) == 7
+    _, decoded = wire.decode_calls(received(frames))
+    for (_, call), expected in zip(decoded, sent, strict=True):
+        assert isinstance(call, Call)
+        assert same(call.inputs[0], expected.inputs[0])
+
+
+@given(st.dictionaries(ids, results | errors, max_size=4))
+def test_answers_come_back(answers: dict[int, Result | FarmError]) -> None:
+    decoded = dict(wire.decode_answers(received(wire.encode_answers(answers.items()))))
+    assert decoded.keys() == answers.keys()
+    for task_id, outcome in decoded.items():
+        sent = answers[task_id]
+        assert type(outcome) is type(sent)
+        if isinstance(outcome, FarmError):
+            assert isinstance(sent, FarmError)
+            assert (outcome.message, outcome.detail) == (sent.message, sent.detail)
+            continue
+        assert isinstance(sent, Result)
+        assert all(map(same, outcome.outputs, sent.outputs))
+        assert (outcome.run_time_s, outcome.idle_s) == (sent.run_time_s, sent.idle_s)
+        assert (outcome.batch_rows, outcome.more) == (sent.batch_rows, sent.more)
+        if sent.info is not None or sent.worker:
+            for name in ("info", "worker", "queue_time_s"):
+                assert getattr(outcome, name) == getattr(sent, name)
+
+
+def test_join_comes_back() -> None:
+    assert wire.decode_join(received(wire.encode_join("a1", WORKER))) == ("a1", WORKER)
+
+
+@pytest.mark.parametrize("running", [None, [], [7, 2**63]])
+def test_loss_comes_back(running: list[int] | None) -> None:
+    for row in (None, 0, 41):
+        loss = Loss("node3/4412-a1b2", "signal SIGKILL", running, time_limit=True, row=row)
+        assert wire.decode_loss(received(wire.encode_loss(loss))) == loss
+
+
+def test_supervisor_may_say_only_that_it_is_there() -> None:
+    assert wire.decode_loss(received(wire.encode(Kind.LOST))) is None
+
+
+def test_ids_come_back() -> None:
+    assert wire.decode_ids(received(wire.encode(Kind.CANCEL, [1, 2**63]))) == [1, 2**63]
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_results_of_a_run_tell_how_the_next_row_failed(rows: int) -> None:
+    outputs = (np.arange(6.0)[: 2 * rows].reshape(-1, 2),) if rows else ()
+    sent = Result(outputs, 0.5, failed=ModelFailed("diverged", detail="line 3"))
+    others = [(k, Result((np.ones(2),), 0.5)) for k in range(2, 9)]
+    answers = dict(wire.decode_answers(received(wire.encode_answers([(1, sent), *others]))))
+    got = answers[1]
+    assert isinstance(got, Result)
+    assert got.rows_done(9) == rows
+    assert isinstance(got.failed, ModelFailed)
+    assert (got.failed.message, got.failed.detail) == ("diverged", "line 3")
+    rest = [answers[k] for k in range(2, 9)]
+    assert all(isinstance(other, Result) and other.failed is None for other in rest)
+
+
+def test_text_of_an_error_that_is_no_unicode_comes_back_readable() -> None:
+    (answer,) = wire.decode_answers(
+        received(wire.encode_answers([(1, ModelFailed("\ud800 is wrong"))]))
+    )
+    assert isinstance(answer[1], ModelFailed)
+    assert answer[1].message == "? is wrong"
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<c16", "|b1", "<f2"])
+@pytest.mark.parametrize("shape", [(50_000,), (500, 100)])
+def test_large_arrays_are_frames_of_their_own_and_not_copied(
+    dtype: str, shape: tuple[int, ...]
+) -> None:
+    array = np.arange(50_000).astype(dtype).reshape(shape)
+    frames = wire.encode_calls([(1, Call("m", Operation.EVALUATE, (array,)))])
+    assert len(frames) == 2
+    assert np.shares_memory(np.frombuffer(frames[1], np.uint8), array)
+    assert len(frames[0]) < 200
+    _, [(_, call)] = wire.decode_calls(wire.decode(frames))
+    assert isinstance(call, Call)
+    assert np.shares_memory(call.inputs[0], array)
+    assert same(call.inputs[0], array)
+
+
+def test_arrays_that_are_not_contiguous_arrive_right() -> None:
+    wide = np.arange(100_000.0).reshape(2, -1)
+    array = wide[:, ::2]
+    assert array.nbytes > INLINE_BYTES
+    for part in (array, array[:, :10]):
+        frames = wire.encode_calls([(1, Call("m", Operation.EVALUATE, (part,)))])
+        _, [(_, call)] = wire.decode_calls(received(frames))
+        assert isinstance(call, Call)
+        assert same(call.inputs[0], part)
+
+
+def test_results_may_be_written_to_and_share_nothing() -> None:
+    big = np.zeros(10_000)
+    sent = [(i, Result((np.zeros(3), big))) for i in range(2)]
+    outcomes = [o for _, o in wire.decode_answers(received(wire.encode_answers(sent)))]
+    arrays = [array for o in outcomes if isinstance(o, Result) for array in o.outputs]
+    for i, array in enumerate(arrays):
+        array[:] = i
+    assert [array[0] for array in arrays] == [0, 1, 2, 3]
+    assert [array[-1] for array in arrays] == [0, 1, 2, 3]
+    assert not big.any()
+
+
+def test_inputs_of_a_call_are_for_reading() -> None:
+    call = Call("m", Operation.EVALUATE, (np.zeros(3),))
+    _, [(_, arrived)] = wire.decode_calls(received(wire.encode_calls([(1, call)])))
+    assert isinstance(arrived, Call)
+    with pytest.raises(ValueError, match="read-only"):
+        arrived.inputs[0][0] = 1.0
+
+
+OBJECTS = np.array([None, "a"])
+
+
+@pytest.mark.parametrize(
+    "array", [OBJECTS, np.array(["a"]), np.zeros(2, "M8[s]"), np.zeros(1, "f8,f8")]
+)
+def test_what_is_no_number_is_refused_before_it_is_sent(array: Array) -> None:
+    call = Call("m", Operation.EVALUATE, (array,))
+    with pytest.raises(TypeError, match="are not supported"):
+        wire.encode_calls([(1, call)])
+
+
+def test_answer_that_cannot_be_sent_becomes_an_error() -> None:
+    frames = wire.encode_answers([(1, Result((OBJECTS,))), (2, Result((np.ones(1),)))])
+    answers = dict(wire.decode_answers(received(frames)))
+    assert isinstance(answers[1], InvalidOutput)
+    assert "object" in answers[1].message
+    assert isinstance(answers[2], Result)
+
+
+# The document
+
+
+def test_document_lists_every_kind() -> None:
+    text = (Path(__file__).parent.parent.parent / "docs" / "messages.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", text, re.MULTILINE)
+    assert rows == [(str(kind.value), kind.name) for kind in Kind]
+    assert f"version {wire.VERSION}" in text.splitlines()[0]
+
+
+# Arbitrary bytes
+
+
+def decode_all(frames: list[Buffer]) -> None:
+    """Decode in every possible way: returns a value or raises InvalidRequest, nothing else."""
+    try:
+        decoded = wire.decode(frames)
+    except InvalidRequest:
+        return
+    for decoder in DECODERS:
+        complaint = ""
+        try:
+            decoder(decoded)
+        except InvalidRequest as error:
+            complaint = error.message
+        assert len(complaint) < 400  # short enough for a log
+
+
+@given(st.lists(st.binary(max_size=100), max_size=3))
+def test_any_bytes_give_a_value_or_invalid_request(frames: list[Buffer]) -> None:
+    decode_all(frames)
+
+
+@given(st.integers(0, 255), json_data, st.lists(st.binary(max_size=40), max_size=2))
+def test_any_data_gives_a_value_or_invalid_request(
+    kind: int, data: object, frames: list[Buffer]
+) -> None:
+    decode_all([message(kind, data), *frames])
+
+
+VALID = [
+    wire.encode_calls(
+        [
+            (1, Call("m", Operation.EVALUATE, (np.ones(3), np.ones(5000)))),
+            (
+                2,
+                Call(
+                    "m",
+                    Operation.APPLY_HESSIAN,
+                    (np.ones((1, 2)),),
+                    '{"a":1}',
+                    Derivative(0, 1, 0, np.ones(2), np.ones(3)),
+                    1,
+                ),
+            ),
+        ],
+        Hints("me", 1, 5.0),
+    ),
+    wire.encode_answers(
+        [(1, Result((np.ones(3),), 0.1, INFO, "w", 0.2)), (2, ModelFailed("no", detail="why"))]
+    ),
+    wire.encode_calls((i, Call("m", Operation.EVALUATE, (np.ones(3),))) for i in range(5)),
+    wire.encode_answers((i, Result((np.ones(3),), 0.1, None, "w", 0.2)) for i in range(5)),
+    wire.encode_join("a1", WORKER),
+    wire.encode_loss(Loss("w", "died", [1], time_limit=False)),
+    wire.encode(Kind.CANCEL, [1, 2]),
+]
+
+
+@pytest.mark.parametrize("frames", VALID, ids=lambda frames: Kind(frames[0][1]).name)
+def test_truncated_at_every_point(frames: list[Buffer]) -> None:
+    first, *large = frames
+    for n in range(len(first)):
+        decode_all([first[:n], *large])
+        decode_all([first[:n]])
+
+
+@given(st.sampled_from(VALID), st.data())
+def test_any_value_in_any_place(frames: list[Buffer], data: st.DataObject) -> None:
+    """Replace one value of a well-formed message by anything."""
+    first = bytes(frames[0])
+    length = struct.unpack_from("<I", first, 4)[0]
+    content = orjson.loads(first[8 : 8 + length])
+    places: list[tuple[Any, Any]] = []
+
+    def walk(node: Any) -> None:
+        items: Any = []
+        if isinstance(node, list):
+            items = enumerate(node)
+        elif isinstance(node, dict):
+            items = node.items()
+        for key, child in list(items):
+            places.append((node, key))
+            walk(child)
+
+    walk(content)
+    node, key = data.draw(st.sampled_from(places))
+    node[key] = data.draw(json_data)
+    decode_all([message(first[1], content) + bytes(200), *frames[1:]])
+
+
+def test_other_versions_are_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match="wire version 1; this farm speaks 2"):
+        wire.decode([message(Kind.PROBE, None, version=1)])
+
+
+def call_row(*arrays: Any) -> list[Any]:
+    return [1, "m", "evaluate", list(arrays)]
+
+
+HOSTILE = {
+    "huge": ["<f8", [10**18], 0],
+    "huge product": ["<f8", [2**62] * 32, 0],
+    "deep": ["<f8", [10**18] * 100_000, 0],
+    "negative": ["<f8", [-1], 0],
+    "negative product": ["<f8", [-2, -3], 0],
+    "unknown side": ["<f8", [-1, 2], 0],
+    "fraction": ["<f8", [1.5], 0],
+    "text": ["<f8", ["3"], 0],
+    "far": ["<f8", [1], 2**62],
+    "farther": ["<f8", [1], 2**64 - 1],
+    "no frame": ["<f8", [1], -9],
+    "wrong frame": ["<f8", [3], -1],
+    "no offset": ["<f8", [1], None],
+    "object": ["|O", [1], 0],
+    "text array": ["<U1000000000", [1], 0],
+    "structure": ["f8," * 10_000, [1], 0],
+    "no type": [["<f8"], [1], 0],
+    "empty, huge": ["<f8", [0, 2**62, 2**62], 0],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("where", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_array_costs_nothing_and_is_answered(where: Any) -> None:
+    good = ["<f8", [2], 0]
+    first = message(Kind.CALLS, [None, [call_row(where), [2, "m", "evaluate", [good]]]])
+    frames: list[Buffer] = [first + bytes(-len(first) % 8 + 16), memoryview(bytes(16))]
+    decoded = wire.decode(frames)
+    tracemalloc.start()
+    _, [(one, hostile), (two, fine)] = wire.decode_calls(decoded)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+    assert (one, two) == (1, 2)
+    assert isinstance(hostile, InvalidRequest)
+    assert "malformed call" in hostile.message
+    assert isinstance(fine, Call)
+
+
+@pytest.mark.parametrize("where", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_group_costs_nothing_and_is_answered(where: Any) -> None:
+    good = ["<f8", [2], 0]
+    groups = [[[1, 2], "m", "evaluate", [good, where], "{}"], [[3], "m", "evaluate", [good], "{}"]]
+    first = message(Kind.CALLS, [None, groups])
+    frames: list[Buffer] = [first + bytes(-len(first) % 8 + 32), memoryview(bytes(16))]
+    decoded = wire.decode(frames)
+    tracemalloc.start()
+    _, calls = wire.decode_calls(decoded)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+    assert [task_id for task_id, _ in calls] == [1, 2, 3]
+    assert [type(call) for _, call in calls] == [InvalidRequest, InvalidRequest, Call]
+    times = [[0.1, 0.1], [-1.0, -1.0], "w", [0.0, 0.0], 1]
+    first = message(Kind.ANSWERS, [[[[1, 2], [where], *times]], []])
+    answers = wire.decode_answers(wire.decode([first + bytes(-len(first) % 8 + 32)]))
+    assert [type(outcome) for _, outcome in answers] == [InvalidOutput, InvalidOutput]
+
+
+@pytest.mark.parametrize(
+    ("run_times_s", "idle_s", "queue_times_s"),
+    [
+        ([0.1], [0.0, 0.0], [0.0, 0.0]),
+        ([0.1, -0.1], [0.0, 0.0], [0.0, 0.0]),
+        ([0.1, 0.1], [-2.0, 0.0], [0.0, 0.0]),
+        ([0.1, 1e300], [0.0, 0.0], [0.0, 0.0]),
+        ([0.1, 0.1], [0.0, 0.0], ["a", "b"]),
+        ([0.1, 0.1], [0.0, 0.0], None),
+        ([], [], []),
+    ],
+)
+def test_times_of_a_group_have_to_be_times(
+    run_times_s: Any, idle_s: Any, queue_times_s: Any
+) -> None:
+    group = [[1, 2], [["<f8", [1], 0]], run_times_s, idle_s, "w", queue_times_s, 1]
+    first = message(Kind.ANSWERS, [[group], []])
+    answers = wire.decode_answers(wire.decode([first + bytes(-len(first) % 8 + 16)]))
+    assert [type(outcome) for _, outcome in answers] == [InvalidOutput, InvalidOutput]
+
+
+def test_hostile_answer_is_an_answer_too() -> None:
+    rows = [
+        [1, [["<f8", [10**18], 0]], 0.1, -1.0, 0.0],
+        [2, [], 0.1, -1.0, 0.0],
+        [3, [], "fast", -1.0, 0.0],
+        [4, [], 0.1, -1.0, -0.5],
+    ]
+    answers = dict(wire.decode_answers(wire.decode([message(Kind.ANSWERS, [rows, []])])))
+    assert isinstance(answers[1], InvalidOutput)
+    assert isinstance(answers[2], Result)
+    assert isinstance(answers[3], InvalidOutput)
+    assert isinstance(answers[4], InvalidOutput)
+
+
+def test_unknown_error_is_a_failure_of_the_model() -> None:
+    data = [[], [[1, "NewError", "something new", ""]]]
+    ((_, error),) = wire.decode_answers(wire.decode([message(Kind.ANSWERS, data)]))
+    assert isinstance(error, ModelFailed)
+    assert "NewError: something new" in error.message
+
+
+@pytest.mark.parametrize("deadline_s", ["soon", [], 1e300])
+def test_deadline_has_to_be_a_time(deadline_s: object) -> None:
+    with pytest.raises(InvalidRequest, match="malformed CALLS message"):
+        wire.decode_calls(wire.decode([message(Kind.CALLS, [["me", 0, deadline_s], []])]))
+
+
+def test_canonical_configs_always_travel() -> None:
+    config = canonical_config({"name": "\ud800"})
+    frames = wire.encode_calls([(1, Call("m", Operation.EVALUATE, (), config))])
+    _, [(_, call)] = wire.decode_calls(received(frames))
+    assert isinstance(call, Call)
+    assert call.config == config
+
+
+def test_config_that_is_no_unicode_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(TypeError):
+        wire.encode_calls([(1, Call("m", Operation.EVALUATE, (), "\ud800"))])
+
+
+def test_every_error_travels_by_its_name() -> None:
+    for kind in FarmError.kinds.values():
+        frames = wire.encode_answers([(1, kind("m", detail="d"))])
+        ((_, error),) = wire.decode_answers(received(frames))
+        assert type(error) is kind
+
+
+def test_large_results_of_a_call_refused_elsewhere_do_not_shift() -> None:
+    """An answer that cannot be encoded leaves no frame behind that others would be read from."""
+    big, other = np.full(5000, 1.0), np.full(5000, 2.0)
+    frames = wire.encode_answers([(1, Result((big, OBJECTS))), (2, Result((other,)))])
+    answers = dict(wire.decode_answers(received(frames)))
+    outcome = answers[2]
+    assert isinstance(outcome, Result)
+    assert same(outcome.outputs[0], other)
+    assert isinstance(answers[1], InvalidOutput)

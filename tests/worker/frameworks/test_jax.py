@@ -1,0 +1,268 @@
+"""JAX functions as models: values, batches, types, exact derivatives, and messages at load."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import farm
+from farm.call import Array, Call, Derivative, Operation, TensorInfo
+from farm.errors import FarmError, UnsupportedFeature
+from farm.model import Model
+from farm.worker.frameworks.jax import JaxModel
+from farm.worker.runner import Runner
+
+WEIGHTS = np.random.default_rng(3).standard_normal((2, 3))
+DERIVATIVES = {Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN}
+
+
+def scaled(x: Any, k: Any) -> dict[str, Any]:
+    """y = tanh(W x) k, and the sum of its squares."""
+    y = jnp.tanh(WEIGHTS @ x) * k
+    return {"y": y, "norm": (y**2).sum()}
+
+
+@lru_cache
+def made(max_batch: int) -> JaxModel:
+    """The model of `scaled`; compiled once, which takes a second."""
+    decorate = farm.jax_model(
+        inputs={"x": 3, "k": 1}, outputs={"y": 2, "norm": 1}, max_batch=max_batch
+    )
+    return decorate(scaled)
+
+
+def answered(model: Model, call: Call) -> tuple[Array, ...]:
+    (outcome,) = Runner({"m": model}).execute([call])
+    if isinstance(outcome, FarmError):
+        raise outcome
+    return outcome.outputs
+
+
+def evaluated(
+    model: Model, *inputs: Any, rows: int | None = None, config: str = "{}"
+) -> tuple[Array, ...]:
+    arrays = tuple(np.asarray(x) for x in inputs)
+    return answered(model, Call("m", Operation.EVALUATE, arrays, rows=rows, config=config))
+
+
+def of_one(function: Callable[..., Any], **options: Any) -> JaxModel:
+    """A model of 3 numbers x to an output y."""
+    arguments: dict[str, Any] = {"inputs": {"x": 3}, "outputs": {"y": 1}}
+    return farm.jax_model(**(arguments | options))(function)
+
+
+@pytest.mark.parametrize("max_batch", [1, 6])
+def test_values_are_those_of_the_function_in_float64(max_batch: int) -> None:
+    assert not jax.config.jax_enable_x64, "as JAX is set when nobody says otherwise"
+    model = made(max_batch)
+    x, k = np.array([0.5, -1.0, 2.0]), np.array([3.0])
+    y, norm = evaluated(model, x, k)
+    expected = np.tanh(WEIGHTS @ x) * k
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y, expected, rtol=1e-14)
+    np.testing.assert_allclose(norm, [(expected**2).sum()], rtol=1e-14)
+    assert jnp.ones(1).dtype == jnp.float32, "JAX stays as it was outside of the model"
+
+
+def test_what_the_model_says_of_itself() -> None:
+    model = made(6)
+    (info,) = Runner({"m": model}).models()
+    assert (model.name, model.max_batch) == ("scaled", 6)
+    assert info.operations == {Operation.EVALUATE, *DERIVATIVES}
+    assert info.description == "y = tanh(W x) k, and the sum of its squares."
+    assert model(jnp.zeros(3), 1.0)["norm"] == 0, "it is still the function"
+
+
+@pytest.mark.parametrize("max_batch", [1, 6])
+def test_derivatives_are_exact(max_batch: int) -> None:
+    model = made(max_batch)
+    rng = np.random.default_rng(5)
+    x, k = rng.standard_normal(3), rng.standard_normal(1)
+    t = np.tanh(WEIGHTS @ x)
+    slope = (1 - t**2)[:, None] * WEIGHTS  # of t by x
+    s, v, w = rng.standard_normal(2), rng.standard_normal(3), rng.standard_normal(1)
+
+    def asked(operation: Operation, **wrt: Any) -> Array:
+        (found,) = answered(model, Call("m", operation, (x, k), derivative=Derivative(**wrt)))
+        return found
+
+    def hessian(in_wrt: int, in_wrt2: int, vec: Array) -> Array:
+        operation = Operation.APPLY_HESSIAN
+        return asked(operation, out_wrt=0, in_wrt=in_wrt, in_wrt2=in_wrt2, sens=s, vec=vec)
+
+    np.testing.assert_allclose(
+        asked(Operation.GRADIENT, out_wrt=0, in_wrt=0, sens=s), k * slope.T @ s, rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        asked(Operation.GRADIENT, out_wrt=1, in_wrt=1, sens=np.ones(1)), [2 * k[0] * (t @ t)]
+    )
+    np.testing.assert_allclose(
+        asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=0, vec=v), k * slope @ v, rtol=1e-12
+    )
+    np.testing.assert_allclose(asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=1, vec=w), t * w)
+    bend = s * k * -2 * t * (1 - t**2)
+    np.testing.assert_allclose(hessian(0, 0, v), WEIGHTS.T @ (bend * (WEIGHTS @ v)), rtol=1e-12)
+    np.testing.assert_allclose(hessian(0, 1, w), slope.T @ s * w, rtol=1e-12)
+    np.testing.assert_allclose(hessian(1, 0, v), [s @ slope @ v], rtol=1e-12)
+    np.testing.assert_allclose(hessian(1, 1, w), [0.0])
+
+
+@pytest.mark.parametrize("rows", range(1, 7))
+def test_a_batch_is_what_its_rows_are_alone(rows: int) -> None:
+    model = made(6)  # programs for 1, 2, 4 and 6 rows
+    x = np.random.default_rng(1).standard_normal((rows, 3))
+    k = np.arange(rows)[:, None]
+    y, norm = evaluated(model, x, k, rows=rows)
+    np.testing.assert_allclose(y, np.tanh(x @ WEIGHTS.T) * k, rtol=1e-13)
+    np.testing.assert_allclose(norm[:, 0], (y**2).sum(axis=1), rtol=1e-13)
+
+
+def test_everything_is_compiled_before_the_first_call() -> None:
+    traced = 0
+
+    def counted(x: Any) -> Any:
+        nonlocal traced
+        traced += 1
+        return x.sum()
+
+    model = of_one(counted, max_batch=5)
+    assert traced == 0, "a file may define below what the function uses"
+    Runner({"m": model}).models()
+    before = traced
+    for rows in range(1, 6):
+        evaluated(model, np.ones((rows, 3)), rows=rows)
+    assert traced == before > 0
+    assert model._program.cache_info().currsize == 4, "for 1, 2, 4 and 5 rows"
+
+
+def test_the_same_question_has_the_same_answer_bit_for_bit() -> None:
+    model = made(6)
+    x, k = np.random.default_rng(2).random((6, 3)), np.ones((6, 1))
+    first = evaluated(model, x, k, rows=6)[0].tobytes()
+    assert {evaluated(model, x, k, rows=6)[0].tobytes() for _ in range(20)} == {first}
+
+
+def test_a_config_is_a_constant_of_the_program() -> None:
+    def power(x: Any, config: dict[str, Any]) -> Any:
+        return (x ** config["n"]).sum()
+
+    model = of_one(power)
+    assert evaluated(model, [1.0, 2.0, 3.0], config='{"n":2}')[0] == 14
+    assert evaluated(model, [1.0, 2.0, 3.0], config='{"n":3}')[0] == 36
+    deaf = of_one(lambda x: x.sum(), name="deaf")
+    for n in range(5):
+        evaluated(deaf, [1.0, 2.0, 3.0], config=f'{{"n":{n}}}')
+    assert deaf._program.cache_info().currsize == 1, "a config that is not used changes nothing"
+
+
+def test_a_config_that_only_calls_say_does_not_keep_a_model_from_being_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = of_one(lambda x, config: x.sum() * config["k"], name="f")
+    (info,) = Runner({"m": model}).models()
+    assert info.operations == {Operation.EVALUATE, *DERIVATIVES}
+    assert "f is not compiled for an empty config: 'k'" in caplog.text
+    assert evaluated(model, [1.0, 2.0, 3.0], config='{"k":2}')[0] == 12
+
+
+def test_numbers_of_other_types_keep_them() -> None:
+    def picked(x: Any, at: Any) -> Any:
+        return x[at], at + 1
+
+    model = farm.jax_model(
+        inputs={"x": TensorInfo("x", (3,), "float32"), "at": TensorInfo("at", (), "int32")},
+        outputs={"y": TensorInfo("y", (), "float32"), "next": TensorInfo("next", (), "int32")},
+        max_batch=2,
+    )(picked)
+    y, following = evaluated(model, [0.5, 1.5, 2.5], np.int32(1))
+    assert (str(y.dtype), str(following.dtype)) == ("float32", "int32")
+    assert (float(y), int(following)) == (1.5, 2)
+    arrays = np.ones(3, np.float32), np.int32(1)
+    wrt = Derivative(0, 0, sens=np.ones(()))
+    (found,) = answered(model, Call("m", Operation.GRADIENT, arrays, derivative=wrt))  # type: ignore[arg-type]  # a number will do
+    assert found.tolist() == [0, 1, 0]
+    wrt = Derivative(0, 1, sens=np.ones(()))
+    with pytest.raises(UnsupportedFeature, match="'at' of model 'picked' is int32"):
+        answered(model, Call("m", Operation.GRADIENT, arrays, derivative=wrt))  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize(
+    ("function", "offered"),
+    [
+        (lambda x: jnp.argmax(x).astype(float), DERIVATIVES),  # zero, which JAX calls right
+        (
+            # Newton's square root: a variable number of steps, which has no reverse mode.
+            lambda x: jax.lax.while_loop(
+                lambda r: abs(r * r - x[0]) > 1e-12, lambda r: (r + x[0] / r) / 2, x[0]
+            ),
+            {Operation.APPLY_JACOBIAN},
+        ),
+        (lambda x: jax.pure_callback(np.sum, jax.ShapeDtypeStruct((), x.dtype), x), set()),
+    ],
+)
+def test_derivatives_are_offered_where_jax_has_them(
+    function: Callable[..., Any], offered: set[Operation]
+) -> None:
+    (info,) = Runner({"m": of_one(function, name="f")}).models()
+    assert info.operations - {Operation.EVALUATE} == offered
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def test_a_function_that_does_not_fit_its_declaration_is_not_served() -> None:
+    for function, message in [
+        (lambda x: jnp.ones(4), r"output 'y' of model 'f' has shape \(4,\), expected \(1,\)"),
+        (lambda x: {"z": x.sum()}, r"model 'f' returned outputs \['z'\], declares \['y'\]"),
+        (lambda x: x[0] * 1j, r"output 'y' of model 'f' is complex128, declared is float64"),
+        (lambda x: x @ np.ones(4), r"TypeError: dot_general"),
+    ]:
+        with pytest.raises(FarmError, match=message):
+            Runner({"m": of_one(function, name="f")}).models()
+
+
+def test_numbers_that_are_not_float64_all_the_way_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    constant = jnp.arange(3.0)  # float32, as JAX is set here
+    Runner({"m": of_one(lambda x: constant @ x, name="weighed")}).models()
+    assert "weighed is float64 with 1 constants of float32" in caplog.text
+    Runner({"m": of_one(lambda x: x.sum().astype("float32"), name="cast")}).models()
+    told = "output 'y' of model 'cast' is computed as float32, not float64"
+    assert caplog.text.count(told) == 1
+
+
+def test_derivatives_by_inputs_of_another_precision() -> None:
+    """A cast in the function, and an input in float32 beside one in float64."""
+    model = farm.jax_model(
+        inputs={"x": 2, "k": TensorInfo("k", (1,), "float32")}, outputs={"y": 1}
+    )(lambda x, k: ((x**2).sum() * k).astype("float32"))
+    arrays = np.array([1.0, 2.0]), np.array([3.0], np.float32)
+    sens, vec = np.array([2.0]), np.array([0.5])
+
+    def hessian(in_wrt: int, in_wrt2: int, vec: Array) -> list[float]:
+        wrt = Derivative(0, in_wrt, in_wrt2, sens, vec)
+        call = Call("m", Operation.APPLY_HESSIAN, arrays, derivative=wrt)
+        found: list[float] = answered(model, call)[0].tolist()
+        return found
+
+    assert hessian(0, 1, vec) == [2.0, 4.0]
+    assert hessian(1, 0, np.array([1.0, 1.0])) == [12.0]
+
+
+def test_texts_are_none_of_jaxs() -> None:
+    with pytest.raises(ValueError, match="JAX has no texts"):
+        of_one(lambda x: x, inputs={"x": TensorInfo("x", (3,), "bytes")}, name="f")
+
+
+def test_without_the_package_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ImportError, match=r'JAX functions need jax: pip install "modelfarm\[jax\]'):
+        of_one(lambda x: x, name="f")

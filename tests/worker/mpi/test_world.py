@@ -1,0 +1,95 @@
+"""The MPI world of a process, with a real mpiexec."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.worker.mpi.world import WorldError, launcher_path, told_size
+from tests.support.time_limits import scaled
+
+LIMIT_S = scaled(30.0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "size"),
+    [
+        ({}, 1),
+        ({"SLURM_NTASKS": "8"}, 1),
+        ({"SLURM_STEP_NUM_TASKS": "8"}, 8),
+        ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "64"}, 64),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, 4),
+        ({"PMI_SIZE": "many"}, 1),
+    ],
+)
+def test_how_many_the_launcher_says_there_are(environment: dict[str, str], size: int) -> None:
+    assert told_size(environment) == size
+
+
+def test_the_launcher_beside_python_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mpiexec", "other"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launcher_path("mpiexec") == str(Path(sys.executable).parent / "mpiexec")
+    assert launcher_path("other") == str(tmp_path / "other")
+    with pytest.raises(WorldError, match=r"no launcher 'sruhn' here.*modelfarm\[mpi\]"):
+        launcher_path("sruhn")
+
+
+JOIN = """
+import sys
+from farm.worker.mpi.world import WorldError, join_world
+try:
+    comm = join_world(int(sys.argv[1]), size=int(sys.argv[2]))
+except WorldError as error:
+    sys.exit(f"{error}")
+total = comm.allreduce(comm.rank)
+sys.stdout.write(f"{comm.rank} of {comm.size}: {total}\\n")
+"""
+
+
+def joined(processes: int, ranks: int, size: int) -> tuple[list[str], str]:
+    """Return the sorted lines and the errors that `count` processes print when they join groups."""
+    command = [launcher_path("mpiexec"), "-n", str(processes), sys.executable, "-c", JOIN]
+    done = subprocess.run(
+        [*command, str(ranks), str(size)], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    return sorted(done.stdout.splitlines()), done.stderr
+
+
+def test_neighbours_of_a_world_form_groups() -> None:
+    assert joined(4, 2, 4)[0] == ["0 of 2: 1"] * 2 + ["1 of 2: 1"] * 2
+
+
+def test_a_world_of_the_wrong_size_is_refused() -> None:
+    lines, errors = joined(1, 4, 4)
+    assert lines == []
+    assert "this MPI world has 1 rank, expected 4" in errors
+    assert "MPICH" in errors
+    assert "--mpi=pmi2" in errors
+
+
+def test_a_world_that_does_not_divide_is_refused() -> None:
+    assert "3 MPI processes cannot form groups of 2; start a multiple of 2" in joined(3, 2, 3)[1]
+
+
+WITHOUT = """
+import sys
+sys.modules["mpi4py"] = None
+from farm.worker.mpi.world import WorldError, join_world
+try:
+    join_world(1, size=1)
+except WorldError as error:
+    print(error)
+"""
+
+
+def test_without_mpi4py_the_extra_is_named() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert 'pip install "modelfarm[mpi]"' in done.stdout
