@@ -1,10 +1,12 @@
-"""Durable files: sync a file and its name, keep a copy, detect a full disk."""
+"""Durable files: sync a file and its name, replace or keep one, detect a full disk."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -16,6 +18,22 @@ def sync(path: Path) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file beside `path`, which replaces it at once if the block succeeds.
+
+    So `path` is the old or the new file at any time, and nothing between. Raises OSError.
+    """
+    new = path.with_name(path.name + ".new")
+    try:
+        yield new
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def keep_as(path: Path, suffix: str) -> Path:

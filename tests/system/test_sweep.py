@@ -222,12 +222,10 @@ def test_a_farm_that_restarts_is_found_again(study: Study) -> None:
             until(lambda: len(study.finished()) > 20, "the first points")
             first.process.kill()
             first.process.wait(LIMIT_S)
-        before = len(study.finished())
-        assert before < 300
+        assert len(study.finished()) < 300
         with serving(study.folder, "slow.py", "--workers", "2"):
             _, errors = process.communicate(timeout=2 * LIMIT_S)
             assert process.returncode == 0, errors
-    assert "cannot be reached" in errors
     study.check(300)
 
 

@@ -5,6 +5,7 @@ runs, only numbers in allocated places change. Together with a flush per batch t
 of a killed process readable. The two growing tables, failures and workers, contain text, which
 HDF5 stores in a heap; a kill can leave pointers to text that was not yet written (seen in one of
 ten kills). These tables are written when a process ends, and are in the journal until then.
+Whatever changes texts or sizes goes through `recovery.restructure`, which a kill cannot cut short.
 """
 
 from __future__ import annotations
@@ -90,13 +91,31 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
     file.flush()
 
 
-def fit(file: h5py.File, plan: Plan) -> None:
-    """Adapt a file to `plan`, which may have more points. Raises SweepError, OSError."""
+def mark(file: h5py.File, state: str, machine: str | None = None) -> None:
+    """Write the state of the sweep and, if given, the boot of the machine that writes it."""
+    file.attrs["state"] = state
+    if machine is not None:
+        file.attrs["machine"] = machine  # unless it reboots, no write is lost
+
+
+def marked(file: h5py.File, state: str, machine: str) -> bool:
+    """Whether `mark` has written just this."""
+    return (file.attrs["state"], file.attrs.get("machine")) == (state, machine)
+
+
+def fits(file: h5py.File, plan: Plan) -> bool:
+    """Whether the file is structured for `plan`. Raises SweepError if it is of another sweep."""
     if file.attrs.get("farm_layout") != LAYOUT or file.attrs.get("run_id") != plan.run_id:
         raise SweepError(
             f"{file.filename} holds sweep {file.attrs.get('run_id')}, its journal {plan.run_id}"
         )
-    if len(file["point"]) != plan.size:
+    facts, there = _facts(plan), file["provenance"].attrs
+    return len(file["point"]) == plan.size and all(there.get(k) == facts[k] for k in facts)
+
+
+def fit(file: h5py.File, plan: Plan) -> None:
+    """Adapt a file to `plan`, which may have more points. Raises SweepError, OSError."""
+    if not fits(file, plan) and len(file["point"]) != plan.size:
         per_point = ["point", "theta", "unit", *COLUMNS, *(c.name for c in plan.columns)]
         for name in per_point:
             if name in file:
@@ -243,11 +262,22 @@ def write_summary(file: h5py.File, summary: Mapping[str, Any]) -> None:
 
 def _write_table(file: h5py.File, plan: Plan) -> None:
     """Write the data that depends on the number of points: theta, unit and provenance."""
+    write_theta(file, plan)
+    provenance = file.require_group("provenance").attrs
+    for name, text in _facts(plan).items():
+        provenance[name] = text
+
+
+def write_theta(file: h5py.File, plan: Plan) -> None:
+    """Write the points into a file that has room for them."""
     file["point"][:] = np.arange(plan.size)
     file["theta"][:] = plan.theta
     if plan.unit is not None:
         file["unit"][:] = plan.unit
-    provenance = file.require_group("provenance").attrs
+
+
+def _facts(plan: Plan) -> dict[str, str]:
+    """Return the attributes of /provenance."""
     facts = {
         **plan.provenance,
         "model": plan.info.name,
@@ -258,8 +288,7 @@ def _write_table(file: h5py.File, plan: Plan) -> None:
         "theta_sha256": plan.theta_hash,
         "plan": json.dumps(plan.to_json()),
     }
-    for name, text in facts.items():
-        provenance[name] = _storable(text)
+    return {name: _storable(text) for name, text in facts.items()}
 
 
 def _describe_theta(theta: h5py.Dataset, plan: Plan) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from farm.storage.files import is_full, keep_as, sync
+from farm.storage.files import is_full, keep_as, replacing, sync
 from farm.storage.frames import Damage
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
@@ -37,6 +37,9 @@ from farm.sweep.file.salvage import left_in, merged
 log = logging.getLogger(__name__)
 
 REPLAY_ROWS = 4096
+COPIED_BYTES = 2**30
+"""Largest file that `restructure` copies: about a second's work."""
+SPARE_BYTES = 2**20
 RUNNING = "running"
 
 NO_DAMAGE = frozenset(
@@ -99,56 +102,62 @@ def recover(path: Path, beat: Beat) -> tuple[Plan, PointColumns, Journal]:
 
 def make_file(path: Path, plan: Plan) -> None:
     """Create a file with the structure of `plan` atomically. Raises OSError."""
-    new = path.with_name(path.name + ".new")
-    try:
-        with h5py.File(new, "w", locking="best-effort") as file:
-            layout.create(file, plan)
-        sync(new)
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    with replacing(path) as new, h5py.File(new, "w", locking="best-effort") as file:
+        layout.create(file, plan)
+        layout.mark(file, RUNNING, machine())
+
+
+def restructure(path: Path, change: Callable[[h5py.File], None]) -> None:
+    """Let `change` write texts and sizes into a closed file, so that a kill leaves it readable.
+
+    HDF5 writes such changes in several pieces, and between two of them the file does not open. So
+    they go into a copy that replaces the file. A file of more than COPIED_BYTES, or one that does
+    not fit on the disk twice, is changed in place. Raises OSError.
+    """
+    size = path.stat().st_size
+    if size > COPIED_BYTES or shutil.disk_usage(path.parent).free < size + SPARE_BYTES:
+        with open_file(path, "r+") as file:
+            change(file)
+        sync(path)
+        return
+    path = path.resolve()  # a link stays a link
+    with replacing(path) as new:
+        shutil.copyfile(path, new)
+        shutil.copymode(path, new)
+        with open_file(new, "r+") as file:
+            change(file)
 
 
 def rebuild(journal: Path, path: Path) -> None:
     """Write the file that a journal describes to `path`, replacing any file there."""
     journaled = read(journal)
-    new = path.with_name(path.name + ".rebuilt")
-    try:
+    with replacing(path) as new:
         make_file(new, journaled.plan)
         with open_file(new, "r+") as file:
             _replay(file, journal, journaled, lambda: None)
             layout.write_tables(file, journaled.known)
-            file.attrs["state"] = "snapshot"
-        sync(new)
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+            layout.mark(file, "snapshot")
 
 
 def compress(path: Path) -> None:
     """Replace a closed file by a compressed one with the same content. Raises OSError."""
-    new = path.with_name(path.name + ".new")
-    try:
-        with open_file(path, "r") as old, h5py.File(new, "w", locking="best-effort") as file:
-            plan = layout.read_plan(old)
-            layout.create(file, plan, gzip=True)
-            for column in plan.columns:
-                data, rows = old[column.name], file[column.name].chunks[0]
-                for start in range(0, plan.size, rows):
-                    file[column.name][start : start + rows] = data[start : start + rows]
-            known = layout.read_known(old)
-            layout.write_known(file, known)
-            layout.write_tables(file, known)
-            layout.write_summary(file, dict(old["summary"].attrs))
-            file["sequence"][()] = old["sequence"][()]
-            file.attrs["state"] = old.attrs["state"]
-        sync(new)
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    with (
+        open_file(path, "r") as old,
+        replacing(path) as new,
+        h5py.File(new, "w", locking="best-effort") as file,
+    ):
+        plan = layout.read_plan(old)
+        layout.create(file, plan, gzip=True)
+        for column in plan.columns:
+            data, rows = old[column.name], file[column.name].chunks[0]
+            for start in range(0, plan.size, rows):
+                file[column.name][start : start + rows] = data[start : start + rows]
+        known = layout.read_known(old)
+        layout.write_known(file, known)
+        layout.write_tables(file, known)
+        layout.write_summary(file, dict(old["summary"].attrs))
+        file["sequence"][()] = old["sequence"][()]
+        layout.mark(file, old.attrs["state"])
 
 
 def verify(path: Path) -> None:
@@ -231,6 +240,10 @@ def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
     try:
         with open_file(path, "r+") as file:
             layout.read_known(file)  # raises if a kill at the very end has damaged the tables
+            fits = layout.fits(file, journaled.plan) and layout.marked(file, RUNNING, machine())
+        if not fits:
+            restructure(path, lambda file: _fit(file, journaled.plan))
+        with open_file(path, "r+") as file:
             _replay(file, journal_of(path), journaled, beat)
     except HDF5_ERRORS as error:
         _refuse_unless_damaged(path, error)
@@ -266,10 +279,14 @@ def _refuse_unless_damaged(path: Path, error: Exception) -> None:
         raise SweepError(f"{path} cannot be opened: {error}") from error
 
 
+def _fit(file: h5py.File, plan: Plan) -> None:
+    layout.fit(file, plan)
+    layout.mark(file, RUNNING, machine())
+
+
 def _replay(file: h5py.File, journal: Path, journaled: Journaled, beat: Beat) -> None:
     columns = journaled.plan.columns
-    layout.fit(file, journaled.plan)
-    file.attrs["state"] = RUNNING
+    layout.write_theta(file, journaled.plan)
     for rows in _batches(journal, journaled.end):
         layout.write_values(file, columns, rows)
         beat()

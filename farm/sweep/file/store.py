@@ -23,10 +23,8 @@ from typing import Any
 
 import h5py
 
-from farm.storage.files import sync
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
-from farm.storage.lock import machine
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.file import layout
@@ -41,12 +39,12 @@ from farm.sweep.file.journal import (
 from farm.sweep.file.lock import SweepLock
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.recovery import (
-    RUNNING,
     check_space,
     compress,
     journal_of,
     make_file,
     recover,
+    restructure,
     verify,
 )
 
@@ -100,7 +98,7 @@ class Store:
             journal = start_journal(journal_of(path), [plan])
             try:
                 make_file(path, plan)
-                file = _open_to_write(path)
+                file = open_file(path, "r+")
             except BaseException:
                 journal.close()
                 journal.path.unlink()
@@ -131,7 +129,7 @@ class Store:
         lock = SweepLock(lock_of(path))
         try:
             plan, known, journal = recover(path, lock.beat)
-            return Store(path, plan, known, _open_to_write(path), journal, lock)
+            return Store(path, plan, known, open_file(path, "r+"), journal, lock)
         except BaseException:
             lock.release()
             raise
@@ -191,7 +189,9 @@ class Store:
         self._journal.sync()
         self.plan = plan
         self.known.grow(plan.size)
-        layout.fit(self._file, plan)
+        self._file.close()
+        restructure(self.path, lambda file: layout.fit(file, plan))
+        self._file = open_file(self.path, "r+")
 
     def close(self, state: str, summary: Mapping[str, Any] | None) -> None:
         """Write everything and close; if `state` is COMPLETE, verify and delete the journal.
@@ -255,13 +255,15 @@ class Store:
             log.error("%s; %d outcomes wait in memory", self.trouble, len(self._unwritten))
 
     def _finish_file(self, state: str, summary: Mapping[str, Any] | None) -> None:
-        try:
-            layout.write_tables(self._file, self.known)
+        def write(file: h5py.File) -> None:
+            layout.write_tables(file, self.known)
             if summary is not None:
-                layout.write_summary(self._file, summary)
-            self._file.attrs["state"] = state
+                layout.write_summary(file, summary)
+            layout.mark(file, state)
+
+        try:
             self._file.close()
-            sync(self.path)
+            restructure(self.path, write)
         except HDF5_ERRORS as error:
             raise SweepError(
                 f"{self.path} cannot be finished: {error}; continue with --resume {self.path}"
@@ -271,11 +273,3 @@ class Store:
 def lock_of(path: Path) -> Path:
     """Return the path of a sweep file's lock."""
     return path.with_name(path.name + ".lock")
-
-
-def _open_to_write(path: Path) -> h5py.File:
-    file = open_file(path, "r+")
-    file.attrs["state"] = RUNNING
-    file.attrs["machine"] = machine()  # unless it reboots, no write is lost
-    file.flush()
-    return file

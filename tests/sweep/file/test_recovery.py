@@ -364,7 +364,7 @@ def test_a_new_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     def fails(path: Path) -> None:
         raise OSError("power cut")
 
-    monkeypatch.setattr(recover_module, "sync", fails)
+    monkeypatch.setattr("farm.storage.files.sync", fails)
     with pytest.raises(OSError, match="power cut"):
         make_file(tmp_path / "s.h5", PLAN)
     with pytest.raises(OSError, match="power cut"):
