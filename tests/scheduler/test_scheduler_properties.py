@@ -494,7 +494,7 @@ def only_rows_of_the_tables() -> Iterator[None]:
         yield
 
 
-TestHistories = Histories.TestCase
+TestHistories = pytest.mark.timeout(300)(Histories.TestCase)  # minutes on a busy machine
 TestHistories.settings = settings(
     max_examples=100,
     stateful_step_count=60,
