@@ -23,8 +23,9 @@ from farm.scheduler.phases import (
 from farm.transitions import PhaseEvent
 
 if TYPE_CHECKING:
+    from farm.scheduler.accounts import Account, Chain
     from farm.scheduler.placement import Pool
-    from farm.scheduler.queues import Account, ClientTasks, Queue
+    from farm.scheduler.queues import ClientTasks, Queue
 
 TaskId = NewType("TaskId", int)
 WorkerId = NewType("WorkerId", str)
@@ -64,6 +65,7 @@ class Task:
         "attempt",
         "batch_key",
         "call",
+        "chain",
         "deadline",
         "former",
         "id",
@@ -86,12 +88,14 @@ class Task:
         deadline: float | None,
         now: float,
         batch_key: object,
+        chain: Chain,
     ) -> None:
         # The request; never changes.
         self.id = task_id
         self.call = call
         self.queue = queue
         self.account = account
+        self.chain = chain
         self.priority = priority
         self.deadline = deadline
         self.submitted_at = now
@@ -114,9 +118,8 @@ class Task:
 class Attempt:
     """One sending of a task to a worker.
 
-    held, charged_s: the slot share and the charge of its client. alone: the worker had no other
-    task;
-    refill: and it had answered another since the task arrived.
+    held, charged_s: the slot share and the charge of its client, which had `weight` callers.
+    alone: the worker had no other task; refill: and it had answered another since the task arrived.
     """
 
     __slots__ = (
@@ -128,6 +131,7 @@ class Attempt:
         "phase",
         "refill",
         "sent_at",
+        "weight",
         "why",
         "worker",
     )
@@ -138,6 +142,7 @@ class Attempt:
         lot: Lot | None,
         held: int,
         charged_s: float,
+        weight: int,
         alone: bool,
         refill: bool,
         now: float,
@@ -146,6 +151,7 @@ class Attempt:
         self.lot = lot
         self.held = held
         self.charged_s = charged_s
+        self.weight = weight
         self.alone = alone
         self.refill = refill
         self.sent_at = now

@@ -28,6 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from farm.call import ModelInfo, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
@@ -118,6 +119,7 @@ class Histories(RuleBasedStateMachine):
         name=st.sampled_from(sorted(MODELS)),
         operation=st.sampled_from(OPERATIONS),
         client=st.sampled_from("abc"),
+        chain=st.sampled_from((BULK, BULK, None, "x", "y")),
         priority=st.sampled_from((0, 0, 0, 1)),
         deadline_s=st.sampled_from((None, None, None, 0.5, 20.0)),
         count=st.sampled_from((1, 1, 3, 8)),
@@ -127,6 +129,7 @@ class Histories(RuleBasedStateMachine):
         name: str,
         operation: Operation,
         client: str,
+        chain: Chain,
         priority: int,
         deadline_s: float | None,
         count: int,
@@ -137,6 +140,7 @@ class Histories(RuleBasedStateMachine):
             task = self.scheduler.submit(
                 call(name, operation),
                 client=client,
+                chain=chain,
                 priority=priority,
                 deadline=None if deadline_s is None else self.now + deadline_s,
                 now=self.now,
@@ -456,7 +460,8 @@ class Histories(RuleBasedStateMachine):
         for client in self.scheduler._clients.values():
             assert client.queued == 0
         for queues in self.scheduler._models.values():
-            assert all(account.held == 0 for account in queues.accounts._by_name.values())
+            assert all(account.held == 0 for account in queues.accounts)
+            assert all(account.usage.weight == 1 for account in queues.accounts)
 
 
 def _only_once(task: Task) -> bool:
