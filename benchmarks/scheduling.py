@@ -20,8 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.scheduler.scenarios import (
     after_a_slow_moment,
     beside_a_sweep,
+    chains_with_configs,
     mlda,
     strangers,
+    sweep_over_configs,
     two_sweeps,
 )
 from tests.scheduler.simulator import seeds
@@ -71,6 +73,8 @@ CASES: list[Case] = [
         "0.95-1.1",
         lambda s: beside_a_sweep(s, 1, workers=1, model="n", lasts_s=1500.0)[0],
     ),
+    ("sweep over 8 configs, warm-up of 2 runs: makespan over bound", "<= 1.2", sweep_over_configs),
+    ("8 chains with configs and pauses: mean run over warm", "<= 1.05", chains_with_configs),
 ]
 
 

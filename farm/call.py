@@ -101,6 +101,7 @@ class ModelInfo:
     """The description of a model for one config.
 
     max_batch: rows that one evaluation accepts along a leading batch axis; 1 without such an axis.
+    keeps_point: whether derivatives are cheaper on the worker that evaluated the same inputs last.
     repeatable: whether a call may run a second time, for example after its worker is lost.
     """
 
@@ -111,6 +112,7 @@ class ModelInfo:
     max_batch: int = 1
     repeatable: bool = True
     description: str = ""
+    keeps_point: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as plain JSON data, which `from_json` reads."""
@@ -122,6 +124,7 @@ class ModelInfo:
             "max_batch": self.max_batch,
             "repeatable": self.repeatable,
             "description": self.description,
+            "keeps_point": self.keeps_point,
         }
 
     @staticmethod
@@ -146,6 +149,7 @@ class ModelInfo:
             max_batch=_at_least(1, data["max_batch"]),
             repeatable=bool(data["repeatable"]),
             description=_text(data.get("description", "")),
+            keeps_point=bool(data.get("keeps_point", False)),
         )
 
 

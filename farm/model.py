@@ -40,6 +40,9 @@ class Model:
     size of -1 may differ from call to call.
     max_batch: when above 1, `evaluate` takes and returns arrays with a leading batch axis.
     repeatable: False means that each call runs at most once, and fails if its worker is lost.
+    keeps_point: True means that it keeps what `evaluate` found, such as the solution that an
+    adjoint needs: derivatives then go to the worker that evaluated the same inputs last, if it is
+    free. They may still run on any other worker.
     Optional methods; a model supports those that it defines. `out_wrt` and `in_wrt` are positions
     that count from 0 (source: UM-Bridge protocol 1.0):
 
@@ -58,6 +61,7 @@ class Model:
     outputs: Tensors = {}
     max_batch: int = 1
     repeatable: bool = True
+    keeps_point: bool = False
     comm: Any = None
     """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
     operations: frozenset[Operation] | None = None
@@ -185,6 +189,7 @@ def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
         max_batch=int(model.max_batch),
         repeatable=bool(model.repeatable),
         description=model.description,
+        keeps_point=bool(model.keeps_point),
     )
 
 

@@ -24,9 +24,9 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "models.md").read_text()
 SHOWN = dict(enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)))
 ELSEWHERE = {
-    7: "tests/worker/frameworks/test_torch.py",
     8: "tests/worker/frameworks/test_torch.py",
-    9: "examples/surrogate/surrogate.py",
+    9: "tests/worker/frameworks/test_torch.py",
+    10: "examples/surrogate/surrogate.py",
 }
 """Blocks that are tested where their libraries are loaded anyway."""
 SPRING = """
@@ -63,10 +63,11 @@ def outputs(runner: Runner, call: Call) -> list[float]:
     [
         (0, [[3, 1]], [10]),
         (1, [[0], [5]], [5] * 10),
-        (2, [[1, 2, 3]], [6 * k / 10 for k in range(11)]),
-        (3, [[3, 1]], [10]),
-        (10, [[0], [5]], [5] * 50),
-        (12, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
+        (2, [[0, 0]], [1]),
+        (3, [[1, 2, 3]], [6 * k / 10 for k in range(11)]),
+        (4, [[3, 1]], [10]),
+        (11, [[0], [5]], [5] * 50),
+        (13, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
     ],
 )
 def test_models_of_the_models_page(
@@ -91,14 +92,25 @@ def test_the_shown_gradient_is_right(tmp_path: Path) -> None:
         assert slope == pytest.approx(sens @ (values[0] - values[1]) / 2e-6, rel=1e-6)
 
 
+def test_the_shown_model_keeps_its_point(tmp_path: Path) -> None:
+    run, name = runner(2, tmp_path)
+    assert run.models()[0].keeps_point
+    point = np.array([0.1, 0.7])
+    outputs(run, Call(name, Operation.EVALUATE, (point,)))
+    for k in (point, np.array([0.3, 0.2])):  # the kept one, and another
+        wrt = Derivative(0, 0, sens=np.ones(1))
+        slope = outputs(run, Call(name, Operation.GRADIENT, (k,), derivative=wrt))
+        assert slope == pytest.approx(list(np.exp(2 * k)))
+
+
 def test_the_shown_texts(tmp_path: Path) -> None:
-    run, name = runner(4, tmp_path)
+    run, name = runner(5, tmp_path)
     texts = np.array([b"", "ä".encode(), b"abc"], object)
     assert outputs(run, Call(name, Operation.EVALUATE, (texts,))) == [0, 1, 3]
 
 
 def test_the_shown_stream(tmp_path: Path) -> None:
-    run, name = runner(5, tmp_path)
+    run, name = runner(6, tmp_path)
     call = Call(name, Operation.STREAM, (np.array([0.5]),), '{"steps":3}')
     answers = [outcome for [(_, outcome)] in run.run([call]) if isinstance(outcome, Result)]
     assert [float(a.outputs[0][0]) for a in answers if a.more] == [0.5, 0.25, 0.125]
@@ -111,7 +123,7 @@ def test_the_shown_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "g", *[[t] for t in tensors])
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), "net.onnx")
-    run, name = runner(6, tmp_path)
+    run, name = runner(7, tmp_path)
     assert name == "net"
     assert run.models()[0].max_batch == 128
     assert outputs(run, Call(name, Operation.EVALUATE, (np.zeros(2),))) == [1, 1]
@@ -120,8 +132,8 @@ def test_the_shown_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_shown_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = farm.model(inputs={"x": 2}, outputs={"y": 2})(lambda x: 2 * x)
     with front_door({"net": twice}) as door:
-        monkeypatch.setitem(SHOWN, 11, SHOWN[11].replace("http://host:8000", door.url))
-        run, name = runner(11, tmp_path)
+        monkeypatch.setitem(SHOWN, 12, SHOWN[12].replace("http://host:8000", door.url))
+        run, name = runner(12, tmp_path)
         assert run.models()[0].max_batch == 64
         assert outputs(run, Call(name, Operation.EVALUATE, (np.ones(2),))) == [2, 2]
 
@@ -158,5 +170,5 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
 
 
 def test_every_block_is_tried() -> None:
-    assert len(SHOWN) == 13
+    assert len(SHOWN) == 14
     assert [file for file in ELSEWHERE.values() if not (ROOT / file).exists()] == []

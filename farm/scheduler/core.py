@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from farm.call import Call, ModelInfo, Operation
 from farm.errors import FarmError, ModelNotFound
+from farm.scheduler import affinity
 from farm.scheduler.accounts import BULK, Chain, Clients
 from farm.scheduler.actions import Action, EndStream, Outcome, Reply
 from farm.scheduler.admission import check_room
@@ -195,6 +196,7 @@ class Scheduler:
             return
         pool = worker.pool
         pool.remove(worker)
+        affinity.forget(worker)
         if not pool.size:
             del self._pools[pool.models]
             self._to_fill.pop(pool, None)

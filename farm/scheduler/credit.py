@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from farm.call import Result
 from farm.scheduler.accounts import SLOT
+from farm.scheduler.affinity import placed
 from farm.scheduler.phases import TASKS
 from farm.scheduler.state import Attempt, Lot, Task, Worker
 
@@ -15,6 +16,10 @@ TASK_SENT = TASKS.event("sent")
 
 UNKNOWN_CHARGE_S = 1e-6
 """Charge of a call of unknown length, so that clients take turns from the start."""
+
+FEW_RUNS = 64
+SAMPLED = 16
+"""After FEW_RUNS, one of so many runs without a change of config tells how long they take."""
 
 IDLE_SHARE = 0.25
 """A call waited for no other if its worker idled for this fraction of the time that sending it
@@ -46,6 +51,10 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
     row_charge_s = queue.run_times.mean or UNKNOWN_CHARGE_S
     if queue.max_batch > 1:  # one evaluation for all rows
         row_charge_s /= rows
+    first = batch[0].call
+    cold = False
+    if worker.configs.get(queue.model) is not first.config or queue.model.keeps_point:
+        cold = placed(worker, queue.model, first) and not queue.needs_no_slot
     sent = TASK_SENT[batch[0].phase]  # all of them were in one queue
     for task in batch:
         account = task.account
@@ -61,7 +70,7 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
         usage.used_s += charged_s
         usage.free_at = now + charged_s
         task.phase = sent
-        task.attempt = Attempt(worker, lot, held, charged_s, weight, alone, refill, now)
+        task.attempt = Attempt(worker, lot, held, charged_s, weight, alone, refill, cold, now)
         worker.held[task.id] = task
     queue.in_flight += len(batch)
 
@@ -111,6 +120,8 @@ def charge_run(task: Task, attempt: Attempt, result: Result, now: float) -> None
         if task.rows > 1 and task.queue.max_batch == 1:  # evaluated one by one
             run_time_s /= max(1, result.rows_done(task.rows))
         times.add(run_time_s)
+        if attempt.cold or times.count < FEW_RUNS or times.count % SAMPLED == 0:
+            times.learn_warm_up(run_time_s, cold=attempt.cold)
 
 
 def charge_estimate(attempt: Attempt) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from farm.scheduler.actions import Send
+from farm.scheduler.affinity import choose, matters
 from farm.scheduler.batching import lingers, take_batch
 from farm.scheduler.credit import place
 from farm.scheduler.placement import Pool, depth_for, has_room, leave_room, worker_for
@@ -32,7 +33,16 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
             continue
         head = queue.head()
         depth = depth_for(head)
-        worker = worker_for(queue, depth, pools, limits, now)
+        if (queue.run_times.warm_up_s or queue.model.keeps_point) and matters(queue, head):
+            chosen = choose(queue, head, depth, pools, limits, now)
+            if chosen is None:
+                queues.remove(queue)
+                continue
+            head, worker = chosen
+            if worker is None:
+                worker = worker_for(queue, depth, pools, limits, now)
+        else:
+            worker = worker_for(queue, depth, pools, limits, now)
         if worker is None:
             queues.remove(queue)
             if queues:

@@ -164,6 +164,14 @@ class Pool:
             levels ^= lowest
         return None
 
+    def idle(self) -> Iterator[Worker]:
+        """Yield the workers with a free slot, those that were added first before others."""
+        return iter(self._shelves[0])
+
+    def lasts(self, worker: Worker, queue: Queue, now: float) -> bool:
+        """Whether a worker lasts as long as a call of the queue is likely to take."""
+        return not self.is_ending or worker.ends_at >= self._needed_until(queue, now)
+
     def fullest_first(self) -> Iterator[Worker]:
         """Yield the workers from the highest level down."""
         levels = self.occupied
@@ -257,6 +265,21 @@ def worker_for(
         if worker is not None and (best is None or worker.level < best.level):
             best = worker
     return best
+
+
+def open_to(
+    worker: Worker,
+    queue: Queue,
+    depth: int,
+    pools: Collection[Pool],
+    limits: Mapping[Pool, int],
+    now: float,
+) -> bool:
+    """Whether `worker_for` might return this worker."""
+    pool = worker.pool
+    if pool not in pools or worker.level >= min(depth, limits.get(pool, depth)):
+        return False
+    return pool.lasts(worker, queue, now)
 
 
 def leave_room(

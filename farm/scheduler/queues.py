@@ -13,12 +13,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from farm.call import ModelInfo, Operation
 from farm.scheduler.accounts import SLOT, Account, Accounts, Clients, SharedWorkers
-from farm.scheduler.state import RunTimes, Task, TaskId, needs_no_slot
+from farm.scheduler.state import RunTimes, Task, TaskId, Worker, needs_no_slot
 
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class ClientTasks:
     """The waiting tasks of one client at one rank, oldest first."""
 
-    __slots__ = ("account", "back", "entry", "level", "tasks")
+    __slots__ = ("_by_config", "account", "back", "entry", "level", "tasks")
 
     def __init__(self, account: Account, level: Level) -> None:
         self.account = account
@@ -36,6 +36,40 @@ class ClientTasks:
         self.tasks: OrderedDict[TaskId, Task] = OrderedDict()
         self.back: list[TaskId] = []
         self.entry: Entry | None = None
+        self._by_config: dict[str, OrderedDict[TaskId, Task]] | None = None
+
+    def by_config(self) -> Mapping[str, Mapping[TaskId, Task]]:
+        """Return the tasks by the config of their call, each oldest first.
+
+        The index is made when it is first asked for, and is kept from then on.
+        """
+        if self._by_config is None:
+            self._by_config = {}
+            for task in self.tasks.values():
+                self._index(task)
+        return self._by_config
+
+    def _index(self, task: Task) -> None:
+        assert self._by_config is not None
+        tasks = self._by_config.get(task.call.config)
+        if tasks is None:
+            tasks = self._by_config[task.call.config] = OrderedDict()
+        tasks[task.id] = task
+
+    def put(self, task: Task) -> None:
+        """Add a task as the last one."""
+        self.tasks[task.id] = task
+        if self._by_config is not None:
+            self._index(task)
+
+    def take(self, task: Task) -> None:
+        """Remove a task."""
+        del self.tasks[task.id]
+        if self._by_config is not None:
+            tasks = self._by_config[task.call.config]
+            del tasks[task.id]
+            if not tasks:
+                del self._by_config[task.call.config]
 
     def first(self) -> Task:
         """Return the oldest task, newly arrived or requeued."""
@@ -81,11 +115,11 @@ class Level:
                 line = ClientTasks(task.account, self)
             self._closed = None
             self.lines[task.account] = line
-            line.tasks[task.id] = task
+            line.put(task)
             task.account.usage.lines.append(line)
             self.earlier(line)
         else:
-            line.tasks[task.id] = task
+            line.put(task)
             if task.former:
                 heapq.heappush(line.back, task.id)
                 self.earlier(line)
@@ -93,7 +127,7 @@ class Level:
 
     def remove(self, task: Task, line: ClientTasks) -> None:
         """Remove a task from its line, and the line with its last task."""
-        del line.tasks[task.id]
+        line.take(task)
         task.line = None
         if not line.tasks:
             line.entry = None
@@ -235,6 +269,10 @@ class ModelQueues:
         self.accounts = Accounts(clients, group)
         self.pools: list[Pool] = []
         self.waiting: dict[Queue, None] = {}
+        # The workers that ran a config last, and the one that evaluated a point last.
+        self.keeps_point = False
+        self.by_config: dict[str, dict[Worker, None]] = {}
+        self.by_point: dict[int, Worker] = {}
         self.by_operation = {operation: Queue(self, operation) for operation in Operation}
 
     def slots(self) -> int:
@@ -249,5 +287,6 @@ class ModelQueues:
             max_batch = min(max_batch, evaluate.max_batch)
             repeatable = repeatable and evaluate.repeatable
         evaluate.max_batch = max_batch
+        self.keeps_point = model.keeps_point
         for queue in self.by_operation.values():
             queue.repeatable = repeatable or queue.needs_no_slot

@@ -25,7 +25,7 @@ from farm.transitions import PhaseEvent
 if TYPE_CHECKING:
     from farm.scheduler.accounts import Account, Chain
     from farm.scheduler.placement import Pool
-    from farm.scheduler.queues import ClientTasks, Queue
+    from farm.scheduler.queues import ClientTasks, ModelQueues, Queue
 
 TaskId = NewType("TaskId", int)
 WorkerId = NewType("WorkerId", str)
@@ -47,6 +47,12 @@ SHORTEST_ROUND_TRIP_S = 2e-5
 SHORTEST_RUN_S = 1e-6
 """Lower bound of the evaluation of one row in a run of rows."""
 
+
+WARM_UP_SHARE = 0.2
+"""A warm-up that is shorter than this part of a run is not worth a preference."""
+
+WARM_UP_RUNS = 32
+LEAST_WARM_UPS = 3
 
 SPARE = 4 / 3
 """Prefetch margin: assume that round trips may be up to a third longer than measured."""
@@ -71,6 +77,7 @@ class Task:
         "id",
         "line",
         "lost_on",
+        "passed_at",
         "phase",
         "priority",
         "queue",
@@ -108,6 +115,7 @@ class Task:
         self.batch_key = batch_key
         self.lost_on: tuple[str, ...] = ()
         self.answers = 0  # of a stream that continues
+        self.passed_at: float | None = None  # when another went first to find its worker warm
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -119,12 +127,14 @@ class Attempt:
     """One sending of a task to a worker.
 
     held, charged_s: the slot share and the charge of its client, which had `weight` callers.
-    alone: the worker had no other task; refill: and it had answered another since the task arrived.
+    alone: the worker had no other task; refill: and it had answered another since the task arrived;
+    cold: it had run another config of the model before, or nothing.
     """
 
     __slots__ = (
         "alone",
         "charged_s",
+        "cold",
         "ended_at",
         "held",
         "lot",
@@ -145,6 +155,7 @@ class Attempt:
         weight: int,
         alone: bool,
         refill: bool,
+        cold: bool,
         now: float,
     ) -> None:
         self.worker = worker
@@ -154,6 +165,7 @@ class Attempt:
         self.weight = weight
         self.alone = alone
         self.refill = refill
+        self.cold = cold
         self.sent_at = now
         self.phase: AttemptPhase = HELD
         # Set if it ends without an answer.
@@ -190,6 +202,7 @@ class Worker:
     __slots__ = (
         "behind",
         "busy_since",
+        "configs",
         "done",
         "ends_at",
         "exclusive_lots",
@@ -201,6 +214,7 @@ class Worker:
         "lots",
         "most_slots",
         "phase",
+        "points",
         "pool",
         "recall_pending",
         "slots",
@@ -227,6 +241,9 @@ class Worker:
         self.last_answer_at = now
         self.busy_since: float | None = None
         self.done = 0
+        # For each model the config that it was sent last, and the key of the point.
+        self.configs: dict[ModelQueues, str] = {}
+        self.points: dict[ModelQueues, int] = {}
 
     def offer(self, slots: int) -> None:
         """Set the number of slots it offers from now on; 0: it gets no calls."""
@@ -262,9 +279,22 @@ class RunTimes:
     A run is one evaluation: of a call, of a batch, or of one row of a run of rows.
     mean: seconds, 0 while no run is known; prefetch: how many lots may wait behind a running one;
     round_trip_s: the time of sending and answering without the run, 1 ms until it is measured.
+    warm_up_s: what a run takes longer after a change of the config, 0 while that is not worth it.
     """
 
-    __slots__ = ("_last", "_p95", "_p95_is_of", "_sum", "count", "mean", "prefetch", "round_trip_s")
+    __slots__ = (
+        "_cold",
+        "_last",
+        "_p95",
+        "_p95_is_of",
+        "_sum",
+        "_warm",
+        "count",
+        "mean",
+        "prefetch",
+        "round_trip_s",
+        "warm_up_s",
+    )
 
     WINDOW = 128
 
@@ -277,6 +307,9 @@ class RunTimes:
         self.mean = 0.0
         self.prefetch = 0
         self.round_trip_s = 1e-3
+        self.warm_up_s = 0.0
+        self._cold = (0, 0.0)  # runs, and their mean with the last ones counting most
+        self._warm = (0, 0.0)
 
     def add(self, seconds: float) -> None:
         """Record one run."""
@@ -288,6 +321,19 @@ class RunTimes:
         self.count += 1
         mean = self.mean = self._sum / len(last) if self._sum > 0.0 else 0.0
         self.prefetch = self.prefetch_for(mean)
+
+    def learn_warm_up(self, seconds: float, *, cold: bool) -> None:
+        """Record whether a run came after a change of its worker's config."""
+        count, mean = self._cold if cold else self._warm
+        count += 1
+        mean += (seconds - mean) / min(count, WARM_UP_RUNS)
+        if cold:
+            self._cold = count, mean
+        else:
+            self._warm = count, mean
+        warm_up_s = self._cold[1] - self._warm[1]
+        known = min(self._cold[0], self._warm[0]) >= LEAST_WARM_UPS
+        self.warm_up_s = warm_up_s if known and warm_up_s > WARM_UP_SHARE * self._warm[1] else 0.0
 
     def of_rows(self, rows: int) -> float:
         """Return the seconds that `rows` rows take if they are evaluated one after another."""

@@ -24,7 +24,13 @@ SHORT_S = 1.5e-3
 Expected = tuple[object, ...]
 
 
-def model(name: str = "m", *, max_batch: int = 1, repeatable: bool = True) -> ModelInfo:
+def model(
+    name: str = "m",
+    *,
+    max_batch: int = 1,
+    repeatable: bool = True,
+    keeps_point: bool = False,
+) -> ModelInfo:
     return ModelInfo(
         name,
         (TensorInfo("x", (3,)),),
@@ -32,6 +38,7 @@ def model(name: str = "m", *, max_batch: int = 1, repeatable: bool = True) -> Mo
         frozenset(Operation),
         max_batch=max_batch,
         repeatable=repeatable,
+        keeps_point=keeps_point,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from farm.call import Result
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Reply
 from tests.scheduler.simulator import Simulation
@@ -187,3 +188,48 @@ def beside_a_sweep(
     answers = [a for a in callers.answers if a.at > 0.2 * lasts_s]
     rate = sum(a.run_time_s for a in answers) / (0.8 * lasts_s)
     return rate / fair, max(a.queued_s for a in answers)
+
+
+def sweep_over_configs(seed: int) -> float:
+    """A sweep of 1 s calls in 8 configs with a warm-up of 2 s, 8 workers: makespan over the bound.
+
+    The bound is the work divided by the workers, with one warm-up for each worker.
+    """
+    farm = Simulation(workers=8, one_way_s=ONE_WAY_S, warm_up_s=2.0)
+    callers = Callers(farm, seed)
+    work = 0.0
+    for i in range(800):
+        seconds = callers.time(1.0)
+        work += seconds
+        farm.submit(seconds, config=f'{{"mesh":{i % 8}}}', client="sweep")
+    farm.run()
+    return farm.last_end / (work / 8 + 2.0)
+
+
+def chains_with_configs(seed: int, lasts_s: float = 300.0) -> float:
+    """Eight chains with a config each and pauses, 8 workers, a warm-up of 2 s: mean run over warm.
+
+    Each run is 1 s, the pause between two runs 0.5 s in the mean.
+    """
+    farm = Simulation(workers=8, one_way_s=ONE_WAY_S, warm_up_s=2.0)
+    rng = np.random.default_rng(seed)
+    runs: list[float] = []
+
+    def chain(config: str) -> None:
+        def told(reply: Reply) -> None:
+            outcome = reply.outcome
+            assert isinstance(outcome, Result)
+            if farm.now > 0.1 * lasts_s:
+                runs.append(outcome.run_time_s)
+            if farm.now < lasts_s:
+                farm.at(farm.now + rng.exponential(0.5), ask)
+
+        def ask() -> None:
+            farm.submit(1.0, config=config, client=config, chain=None, told=told)
+
+        farm.at(rng.uniform(0.0, 2.0), ask)
+
+    for i in range(8):
+        chain(f'{{"data":{i}}}')
+    farm.run()
+    return float(np.mean(runs))

@@ -31,13 +31,14 @@ class SimulatedWorker:
         self.waiting: OrderedDict[TaskId, None] = OrderedDict()
         self.running: TaskId | None = None
         self.idle_since = 0.0
+        self.config = ""
 
 
 class Simulation:
     """`workers` workers; a message takes `one_way_s`, a call the time its caller sets.
 
     Callers are notified of each answer as it arrives and may submit more calls then. models: those
-    of every worker.
+    of every worker; warm_up_s: a run after another config takes so much longer.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Simulation:
         one_way_s: float,
         gives_back: bool = True,
         models: Sequence[str] = ("m",),
+        warm_up_s: float = 0.0,
     ) -> None:
         self.scheduler = Scheduler()
         self.now = 0.0
@@ -64,6 +66,8 @@ class Simulation:
             name = WorkerId(f"w{i}")
             self._workers[name] = SimulatedWorker(name, gives_back=gives_back)
             self.scheduler.worker_joined(name, [model(each) for each in models], now=0.0)
+        self._warm_up_s = warm_up_s
+        self._config: dict[TaskId, str] = {}
         self._calls: dict[tuple[str, str], Call] = {}
 
     def submit(
@@ -81,6 +85,7 @@ class Simulation:
             asked = self._calls[model, config] = call(model, config=config)
         task = self.scheduler.submit(asked, client=client, chain=chain, now=self.now)
         self._run_time_s[task] = run_time_s
+        self._config[task] = config
         self._told[task] = told
 
     def at(self, time: float, happen: Callable[[], None]) -> None:
@@ -138,6 +143,9 @@ class Simulation:
             task, _ = worker.waiting.popitem(last=False)
             worker.running = task
             run_time_s = self._run_time_s[task]
+            if self._config[task] != worker.config:
+                worker.config = self._config[task]
+                run_time_s += self._warm_up_s
             self.work_s += run_time_s
             answer = result(run_time_s, idle_s=self.now - worker.idle_since)
             self._at(self.now + run_time_s, partial(self._end, worker, task, answer))

@@ -39,7 +39,7 @@ from farm.transitions import TransitionTable
 from tests.scheduler.recorder import call, model, result
 
 MODELS = {
-    "plain": model("plain"),
+    "plain": model("plain", keeps_point=True),
     "batched": model("batched", max_batch=3),
     "once": model("once", repeatable=False),
     "once batched": model("once batched", max_batch=3, repeatable=False),
@@ -53,6 +53,7 @@ SETS = (
     ("plain", "once batched"),
 )
 OPERATIONS = (Operation.EVALUATE, Operation.EVALUATE, Operation.GRADIENT, Operation.DESCRIBE)
+CONFIGS = ("{}", "{}", '{"mesh":1}', '{"mesh":2}')
 SHORT_AND_LONG = (1e-6, 1e-3, 1.0, 50.0)
 
 
@@ -122,6 +123,7 @@ class Histories(RuleBasedStateMachine):
         chain=st.sampled_from((BULK, BULK, None, "x", "y")),
         priority=st.sampled_from((0, 0, 0, 1)),
         deadline_s=st.sampled_from((None, None, None, 0.5, 20.0)),
+        config=st.sampled_from(CONFIGS),
         count=st.sampled_from((1, 1, 3, 8)),
     )
     def submit(
@@ -132,13 +134,14 @@ class Histories(RuleBasedStateMachine):
         chain: Chain,
         priority: int,
         deadline_s: float | None,
+        config: str,
         count: int,
     ) -> None:
         for _ in range(count):
             if self.scheduler._queued >= 39:
                 break
             task = self.scheduler.submit(
-                call(name, operation),
+                call(name, operation, config=config),
                 client=client,
                 chain=chain,
                 priority=priority,

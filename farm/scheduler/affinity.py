@@ -1,0 +1,214 @@
+"""Prefers workers that are warm: for the config that they ran last, and for the point.
+
+A change of a model's config may cost a warm-up, such as a mesh or a compilation. The scheduler
+learns it from run times after a change against others, and prefers warm workers while it is worth
+it. Models with `keeps_point = True` keep what an evaluation has found, so derivatives prefer the
+worker that evaluated the same point last.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+
+import numpy as np
+
+from farm.call import Call, Operation
+from farm.scheduler.placement import Pool, open_to
+from farm.scheduler.queues import ClientTasks, ModelQueues, Queue
+from farm.scheduler.state import Task, Worker
+
+WARM_UPS = 2.0
+"""A call is passed over by others of its client for at most this many warm-ups."""
+
+LOOK = 16
+"""Configs and idle workers that are looked at, so that thousands of them cost no more."""
+
+POINT_BYTES = 4096
+"""Most bytes of the inputs that tell points apart; the middle of larger inputs is not read."""
+
+WAIT_RUNS = 0.1
+"""A derivative waits for this part of its run for the worker that evaluated its point."""
+
+DERIVATIVES = frozenset({Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN})
+
+
+def placed(worker: Worker, model: ModelQueues, call: Call) -> bool:
+    """Note what a worker runs next; return whether it has run another config of the model before.
+
+    None has run on a new worker, so its first run counts as a change, too.
+    """
+    last = worker.configs.get(model)
+    if model.keeps_point and call.operation is Operation.EVALUATE:
+        _forget_point(worker, model)
+        key = worker.points[model] = point_key(call)
+        model.by_point[key] = worker
+    if last == call.config:
+        return False
+    if last is not None:
+        _remove(model, last, worker)
+    worker.configs[model] = call.config
+    model.by_config.setdefault(call.config, {})[worker] = None
+    return True
+
+
+def forget(worker: Worker) -> None:
+    """Forget a worker that has left."""
+    for model, config in worker.configs.items():
+        _remove(model, config, worker)
+    for model in list(worker.points):
+        _forget_point(worker, model)
+
+
+def _remove(model: ModelQueues, config: str, worker: Worker) -> None:
+    holders = model.by_config[config]
+    del holders[worker]
+    if not holders:
+        del model.by_config[config]
+
+
+def _forget_point(worker: Worker, model: ModelQueues) -> None:
+    key = worker.points.pop(model, None)
+    if key is not None and model.by_point.get(key) is worker:
+        del model.by_point[key]
+
+
+def point_key(call: Call) -> int:
+    """Return a number that equal inputs and configs share; it reads POINT_BYTES at most."""
+    key = zlib.crc32(call.config.encode())
+    room = POINT_BYTES
+    for array in call.inputs:
+        flat = array.reshape(-1)
+        if array.dtype.hasobject:  # texts of any length
+            data = repr([text[:LOOK] for text in flat[:LOOK].tolist()]).encode()[:room]
+        else:
+            count = room // array.itemsize
+            if flat.size > count:
+                flat = np.concatenate([flat[: count // 2], flat[flat.size - count // 2 :]])
+            data = flat.tobytes()
+        key = zlib.crc32(repr(array.shape).encode(), zlib.crc32(data, key))
+        room -= len(data)
+    return key
+
+
+def matters(queue: Queue, head: Task) -> bool:
+    """Whether some workers may be better than others for the next call of a queue."""
+    model = queue.model
+    if model.keeps_point and queue.operation in DERIVATIVES:
+        return True
+    if not queue.run_times.warm_up_s:
+        return False
+    if len(model.by_config) > 1 or head.call.config not in model.by_config:
+        return True
+    assert head.line is not None
+    return len(head.line.by_config()) > 1
+
+
+def choose(
+    queue: Queue,
+    head: Task,
+    depth: int,
+    pools: Collection[Pool],
+    limits: Mapping[Pool, int],
+    now: float,
+) -> tuple[Task, Worker | None] | None:
+    """Return the call of the head's client to run next, and the worker for it.
+
+    The worker is None if any will do. None: the head waits a moment for its worker.
+    """
+    model = queue.model
+    if model.keeps_point and queue.operation in DERIVATIVES:
+        worker = model.by_point.get(point_key(head.call))
+        if worker is not None:
+            if open_to(worker, queue, 1, pools, limits, now):
+                return head, worker
+            if _waits(head, WAIT_RUNS * queue.run_times.mean, pools, now):
+                return None
+    if not queue.run_times.warm_up_s:
+        return head, None
+    task = head
+    patience_s = WARM_UPS * queue.run_times.warm_up_s
+    line = head.line
+    assert line is not None
+    if head.passed_at is None or now - head.passed_at < patience_s:
+        task = _of_line(line, queue, depth, pools, limits, now) or head
+    if task is not head and head.passed_at is None:
+        head.passed_at = now
+    return task, _worker_for(queue, task, depth, pools, limits, now)
+
+
+def _waits(head: Task, patience_s: float, pools: Collection[Pool], now: float) -> bool:
+    if head.passed_at is None:
+        head.passed_at = now
+    until = head.passed_at + patience_s
+    if now >= until:
+        return False
+    for pool in head.queue.model.pools:
+        if pool in pools:
+            pool.recheck_at = min(until, pool.recheck_at or until)
+    return True
+
+
+def _of_line(
+    line: ClientTasks,
+    queue: Queue,
+    depth: int,
+    pools: Collection[Pool],
+    limits: Mapping[Pool, int],
+    now: float,
+) -> Task | None:
+    """Return the call that a free worker is warm for, or that no other worker is warm for."""
+    by_config = line.by_config()
+    if len(by_config) == 1:
+        return None
+    for worker in _idle(queue, depth, pools, limits, now):
+        tasks = by_config.get(worker.configs.get(queue.model, ""))
+        if tasks:
+            return next(iter(tasks.values()))
+    holders = queue.model.by_config
+
+    def waiting_per_worker(config: str) -> float:
+        there = holders.get(config)
+        return len(by_config[config]) / len(there) if there else float("inf")
+
+    best = max(islice(by_config, LOOK), key=waiting_per_worker)
+    return next(iter(by_config[best].values()))
+
+
+def _worker_for(
+    queue: Queue,
+    task: Task,
+    depth: int,
+    pools: Collection[Pool],
+    limits: Mapping[Pool, int],
+    now: float,
+) -> Worker | None:
+    """Return a free worker that is warm for a call, or else the one that is missed least."""
+    model = queue.model
+    for worker in islice(model.by_config.get(task.call.config, ()), LOOK):
+        if open_to(worker, queue, 1, pools, limits, now):
+            return worker
+    coldest: Worker | None = None
+    for worker in _idle(queue, depth, pools, limits, now):
+        config = worker.configs.get(model)
+        if config is None or len(model.by_config[config]) > 1:
+            return worker
+        if coldest is None or worker.last_answer_at < coldest.last_answer_at:
+            coldest = worker
+    return coldest
+
+
+def _idle(
+    queue: Queue,
+    depth: int,
+    pools: Collection[Pool],
+    limits: Mapping[Pool, int],
+    now: float,
+) -> Iterator[Worker]:
+    """Yield workers with a free slot that may take the queue's next call."""
+    for pool in queue.model.pools:
+        if pool in pools:
+            for worker in islice(pool.idle(), LOOK):
+                if open_to(worker, queue, 1, pools, limits, now):
+                    yield worker

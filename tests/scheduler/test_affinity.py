@@ -1,0 +1,277 @@
+"""Warm workers are preferred once a warm-up is known to cost something, and never for long."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.call import Call, ModelInfo, Operation
+from farm.scheduler.affinity import POINT_BYTES, WARM_UPS, point_key
+from farm.scheduler.state import TaskId
+from tests.scheduler.recorder import Recorder, call, model, replied, result, sent
+from tests.scheduler.scenarios import chains_with_configs, sweep_over_configs
+from tests.scheduler.simulator import seeds
+
+COLD_S, WARM_S = 3.0, 1.0
+
+
+def config(name: str) -> Call:
+    return call(config=f'{{"mesh":"{name}"}}')
+
+
+def run(farm: Recorder, worker: str, asked: Call, seconds: float, client: str = "") -> None:
+    task = farm.submit(asked, client=client)
+    farm.expect(sent(worker, task))
+    farm.after(seconds).finish(worker, task, seconds)
+    farm.expect(replied(task, seconds, worker))
+
+
+@pytest.fixture
+def taught(farm: Recorder) -> Recorder:
+    """A farm that knows that a change of config costs 2 s beside runs of 1 s."""
+    farm.join("teacher")
+    for name in "xyz":
+        run(farm, "teacher", config(name), COLD_S)
+        run(farm, "teacher", config(name), WARM_S)
+    assert farm.run_times().warm_up_s == pytest.approx(COLD_S - WARM_S)
+    farm.leave("teacher", drained=True)
+    farm.expect()
+    return farm
+
+
+def test_a_warm_up_that_costs_little_is_not_heeded(farm: Recorder) -> None:
+    farm.join("w")
+    for name in "xyzxyz":
+        run(farm, "w", config(name), 1.15)
+        run(farm, "w", config(name), 1.0)
+    assert farm.run_times().warm_up_s == 0.0
+
+
+def test_a_free_worker_takes_a_call_of_the_config_it_ran_last(taught: Recorder) -> None:
+    taught.join("w")
+    running = taught.submit(config("a"))
+    taught.expect(sent("w", running))
+    other, mine = taught.submit(config("b")), taught.submit(config("a"))
+    taught.after(1.0).finish("w", running, 1.0)
+    taught.expect(replied(running, 1.0, "w"), sent("w", mine))
+    taught.after(1.0).finish("w", mine, 1.0)
+    taught.expect(replied(mine, 1.0, "w"), sent("w", other))
+
+
+def test_it_does_so_only_among_calls_of_the_client_whose_turn_it_is(taught: Recorder) -> None:
+    taught.join("w")
+    running = taught.submit(config("a"), client="one")
+    taught.expect(sent("w", running))
+    mine = taught.submit(config("a"), client="one")
+    theirs = taught.submit(config("b"), client="two")
+    taught.after(1.0).finish("w", running, 1.0)
+    taught.expect(replied(running, 1.0, "w"), sent("w", theirs))
+    taught.scheduler.cancel(mine)
+
+
+def test_no_call_is_passed_over_for_longer_than_two_warm_ups(taught: Recorder) -> None:
+    taught.join("w")
+    running = taught.submit(config("a"))
+    taught.expect(sent("w", running))
+    other = taught.submit(config("b"))
+    mine = [taught.submit(config("a")) for _ in range(20)]
+    first_passed_at = taught.now + 1.0
+    for following in mine:
+        taught.after(1.0).finish("w", running, 1.0)
+        taught.forget_actions()
+        if other in taught.worker("w").held:
+            break
+        assert following in taught.worker("w").held
+        running = following
+    waited_s = taught.now - first_passed_at
+    warm_up_s = taught.run_times().warm_up_s
+    assert WARM_UPS * warm_up_s <= waited_s <= WARM_UPS * warm_up_s + 1.0
+
+
+def test_a_config_that_no_worker_has_goes_before_one_of_a_busy_worker(taught: Recorder) -> None:
+    taught.join("v")
+    first = taught.submit(config("a"))
+    taught.expect(sent("v", first))
+    held, new = taught.submit(config("a")), taught.submit(config("b"))
+    taught.join("w")
+    taught.expect(sent("w", new))
+    taught.scheduler.cancel(held)
+
+
+def test_a_call_goes_to_the_idle_worker_that_is_warm_for_it(taught: Recorder) -> None:
+    for worker, name in (("v", "a"), ("w", "b")):
+        taught.join(worker)
+        run(taught, worker, config(name), COLD_S)
+    task = taught.submit(config("a"))
+    taught.expect(sent("v", task))
+    other = taught.submit(config("b"))
+    taught.expect(sent("w", other))
+
+
+def test_a_new_config_goes_to_the_worker_that_is_missed_least(taught: Recorder) -> None:
+    """One that has run nothing, else one whose config another has, else the one idle longest."""
+    for worker, name in (("u", "a"), ("v", "b")):
+        taught.join(worker)
+        run(taught, worker, config(name), COLD_S)
+    taught.join("fresh")
+    run(taught, "fresh", config("c"), COLD_S)
+    run(taught, "u", config("d"), COLD_S)  # u has been idle longest
+    assert set(taught.queue().model.by_config) == {config(name).config for name in "bcd"}
+
+
+def test_what_a_worker_had_is_forgotten_with_it(taught: Recorder) -> None:
+    taught.join("w")
+    run(taught, "w", config("a"), COLD_S)
+    taught.leave("w")
+    taught.expect()
+    assert taught.queue().model.by_config == {}
+
+
+@pytest.mark.parametrize("seed", tuple(seeds(3)))
+def test_a_sweep_over_configs_warms_each_worker_about_once(seed: int) -> None:
+    assert sweep_over_configs(seed) <= 1.2
+
+
+@pytest.mark.parametrize("seed", tuple(seeds(3)))
+def test_chains_that_pause_find_their_worker_warm(seed: int) -> None:
+    assert chains_with_configs(seed, lasts_s=100.0) <= 1.05
+
+
+def test_without_preference_both_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.scheduler.filling.matters", lambda queue, head: False)
+    (seed,) = seeds(1)
+    assert sweep_over_configs(seed) > 1.8
+    assert chains_with_configs(seed, lasts_s=100.0) > 1.3
+
+
+# The same point
+
+
+def keeping() -> ModelInfo:
+    return model(keeps_point=True)
+
+
+def point(value: float, operation: Operation = Operation.EVALUATE) -> Call:
+    made = call(operation=operation)
+    return Call(made.model, operation, (np.full(3, value),), made.config, made.derivative)
+
+
+def evaluated(farm: Recorder, worker: str, value: float) -> None:
+    task = farm.submit(point(value))
+    farm.expect(sent(worker, task))
+    farm.after(1.0).finish(worker, task, 1.0)
+    farm.expect(replied(task, 1.0, worker))
+
+
+def test_a_gradient_goes_to_the_worker_that_evaluated_its_point(farm: Recorder) -> None:
+    farm.join("v", keeping())
+    evaluated(farm, "v", 1.0)
+    farm.join("w", keeping())
+    evaluated(farm, "w", 2.0)
+    for value, worker in ((1.0, "v"), (2.0, "w")):
+        task = farm.submit(point(value, Operation.GRADIENT))
+        farm.expect(sent(worker, task))
+
+
+def gradients_known(farm: Recorder, seconds: float) -> None:
+    farm.join("teacher", keeping())
+    task = farm.submit(point(0.0, Operation.GRADIENT))
+    farm.expect(sent("teacher", task))
+    farm.after(seconds).finish("teacher", task, seconds)
+    farm.expect(replied(task, seconds, "teacher"))
+    farm.leave("teacher", drained=True)
+    farm.expect()
+
+
+@pytest.fixture
+def busy(farm: Recorder) -> tuple[Recorder, TaskId, TaskId]:
+    """Worker v has evaluated point 1 and runs something else; w idles, a gradient waits."""
+    gradients_known(farm, 10.0)
+    farm.join("v", keeping())
+    evaluated(farm, "v", 1.0)
+    other = farm.submit(point(3.0, Operation.GRADIENT))
+    farm.expect(sent("v", other))
+    farm.join("w", keeping())
+    task = farm.submit(point(1.0, Operation.GRADIENT))
+    farm.expect()
+    return farm, other, task
+
+
+def test_it_waits_a_tenth_of_a_run_for_that_worker(
+    busy: tuple[Recorder, TaskId, TaskId],
+) -> None:
+    farm, other, task = busy
+    assert farm.scheduler.wakeup() == pytest.approx(farm.now + 1.0)
+    farm.after(0.9).finish("v", other, 10.0)
+    farm.expect(replied(other, 10.0, "v"), sent("v", task))
+
+
+def test_and_no_longer(busy: tuple[Recorder, TaskId, TaskId]) -> None:
+    farm, _, task = busy
+    farm.after(0.9).expect()
+    farm.after(0.11).expect(sent("w", task))
+
+
+def test_models_that_keep_nothing_have_no_such_preference(farm: Recorder) -> None:
+    farm.join("v")
+    evaluated(farm, "v", 1.0)
+    farm.join("w")
+    task = farm.submit(point(1.0, Operation.GRADIENT))
+    farm.expect(sent("w", task))
+    assert farm.queue().model.by_point == {}
+
+
+def test_the_key_of_a_point_reads_four_kilobytes_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    crc32 = zlib.crc32
+
+    def counted(data: bytes, start: int = 0) -> int:
+        nonlocal read
+        read += len(data)
+        return crc32(data, start)
+
+    monkeypatch.setattr(zlib, "crc32", counted)
+    large = Call("m", Operation.EVALUATE, (np.ones(10**7), np.ones(10**6, "float32")))
+    point_key(large)
+    assert read <= POINT_BYTES + 100
+    strings = Call("m", Operation.EVALUATE, (np.array([b"x" * 10**6] * 1000, object),))
+    read = 0
+    point_key(strings)
+    assert read <= POINT_BYTES + 100
+
+
+arrays = st.lists(
+    st.lists(st.floats(-1, 1), min_size=1, max_size=5).map(np.array), min_size=1, max_size=3
+)
+
+
+@given(arrays, arrays)
+def test_equal_points_have_one_key_and_others_another(
+    one: list[np.ndarray], two: list[np.ndarray]
+) -> None:
+    def key(inputs: list[np.ndarray]) -> int:
+        return point_key(Call("m", Operation.EVALUATE, tuple(np.array(x) for x in inputs)))
+
+    same = len(one) == len(two) and all(
+        x.tobytes() == y.tobytes() for x, y in zip(one, two, strict=True)
+    )
+    assert (key(one) == key(two)) == same
+    assert key(one) == key([x.copy() for x in one])
+
+
+def test_tasks_know_when_they_were_passed_over(taught: Recorder) -> None:
+    taught.join("w")
+    running = taught.submit(config("a"))
+    taught.expect(sent("w", running))
+    other: TaskId = taught.submit(config("b"))
+    mine = taught.submit(config("a"))
+    assert taught.task(other).passed_at is None
+    taught.after(1.0).finish("w", running, result(1.0))
+    taught.expect(replied(running, 1.0, "w"), sent("w", mine))
+    assert taught.task(other).passed_at == taught.now
+    taught.leave("w", drained=True)
+    taught.expect()
