@@ -67,6 +67,7 @@ def outputs(runner: Runner, call: Call) -> list[float]:
         (3, [[3, 1]], [10]),
         (10, [[0], [5]], [5] * 50),
         (12, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
+        (13, [[4]], [0.25]),
     ],
 )
 def test_models_of_the_models_page(
@@ -158,5 +159,5 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
 
 
 def test_every_block_is_tried() -> None:
-    assert len(SHOWN) == 13
+    assert len(SHOWN) == 14
     assert [file for file in ELSEWHERE.values() if not (ROOT / file).exists()] == []
