@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
 PURE := tests/encoding tests/wire tests/scheduler tests/dispatcher tests/protocols tests/sweep/design tests/experiment/config \
-	tests/http/test_reader.py tests/grpc/test_hpack.py tests/grpc/test_http2.py tests/test_call.py tests/test_model.py
+	tests/http/test_reader.py tests/grpc/test_hpack.py tests/grpc/test_http2.py tests/test_call.py tests/test_expression.py tests/test_model.py
 IMPURE := *endpoint* *connection* *service* *remote*
 # What uses other packages and the interpreter in each way that farm does: minutes.
 FAST := tests/bodies tests/cli/test_call.py tests/cli/test_cli.py tests/cli/test_status.py tests/client tests/contracts \

@@ -50,6 +50,10 @@ class Model:
     apply_jacobian(out_wrt, in_wrt, inputs, vec, config)               -> J vec, like the output
     apply_hessian(out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config) -> like input in_wrt1
 
+    for the order of a sweep in this process, `farm.sweep(model, ...)`
+
+    cost(inputs, config)      expected run time of one evaluation in any unit, as a number
+
     and for protocols that carry several answers to one request
 
     stream(inputs, config)    a generator of outputs, each in a form that `evaluate` may return

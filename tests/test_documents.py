@@ -68,6 +68,7 @@ def outputs(runner: Runner, call: Call) -> list[float]:
         (4, [[3, 1]], [10]),
         (11, [[0], [5]], [5] * 50),
         (13, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
+        (14, [[4]], [0.25]),
     ],
 )
 def test_models_of_the_models_page(
@@ -170,5 +171,5 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
 
 
 def test_every_block_is_tried() -> None:
-    assert len(SHOWN) == 14
+    assert len(SHOWN) == 15
     assert [file for file in ELSEWHERE.values() if not (ROOT / file).exists()] == []

@@ -18,9 +18,10 @@ from farm.cli.signals import stopped_by_signals, terminable
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, kept_target, open_farm
 from farm.client import Client
 from farm.errors import FarmError
+from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import parse_parameter
-from farm.sweep.design.plan import Plan
+from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, check_model, longer_plan, make_plan
 from farm.sweep.file.journal import PointStatus
@@ -29,6 +30,7 @@ from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.signature import signed
 from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.order.given import extended, with_costs
 from farm.sweep.run.display import Display, line
 from farm.sweep.run.in_flight import PointInFlight
 from farm.sweep.run.probe import probe
@@ -45,6 +47,7 @@ Examples:
       --param 'k=log:1e-3:1' --param 'q=0:10' --fix mesh=2 --design lhs:100 -o sweep.h5
   farm sweep model.py --param 'x=1,2,3' --param 'y=0:1' --design grid:5 -o grid.h5
   farm sweep model.py --design file:points.csv -o table.h5
+  farm sweep model.py --param n=int:10:500 --design lhs:200 --cost 'n**3' -o cost.h5
   farm sweep --resume sweep.h5                   continue a sweep that stopped for any reason
   farm sweep --resume sweep.h5 --retry-failed
   farm sweep watch sweep.h5 && farm sweep plot sweep.h5
@@ -53,6 +56,7 @@ Examples:
 Parameters:  k=0:10   k=log:1e-3:1   k=normal:MEAN:SD   k=int:1:10   k=choice:1,2,4
              k is an input; x[2] one entry of input x; x all entries; any other name a config key
 Designs:     grid:10,5   random:100   lhs:100[,random-cd]   sobol:256   halton:100   file:FILE
+Costs:       'n**3', of inputs and config keys;  column:NAME of a table;  sweep:FILE.h5, run times
 Exit status: 0 all points done, 1 some points failed, 2 wrong command line, 3 sweep not complete
 """
 
@@ -155,6 +159,21 @@ _trust_option = click.option(
 )
 @click.option("--config", default="{}", help="Config of the model, as a JSON object.")
 @click.option("--design", default="", metavar="DESIGN", help="Rule for the points; see Designs.")
+@click.option(
+    "--cost",
+    metavar="COST",
+    callback=lambda ctx, parameter, text: None if text is None else parse_cost(text),
+    help="Expected run time of a point in any unit, to run the longest first; see Costs. Default: "
+    "learned from the first points.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    default=AUTO,
+    show_default=True,
+    help="Order of the points. auto: a mixed first fifth, then the longest first if their cost is "
+    "known; shuffled: mixed; given: as in the table or grid.",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the design. Default: random.")
 @click.option("--seed-key", default="", metavar="KEY", help="Config key for a seed per point.")
 @click.option(
@@ -187,6 +206,8 @@ def run(
     fixes: tuple[str, ...],
     config: str,
     design: str,
+    cost: CostRule | None,
+    order: str,
     seed: int | None,
     seed_key: str,
     gradients: tuple[str, ...],
@@ -202,9 +223,10 @@ def run(
 ) -> int:
     """Sweep MODEL, which --workers processes serve on this machine, or a model of the farm --to."""
     if resumed is not None:
-        if params or fixes or design or out is not None:
+        if params or fixes or design or cost or order != AUTO or out is not None:
             raise click.UsageError(
-                "--resume continues a sweep as planned; omit --param, --fix, --design and --out"
+                "--resume continues a sweep as planned; omit --param, --fix, --design, --cost, "
+                "--order and --out"
             )
         return _resume(resumed, target, rules, retry_failed=retry_failed, trust=trust)
     if out is None:
@@ -213,6 +235,11 @@ def run(
         raise click.UsageError("--retry-failed needs --resume FILE")
     if not design:
         raise click.UsageError("missing the design: --design sobol:256 (or grid:10, lhs:100, ...)")
+    if cost is not None and order != AUTO:
+        raise click.UsageError(
+            f"--cost is for --order auto, which runs the longest first; "
+            f"omit it with --order {order}"
+        )
     seed = secrets.randbits(31) if seed is None else seed
     request = SweepRequest(
         design=parse_design(design),
@@ -225,11 +252,14 @@ def run(
         title=title,
         gzip=gzip,
         provenance=_signed(provenance(command_line(), target=target.to_json(), notes=notes)),
+        order=order,
+        cost_column=cost.text if cost is not None and cost.kind == COLUMN else "",
     )
     Store.refuse_to_overwrite(out)
     with terminable(), open_farm(target, out) as farm:
         name = _the_model(farm.client, model)
         plan = make_plan(request, lambda config: farm.client.describe(name, config))
+        plan = plan if cost is None else with_costs(plan, cost)
         for note in request.design.notes:
             click.echo(f"note: {note}", err=True)
         click.echo(f"{plan.size} points of {name}, seed {seed}, into {out}", err=True)
@@ -257,7 +287,7 @@ def extend(
     """
     with contextlib.closing(_Opened(file)) as opened:
         store = opened.store
-        plan = longer_plan(store.plan, points)
+        plan = extended(longer_plan(store.plan, points))
         for note in plan.design.notes:
             click.echo(f"note: {note}", err=True)
         target = _chosen(target, plan, file, trust=trust)

@@ -179,6 +179,8 @@ def describe(progress: Progress) -> str:
         )
     if progress.state == RUNNING:
         lines.append(facts(progress))
+        if progress.basis:
+            lines.append(f"order: longest first, by {progress.basis}")
     if progress.message:
         lines.append(progress.message)
     return "\n".join(text for text in lines if text)

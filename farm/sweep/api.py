@@ -15,9 +15,10 @@ from typing import Any
 
 from farm.call import Array, ModelInfo
 from farm.model import Model
+from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import as_distribution
-from farm.sweep.design.plan import Plan
+from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import Design, parse_design
 from farm.sweep.design.prepare import SweepRequest, check_model, make_plan
 from farm.sweep.file.journal import PointStatus, Row
@@ -25,6 +26,7 @@ from farm.sweep.file.progress import Progress
 from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import failures_of, load_xarray
 from farm.sweep.file.store import Store
+from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
 from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
 from farm.sweep.run.probe import probe as probe_first
@@ -197,6 +199,8 @@ def sweep(
     seed: int | None = None,
     fix: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
+    cost: str | Sequence[float] | Array | None = None,
+    order: str = AUTO,
     gradient: Sequence[str] = (),
     seed_key: str = "",
     on: CallEvaluator | None = None,
@@ -219,11 +223,17 @@ def sweep(
     parameters: name -> (lower, upper), a list of values, or farm.log(...) and similar functions;
     names are inputs, entries of inputs ("x[2]") or keys of the config. design, n: "sobol" and 256,
     or both as "sobol:256"; also "grid:10", "lhs", "halton", "random", "file:points.csv".
+    cost: expected run time of a point in any unit, to run the longest first: "n**3",
+    "column:hours", "sweep:old.h5", or a number for each point; None: the model's method `cost` if
+    it has one, otherwise learned from the first points. order: "auto", "shuffled" or "given".
     resume: continue `out` if it exists and has the same points. show: show a live bar on stderr.
     stream: keep outputs in memory for `as_completed`.
     Raises SweepError, FarmError.
     """
     path = Path(out)
+    if order not in ORDERS:
+        raise SweepError(f"order {order!r}: expected {', '.join(ORDERS)}")
+    rule = parse_cost(cost) if isinstance(cost, str) else None
     resuming = resume and path.exists()
     if not resuming:
         Store.refuse_to_overwrite(path)
@@ -243,8 +253,12 @@ def sweep(
             seed_key=seed_key,
             title=title,
             provenance=provenance(command_line(), notes=notes),
+            order=order,
+            cost_column=rule.text if rule is not None and rule.kind == COLUMN else "",
         )
         plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
+        if store is None:
+            plan = _with_costs(plan, rule, cost, owned)
         started = probe_first(plan, evaluator) if probe and store is None else []
         if store is None:
             store = Store.create(path, plan)
@@ -294,6 +308,22 @@ def _evaluator(
     except BaseException:
         owned.close()
         raise
+
+
+def _with_costs(
+    plan: Plan,
+    rule: CostRule | None,
+    cost: str | Sequence[float] | Array | None,
+    owned: Threads | None,
+) -> Plan:
+    if plan.order != AUTO:
+        return plan
+    if rule is not None:
+        return with_costs(plan, rule)
+    if cost is not None:
+        return with_numbers(plan, cost)
+    of_model = None if owned is None else owned.cost_of(plan.info.name)
+    return plan if of_model is None else with_model_costs(plan, of_model)
 
 
 def _design(text: str, n: int | None) -> Design:

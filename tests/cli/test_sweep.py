@@ -202,6 +202,58 @@ def test_every_point_gets_its_seed(capsys: pytest.CaptureFixture[str], tmp_path:
         assert file["out_0"][:2].ravel().tolist() == [1201125462, 3618983171]
 
 
+def started_in_order(path: str) -> list[int]:
+    """Return the points of a sweep that ran one at a time, in the order in which they ran."""
+    with h5py.File(path) as file:
+        return [int(point) for point in np.argsort(file["t_start"][:])]
+
+
+def test_the_longest_go_first_after_a_fifth(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    words = f"--to {served.folder} {PARAMS} --in-flight 1 --design sobol:16 --seed 7 -o"
+    assert sweep(capsys, f"{words} s.h5 --cost load**2 --max-failures 0")[0] == 0
+    with h5py.File("s.h5") as file:
+        load, cost = file["theta"][:, 3], file["cost"][:]
+        assert json.loads(file["provenance"].attrs["plan"])["cost"] == "load**2"
+    assert np.array_equal(cost, load**2)
+    points = started_in_order("s.h5")
+    assert points[:3] == [0, 1, 2]
+    assert points[3:] == sorted(points[3:], key=lambda point: -load[point])
+    assert sweep(capsys, f"{words} t.h5 --cost sweep:s.h5")[0] == 0
+    with h5py.File("t.h5") as file, h5py.File("s.h5") as earlier:
+        assert np.allclose(file["cost"][:], earlier["t_run"][:], rtol=1e-3)
+
+
+def test_a_resumed_sweep_keeps_its_order(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    Path("points.csv").write_text(
+        "E[0],E[1],E[2],load,raise,h\n" + "".join(f"1,1,1,{k},1,{k % 7}\n" for k in range(20))
+    )
+    words = f"--to {served.folder} --no-probe --in-flight 1 --design file:points.csv -o s.h5"
+    status, _, err = sweep(capsys, f"{words} --cost column:h --max-failures 10")
+    assert status == 3, err
+    Path("points.csv").unlink()
+    with h5py.File("s.h5") as file:
+        before = set(np.flatnonzero(file["status"][:]))
+    assert sweep(capsys, "--resume s.h5 --in-flight 1")[0] == 1
+    after = []
+    with h5py.File("s.h5") as file:
+        after = [int(k) for k in file["failures/point"][:] if k not in before]
+        assert [k % 7 for k in after] == sorted((k % 7 for k in after), reverse=True)
+    assert len(after) == 9
+
+
+@pytest.mark.parametrize(("order", "sorted_"), [("given", True), ("shuffled", False)])
+def test_other_orders(
+    capsys: pytest.CaptureFixture[str], served: Served, order: str, sorted_: bool
+) -> None:
+    words = f"--to {served.folder} {PARAMS} --in-flight 1 --no-probe --design grid:2 -o s.h5"
+    assert sweep(capsys, f"{words} --order {order}")[0] == 0
+    assert (started_in_order("s.h5") == list(range(16))) == sorted_
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -222,6 +274,15 @@ def test_every_point_gets_its_seed(capsys: pytest.CaptureFixture[str], tmp_path:
         (f"{PARAMS} --design sobol:4 -o no/s.h5", "No such file"),
         (f"{PARAMS} --fix raise=nothing --design sobol:4 -o s.h5", "first 3 points failed"),
         ("model.py --to x --design sobol:4 -o s.h5 --param a=0:1", "not both"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --cost n**3", "no parameter 'n'; expected one of E,"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --cost load-20", "the cost of point 0 is -"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --cost load**", "it is not an expression"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --cost column:h", "the design is sobol:4"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --cost sweep:no.h5", "no.h5 does not exist"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --cost load --order given", "omit it with"),
+        (f"{PARAMS} --design sobol:4 -o s.h5 --order best", "'best' is not one of 'auto'"),
+        ("--resume s.h5 --cost load", "continues a sweep as planned"),
+        ("--resume s.h5 --order given", "continues a sweep as planned"),
         ("--resume s.h5", "does not exist"),
         ("--resume s.h5 --design sobol:4", "continues a sweep as planned"),
         (f"{PARAMS} --design sobol:4 -o s.h5 --retry-failed", "--resume FILE"),

@@ -73,6 +73,13 @@ def test_status_of_a_process_that_is_silent() -> None:
     assert "farm sweep --resume" in text
 
 
+def test_status_of_a_running_sweep_says_what_the_order_is_by() -> None:
+    progress = Progress("running", "t", 10, basis="n**3")
+    assert describe(progress).splitlines()[-1] == "order: longest first, by n**3"
+    assert "order" not in describe(Progress("running", "t", 10))
+    assert "order" not in describe(Progress("complete", "t", 10, basis="n**3"))
+
+
 def test_status_of_a_running_sweep_tells_rate_and_message() -> None:
     text = describe(
         Progress(RUNNING, "t", 6, pending=4, rate_per_s=2.0, eta_s=2.0, message="disk is full")

@@ -235,3 +235,47 @@ def test_it_shows_a_bar_unless_told_otherwise(
 def test_it_is_the_public_function() -> None:
     assert farm.sweep.__doc__
     assert farm.Sweep is api.Sweep
+
+
+def cost_in(out: Path) -> list[float]:
+    with h5py.File(out) as file:
+        return [float(number) for number in file["cost"][:]]
+
+
+def test_cost_as_text_and_as_numbers(out: Path, tmp_path: Path) -> None:
+    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=out, show=False, cost="1 + k").wait()
+    with h5py.File(out) as file:
+        assert np.array_equal(file["cost"][:], 1 + file["theta"][:, 0])
+    numbers = tmp_path / "n.h5"
+    cost = np.arange(8.0)
+    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=numbers, show=False, cost=cost).wait()
+    assert cost_in(numbers) == list(range(8))
+
+
+def test_cost_of_the_model(out: Path, tmp_path: Path) -> None:
+    class Costly(Beam):
+        def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
+            return float(10 * inputs["k"][0])
+
+    farm.sweep(Costly, PARAMETERS, n=8, seed=7, out=out, show=False).wait()
+    with h5py.File(out) as file:
+        assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
+    other = tmp_path / "o.h5"
+    farm.sweep(Costly, PARAMETERS, n=8, out=other, show=False, order="shuffled").wait()
+    with h5py.File(other) as file:
+        assert "cost" not in file
+
+
+def test_a_column_of_a_table_is_the_cost(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("k,x[0],x[1],h\n0.5,1,2,9\n0.25,3,4,8\n")
+    design = f"file:{tmp_path}/p.csv"
+    farm.sweep(Beam, {}, design=design, out=out, show=False, cost="column:h").wait()
+    assert cost_in(out) == [9.0, 8.0]
+
+
+def test_an_order_that_does_not_exist(out: Path) -> None:
+    with pytest.raises(SweepError, match="order 'best': expected auto, shuffled, given"):
+        farm.sweep(Beam, PARAMETERS, n=8, out=out, show=False, order="best")
+    with pytest.raises(SweepError, match="no parameter 'n'"):
+        farm.sweep(Beam, PARAMETERS, n=8, out=out, show=False, cost="n")
+    assert not out.exists()

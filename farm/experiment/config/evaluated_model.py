@@ -30,9 +30,9 @@ from farm.call import (
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 from farm.experiment.config import options
 from farm.experiment.config.definition import Config, Outcome, OutcomeKind, Parameter, ParameterKind
-from farm.experiment.config.expression import Expression
 from farm.experiment.config.ini import FARM, Section
 from farm.experiment.config.option_table import number_of
+from farm.expression import Expression
 from farm.sweep.design.binding import Binding, bind
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Choice, Distribution, Integer, Uniform

@@ -17,6 +17,10 @@ from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import parse_distribution
 from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
 
+AUTO, SHUFFLED, GIVEN = "auto", "shuffled", "given"
+ORDERS = (AUTO, SHUFFLED, GIVEN)
+"""Longest first as soon as costs are known; mixed; or as numbered, for example in a table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -44,6 +48,9 @@ class Plan:
     gradients: (output, entry) pairs to differentiate with respect to every input.
     gzip: whether the complete file is compressed.
     provenance: facts about the origin of the sweep; no call depends on them.
+    order: the rule for the order of the points, one of `ORDERS`.
+    cost: relative run time of each point as given by the user, None if not given; cost_rule: how it
+    was given, as text. Neither changes a result.
     """
 
     run_id: str
@@ -60,6 +67,9 @@ class Plan:
     title: str = ""
     gzip: bool = False
     provenance: Mapping[str, str] = field(default_factory=dict)
+    order: str = AUTO
+    cost: Array | None = None
+    cost_rule: str = ""
 
     @property
     def size(self) -> int:
@@ -85,15 +95,21 @@ class Plan:
         """Number of values that a finished point yields."""
         return sum(column.size for column in self.columns)
 
-    def order(self) -> Array:
-        """Return the points in the order in which they are submitted to the farm.
+    def mixed(self) -> Array:
+        """Return the points in the order in which they are submitted while no cost is known.
 
-        A grid is shuffled: neighbours have similar run times, so in grid order neither the first
-        results nor the expected end would represent the rest. Other designs are mixed already.
+        Grids and tables are shuffled: neighbours have similar run times, so in their own order
+        neither the first results nor the expected end would represent the rest. Other designs are
+        mixed already.
         """
-        if self.design.kind == "grid":
+        if self.design.kind in ("grid", "file") and self.order != GIVEN:
             return shuffled(self.size, self.seed)
         return np.arange(self.size)
+
+    @property
+    def varies_config(self) -> bool:
+        """Whether points have different configs."""
+        return bool(self.seed_key) or any(p.input is None for p in self.parameters)
 
     def config_of(self, point: int) -> dict[str, Any]:
         """Return the config of one point."""
@@ -171,10 +187,15 @@ class Plan:
             "gradients": [list(pair) for pair in self.gradients],
             "gzip": self.gzip,
             "provenance": dict(self.provenance),
+            # Only if set, so that the plans of files without them keep their text.
+            **({"order": self.order} if self.order != AUTO else {}),
+            **({"cost": self.cost_rule} if self.cost is not None else {}),
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any], theta: Array, unit: Array | None) -> Plan:
+    def from_json(
+        data: Mapping[str, Any], theta: Array, unit: Array | None, cost: Array | None = None
+    ) -> Plan:
         """Read the data of `to_json`. Raises KeyError, TypeError, ValueError for other data."""
         return Plan(
             run_id=data["run_id"],
@@ -196,6 +217,9 @@ class Plan:
             gradients=tuple((output, entry) for output, entry in data["gradients"]),
             gzip=data["gzip"],
             provenance=data["provenance"],
+            order=data.get("order", AUTO),
+            cost=cost,
+            cost_rule=data.get("cost", ""),
         )
 
 
@@ -203,9 +227,9 @@ def _nan_as_none(array: Array) -> list[float | None]:
     return [None if np.isnan(v) else float(v) for v in array]
 
 
-def plan_from_text(text: str, theta: Array, unit: Array | None) -> Plan:
+def plan_from_text(text: str, theta: Array, unit: Array | None, cost: Array | None = None) -> Plan:
     """Parse a plan from the text in a file or journal. Raises SweepError if that fails."""
     try:
-        return Plan.from_json(json.loads(text), theta, unit)
+        return Plan.from_json(json.loads(text), theta, unit, cost)
     except (KeyError, TypeError, ValueError) as error:
         raise SweepError(f"the plan of this sweep cannot be read: {error!r}") from error

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import BYTES, ModelInfo, Operation, TensorInfo, numpy_dtype
+from farm.call import BYTES, Array, ModelInfo, Operation, TensorInfo, numpy_dtype
 from farm.sweep.design.binding import BoundParameter, bind, open_entries, wanted_gradients
+from farm.sweep.design.cost import checked_costs
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Distribution
-from farm.sweep.design.plan import Plan
+from farm.sweep.design.plan import AUTO, Plan
 from farm.sweep.design.points import Design, continued, sample, values
-from farm.sweep.design.tables import read_table
+from farm.sweep.design.tables import PointTable, read_table
 
 Describe = Callable[[Mapping[str, Any]], ModelInfo]
 """Returns the model's description for a config. Raises FarmError."""
@@ -25,7 +26,8 @@ Describe = Callable[[Mapping[str, Any]], ModelInfo]
 class SweepRequest:
     """A user's request for a sweep; for names see `farm.sweep.design.binding`.
 
-    gradients: outputs, or entries of outputs, to differentiate.
+    gradients: outputs, or entries of outputs, to differentiate. cost_column: the column of a table
+    that has the cost of each point; the model does not get it.
     """
 
     design: Design
@@ -38,6 +40,8 @@ class SweepRequest:
     title: str = ""
     gzip: bool = False
     provenance: Mapping[str, str] = field(default_factory=dict)
+    order: str = AUTO
+    cost_column: str = ""
 
 
 def make_plan(request: SweepRequest, describe: Describe) -> Plan:
@@ -57,6 +61,9 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
                 "known shape"
             )
     table = read_table(request.design.option) if request.design.kind == "file" else None
+    cost: Array | None = None
+    if request.cost_column:
+        table, cost = _without_cost(table, request)
     spreads: dict[str, Distribution | None] = dict(request.spreads)
     if table is not None:
         if request.spreads:
@@ -102,6 +109,9 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
         title=request.title or f"{info.name} {request.design}",
         gzip=request.gzip,
         provenance=request.provenance,
+        order=request.order,
+        cost=cost,
+        cost_rule=f"column:{request.cost_column}" if cost is not None else "",
     )
     return _with_outputs(plan, request, describe)
 
@@ -128,6 +138,26 @@ def check_model(plan: Plan, info: ModelInfo) -> None:
                 f"model {info.name!r} has the {what} {_shown(now)}, "
                 f"the sweep was planned for {_shown(then)}"
             )
+
+
+def _without_cost(table: PointTable | None, request: SweepRequest) -> tuple[PointTable, Array]:
+    """Return the table without its column of costs, and that column."""
+    name = request.cost_column
+    if table is None:
+        raise SweepError(
+            f"--cost column:{name} names a column of the table of a design file:FILE; "
+            f"the design is {request.design}"
+        )
+    names = table.names or ()
+    if name not in names:
+        there = ", ".join(names) or "no names"
+        raise SweepError(
+            f"--cost column:{name}: no such column in table {request.design.option!r}; "
+            f"it has {there}"
+        )
+    j = names.index(name)
+    rest = PointTable((*names[:j], *names[j + 1 :]), np.delete(table.rows, j, axis=1))
+    return rest, checked_costs(table.rows[:, j], len(table.rows), f"--cost column:{name}")
 
 
 def _shown(tensors: Sequence[TensorInfo]) -> str:

@@ -1,6 +1,7 @@
 """The records of a sweep's journal, from which alone the sweep file can be rebuilt.
 
-    'P'     the plan: length u32 of its JSON, the JSON, theta, then unit if it has one (float64)
+    'P'     the plan: length u32 of its JSON, the JSON, theta, then unit and cost if it has them
+            (float64)
     'W'     a worker: JSON
     'R'     a point's outcome: `ROW`, then its values as float64 if it is done, else JSON
 
@@ -174,10 +175,13 @@ def _payload(content: Content) -> bytes:
         data = content.to_json() | {
             "shape": content.theta.shape,
             "has_unit": content.unit is not None,
+            "has_cost": content.cost is not None,
         }
         text = json.dumps(data).encode()
-        tables = [content.theta] if content.unit is None else [content.theta, content.unit]
-        return LENGTH.pack(len(text)) + text + b"".join(_doubles(t) for t in tables)
+        tables = [content.theta, content.unit, content.cost]
+        return (
+            LENGTH.pack(len(text)) + text + b"".join(_doubles(t) for t in tables if t is not None)
+        )
     if isinstance(content, AnsweringWorker):
         data = {"id": content.id, "name": content.name, "started": content.started}
         return json.dumps(data).encode()
@@ -208,8 +212,9 @@ def _read_plan(payload: memoryview) -> Plan:
     shape = tuple(data["shape"])
     numbers = np.frombuffer(payload[LENGTH.size + length :], dtype="<f8").astype(np.float64)
     count = int(np.prod(shape, dtype=np.int64))
-    unit = numbers[count:].reshape(shape) if data["has_unit"] else None
-    return plan_from_text(text, numbers[:count].reshape(shape), unit)
+    unit = numbers[count : 2 * count].reshape(shape) if data["has_unit"] else None
+    cost = numbers[-shape[0] :] if data.get("has_cost") else None
+    return plan_from_text(text, numbers[:count].reshape(shape), unit, cost)
 
 
 def _read_row(payload: memoryview) -> Row:

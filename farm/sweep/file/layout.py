@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -73,6 +74,10 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
         if table is not None:
             _join(_wide(file, name, table.shape, gzip=gzip), point, param)
     _describe_theta(file["theta"], plan)
+    if plan.cost is not None:
+        cost = _dataset(file, "cost", (plan.size,), "f8", np.nan, FLAG_ROWS)
+        cost.attrs["long_name"] = "expected run time of the point, in any unit"
+        _join(cost, point)
     entries = _entry_scales(file, plan)
     for column in plan.columns:
         data = _wide(file, column.name, (plan.size, *column.shape), gzip=gzip)
@@ -116,7 +121,7 @@ def fits(file: h5py.File, plan: Plan) -> bool:
 def fit(file: h5py.File, plan: Plan) -> None:
     """Adapt a file to `plan`, which may have more points. Raises SweepError, OSError."""
     if not fits(file, plan) and len(file["point"]) != plan.size:
-        per_point = ["point", "theta", "unit", *COLUMNS, *(c.name for c in plan.columns)]
+        per_point = ["point", "theta", "unit", "cost", *COLUMNS, *(c.name for c in plan.columns)]
         for name in per_point:
             if name in file:
                 file[name].resize(plan.size, axis=0)
@@ -129,7 +134,8 @@ def read_plan(file: h5py.File) -> Plan:
     if file.attrs.get("farm_layout") != LAYOUT:
         raise SweepError(f"{file.filename} is not a sweep file of layout {LAYOUT}")
     unit = file["unit"][:] if "unit" in file else None
-    return plan_from_text(file["provenance"].attrs["plan"], file["theta"][:], unit)
+    plan = plan_from_text(file["provenance"].attrs["plan"], file["theta"][:], unit)
+    return replace(plan, cost=file["cost"][:]) if plan.cost_rule else plan
 
 
 def read_known(file: h5py.File) -> PointColumns:
@@ -261,7 +267,7 @@ def write_summary(file: h5py.File, summary: Mapping[str, Any]) -> None:
 
 
 def _write_table(file: h5py.File, plan: Plan) -> None:
-    """Write the data that depends on the number of points: theta, unit and provenance."""
+    """Write the data that depends on the number of points: theta, unit, cost and provenance."""
     write_theta(file, plan)
     provenance = file.require_group("provenance").attrs
     for name, text in _facts(plan).items():
@@ -274,6 +280,8 @@ def write_theta(file: h5py.File, plan: Plan) -> None:
     file["theta"][:] = plan.theta
     if plan.unit is not None:
         file["unit"][:] = plan.unit
+    if plan.cost is not None:
+        file["cost"][:] = plan.cost
 
 
 def _facts(plan: Plan) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.call import Array
 from farm.sweep.design.errors import SweepError
 from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
@@ -23,6 +24,8 @@ from farm.sweep.file.point_columns import PointColumns
 VERSION = 1
 RATE_OVER_S = 120.0
 """Length of the window for the rate: in a sweep of days, the first hour predicts little."""
+RUNS_PER_WINDOW = 3
+"""Length of the window for the work done per second, in longest runs, if that is longer."""
 ENOUGH_TO_EXPECT = 5
 """Number of finished points from which on the expected cost is reported."""
 RECENT = 10_000
@@ -34,8 +37,10 @@ class Progress:
     """The progress of a sweep at one moment; times in seconds, None where not yet known.
 
     finished: done, failed, cancelled and timeout together. expected_work_s: expected time in the
-    model for all points, from the mean of the finished ones. nodes: rows of host, done, failed,
-    mean_run_s; those with most failures first. message: a notice for the user, such as a full disk.
+    model for all points, from the guess of their run times or the mean of the finished ones.
+    basis: where that guess comes from, in words; empty without one. nodes: rows of host, done,
+    failed, mean_run_s; those with most failures first. message: a notice for the user, such as a
+    full disk.
     """
 
     state: str
@@ -62,6 +67,7 @@ class Progress:
     pid: int = 0
     version: int = VERSION
     run_id: str = field(default="")
+    basis: str = ""
 
     @property
     def finished(self) -> int:
@@ -95,6 +101,16 @@ class Meter:
         self._clock = clock
         self._started = clock()
         self._samples: deque[tuple[float, int]] = deque([(self._started, self._finished())])
+        self._work: deque[tuple[float, float]] = deque([(self._started, self._work_s())])
+        self._expected_s: Array | None = None
+        self._basis = ""
+
+    def expect(self, expected_s: Array | None, basis: str) -> None:
+        """Use these run times for the points that are not done; None: expect the mean.
+
+        basis: where they come from, in words.
+        """
+        self._expected_s, self._basis = expected_s, basis
 
     def now(self, state: str, *, in_flight: int = 0, message: str = "") -> Progress:
         """Return the current progress."""
@@ -106,6 +122,17 @@ class Meter:
         p50, p95 = _percentiles(runs)
         total = len(known.status)
         pending = counts[PointStatus.PENDING]
+        work_s, parallel = self._work_s(), self._parallel(runs)
+        eta_s = pending / rate if rate and pending else (0.0 if not pending else None)
+        expected_work_s = None
+        if mean is not None and len(runs) >= min(ENOUGH_TO_EXPECT, total):
+            expected_work_s = mean * total
+        if self._expected_s is not None and pending:
+            left = self._expected_s[known.status == PointStatus.PENDING]
+            expected_work_s = work_s + float(np.sum(left))
+            if parallel is not None:
+                # Runs cannot be divided: the longest one must still run.
+                eta_s = max(float(np.sum(left)) / parallel, float(np.max(left)))
         return Progress(
             state=state,
             title=self._title,
@@ -117,12 +144,10 @@ class Meter:
             pending=pending,
             in_flight=in_flight,
             rate_per_s=rate,
-            eta_s=pending / rate if rate and pending else (0.0 if not pending else None),
+            eta_s=eta_s,
             elapsed_s=self._clock() - self._started,
-            work_s=float(np.nansum(known.t_run)),
-            expected_work_s=None
-            if mean is None or len(runs) < min(ENOUGH_TO_EXPECT, total)
-            else mean * total,
+            work_s=work_s,
+            expected_work_s=expected_work_s,
             run_mean_s=mean,
             run_p50_s=p50,
             run_p95_s=p95,
@@ -132,7 +157,27 @@ class Meter:
             host=platform.node(),
             pid=os.getpid(),
             run_id=self._run_id,
+            basis=self._basis,
         )
+
+    def _work_s(self) -> float:
+        return float(np.nansum(self._known.t_run))
+
+    def _parallel(self, runs: Array) -> float | None:
+        """Return how many points ran at once of late; None if none has finished.
+
+        runs: the known run times. The window is longer than a run, of which work is known at its
+        end.
+        """
+        now, work = self._clock(), self._work_s()
+        if work == self._work[-1][1] and len(self._work) > 1:
+            self._work.pop()
+        self._work.append((now, work))
+        window = max(RATE_OVER_S, RUNS_PER_WINDOW * float(np.max(runs, initial=0.0)))
+        while len(self._work) > 2 and self._work[1][0] < now - window:
+            self._work.popleft()
+        (then, before) = self._work[0]
+        return (work - before) / (now - then) if work > before and now > then else None
 
     def _finished(self) -> int:
         return int(np.count_nonzero(self._known.status))

@@ -7,12 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from farm.call import NO_HINTS, Array, Call, Hints, ModelInfo, Result
-from farm.errors import Cancelled, DeadlineExceeded, InvalidOutput, TimeLimitExceeded
+from farm.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FarmError,
+    InvalidOutput,
+    TimeLimitExceeded,
+)
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import PointStatus, Row
 
@@ -35,6 +41,25 @@ class CallEvaluator(Protocol):
 
     def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
         """Submit a call; the future has its result or a FarmError, and `cancel()` cancels it."""
+
+
+@runtime_checkable
+class StatusReporter(Protocol):
+    """An evaluator that reports how many calls run; `farm.client.Client` is one."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return a status with the rows of `farm status` in "queues". Raises FarmError."""
+
+
+def running_calls(evaluator: CallEvaluator, model: str) -> int | None:
+    """Return how many calls of a model are at workers, from all clients; None if unknown."""
+    if not isinstance(evaluator, StatusReporter):
+        return None
+    try:
+        queues = evaluator.status()["queues"]
+        return sum(int(row["in_flight"]) for row in queues if row["model"] == model)
+    except (FarmError, KeyError):
+        return None  # not a farm, or one that cannot be reached
 
 
 @dataclass(slots=True, eq=False)

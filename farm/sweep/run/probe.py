@@ -29,7 +29,7 @@ def probe(
     started: list[PointInFlight] = []
     failure: Exception | None = None
     until = time.monotonic() + patience_s
-    for point in plan.order()[:TRIES].tolist():
+    for point in plan.mixed()[:TRIES].tolist():
         sent = submit_point(evaluator, plan, point, hints)
         started.append(sent)
         if wait(sent.futures, max(0.0, until - time.monotonic())).not_done:

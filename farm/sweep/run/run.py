@@ -10,7 +10,6 @@ import logging
 import queue
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -22,8 +21,15 @@ from farm.sweep.file.progress import Meter, Progress, status_of, write_status
 from farm.sweep.file.recovery import RUNNING
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.file.summary import summarise
+from farm.sweep.order.submission import SubmissionOrder
 from farm.sweep.run.concurrency_limit import ConcurrencyLimit
-from farm.sweep.run.in_flight import CallEvaluator, PointInFlight, row_of, submit_point
+from farm.sweep.run.in_flight import (
+    CallEvaluator,
+    PointInFlight,
+    row_of,
+    running_calls,
+    submit_point,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +40,9 @@ TICK_S = 0.2
 STATUS_S = 1.0
 AT_ONCE = 1024
 """Most answers to process before the next points are submitted."""
+LEAST_MARGIN = 4
+LOOK_AHEAD = 5
+"""Calls that run or may run next, per running call, where workers prefer some configs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +114,12 @@ class Run:
         start = {} if rules.start is None else {"start": rules.start}
         self._limit = ConcurrencyLimit(rules.in_flight, **start)
         self._meter = Meter(store.known, title=store.plan.title, run_id=store.plan.run_id)
+        self._todo = SubmissionOrder(store.plan, store.known)
+        self._meter.expect(self._todo.expected_s, self._todo.basis)
         self._answers: queue.SimpleQueue[tuple[PointInFlight, int]] = queue.SimpleQueue()
         self._in_flight: dict[int, PointInFlight] = {}
         for sent in started:
             self._adopt(sent)
-        self._todo: deque[int] = deque()
         self._ending = ""
         self._failures = 0
         self._lost_since: float | None = None
@@ -124,11 +134,15 @@ class Run:
         be finished, LockLost, OSError.
         """
         points = pending_points(self._store, retry_failed=retry_failed).tolist()
-        self._todo.extend(point for point in points if point not in self._in_flight)
+        self._todo.fill(point for point in points if point not in self._in_flight)
         try:
+            if self._todo.is_due():
+                self._sort_again()
             while self._goes_on():
                 self._give()
                 self._take()
+                if self._todo.is_due():
+                    self._sort_again()
                 self._store.commit_if_due()
                 self._tell_if_due()
             self._leave()
@@ -174,7 +188,7 @@ class Run:
         if room > 0 and self._lost_since is not None and not self._found_again(now):
             return
         for _ in range(min(room, len(self._todo))):
-            point = self._todo.popleft()
+            point = self._todo.take()
             try:
                 sent = submit_point(self._evaluator, self._plan, point, self._rules.hints)
             except FarmError as error:
@@ -232,7 +246,7 @@ class Run:
         self._in_flight.pop(sent.point, None)
         sent.cancel()
         if isinstance(error, Overloaded | Unavailable | ModelNotFound):
-            self._todo.appendleft(sent.point)
+            self._todo.put_back(sent.point)
             self._wait_for_farm(error, time.monotonic())
             return
         results = sent.results()
@@ -251,7 +265,9 @@ class Run:
             self._lost_since, self._message = None, ""
         self._store.add(row)
         self._on_row(row)
-        if row.status is not PointStatus.DONE:
+        if row.status is PointStatus.DONE:
+            self._todo.ran(row.t_run)
+        else:
             self._failures += 1
             limit = self._rules.max_failures
             if limit is not None and self._failures > limit:
@@ -275,12 +291,26 @@ class Run:
         waiting = [point for point, sent in self._in_flight.items() if not sent.answered_at]
         for point in reversed(waiting[keep:]):
             self._in_flight.pop(point).cancel()
-            self._todo.appendleft(point)
+            self._todo.put_back(point)
+
+    def _sort_again(self) -> None:
+        """Improve the guess of the run times, and sort all points that have not begun."""
+        changed = self._todo.learn()
+        self._meter.expect(self._todo.expected_s, self._todo.basis)
+        if not changed or self._ending:
+            return
+        # Points queued in the farm run in the order of their submission: submit them again. One
+        # that has begun meanwhile runs twice, which some models do not allow.
+        info = self._plan.info
+        running = running_calls(self._evaluator, info.name) if info.repeatable else None
+        if running is not None:
+            self._cancel_calls(recallable_after(running, varied_config=self._plan.varies_config))
+        self._todo.sort()
 
     def _leave(self) -> None:
         for point, sent in self._in_flight.items():
             sent.cancel()
-            self._todo.append(point)
+            self._todo.put_back(point)
         self._in_flight.clear()
 
     # Reporting and finishing
@@ -311,9 +341,18 @@ class Run:
         return self._tell(state)
 
 
+def recallable_after(running: int, *, varied_config: bool) -> int:
+    """Return how many of the oldest points may be running if the farm runs this many calls.
+
+    The margin covers runs that begin meanwhile. If configs vary, the farm may prefer one among the
+    first calls that wait, so more of them are left alone.
+    """
+    return LOOK_AHEAD * running if varied_config else running + max(LEAST_MARGIN, running // 4)
+
+
 def pending_points(store: Store, *, retry_failed: bool) -> Array:
-    """Return the points to evaluate in the plan's order: pending ones, and failed ones to retry."""
-    order = store.plan.order()
+    """Return the points to evaluate in mixed order: pending ones, and failed ones to retry."""
+    order = store.plan.mixed()
     status = store.known.status[order]
     wanted = status == PointStatus.PENDING
     if retry_failed:

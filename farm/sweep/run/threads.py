@@ -9,14 +9,14 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result, canonical_config
 from farm.errors import FarmError
-from farm.model import Model
+from farm.model import Config, Inputs, Model
 from farm.worker.runner import Runner
 
 
@@ -24,7 +24,9 @@ class Threads:
     """An evaluator with a pool of `workers` threads, which share the model objects."""
 
     def __init__(self, models: Mapping[str, Model], *, workers: int = 1) -> None:
+        self._models = dict(models)
         self._runner = Runner(models)
+        self._workers = workers
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="worker")
         self._name = f"{platform.node()}/{os.getpid()}"
 
@@ -41,6 +43,15 @@ class Threads:
     def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
         """Submit a call; the future has its result or a FarmError."""
         return self._pool.submit(self._run, call, time.monotonic())
+
+    def cost_of(self, model: str) -> Callable[[Inputs, Config], float] | None:
+        """Return a model's method `cost`; None if it has none."""
+        cost: Callable[[Inputs, Config], float] | None = getattr(self._models[model], "cost", None)
+        return cost
+
+    def status(self) -> dict[str, Any]:
+        """Return how many calls run at once, in the form of `farm status`: one per thread."""
+        return {"queues": [{"model": name, "in_flight": self._workers} for name in self.models()]}
 
     def close(self) -> None:
         """Cancel the queued calls and wait for the running ones."""

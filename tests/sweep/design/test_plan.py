@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,11 +127,28 @@ def test_plan_reads_back(
             assert same(a, b)
 
 
-def test_only_grids_are_shuffled() -> None:
-    assert plan_of("sobol:8").order().tolist() == list(range(8))
-    order = plan_of("grid:3").order().tolist()
-    assert sorted(order) == list(range(81))
-    assert order != sorted(order)
+def test_only_grids_and_tables_are_shuffled(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("1,2,3,4\n" * 81)
+    assert plan_of("sobol:8").mixed().tolist() == list(range(8))
+    for plan in (plan_of("grid:3"), plan_of(f"file:{tmp_path}/p.csv", {})):
+        order = plan.mixed().tolist()
+        assert sorted(order) == list(range(81))
+        assert order != sorted(order)
+        assert replace(plan, order="shuffled").mixed().tolist() == order
+        assert replace(plan, order="given").mixed().tolist() == list(range(81))
+
+
+def test_configs_vary_with_a_parameter_or_a_seed() -> None:
+    assert not plan_of(fixes={"mesh": 2}).varies_config
+    assert plan_of(seed_key="seed").varies_config
+    assert plan_of(params={"E": "0:1", "load": "0:1", "mesh": "int:1:2"}).varies_config
+
+
+def test_the_plan_of_an_earlier_file_has_no_order_and_no_cost() -> None:
+    data = plan_of().to_json()
+    assert not {"order", "cost"} & set(data), "as it was written before there were any"
+    read = Plan.from_json(data, plan_of().theta, None)
+    assert (read.order, read.cost, read.cost_rule) == ("auto", None, "")
 
 
 def test_hash_is_that_of_the_bytes() -> None:

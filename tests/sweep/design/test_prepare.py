@@ -150,3 +150,31 @@ def test_what_no_column_can_hold_cannot_be_swept(
     info = ModelInfo("m", (fine,), (tensor,)) if output else ModelInfo("m", (tensor,), (fine,))
     with pytest.raises(SweepError, match=complaint):
         plan_of(info=info)
+
+
+def test_a_column_of_a_table_is_the_cost(tmp_path: Path) -> None:
+    design = table(tmp_path, "hours,load,E[0],E[1],E[2]\n3,1,2,2,2\n0.5,3,4,4,4\n")
+    plan = plan_of(design, {}, cost_column="hours")
+    assert [p.name for p in plan.parameters] == ["load", "E[0]", "E[1]", "E[2]"]
+    assert plan.cost is not None
+    assert (plan.cost.tolist(), plan.cost_rule) == ([3.0, 0.5], "column:hours")
+    assert plan.calls(1)[0].config == "{}"
+    assert plan.inputs_of(1)[1].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("load,E\n1,2\n", "no such column in table .*; it has load, E"),
+        ("1,2,3,4\n", "no such column in table .*; it has no names"),
+        ("hours,load,E[0],E[1],E[2]\n-1,1,2,2,2\n", "the cost of point 0 is -1; expected"),
+    ],
+)
+def test_a_column_of_costs_must_be_there(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(SweepError, match=complaint):
+        plan_of(table(tmp_path, text), {}, cost_column="hours")
+
+
+def test_a_column_needs_a_table() -> None:
+    with pytest.raises(SweepError, match="of a design file:FILE; the design is random:20"):
+        plan_of(cost_column="hours")

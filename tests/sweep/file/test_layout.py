@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -263,3 +264,22 @@ def test_compressed_files_hold_the_same(tmp_path: Path) -> None:
         assert file["out_0"].compression == "gzip"
         layout.write_values(file, plan.columns, [done(plan, 1234)])
         assert file["out_1"][1234].tolist() == [values_of(plan, 1234)[4]]
+
+
+def test_costs_are_a_column_of_the_file(tmp_path: Path) -> None:
+    plan = replace(plan_of("random:6"), cost=np.arange(6.0), cost_rule="n**3", order="given")
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        layout.create(file, plan)
+        assert file["cost"][:].tolist() == [0, 1, 2, 3, 4, 5]
+        assert file["cost"].dims[0][0] == file["point"]
+        read = layout.read_plan(file)
+    assert (read.cost_rule, read.order) == ("n**3", "given")
+    assert read.cost is not None
+    assert read.cost.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_file_without_costs_has_no_column_of_them(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        layout.create(file, plan_of("random:6"))
+        assert "cost" not in file
+        assert layout.read_plan(file).cost is None

@@ -150,3 +150,48 @@ def test_a_damaged_status_file_is_told(tmp_path: Path, text: str) -> None:
 )
 def test_durations_as_people_say_them(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_with_expected_run_times_the_end_is_the_work_left() -> None:
+    """50 points of 2 s are done by 4 workers; the others are longer, or one is very long."""
+    known, clock = known_with(0), Clock()
+    meter = Meter(known, title="t", run_id="r", clock=clock)
+    for point in range(50):
+        clock.now += 0.5
+        known.add(done(PLAN, point, t_run=2.0))
+        meter.now("running")
+    expected = np.full(100, 6.0)
+    meter.expect(expected, "a guess")
+    progress = meter.now("running")
+    assert progress.basis == "a guess"
+    assert progress.eta_s == pytest.approx(50 * 6.0 / 4)
+    assert progress.expected_work_s == pytest.approx(50 * 2.0 + 50 * 6.0)
+    expected[99] = 1000.0
+    assert meter.now("running").eta_s == 1000.0, "a run cannot be divided"
+    meter.expect(None, "")
+    progress = meter.now("running")
+    assert progress.eta_s == pytest.approx(25.0)
+    assert progress.expected_work_s == 200.0
+
+
+def test_work_is_counted_over_some_long_runs() -> None:
+    known, clock = known_with(0), Clock()
+    meter = Meter(known, title="t", run_id="r", clock=clock)
+    meter.expect(np.full(100, 1000.0), "a guess")
+    for point in range(4):
+        for _ in range(10):
+            clock.now += 100.0
+            meter.now("running")
+        known.add(done(PLAN, point, t_run=1000.0))
+    for _ in range(5):
+        clock.now += 100.0
+        progress = meter.now("running")
+    assert progress.rate_per_s is None, "nothing ended in the last two minutes"
+    assert progress.eta_s == pytest.approx(96 * 1000.0, rel=0.3)
+
+
+def test_a_finished_sweep_expects_nothing() -> None:
+    meter = Meter(known_with(100), title="t", run_id="r", clock=Clock())
+    meter.expect(np.ones(100), "a guess")
+    progress = meter.now("complete")
+    assert (progress.eta_s, progress.expected_work_s) == (0.0, 200.0)

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+from farm.sweep.design.cost import parse_cost
 from farm.sweep.design.errors import LockLost, SweepBusy, SweepError
 from farm.sweep.design.prepare import longer_plan
 from farm.sweep.file import layout
@@ -20,6 +22,7 @@ from farm.sweep.file import store as store_module
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store, lock_of
+from farm.sweep.order.given import extended, with_costs
 from tests.sweep.samples import done, failed, plan_of, values_of
 
 PLAN = plan_of("random:20")
@@ -391,3 +394,28 @@ def test_the_file_never_holds_what_the_journal_may_lose(
     store.add(done(PLAN, 3))
     store.close("interrupted", {})
     assert safe[0] == journal_of(path).stat().st_size
+
+
+def test_costs_survive_a_kill_and_an_extension_that_drops_them(path: Path) -> None:
+    plan = replace(PLAN, cost=np.arange(20.0), cost_rule="numbers:given")
+    store = Store.create(path, plan)
+    fill(store, range(5))
+    store.abandon()
+    path.unlink()
+    store = Store.resume(path)
+    assert store.plan.cost is not None
+    assert store.plan.cost.tolist() == list(range(20))
+    store.extend(extended(longer_plan(store.plan, 30)))
+    store.close("interrupted", {})
+    store = Store.resume(path)
+    assert (store.plan.size, store.plan.cost) == (30, None)
+    store.close("interrupted", {})
+
+
+def test_an_extended_sweep_stores_the_costs_of_all_points(path: Path) -> None:
+    store = Store.create(path, with_costs(PLAN, parse_cost("load")))
+    store.extend(extended(longer_plan(store.plan, 30)))
+    store.close("interrupted", {})
+    with h5py.File(path) as file:
+        assert file["cost"][:] == pytest.approx(file["theta"][:, 3])
+        assert len(file["cost"]) == 30

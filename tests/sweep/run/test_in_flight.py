@@ -22,7 +22,13 @@ from farm.errors import (
     TimeLimitExceeded,
 )
 from farm.sweep.file.journal import PointStatus
-from farm.sweep.run.in_flight import PointInFlight, numbers_of, row_of, submit_point
+from farm.sweep.run.in_flight import (
+    PointInFlight,
+    numbers_of,
+    row_of,
+    running_calls,
+    submit_point,
+)
 from tests.support.time_limits import scaled
 from tests.sweep.samples import BEAM, plan_of
 
@@ -148,3 +154,28 @@ def test_cancelling_reaches_every_call() -> None:
     sent = submit_point(farm, plan_of(gradients=["u"]), 0, NO_HINTS)
     sent.cancel()
     assert all(future.cancelled() for future in farm.futures)
+
+
+class Reporting(Open):
+    """A farm that reports these rows of its queues."""
+
+    def __init__(self, status: dict[str, Any] | FarmError) -> None:
+        super().__init__()
+        self._status = status
+
+    def status(self) -> dict[str, Any]:
+        if isinstance(self._status, FarmError):
+            raise self._status
+        return self._status
+
+
+def test_running_calls_are_those_of_the_model() -> None:
+    rows = [{"model": m, "in_flight": n} for m, n in (("beam", 3), ("beam", 1), ("plate", 9))]
+    assert running_calls(Reporting({"queues": rows}), "beam") == 4
+    assert running_calls(Reporting({"queues": []}), "beam") == 0
+
+
+def test_running_calls_are_unknown_without_a_farm_s_status() -> None:
+    assert running_calls(Open(), "beam") is None
+    assert running_calls(Reporting({}), "beam") is None
+    assert running_calls(Reporting(Overloaded("x")), "beam") is None

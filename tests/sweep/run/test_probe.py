@@ -61,7 +61,7 @@ def plan(threads: Threads, design: str = "grid:8", **config: object) -> Plan:
 def test_its_point_is_part_of_the_sweep(tmp_path: Path, threads: Threads, model: Counting) -> None:
     made = plan(threads)
     started = probe(made, threads)
-    assert [sent.point for sent in started] == made.order()[:1].tolist()
+    assert [sent.point for sent in started] == made.mixed()[:1].tolist()
     store = Store.create(tmp_path / "s.h5", made)
     Run(store, threads, rules=Rules(), stop=Stop(), started=started).go()
     assert model.calls == 8
@@ -76,7 +76,7 @@ def test_a_point_may_fail_in_its_own_right(
     model.fails = 2
     made = plan(threads)
     started = probe(made, threads)
-    assert [sent.point for sent in started] == made.order()[:3].tolist()
+    assert [sent.point for sent in started] == made.mixed()[:3].tolist()
     store = Store.create(tmp_path / "s.h5", made)
     progress = Run(store, threads, rules=Rules(), stop=Stop(), started=started).go()
     assert (progress.done, progress.failed, model.calls) == (6, 2, 8)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,19 @@ from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.progress import Progress, read_status, status_of
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store, lock_of
+from farm.sweep.order.submission import ENOUGH
 from farm.sweep.run import run as run_module
-from farm.sweep.run.run import Rules, Run, Stop, pending_points
+from farm.sweep.run.run import (
+    LEAST_MARGIN,
+    Rules,
+    Run,
+    Stop,
+    pending_points,
+    recallable_after,
+)
 from farm.sweep.run.threads import Threads
 from tests.support.time_limits import scaled
-from tests.sweep.samples import done, failed, plan_of
+from tests.sweep.samples import BEAM, done, failed, plan_of
 
 LIMIT_S = scaled(20.0)
 
@@ -596,3 +605,127 @@ def test_now_can_be_asked_before_it_begins(path: Path, farms: Callable[..., Farm
     store = Store.create(path, beam_plan())
     assert Run(store, farms(), rules=Rules(), stop=Stop()).now().pending == 40
     store.abandon()
+
+
+class Queue:
+    """A farm without time that runs `workers` calls, the oldest first, each as long as told.
+
+    It begins once all points are submitted, and ends the oldest call after each outcome. If it
+    reports no status, it is like a server that is not a farm.
+    """
+
+    workers = 4
+
+    def __init__(self, plan: Plan, run_s: np.ndarray) -> None:
+        self._number = {plan.inputs_of(k)[1].item(): k for k in range(plan.size)}
+        self._run_s = run_s
+        self._waiting: list[tuple[int, Future[Result]]] = []
+        self.submitted = 0
+        self.ran: list[int] = []
+
+    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
+        return BEAM
+
+    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+        future: Future[Result] = Future()
+        self._waiting.append((self._number[call.inputs[1].item()], future))
+        self.submitted += 1
+        if self.submitted == len(self._number):
+            self.end_oldest()
+        return future
+
+    def end_oldest(self, row: Row | None = None) -> None:
+        while self._waiting:
+            point, future = self._waiting.pop(0)
+            if not future.cancelled():
+                self.ran.append(point)
+                outputs = (np.zeros(4), np.zeros(1))
+                future.set_result(Result(outputs, run_time_s=self._run_s[point], worker="w"))
+                return
+
+
+class QueueOfFarm(Queue):
+    def status(self) -> dict[str, Any]:
+        rows = [("beam", "evaluate", 3), ("beam", "gradient", 1), ("plate", "evaluate", 50)]
+        return {
+            "queues": [{"model": m, "operation": o, "in_flight": count} for m, o, count in rows]
+        }
+
+
+def queued_plan(**options: Any) -> Plan:
+    """Return a plan of 100 points with two parameters, the first of which decides run times."""
+    params = {"E[0]": "1:2", "load": "0:1"}
+    return plan_of("random:100", params, fixes={"E": 1}, **options)
+
+
+def longest_first(points: list[int], run_s: np.ndarray) -> bool:
+    """Whether points run about in the order of their run times."""
+    return bool(np.corrcoef(np.arange(len(points)), np.log(run_s[points]))[0, 1] < -0.8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "repeatable", "again"),
+    [(QueueOfFarm, True, True), (QueueOfFarm, False, False), (Queue, True, False)],
+)
+def test_points_in_the_farm_s_queue_are_sorted_too(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Queue],
+    repeatable: bool,
+    again: bool,
+) -> None:
+    """All points are submitted before any run time is known, and submitted again in order."""
+    monkeypatch.setattr(run_module, "AT_ONCE", 0)  # the answers come one by one, as in long runs
+    plan = queued_plan(info=replace(BEAM, repeatable=repeatable))
+    run_s = np.exp(3 * plan.theta[:, 0])
+    queue = kind(plan, run_s)
+    store = Store.create(path, plan)
+    session = Run(store, queue, rules=Rules(), stop=Stop(), on_row=queue.end_oldest)
+    assert session.go().state == COMPLETE
+    assert sorted(queue.ran) == list(range(100)), "each point once"
+    known = ENOUGH + queue.workers + LEAST_MARGIN
+    assert queue.ran[:known] == list(range(known)), "what may be running is left alone"
+    assert longest_first(queue.ran[known:], run_s) == again
+    assert (queue.submitted > 100) == again
+
+
+def test_a_resumed_sweep_begins_with_the_longest(path: Path) -> None:
+    plan = queued_plan()
+    run_s = np.exp(3 * plan.theta[:, 0])
+    store = Store.create(path, plan)
+    for point in range(50):
+        store.add(done(plan, point, t_run=float(run_s[point])))
+    store.close("interrupted", {})
+    queue = Queue(plan, run_s)
+    queue.submitted = 50
+    session = Run(Store.resume(path), queue, rules=Rules(), stop=Stop(), on_row=queue.end_oldest)
+    assert session.go().state == COMPLETE
+    assert sorted(queue.ran) == list(range(50, 100))
+    assert longest_first(queue.ran, run_s)
+
+
+def test_a_given_cost_orders_the_points_from_the_start(path: Path) -> None:
+    plan = plan_of("random:100")
+    cost = np.random.default_rng(1).random(100)
+    queue = Queue(plan, np.full(100, 0.001))
+    store = Store.create(path, replace(plan, cost=cost, cost_rule="c"))
+    bases: list[str] = []
+    session = Run(
+        store,
+        queue,
+        rules=Rules(),
+        stop=Stop(),
+        on_row=queue.end_oldest,
+        watch=lambda progress: bases.append(progress.basis),
+    )
+    assert session.now().basis == "c"
+    session.go()
+    assert queue.ran[:20] == list(range(20))
+    assert queue.ran[20:] == sorted(queue.ran[20:], key=lambda k: -cost[k])
+    assert bases[-1] == "c"
+
+
+def test_more_is_left_alone_where_configs_vary() -> None:
+    assert recallable_after(4, varied_config=False) == 8
+    assert recallable_after(100, varied_config=False) == 125
+    assert recallable_after(100, varied_config=True) == 500

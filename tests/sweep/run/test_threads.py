@@ -11,6 +11,7 @@ import pytest
 import farm
 from farm.call import Call, Operation
 from farm.errors import InvalidInput, ModelFailed, ModelNotFound
+from farm.sweep.run.in_flight import running_calls
 from farm.sweep.run.threads import Threads
 
 
@@ -71,3 +72,23 @@ def test_several_run_at_once() -> None:
     futures = [threads.submit(call([1, 1])) for _ in range(3)]
     assert len({future.result(10).worker for future in futures}) == 3
     threads.close()
+
+
+def test_it_reports_a_running_call_for_each_thread(threads: Threads) -> None:
+    assert running_calls(threads, "Square") == 3
+    assert running_calls(threads, "Cube") == 0
+
+
+def test_a_model_s_cost(threads: Threads) -> None:
+    class Costly(Square):
+        cost_h = 3.0
+
+        def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
+            return self.cost_h
+
+    assert threads.cost_of("Square") is None
+    made = Threads({"Costly": Costly()})
+    cost = made.cost_of("Costly")
+    assert cost is not None
+    assert cost(farm.Inputs(), {}) == 3.0
+    made.close()

@@ -2,7 +2,8 @@
 
 The language has numbers, names, entries `x[0]`, `x[-1]`, `x[1,2]` and ranges `x[0:3]`, the
 operators + - * / **, comparisons (1 if true, else 0), `and`, `or`, `not`, and the functions below.
-NaN propagates through every operation, including comparisons.
+NaN propagates through every operation, including comparisons. Arrays may have one more axis, the
+last: the expression then has a value for each position along it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _EACH: Mapping[str, Callable[[Array], Array]] = {
     "log": np.log,
 }
 """Functions applied to each entry."""
-_OVER_ALL: Mapping[str, Callable[[Array], Any]] = {
+_OVER_ALL: Mapping[str, Callable[..., Any]] = {
     "min": np.min,
     "max": np.max,
     "sum": np.sum,
@@ -77,6 +78,22 @@ class Expression:
         self.where = where
         self._root = self._parsed()
         self.names: frozenset[str] = frozenset(self._check(self._root, 0))
+
+    def numbers(self, values: Mapping[str, Array], count: int) -> Array:
+        """Return the values of the expression at `count` points; NaN or infinite without a value.
+
+        values: for each of `names`, an array whose last axis goes over the points; entries such as
+        x[0] refer to the axes before it. Raises InvalidInput.
+        """
+        with np.errstate(all="ignore"):
+            result = self._value(self._root, _Points(values, count))
+        result = result if result.ndim else np.full(count, float(result))
+        if result.size != count:
+            raise self._error(
+                f"gives {result.size // count} numbers for each point; expected one, such as x[0] "
+                "or max(x)"
+            )
+        return result.reshape(count).astype(np.float64)
 
     def number(self, values: Mapping[str, Array]) -> float:
         """Return the value of the expression, a single number; NaN if an operand is NaN.
@@ -185,15 +202,15 @@ class Expression:
                 ]
                 return self._folded(np.logical_and, held)
             case ast.Subscript(value=array, slice=place):
-                return self._entry(self._value(array, values), self._place(place), node)
+                return self._entry(self._value(array, values), place, node, _lead(values))
             case ast.Call(func=ast.Name(id=name), args=args):
                 given = [self._value(arg, values) for arg in args]
                 if name in _EACH:
                     return _EACH[name](given[0])
-                together = np.concatenate([np.ravel(value) for value in given])
+                together = np.concatenate([_entries(value, values) for value in given])
                 if not together.size:
                     raise self._error(f"takes {name} of no entries")
-                return np.asarray(_OVER_ALL[name](together))
+                return np.asarray(_OVER_ALL[name](together, axis=0))
         raise AssertionError(f"{ast.dump(node)} was checked before")
 
     def _folded(self, operation: Callable[..., Array], values: list[Array]) -> Array:
@@ -222,12 +239,17 @@ class Expression:
             )
         return a, b
 
-    def _entry(self, array: Array, place: Any, node: ast.expr) -> Array:
+    def _entry(self, array: Array, index: ast.expr, node: ast.expr, lead: int) -> Array:
+        place = self._place(index)
+        place = place if isinstance(place, tuple) else (place,)
+        shape = array.shape[: array.ndim - lead]
         try:
+            if len(place) > len(shape):
+                raise IndexError
             return np.asarray(array[place])
         except IndexError:
             raise self._error(
-                f"takes {self._shown(node)} of an array of shape {list(array.shape)}"
+                f"takes {self._shown(node)} of an array of shape {list(shape)}"
             ) from None
 
     def _constant(self, value: object) -> float:
@@ -267,6 +289,27 @@ class Expression:
         text = " ".join(self.text.split())
         text = text if len(text) <= 60 else f"{text[:57]}..."
         return InvalidInput(f"{self.where} = {text}: it {what}")
+
+
+class _Points(dict[str, Array]):
+    """Arrays by name with a last axis of `count` points."""
+
+    def __init__(self, values: Mapping[str, Array], count: int) -> None:
+        super().__init__(values)
+        self.count = count
+
+
+def _lead(values: Mapping[str, Array]) -> int:
+    """Return the number of axes at the end that no index reaches."""
+    return 1 if isinstance(values, _Points) else 0
+
+
+def _entries(array: Array, values: Mapping[str, Array]) -> Array:
+    """Return all entries of an array along one first axis, before that of the points if any."""
+    if not isinstance(values, _Points):
+        return np.ravel(array)
+    whole = np.broadcast_to(array, (*array.shape[:-1], values.count))
+    return whole.reshape(-1, values.count)
 
 
 def _terms(node: ast.BinOp) -> tuple[ast.expr, list[tuple[ast.operator, ast.expr]]]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import InvalidInput
-from farm.experiment.config.expression import Expression
+from farm.expression import Expression
 
 VALUES = {
     "cost": np.array([2.0, -3.0]),
@@ -240,3 +240,61 @@ def test_an_expression_of_many_terms_is_not_nested(text: str, value: float) -> N
 def test_brackets_in_one_another_are() -> None:
     with pytest.raises(InvalidInput, match="nested deeper than 20"):
         Expression("(1+" * 30 + "1" + ")" * 30, "it")
+
+
+POINTS = {
+    "n": np.array([[1.0, 2.0, 3.0]]),
+    "x": np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]),
+    "grid": np.arange(12.0).reshape(2, 2, 3),
+    "tol": np.array([0.1, 0.01, 0.001]),
+}
+"""Arrays of three points, which are along the last axis."""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2", [2.0, 2.0, 2.0]),
+        ("n ** 2 + 1", [2.0, 5.0, 10.0]),
+        ("n[0] * x[1]", [4.0, 10.0, 18.0]),
+        ("x[-1] - x[0]", [3.0, 3.0, 3.0]),
+        ("grid[1, 0]", [6.0, 7.0, 8.0]),
+        ("grid[1][0] * n", [6.0, 14.0, 24.0]),
+        ("sum(x)", [5.0, 7.0, 9.0]),
+        ("max(n, 2)", [2.0, 2.0, 3.0]),
+        ("max(x[0:1], tol)", [1.0, 2.0, 3.0]),
+        ("mean(grid[:, 1])", [6.0, 7.0, 8.0]),
+        ("norm(x[0], 0)", [1.0, 2.0, 3.0]),
+        ("n / tol", [10.0, 200.0, 3000.0]),
+        ("1 + 9 * (n > 1.5)", [1.0, 10.0, 10.0]),
+    ],
+)
+def test_a_value_for_each_of_many_points(text: str, expected: list[float]) -> None:
+    numbers = Expression(text, "--cost").numbers(POINTS, 3)
+    assert numbers == pytest.approx(np.array(expected))
+    single = [
+        Expression(text, "--cost").number({k: np.asarray(a[..., i]) for k, a in POINTS.items()})
+        for i in range(3)
+    ]
+    assert numbers == pytest.approx(np.array(single)), "as if evaluated point by point"
+
+
+def test_points_without_a_value_have_no_finite_number() -> None:
+    numbers = Expression("1 / (n - 2)", "--cost").numbers(POINTS, 3)
+    assert np.isfinite(numbers).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("x", "gives 2 numbers for each point; expected one"),
+        ("n[1]", "takes n[1] of an array of shape [1]"),
+        ("n[0, 2]", "takes n[0, 2] of an array of shape [1]"),
+        ("tol[0]", "takes tol[0] of an array of shape []"),
+        ("m", "names 'm'; expected one of n, x, grid, tol"),
+    ],
+)
+def test_no_index_reaches_the_points(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        Expression(text, "--cost").numbers(POINTS, 3)
+    assert complaint in str(error.value)
