@@ -102,6 +102,7 @@ class ModelInfo:
 
     max_batch: rows that one evaluation accepts along a leading batch axis; 1 without such an axis.
     repeatable: whether a call may run a second time, for example after its worker is lost.
+    copies: whether a slow call may run a second time meanwhile, on another worker.
     """
 
     name: str
@@ -111,6 +112,7 @@ class ModelInfo:
     max_batch: int = 1
     repeatable: bool = True
     description: str = ""
+    copies: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as plain JSON data, which `from_json` reads."""
@@ -122,6 +124,7 @@ class ModelInfo:
             "max_batch": self.max_batch,
             "repeatable": self.repeatable,
             "description": self.description,
+            "copies": self.copies,
         }
 
     @staticmethod
@@ -146,6 +149,7 @@ class ModelInfo:
             max_batch=_at_least(1, data["max_batch"]),
             repeatable=bool(data["repeatable"]),
             description=_text(data.get("description", "")),
+            copies=bool(data.get("copies", True)),
         )
 
 
@@ -194,6 +198,7 @@ class Result:
     batch_rows: rows in this run of the model, including those of other calls.
     more: this is one of several answers of a stream, and more may follow; the last has no outputs.
     failed: for a run of rows, the error of the row after the last one in outputs: see `rows_done`.
+    copied: the call ran so long that a copy ran on another worker; this is the first answer.
     """
 
     outputs: tuple[Array, ...]
@@ -205,6 +210,7 @@ class Result:
     batch_rows: int = 1
     more: bool = False
     failed: FarmError | None = None
+    copied: bool = False
 
     def rows_done(self, asked: int) -> int:
         """Return how many of the `asked` rows have their outputs in this result.

@@ -40,6 +40,8 @@ class Model:
     size of -1 may differ from call to call.
     max_batch: when above 1, `evaluate` takes and returns arrays with a leading batch axis.
     repeatable: False means that each call runs at most once, and fails if its worker is lost.
+    copies: False means that a call that runs long is never copied to an idle worker: set it if two
+    runs of one call disturb each other, for example because they write the same files.
     Optional methods; a model supports those that it defines. `out_wrt` and `in_wrt` are positions
     that count from 0 (source: UM-Bridge protocol 1.0):
 
@@ -58,6 +60,7 @@ class Model:
     outputs: Tensors = {}
     max_batch: int = 1
     repeatable: bool = True
+    copies: bool = True
     comm: Any = None
     """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
     operations: frozenset[Operation] | None = None
@@ -84,6 +87,7 @@ class FunctionModel(Model):
         name: str,
         max_batch: int,
         repeatable: bool,
+        copies: bool,
     ) -> None:
         self.function = function
         self.inputs = inputs
@@ -91,6 +95,7 @@ class FunctionModel(Model):
         self.name = name
         self.max_batch = max_batch
         self.repeatable = repeatable
+        self.copies = copies
         self.description = inspect.getdoc(function) or ""
         parameters = inspect.signature(function).parameters
         self.takes_config = "config" in parameters and "config" not in inputs
@@ -125,6 +130,7 @@ def model(
     name: str = "",
     max_batch: int = 1,
     repeatable: bool = True,
+    copies: bool = True,
 ) -> Callable[[Callable[..., Any]], FunctionModel]:
     """Decorator that turns a function into a model; its arguments are the inputs, by name.
 
@@ -142,6 +148,7 @@ def model(
             name=name or function.__name__,
             max_batch=max_batch,
             repeatable=repeatable,
+            copies=copies,
         )
 
     return decorate
@@ -185,6 +192,7 @@ def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
         max_batch=int(model.max_batch),
         repeatable=bool(model.repeatable),
         description=model.description,
+        copies=bool(model.copies),
     )
 
 

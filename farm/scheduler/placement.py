@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from farm.scheduler.phases import OPEN, WorkerPhase
@@ -80,6 +81,7 @@ class Pool:
         self.queues = queues
         self.size = 0
         self.slots = 0
+        self.hosts: Counter[str] = Counter()  # of its workers
         self.behind = 0
         self.recheck_at: float | None = None
         self.is_ending = False  # some worker has an end
@@ -91,6 +93,7 @@ class Pool:
         """Add a worker that holds no tasks."""
         self.size += 1
         self.slots += worker.slots
+        self.hosts[worker.host] += 1
         insort(self._lifetimes, worker.lifetime_s)
         self.is_ending = self._lifetimes[0] < NO_END
         worker.level = 0 if worker.slots else ANY_LEVEL
@@ -100,6 +103,9 @@ class Pool:
         """Remove a worker."""
         self.size -= 1
         self.slots -= worker.slots
+        self.hosts[worker.host] -= 1
+        if not self.hosts[worker.host]:
+            del self.hosts[worker.host]
         self.behind -= worker.behind
         del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
         self.is_ending = self.size > 0 and self._lifetimes[0] < NO_END
@@ -156,6 +162,13 @@ class Pool:
             levels ^= lowest
         return None
 
+    def idle(self, queue: Queue, now: float) -> Iterator[Worker]:
+        """Yield the workers with a free slot that last long enough for a call of `queue` now."""
+        if self.has_idle():
+            shelf = self._shelves[0]
+            for end in shelf.ends[bisect_left(shelf.ends, self._needed_until(queue, now)) :]:
+                yield from reversed(shelf.by_end[end].values())
+
     def fullest_first(self) -> Iterator[Worker]:
         """Yield the workers from the highest level down."""
         levels = self.occupied
@@ -170,6 +183,29 @@ class Pool:
         needed_s = FITS_FACTOR * queue.run_times.p95()
         longest_s = max([pool._lifetimes[-1] for pool in queue.model.pools])
         return now + max(0.0, min(needed_s, LONGEST_SHARE * longest_s))
+
+
+def pool_for(
+    models: frozenset[str], pools: dict[frozenset[str], Pool], known: Mapping[str, ModelQueues]
+) -> Pool:
+    """Return the pool of workers with these models, which is created for the first of them."""
+    pool = pools.get(models)
+    if pool is None:
+        queues = [known[name] for name in sorted(models)]
+        pool = pools[models] = Pool(models, queues)
+        for model in queues:
+            model.pools.append(pool)
+    return pool
+
+
+def drop_if_empty(pool: Pool, pools: dict[frozenset[str], Pool]) -> bool:
+    """Remove a pool whose last worker has left; return whether it has."""
+    if pool.size:
+        return False
+    del pools[pool.models]
+    for model in pool.queues:
+        model.pools.remove(pool)
+    return True
 
 
 def end_at_most(ends_at: float | None) -> float:

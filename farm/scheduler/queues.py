@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SLOT = 1 << 30
 """One worker's slot in the units of `Account.held`; integers add up without drift."""
 
+COPIED = frozenset(Operation) - {Operation.DESCRIBE, Operation.STREAM}
+"""Operations of which slow calls are copied."""
+
 Turn = tuple[int, int, int, float, int]
 
 
@@ -218,12 +221,15 @@ class Queue:
         self.streams = operation is Operation.STREAM
         self.max_batch = 1
         self.repeatable = True
+        self.may_copy = False
         self.run_times = RunTimes()
         self.size = 0
         self.to_come = 0  # rows of calls split into parts that are not tasks yet
         self.in_flight = 0
         self.done = 0
         self.failed = 0
+        self.copies = 0  # sent so far
+        self.extra = 0  # of `in_flight`: copies, and calls that were answered elsewhere
         # Until when the next batch waits for more calls, and how many tasks end the wait.
         self.lingers_until = 0.0
         self.company = 0
@@ -315,10 +321,12 @@ class ModelQueues:
     def learn(self, model: ModelInfo) -> None:
         """Adopt a worker's description of the model; if several differ, what suits all of them."""
         evaluate = self.by_operation[Operation.EVALUATE]
-        max_batch, repeatable = model.max_batch, model.repeatable
+        max_batch, repeatable, copies = model.max_batch, model.repeatable, model.copies
         if self.pools:
             max_batch = min(max_batch, evaluate.max_batch)
             repeatable = repeatable and evaluate.repeatable
+            copies = copies and evaluate.may_copy
         evaluate.max_batch = max_batch
         for queue in self.by_operation.values():
             queue.repeatable = repeatable or queue.needs_no_slot
+            queue.may_copy = copies and repeatable and queue.operation in COPIED

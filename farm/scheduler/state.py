@@ -55,7 +55,8 @@ class Task:
     """The record of one Call from submission to reply.
 
     attempt: the current or last sending; not set before the first. former: earlier attempts, which
-    are over, although their workers may still answer.
+    are over, although their workers may still answer. copy: a second attempt in progress, at
+    another worker. copied: whether there ever was one.
     """
 
     __slots__ = (
@@ -64,6 +65,8 @@ class Task:
         "attempt",
         "batch_key",
         "call",
+        "copied",
+        "copy",
         "deadline",
         "former",
         "id",
@@ -100,6 +103,8 @@ class Task:
         self.phase: TaskPhase = QUEUED
         self.line: ClientTasks | None = None
         self.attempt: Attempt
+        self.copy: Attempt | None = None
+        self.copied = False
         self.former: tuple[Attempt, ...] = ()
         self.batch_key = batch_key
         self.lost_on: tuple[str, ...] = ()
@@ -107,8 +112,15 @@ class Task:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Return all attempts of an open task, in order; only the last may be in progress."""
-        return self.former if self.phase is QUEUED else (*self.former, self.attempt)
+        """Return all attempts of an open task; first those that are over, in the order of ends."""
+        if self.phase is QUEUED:
+            return self.former
+        return (*self.former, self.attempt, *(() if self.copy is None else (self.copy,)))
+
+    def at(self, worker: Worker) -> Attempt:
+        """Return the attempt at a worker that holds the task."""
+        copy = self.copy
+        return self.attempt if copy is None or copy.worker is not worker else copy
 
 
 class Attempt:
@@ -116,7 +128,7 @@ class Attempt:
 
     held, charged_s: the slot share and the charge of its client. alone: the worker had no other
     task;
-    refill: and it had answered another since the task arrived.
+    refill: and it had answered another since the task arrived. is_copy: the task ran elsewhere.
     """
 
     __slots__ = (
@@ -124,6 +136,7 @@ class Attempt:
         "charged_s",
         "ended_at",
         "held",
+        "is_copy",
         "lot",
         "phase",
         "refill",
@@ -149,6 +162,7 @@ class Attempt:
         self.alone = alone
         self.refill = refill
         self.sent_at = now
+        self.is_copy = False
         self.phase: AttemptPhase = HELD
         # Set if it ends without an answer.
         self.ended_at: float
@@ -179,7 +193,10 @@ class Lot:
 
 
 class Worker:
-    """The record of one worker from joining to leaving."""
+    """The record of one worker from joining to leaving.
+
+    outrun: number of its tasks that another worker has answered.
+    """
 
     __slots__ = (
         "behind",
@@ -188,12 +205,14 @@ class Worker:
         "ends_at",
         "exclusive_lots",
         "held",
+        "host",
         "id",
         "last_answer_at",
         "level",
         "lifetime_s",
         "lots",
         "most_slots",
+        "outrun",
         "phase",
         "pool",
         "recall_pending",
@@ -201,10 +220,18 @@ class Worker:
     )
 
     def __init__(
-        self, worker_id: WorkerId, pool: Pool, *, slots: int, ends_at: float, now: float
+        self,
+        worker_id: WorkerId,
+        pool: Pool,
+        *,
+        slots: int,
+        ends_at: float,
+        now: float,
+        host: str = "",
     ) -> None:
         self.id = worker_id
         self.pool = pool
+        self.host = host
         self.ends_at = ends_at
         self.lifetime_s = ends_at - now
         self.phase: WorkerPhase = OPEN if slots else SHUT
@@ -214,6 +241,7 @@ class Worker:
         self.held: dict[TaskId, Task] = {}
         self.lots = 0
         self.exclusive_lots = 0
+        self.outrun = 0
         # The keys by which its pool indexes it: see `Pool.moved`.
         self.level = 0
         self.behind = 0
@@ -240,7 +268,7 @@ class Worker:
         waiting: list[Task] = []
         lots: set[Lot] = set()
         for task in self.held.values():
-            lot = task.attempt.lot
+            lot = task.at(self).lot
             if lot is None or lot in lots or len(lots) < slots:
                 first.append(task)
                 if lot is not None:

@@ -107,6 +107,7 @@ class Replica(Model):
         self.description = model.description
         self.max_batch = model.max_batch
         self.repeatable = model.repeatable
+        self.copies = model.copies
         self.operations = operations_of(model)
         threading.Thread(target=self._look_after, name="server", daemon=True).start()
 

@@ -10,13 +10,14 @@ from functools import partial
 
 import pytest
 
-from farm.call import Result
+from farm.call import ModelInfo, Result
 from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import RunTimes, TaskId, WorkerId
 from tests.scheduler.recorder import call, model, result
 
 CALL = call()
+MODEL = model()
 
 
 class SimulatedWorker:
@@ -36,33 +37,46 @@ class Simulation:
     Callers are notified of each answer as it arrives and may submit more calls then.
     """
 
-    def __init__(self, *, workers: int, one_way_s: float, gives_back: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int,
+        one_way_s: float,
+        gives_back: bool = True,
+        model: ModelInfo = MODEL,
+    ) -> None:
         self.scheduler = Scheduler()
         self.now = 0.0
         self.one_way_s = one_way_s
         self.work_s = 0.0
         self.last_end = 0.0
+        self.last_reply = 0.0
         self.replies: list[Reply] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._run_time_s: dict[TaskId, float] = {}
+        self._on_first_worker: dict[TaskId, float] = {}
         self._told: dict[TaskId, Callable[[Reply], None]] = {}
         self._timer_at: float | None = None
         self._workers: dict[WorkerId, SimulatedWorker] = {}
         for i in range(workers):
             name = WorkerId(f"w{i}")
             self._workers[name] = SimulatedWorker(name, gives_back=gives_back)
-            self.scheduler.worker_joined(name, [model()], now=0.0)
+            self.scheduler.worker_joined(name, [model], now=0.0)
 
     def submit(
         self,
         run_time_s: float,
         *,
         client: str = "",
+        slow_s: float | None = None,
         told: Callable[[Reply], None] = lambda reply: None,
     ) -> None:
+        """Submit a call. slow_s: the run time on its first worker, if that is slow."""
         task = self.scheduler.submit(CALL, client=client, now=self.now)
         self._run_time_s[task] = run_time_s
+        if slow_s is not None:
+            self._on_first_worker[task] = slow_s
         self._told[task] = told
 
     def run(self) -> None:
@@ -82,6 +96,7 @@ class Simulation:
             for action in actions:
                 if isinstance(action, Reply):
                     self.replies.append(action)
+                    self.last_reply = self.now
                     self._told.pop(action.task.id)(action)
                     continue
                 worker = self._workers[action.worker]
@@ -108,7 +123,7 @@ class Simulation:
         if worker.waiting:
             task, _ = worker.waiting.popitem(last=False)
             worker.running = task
-            run_time_s = self._run_time_s[task]
+            run_time_s = self._on_first_worker.pop(task, self._run_time_s[task])
             self.work_s += run_time_s
             answer = result(run_time_s, idle_s=self.now - worker.idle_since)
             self._at(self.now + run_time_s, partial(self._end, worker, task, answer))

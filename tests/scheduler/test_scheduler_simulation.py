@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from farm.scheduler.actions import Reply
+from tests.scheduler.recorder import model
 from tests.scheduler.simulator import Simulation, fixed_prefetch, seeds
 
 TOLERATED_ERRORS = 3
@@ -63,7 +64,12 @@ def ratios(
     found = []
     for seed in seeds(number):
         run_times = run_times_of(np.random.default_rng(seed), count)
-        farm = Simulation(workers=workers, one_way_s=ONE_WAY_S, gives_back=gives_back)
+        farm = Simulation(
+            workers=workers,
+            one_way_s=ONE_WAY_S,
+            gives_back=gives_back,
+            model=model(copies=False),  # the study had none
+        )
         for seconds in run_times:
             farm.submit(float(seconds))
         farm.run()

@@ -326,6 +326,7 @@ class GroupModel(Model):
         self.description = model.description
         self.max_batch = model.max_batch
         self.repeatable = model.repeatable
+        self.copies = model.copies
         self.operations = operations_of(model) - {Operation.STREAM}
         self._served_as = name
         self._model = model
