@@ -40,6 +40,7 @@ LOOK = 500
 """Maximum idle workers examined for one on another host."""
 
 NEVER = math.inf
+"""This object: compare it by identity, which costs the least on the path of each call."""
 
 
 class Copies:
@@ -56,9 +57,9 @@ class Copies:
         self.late: dict[Queue, list[Task]] = {}
 
     def after_change(self, pools: Iterable[Pool], now: float) -> None:
-        """Search soon if a worker of these pools, which have changed, has become idle."""
+        """Search soon if a worker of these pools, which have changed, idles beside another one."""
         for pool in pools:
-            if pool.has_idle():
+            if pool.has_idle() and (pool.size > 1 or len(self._pools) > 1):
                 self.look_at = max(now, self._looked_at + LOOK_AGAIN_S)
 
     def sends(self, now: float) -> list[Send]:
@@ -85,7 +86,7 @@ class Copies:
 
     def wakeup(self) -> float | None:
         """Return when to search for slow calls next; None: not before something changes."""
-        return None if self.look_at == NEVER else self.look_at
+        return None if self.look_at is NEVER else self.look_at
 
     def _look(self, now: float) -> None:
         """Find the calls that are slow now, and when the next one may be."""

@@ -347,7 +347,7 @@ class Scheduler:
             if pool.recheck_at is not None and pool.recheck_at <= now:
                 pool.recheck_at = None
                 self._to_fill[pool] = None
-        out, self._replies = self._replies, []
+        out, self._replies, copies = self._replies, [], self._copies
         if self._ends:
             out += self._ends
             self._ends = []
@@ -361,10 +361,10 @@ class Scheduler:
             if donors:
                 asks = [for_idle(pool, donors, now) for pool in pools]
                 out += [ask for ask in asks if ask is not None]
-            if self._copies.look_at == NEVER:
-                self._copies.after_change(pools, now)
-        if self._copies.look_at <= now or self._copies.late:
-            out += self._copies.sends(now)
+            if copies.look_at is NEVER and (len(pools) > 1 or next(iter(pools)).occupied & 1):
+                copies.after_change(pools, now)
+        if copies.look_at <= now or copies.late:
+            out += copies.sends(now)
         if self._to_ask:
             workers, self._to_ask = self._to_ask, {}
             asks = [in_vain(worker) for worker in workers]
