@@ -146,31 +146,24 @@ def _in_budget(queue: Queue) -> bool:
 def has_spare(pool: Pool) -> bool:
     """Whether a worker of the pool idles although no call waits that it could run.
 
-    Calls that wait at other workers come first, unless those do not answer their recalls.
+    Calls that wait at other workers are about to be recalled. If such a worker does not return
+    them, they end after the call that it runs, so that a copy of this one would gain nothing.
     """
     if not pool.has_idle():
         return False
     for model in pool.queues:
         if model.waiting or any(queue.to_come for queue in model.by_operation.values()):
             return False
-        for donor in model.pools:
-            if donor.behind and any(w.behind and not w.recall_pending for w in _workers(donor)):
-                return False
+        if any(donor.behind for donor in model.pools):
+            return False
     return True
 
 
-def _workers(pool: Pool) -> Iterator[Worker]:
-    return pool.fullest_first()
-
-
 def _running(models: Collection[ModelQueues]) -> Iterator[Task]:
-    """Yield the calls of these models that run, and do not wait at their worker."""
+    """Yield the calls of these models at their workers; none waits there: see `has_spare`."""
     for pool in dict.fromkeys([pool for model in models for pool in model.pools]):
         for worker in pool.fullest_first():
-            held: Iterable[Task] = worker.held.values()
-            if worker.behind:
-                held = worker.held_in_turn(worker.most_slots)[0]
-            for task in held:
+            for task in worker.held.values():
                 if task.queue.model in models:
                     yield task
 

@@ -83,7 +83,8 @@ class Recorder:
     # Actions of the workers, controlled by the test
 
     def join(self, worker: WorkerId = W1, models: tuple[ModelInfo, ...] = (CUBE,)) -> None:
-        self.dispatcher.worker_joined(WorkerInfo(worker, models, host="node1", pid=7), self)
+        host = worker.partition("/")[0]
+        self.dispatcher.worker_joined(WorkerInfo(worker, models, host=host, pid=7), self)
 
     async def next(self) -> tuple[WorkerId, TaskId, Call]:
         """Return the next call that is sent."""
@@ -866,6 +867,7 @@ async def straggle(dispatcher: Dispatcher, transport: Recorder) -> Result:
     waiting = asyncio.create_task(dispatcher.submit(cube()))
     first, task_id, _ = await transport.next()
     transport.join(W2)
+    transport.join(WorkerId("node1/3-c"))
     worker, copied, _ = await transport.next()
     assert (first, worker, copied) == (W1, W2, task_id)
     dispatcher.finished(W2, [(task_id, Result((np.array([8.0]),), 0.25))])
@@ -896,7 +898,8 @@ async def test_close_does_not_wait_for_a_run_that_a_copy_has_made_useless(
     await until(lambda: "stop workers" in transport.life)
     await turns()
     assert not closing.done(), "the idle worker has not left"
-    dispatcher.worker_left(W2, "stopped", drained=True)
+    for idle in (W2, WorkerId("node1/3-c")):
+        dispatcher.worker_left(idle, "stopped", drained=True)
     await asyncio.wait_for(closing, 10.0)
 
 

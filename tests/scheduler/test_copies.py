@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from farm.call import ModelInfo, Operation
-from farm.scheduler.copies import KNOWN_RUNS, limit_s
+from farm.scheduler.copies import KNOWN_RUNS, LOOK_AGAIN_S, limit_s
+from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import (
     SHORT_S,
     Recorder,
@@ -90,6 +91,21 @@ def test_no_copy_while_a_call_waits(farm: Recorder) -> None:
     farm.expect(replied(ends[1], 1.0, "w2"), sent("w2", task))
 
 
+def test_no_copy_to_a_worker_while_a_call_of_another_model_waits_for_it(farm: Recorder) -> None:
+    """It waits for a longer allocation, for example."""
+    straggler(farm)
+    farm.resize("w2", 0)
+    farm.join("both", "m", "n", host="three", ends_at=farm.now + 100.0)
+    farm.join("long", "n", host="three")
+    farm.queue("n").run_times.add(1000.0)
+    running, waiting = farm.submit_many(2, "n")
+    farm.expect(sent("long", running))
+    farm.after(9.0).expect()
+    farm.finish("long", running, 1000.0)
+    farm.expect(replied(running, 1000.0, "long"), sent("long", waiting))
+    farm.after(LOOK_AGAIN_S).expect(sent("both", TaskId(21)))
+
+
 def test_no_copy_while_rows_are_still_to_come(farm: Recorder) -> None:
     straggler(farm)
     farm.queue().to_come = 1
@@ -103,7 +119,12 @@ def test_calls_that_wait_at_a_busy_worker_come_before_a_copy(farm: Recorder) -> 
     first, behind = farm.submit_many(2)
     farm.expect(sent("w1", first, behind))
     farm.after(5.0).join("w2")
-    farm.expect(asked_back("w1", behind), sent("w2", first))
+    farm.expect(asked_back("w1", behind))
+    farm.hand_back("w1", behind)
+    farm.expect(sent("w2", behind))
+    farm.finish("w2", behind, SHORT_S)
+    farm.expect(replied(behind, SHORT_S, "w2"))
+    farm.after(LOOK_AGAIN_S).expect(sent("w2", first))
 
 
 def test_a_call_that_waits_at_its_worker_is_not_slow(farm: Recorder) -> None:
@@ -131,6 +152,19 @@ def test_the_search_begins_at_once_when_a_worker_becomes_idle(farm: Recorder) ->
     assert farm.scheduler.wakeup() is None
 
 
+def test_searches_because_of_idle_workers_are_some_time_apart(farm: Recorder) -> None:
+    farm.learn(1.0)
+    for name in ("w1", "w2"):
+        farm.join(name)
+    farm.after(1.0).expect()
+    searched_at = farm.now
+    task = farm.after(0.1).submit()
+    farm.expect(sent("w2", task))
+    assert farm.scheduler.wakeup() == pytest.approx(searched_at + LOOK_AGAIN_S)
+    farm.after(0.15).expect()
+    assert farm.scheduler.wakeup() == pytest.approx(searched_at + 0.1 + 3.0)
+
+
 def test_an_idle_farm_sets_no_timer(farm: Recorder) -> None:
     farm.learn(1.0)
     farm.join("w1")
@@ -141,19 +175,16 @@ def test_an_idle_farm_sets_no_timer(farm: Recorder) -> None:
 
 
 def test_a_late_call_that_ended_meanwhile_is_not_copied(farm: Recorder) -> None:
-    farm.learn(1.0)
-    farm.join("w1", host="one")
-    farm.join("other", "n", host="two")
-    slow = farm.submit()
-    farm.expect(sent("w1", slow))
-    farm.join("w2", slots=0)
-    farm.after(5.0).join("w3", slots=1)
-    farm.fill("w3", True)
-    farm.expect()
-    farm.finish("w1", slow, 9.0)
-    farm.expect(replied(slow, 9.0, "w1"))
-    farm.fill("w3", False)
-    farm.after(9.0).expect()
+    """The last of three slow calls gets the second copy, because the middle one has ended."""
+    farm.learn(1.0, count=39)
+    farm.join("slow", slots=3)
+    slow = farm.submit_many(3)
+    farm.forget_actions()
+    farm.join("w1")
+    farm.join("w2")
+    farm.after(5.0).expect(sent("w2", slow[0]))
+    farm.finish("slow", slow[1])
+    farm.expect(replied(slow[1], 1.0, "slow"), sent("w1", slow[2]))
 
 
 # Which
@@ -164,6 +195,8 @@ def test_a_model_may_forbid_copies(forbidden: ModelInfo, farm: Recorder) -> None
     straggler(farm, count=60)
     farm.join("strict", forbidden)
     farm.after(100.0).expect()
+    farm.join("lenient")
+    farm.after(1.0).expect()
     assert not any(queue.may_copy for queue in farm.queue().model.by_operation.values())
 
 
@@ -238,6 +271,7 @@ def test_a_copy_waits_for_another_host(farm: Recorder) -> None:
 def test_on_one_host_a_copy_goes_to_another_worker(farm: Recorder) -> None:
     farm.learn(1.0, count=60)
     farm.join("w1", host="one", slots=2)
+    farm.join("other", "n", host="one")
     task = farm.submit()
     farm.expect(sent("w1", task))
     farm.after(50.0).expect()
