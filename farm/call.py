@@ -227,15 +227,19 @@ class Result:
 class Hints:
     """Scheduling information that accompanies a call; never part of the model's config.
 
-    client: the caller, for fair sharing; priority: higher runs first;
+    client: who asks, for fair sharing; priority: higher runs first;
     deadline_s: seconds after submission until which the answer is useful; start_within_s: seconds
     after submission within which the run must begin, which KServe's clients may specify.
+    chain: the caller within the client, such as one chain of a sampler; a client's share grows with
+    its callers. None: the call is a caller by itself; "": bulk, such as the points of a sweep, all
+    of which count as one.
     """
 
     client: str = ""
     priority: int = 0
     deadline_s: float | None = None
     start_within_s: float | None = None
+    chain: str | None = None
 
 
 NO_HINTS = Hints()

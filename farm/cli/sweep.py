@@ -414,7 +414,7 @@ def _rules(options: dict[str, Any], store: Store, start: int) -> Rules:
         max_s=None if hours is None else 3600 * hours,
         in_flight=options["in_flight"],
         start=start,
-        hints=Hints(client=f"sweep-{plan.run_id[:8]}", priority=options["priority"]),
+        hints=Hints(f"sweep-{plan.run_id[:8]}", options["priority"], chain=""),
     )
 
 

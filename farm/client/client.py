@@ -33,6 +33,7 @@ def connect(
     target: str | Path | None = None,
     *,
     client: str = "",
+    chain: str | None = None,
     priority: int = 0,
     deadline_s: float | None = None,
     token: str | None = None,
@@ -43,15 +44,17 @@ def connect(
     target: a farm's connection file or run folder, for the native protocol; or a URL such as
     `http://host:4242` or `http://user:TOKEN@host:4242` of a farm or of any UM-Bridge server.
     None: the environment variable FARM_CONNECTION, then FARM_URL, then ./farm-run.
-    client: client name for fair sharing of the workers; priority: higher goes first; deadline_s:
-    seconds after which the answer to a call is no longer needed.
+    client: client name for fair sharing of the workers; chain: the caller within the client, such
+    as one chain of a sampler (default: each call by itself, and all points of `map` together);
+    priority: higher goes first; deadline_s: seconds after which the answer to a call is no longer
+    needed.
     token: the token of a farm, if the URL has none; connections: most simultaneous connections to a
     URL.
 
     Raises Unavailable if there is no answer.
     """
     given = _default_target() if target is None else target
-    hints = Hints(client, priority, deadline_s)
+    hints = Hints(client, priority, deadline_s, chain=chain)
     line: Line
     if isinstance(given, str) and re.match(r"https?://", given, re.IGNORECASE):
         line = HttpLine(given, token=token, connections=connections)
@@ -62,8 +65,15 @@ def connect(
     except BaseException:
         line.close()
         raise
-    again = (given, client, priority, deadline_s, token, connections)
-    return Client(line, hints, again)
+    settings = {
+        "client": client,
+        "chain": chain,
+        "priority": priority,
+        "deadline_s": deadline_s,
+        "token": token,
+        "connections": connections,
+    }
+    return Client(line, hints, (given, settings))
 
 
 def _default_target() -> str | Path:
@@ -189,19 +199,5 @@ class Client:
         return _connect_again, self._address
 
 
-def _connect_again(
-    target: str | Path,
-    client: str,
-    priority: int,
-    deadline_s: float | None,
-    token: str | None,
-    connections: int | None,
-) -> Client:
-    return connect(
-        target,
-        client=client,
-        priority=priority,
-        deadline_s=deadline_s,
-        token=token,
-        connections=connections,
-    )
+def _connect_again(target: str | Path, settings: Mapping[str, Any]) -> Client:
+    return connect(target, **settings)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from farm.call import Call, Hints
@@ -71,7 +72,7 @@ class Flow(Iterator[tuple[int, Outcome]]):
     ) -> None:
         self._line = line
         self._calls: Iterator[tuple[int, Call | FarmError]] | None = enumerate(calls)
-        self._hints = hints
+        self._hints = hints if hints.chain is not None else replace(hints, chain="")  # bulk
         self._ordered = ordered
         self._in_flight = in_flight
         self._at_once = 1

@@ -201,6 +201,8 @@ class HttpLine:
         if self.is_farm:
             if hints.client:
                 headers["Farm-Client"] = hints.client
+            if hints.chain is not None:
+                headers["Farm-Chain"] = hints.chain
             if hints.priority:
                 headers["Farm-Priority"] = str(hints.priority)
             if hints.deadline_s is not None:

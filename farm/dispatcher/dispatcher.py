@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
-from farm.dispatcher.descriptions import Descriptions
+from farm.dispatcher.descriptions import Descriptions, not_served
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.flush_policy import FlushPolicy
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.partition import Rows, WholeCall
 from farm.dispatcher.statistics import ModelStatistics, Statistics
-from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
+from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
 from farm.scheduler.core import Scheduler
@@ -138,11 +138,7 @@ class Dispatcher:
         if self._closed:
             raise Unavailable("the farm is shutting down")
         if model not in self._models:
-            served = ", ".join(sorted(self._models)) or "none"
-            text = f"model {model!r} is not served here; the models are: {served}"
-            if awaited := self.awaited():
-                raise Unavailable(f"{text}; but {awaited}" if self._models else awaited)
-            raise ModelNotFound(text)
+            raise not_served(model, self._models, self.awaited())
 
     def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
         """Start many rows, each of which has its own outcome, reported to `rows`.
@@ -178,6 +174,7 @@ class Dispatcher:
         task_id = self._scheduler.submit(
             call,
             client=hints.client,
+            chain=hints.chain,
             priority=hints.priority,
             deadline=None if hints.deadline_s is None else now + hints.deadline_s,
             start_by=None if hints.start_within_s is None else now + hints.start_within_s,

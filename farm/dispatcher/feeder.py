@@ -96,7 +96,8 @@ class PartitionedRows:
     def __init__(self, feeder: Feeder, rows: Rows, queue: Queue, hints: Hints, now: float) -> None:
         self.id = feeder.new_id()
         self.since = now
-        self.hints = hints
+        # Its parts are one caller, however many of them are open.
+        self.hints = hints if hints.chain is not None else replace(hints, chain=f"rows {self.id}")
         self.alive: dict[Part, None] = {}
         self._feeder = feeder
         self._rows = rows

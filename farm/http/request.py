@@ -64,7 +64,7 @@ A handler may have such a method `error_body`; otherwise errors have the form of
 
 
 def hints_of(headers: Headers, peer: str, user: str) -> Hints:
-    """Return the hints in the headers `Farm-Client`, `Farm-Priority` and `Farm-Deadline`.
+    """Return the hints in the headers `Farm-Client`, `-Chain`, `-Priority` and `-Deadline`.
 
     A client without a name is identified by the HTTP user name, or else by its host; a port would
     differ for each call, because most clients open a new connection each time. Raises InvalidInput.
@@ -72,15 +72,17 @@ def hints_of(headers: Headers, peer: str, user: str) -> Hints:
     if not _HINTS.isdisjoint(headers):
         client = headers.get(b"farm-client", b"").decode("latin-1")[:LONGEST_CLIENT_NAME]
         priority, deadline = headers.get(b"farm-priority"), headers.get(b"farm-deadline")
+        chain = headers.get(b"farm-chain")
         return Hints(
             client=client or user or peer,
             priority=0 if priority is None else _priority(priority),
             deadline_s=None if deadline is None else _deadline(deadline),
+            chain=None if chain is None else chain.decode("latin-1")[:LONGEST_CLIENT_NAME],
         )
     return named(user or peer)
 
 
-_HINTS = frozenset({b"farm-client", b"farm-priority", b"farm-deadline"})
+_HINTS = frozenset({b"farm-client", b"farm-chain", b"farm-priority", b"farm-deadline"})
 
 
 def _priority(text: bytes) -> int:

@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from farm.scheduler.actions import Send
-from farm.scheduler.phases import ATTEMPTS, SENT, TASKS
+from farm.scheduler.phases import SENT, TASKS
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import Attempt, Lot, Task, Worker
 
 TASK_OUTRUN = TASKS.event("answered first")
-ATTEMPT_ANSWERED = ATTEMPTS.event("answered")
 
 KNOWN_RUNS = 20
 """Fewer known runs say too little about the usual run time."""
@@ -186,7 +185,7 @@ def _copied(task: Task, worker: Worker, now: float) -> Send:
     """Place a copy of `task` on an idle worker; its client holds and pays nothing for it."""
     lot = Lot(1, task.rows, exclusive=True)  # it may run as long as the first
     alone = not worker.lots
-    copy = Attempt(worker, lot, 0, 0.0, alone, False, now)
+    copy = Attempt(worker, lot, 0, 0.0, task.attempt.weight, alone, False, now)
     copy.is_copy = True
     worker.lots += 1
     worker.exclusive_lots += 1
@@ -242,7 +241,7 @@ def outrun(task: Task) -> Worker:
     task.phase = TASK_OUTRUN[task.phase]
     task.former += (task.attempt,)
     task.attempt, task.copy = loser, None
-    task.account.active -= 1
+    task.account.closed(task.chain)
     loser.worker.outrun += 1
     return loser.worker
 

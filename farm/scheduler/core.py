@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from farm.call import Call, ModelInfo, Operation
 from farm.errors import FarmError, ModelNotFound
+from farm.scheduler.accounts import BULK, Chain, Clients
 from farm.scheduler.actions import Action, EndStream, Outcome, Reply
 from farm.scheduler.admission import check_room
 from farm.scheduler.batching import batch_key, linger_after
@@ -23,7 +24,7 @@ from farm.scheduler.invariants import check
 from farm.scheduler.losses import error_for_loss, may_be_guilty
 from farm.scheduler.phases import ATTEMPTS, OUTRUN, QUEUED, SENT, TASKS, WORKERS, TaskPhase
 from farm.scheduler.placement import Pool, drop_if_empty, end_at_most, pool_for
-from farm.scheduler.queues import Clients, ModelQueues, Queue
+from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.recall import for_idle, has_too_much, in_vain, void_recall
 from farm.scheduler.snapshot import snapshot, standing_out
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
@@ -37,7 +38,6 @@ TASK_CANCELLED = TASKS.event("cancelled")
 ATTEMPT_ANSWERED = ATTEMPTS.event("answered")
 ATTEMPT_RETURNED = ATTEMPTS.event("returned")
 ATTEMPT_LOST = ATTEMPTS.event("lost")
-WORKER_GONE = WORKERS.event("left")
 
 
 class Scheduler:
@@ -70,7 +70,6 @@ class Scheduler:
         self._pools: dict[frozenset[str], Pool] = {}
         self._queued = 0
         self._clients = Clients()
-        self._turns = count(1)  # one for each lot sent
         self._deadlines = Deadlines(self._tasks)
         self._copies = Copies(self._pools)
         # Collected between a fact and the next `actions`.
@@ -86,6 +85,7 @@ class Scheduler:
         call: Call,
         *,
         client: str = "",
+        chain: Chain = BULK,
         priority: int = 0,
         deadline: float | None = None,
         start_by: float | None = None,
@@ -94,16 +94,17 @@ class Scheduler:
     ) -> TaskId:
         """Add a call. Raises ModelNotFound or Overloaded, and then keeps no trace of it.
 
+        chain: the caller within the client: see `accounts`.
         lost_on: losses that already count for the call, if it repeats a row of a run that was lost.
         """
         model = self._models.get(call.model)
         if model is None:
             raise ModelNotFound(f"no worker has served model {call.model!r} yet")
-        account = model.accounts.entering(client)
+        queue = model.by_operation[call.operation]
+        account = model.accounts.entering(client, queue.run_times.mean)
         queued, of_client = self._queued, account.client.queued
         if queued >= self.max_queued or of_client >= self.max_queued_per_client:
             check_room(queued, self.max_queued, client, of_client, self.max_queued_per_client)
-        queue = model.by_operation[call.operation]
         task = Task(
             next(self._ids),
             call,
@@ -113,12 +114,14 @@ class Scheduler:
             deadline,
             now,
             batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
+            chain,
         )
         self._tasks[task.id] = task
         if lost_on:
             task.lost_on = lost_on
             self._suspects[task.id] = task
         account.active += 1
+        account.usage.opened(chain)
         if deadline is not None:
             self._deadlines.add(deadline, task.id)
         if start_by is not None:
@@ -159,8 +162,7 @@ class Scheduler:
         if worker_id in self._workers:
             self.worker_left(worker_id, "it joined again", now=now)
         self.expect(models)
-        names = frozenset(info.name for info in models)
-        pool = pool_for(names, self._pools, self._models)
+        pool = pool_for(self._pools, [self._models[name] for name in {m.name for m in models}])
         end = end_at_most(ends_at)
         worker = Worker(worker_id, pool, slots=slots, ends_at=end, now=now, host=host)
         self._workers[worker_id] = worker
@@ -198,7 +200,7 @@ class Scheduler:
             self._to_fill.pop(worker.pool, None)
         self._to_ask.pop(worker, None)
         guilty = set() if drained else may_be_guilty(worker, running, time_limit=time_limit)
-        worker.phase = WORKER_GONE[worker.phase]
+        worker.phase = WORKERS.event("left")[worker.phase]
         held, worker.held = worker.held, {}
         for task in held.values():
             attempt = ending_at(task, worker)
@@ -354,7 +356,7 @@ class Scheduler:
         if self._to_fill:
             pools, self._to_fill = self._to_fill, {}
             if self._queued:
-                for send in fill(pools, self._turns, now):
+                for send in fill(pools, now):
                     self._queued -= len(send.tasks)
                     out.append(send)
             donors = [pool for pool in self._pools.values() if pool.behind]
@@ -377,8 +379,7 @@ class Scheduler:
 
     def runs_in_vain(self, worker_id: WorkerId) -> bool:
         """Whether a worker holds nothing but calls that other workers have answered."""
-        worker = self._workers[worker_id]
-        return 0 < len(worker.held) == worker.outrun
+        return self._workers[worker_id].runs_in_vain
 
     def queue(self, model: str, operation: Operation) -> Queue:
         """Return the queue of a known model, for its run times and workers."""
@@ -435,7 +436,7 @@ class Scheduler:
         if task.phase is OUTRUN:
             loser_ended(task)
         else:
-            task.account.active -= 1
+            task.account.closed(task.chain)
         task.phase = on[task.phase]
         del self._tasks[task.id]
         if task.lost_on:

@@ -7,8 +7,8 @@ updates both.
 from __future__ import annotations
 
 from farm.call import Result
+from farm.scheduler.accounts import SLOT
 from farm.scheduler.phases import TASKS
-from farm.scheduler.queues import SLOT
 from farm.scheduler.state import Attempt, Lot, Task, Worker
 
 TASK_SENT = TASKS.event("sent")
@@ -51,12 +51,17 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
         account = task.account
         if account.used_s > accounts.virtual_s:
             accounts.virtual_s = account.used_s
-        charged_s = row_charge_s * task.rows
+        usage = account.usage
+        weight = usage.weight
+        charged_s = row_charge_s * task.rows / weight
         held = row_held * task.rows
-        account.used_s += charged_s
         account.held += held
+        account.used_s += charged_s
+        usage.held += held
+        usage.used_s += charged_s
+        usage.free_at = now + charged_s
         task.phase = sent
-        task.attempt = Attempt(worker, lot, held, charged_s, alone, refill, now)
+        task.attempt = Attempt(worker, lot, held, charged_s, weight, alone, refill, now)
         worker.held[task.id] = task
     queue.in_flight += len(batch)
 
@@ -91,10 +96,14 @@ def charge_run(task: Task, attempt: Attempt, result: Result, now: float) -> None
     times = task.queue.run_times
     lot = attempt.lot
     run_time_s = result.run_time_s
-    attempt.charged_s -= run_time_s if lot is None else run_time_s * task.rows / lot.rows
+    used_s = run_time_s if lot is None else run_time_s * task.rows / lot.rows
+    attempt.charged_s -= used_s / attempt.weight
     gap_s = now - attempt.sent_at - run_time_s
     if (attempt.alone and len(attempt.worker.held) == 1) or result.idle_s > IDLE_SHARE * gap_s:
         times.add_round_trip(gap_s)
+    elif 0.0 < gap_s - result.queue_time_s < times.round_trip_s:
+        # It waited behind other calls, and its answer perhaps for theirs: a round trip is shorter.
+        times.add_round_trip(gap_s - result.queue_time_s)
     if lot is None:
         times.add(run_time_s)
     elif not lot.timed:  # the calls of a batch all report the same run

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+from farm.scheduler.accounts import SLOT, Account, Clients, Usage
 from farm.scheduler.phases import ENDED, GONE, OUTRUN, QUEUED, SHUT, SHUT_AND_FULL
 from farm.scheduler.placement import Pool, wanted_level
-from farm.scheduler.queues import SLOT, Account, Clients, ClientTasks, ModelQueues
+from farm.scheduler.queues import ClientTasks, ModelQueues
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 
 
@@ -41,7 +42,7 @@ def check(
     for worker in workers.values():
         _check_worker(worker)
     for model in models.values():
-        _check_model(model, waiting, held)
+        _check_model(model, waiting, held, tasks.values())
     for pool in pools:
         members = [w for w in workers.values() if w.pool is pool]
         assert pool.size == len(members) > 0, "a pool counts its workers, and ends with the last"
@@ -60,7 +61,7 @@ def _check_waiting(task: Task) -> None:
     assert task.line is not None, "a waiting task knows its line"
     assert task.line.tasks.get(task.id) is task, "and its line knows the task"
     assert task.line.account is task.account, "which is its client's"
-    assert task.line in task.account.lines, "and the client knows the line"
+    assert task.line in task.account.usage.lines, "and the client knows the line"
 
 
 def _check_worker(worker: Worker) -> None:
@@ -109,7 +110,9 @@ def _check_copy(task: Task, copy: Attempt) -> None:
     assert copy.lot.size == 1, "of its own"
 
 
-def _check_model(model: ModelQueues, waiting: list[Task], held: list[Task]) -> None:
+def _check_model(
+    model: ModelQueues, waiting: list[Task], held: list[Task], tasks: Collection[Task]
+) -> None:
     for queue in model.by_operation.values():
         assert queue.size == sum(t.queue is queue for t in waiting), "a queue knows its size"
         mine = [task for task in held if task.queue is queue]
@@ -127,6 +130,22 @@ def _check_model(model: ModelQueues, waiting: list[Task], held: list[Task]) -> N
         held_units = sum(t.attempt.held for t in mine if t.phase is not QUEUED)
         assert account.held == held_units, "a client knows the slots it holds"
         assert account.used_s > -1e-6, "no refund exceeds the charge"
+    group = model.accounts.group
+    assert model in group.models, "a model's group knows it"
+    for usage in {account.usage for account in model.accounts}:
+        mine = [t for t in tasks if t.account.usage is usage and t.phase is not OUTRUN]
+        _check_usage(usage, mine)
+
+
+def _check_usage(usage: Usage, mine: list[Task]) -> None:
+    waiting = [task for task in mine if task.phase is QUEUED]
+    assert usage.waiting == len(waiting), "a client's waiting tasks are counted over all models"
+    assert usage.held == sum(t.attempt.held for t in mine if t.phase is not QUEUED), (
+        "so are the slots it holds"
+    )
+    assert usage.single == sum(task.chain is None for task in mine), "and its callers"
+    assert usage.chains == Counter(task.chain for task in mine if task.chain is not None)
+    assert {task.line for task in waiting} == set(usage.lines), "and its lines"
 
 
 def _check_head(head: Task) -> None:
@@ -142,4 +161,4 @@ def _lines_beside(head: Task) -> list[ClientTasks]:
 
 
 def _share(account: Account) -> tuple[int, float]:
-    return account.held // SLOT, account.used_s
+    return account.held // (SLOT * account.usage.weight), account.used_s

@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
+from farm.scheduler.accounts import united
 from farm.scheduler.phases import OPEN, WorkerPhase
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import MAX_PREFETCH, Task, Worker, WorkerId
@@ -26,6 +27,13 @@ LONGEST_SHARE = 0.9
 """A call too long for every allocation goes to a worker with this fraction of the longest left."""
 
 NO_END = math.inf
+
+SHARED_RUN_S = 0.05
+SHARED_ROUND_TRIPS = 4
+"""Where workers serve several models, runs longer than both wait for a free worker.
+
+Otherwise a shorter call of another model would wait behind them.
+"""
 
 ENDS_TOGETHER_S = 10.0
 """Workers whose allocations end within the same interval of this length are treated alike."""
@@ -185,16 +193,16 @@ class Pool:
         return now + max(0.0, min(needed_s, LONGEST_SHARE * longest_s))
 
 
-def pool_for(
-    models: frozenset[str], pools: dict[frozenset[str], Pool], known: Mapping[str, ModelQueues]
-) -> Pool:
-    """Return the pool of workers with these models, which is created for the first of them."""
-    pool = pools.get(models)
+def pool_for(pools: dict[frozenset[str], Pool], models: Collection[ModelQueues]) -> Pool:
+    """Return the pool of workers that serve just these models, a new one for new sets."""
+    names = frozenset(model.name for model in models)
+    pool = pools.get(names)
     if pool is None:
-        queues = [known[name] for name in sorted(models)]
-        pool = pools[models] = Pool(models, queues)
+        queues = sorted(models, key=lambda model: model.name)
+        pool = pools[names] = Pool(names, queues)
         for model in queues:
             model.pools.append(pool)
+        united(queues)
     return pool
 
 
@@ -237,8 +245,14 @@ def depth_for(head: Task) -> int:
         return 1
     times = queue.run_times
     if head.rows > 1 and queue.max_batch == 1:  # a run of rows
-        return 1 + times.prefetch_for(times.of_rows(head.rows))
-    return 1 + times.prefetch
+        prefetch = times.prefetch_for(times.of_rows(head.rows))
+    else:
+        prefetch = times.prefetch
+    if prefetch and times.mean > max(SHARED_RUN_S, SHARED_ROUND_TRIPS * times.round_trip_s):
+        for pool in queue.model.pools:
+            if len(pool.models) > 1:
+                return 1
+    return 1 + prefetch
 
 
 def has_room(queue: Queue, pools: Collection[Pool]) -> bool:

@@ -1,10 +1,11 @@
-"""Queue order and fairness between the clients of one model.
+"""Queue order and fairness between the clients of one queue.
 
-The order is priority first; then the client that holds the fewest of the model's workers; among
-equals, the one that has used the fewest worker-seconds (start-time fair queueing, Goyal, Vin, Cheng
-1996); then the oldest task. Held workers come first because run times are not known beforehand:
-shares of workers are right at every moment, whatever the calls turn out to take, and the seconds
-distribute what does not divide evenly. Each step costs a few dictionary operations.
+The order is priority first; then the client that holds the fewest of the model's workers per
+caller; among equals, the one that has used the fewest worker-seconds per caller (weighted
+start-time fair queueing, Goyal, Vin, Cheng 1996); then the oldest task. Held workers come first
+because run times are not known beforehand: shares of workers are right at every moment, whatever
+the calls turn out to take, and the seconds distribute what does not divide evenly. Each step costs
+a few dictionary operations.
 """
 
 from __future__ import annotations
@@ -14,88 +15,16 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from farm.call import ModelInfo, Operation
+from farm.scheduler.accounts import SLOT, Account, Accounts, Clients, SharedWorkers
 from farm.scheduler.state import RunTimes, Task, TaskId, needs_no_slot
 
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
 
-SLOT = 1 << 30
-"""One worker's slot in the units of `Account.held`; integers add up without drift."""
-
 COPIED = frozenset(Operation) - {Operation.DESCRIBE, Operation.STREAM}
 """Operations of which slow calls are copied."""
-
-Turn = tuple[int, int, int, float, int]
-
-
-class ClientUsage:
-    """A client; all its accounts share this, and it is removed with the last of them."""
-
-    __slots__ = ("__weakref__", "name", "queued")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.queued = 0
-
-
-Clients = WeakValueDictionary[str, ClientUsage]
-
-
-class Account:
-    """A client's use of one model's workers: slots held now, and worker-seconds over time."""
-
-    __slots__ = ("active", "client", "held", "lines", "used_s")
-
-    def __init__(self, client: ClientUsage) -> None:
-        self.client = client
-        self.used_s = 0.0
-        self.held = 0
-        self.active = 0
-        self.lines: list[ClientTasks] = []
-
-    def gave_back(self, held: int, seconds: float) -> None:
-        """Reduce the held slots and correct the charge: the client's turn may come earlier."""
-        self.held -= held
-        self.used_s += seconds
-        for line in self.lines:
-            line.level.earlier(line)
-
-
-class Accounts:
-    """The accounts of one model's clients. Those of inactive clients are removed over time."""
-
-    KEPT = 1024
-
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
-        self._by_name: dict[str, Account] = {}
-        self._most = self.KEPT
-        self.virtual_s = 0.0
-
-    def __len__(self) -> int:
-        return len(self._by_name)
-
-    def entering(self, name: str) -> Account:
-        """Return the account for a task that arrives now.
-
-        A returning client starts level with the one served last, so that it neither owes for its
-        use while alone nor has accumulated a claim while it was inactive.
-        """
-        account = self._by_name.get(name)
-        if account is None:
-            if len(self._by_name) >= self._most:
-                self._by_name = {n: a for n, a in self._by_name.items() if a.active}
-                self._most = max(self.KEPT, 2 * len(self._by_name))
-            client = self._clients.get(name)
-            if client is None:
-                client = self._clients[name] = ClientUsage(name)
-            account = self._by_name[name] = Account(client)
-        if not account.active and account.used_s < self.virtual_s:
-            account.used_s = self.virtual_s
-        return account
 
 
 class ClientTasks:
@@ -127,7 +56,7 @@ class ClientTasks:
 
 
 Entry = tuple[int, float, int, ClientTasks]
-"""Workers held, seconds used, oldest task, line: the sort key of a line when it was
+"""Workers held and seconds used per caller, oldest task, line: the sort key of a line when it was
 last ordered.
 """
 
@@ -156,7 +85,7 @@ class Level:
             self._closed = None
             self.lines[task.account] = line
             line.tasks[task.id] = task
-            task.account.lines.append(line)
+            task.account.usage.lines.append(line)
             self.earlier(line)
         else:
             line.tasks[task.id] = task
@@ -172,7 +101,7 @@ class Level:
         if not line.tasks:
             line.entry = None
             line.back.clear()
-            line.account.lines.remove(line)
+            line.account.usage.lines.remove(line)
             del self.lines[line.account]
             self._closed = line
 
@@ -200,14 +129,16 @@ class Level:
                 continue
             first = line.first()
             account = line.account
-            if held == account.held // SLOT and used_s == account.used_s and task_id == first.id:
+            now_held = account.held // (SLOT * account.usage.weight)
+            if held == now_held and used_s == account.used_s and task_id == first.id:
                 return first
             heapq.heapreplace(heap, _entry(line))
 
 
 def _entry(line: ClientTasks) -> Entry:
     account = line.account
-    line.entry = (account.held // SLOT, account.used_s, line.first().id, line)
+    held = account.held // (SLOT * account.usage.weight)
+    line.entry = (held, account.used_s, line.first().id, line)
     return line.entry
 
 
@@ -230,6 +161,7 @@ class Queue:
         self.failed = 0
         self.copies = 0  # sent so far
         self.extra = 0  # of `in_flight`: copies, and calls that were answered elsewhere
+        self.turns = 0
         # Until when the next batch waits for more calls, and how many tasks end the wait.
         self.lingers_until = 0.0
         self.company = 0
@@ -254,7 +186,9 @@ class Queue:
         if not self.size:
             self.model.waiting[self] = None
         self.size += 1
-        task.account.client.queued += 1
+        account = task.account
+        account.client.queued += 1
+        account.usage.waiting += 1
 
     def remove(self, task: Task) -> None:
         """Remove a waiting task."""
@@ -271,7 +205,9 @@ class Queue:
             del tasks[task.id]
             if not tasks:
                 del self._by_batch_key[task.batch_key]
-        task.account.client.queued -= 1
+        account = task.account
+        account.client.queued -= 1
+        account.usage.waiting -= 1
         self.size -= 1
         if not self.size:
             del self.model.waiting[self]
@@ -280,17 +216,9 @@ class Queue:
         """Return the task whose turn it is; the queue must not be empty."""
         return self._levels[self._ranks[-1]].head()
 
-    def turn(self) -> Turn:
-        """Return the sort key of the queues that a worker may serve next: smallest first."""
-        head = self.head()
-        account = head.account
-        return (
-            -self._ranks[-1],
-            account.held // SLOT,
-            self.model.served_at,
-            account.used_s,
-            head.id,
-        )
+    def rank(self) -> int:
+        """Return the rank of the task whose turn it is: twice its priority, and one if lost."""
+        return self._ranks[-1]
 
     def compatible(self, task: Task) -> Iterator[Task]:
         """Yield the waiting tasks that may share a batch with `task`, oldest first."""
@@ -308,9 +236,10 @@ class ModelQueues:
 
     def __init__(self, name: str, clients: Clients) -> None:
         self.name = name
-        self.accounts = Accounts(clients)
+        group = SharedWorkers()
+        group.models.append(self)
+        self.accounts = Accounts(clients, group)
         self.pools: list[Pool] = []
-        self.served_at = 0  # increases over all models: the model served least recently is next
         self.waiting: dict[Queue, None] = {}
         self.by_operation = {operation: Queue(self, operation) for operation in Operation}
 

@@ -23,8 +23,9 @@ from farm.scheduler.phases import (
 from farm.transitions import PhaseEvent
 
 if TYPE_CHECKING:
+    from farm.scheduler.accounts import Account, Chain
     from farm.scheduler.placement import Pool
-    from farm.scheduler.queues import Account, ClientTasks, Queue
+    from farm.scheduler.queues import ClientTasks, Queue
 
 TaskId = NewType("TaskId", int)
 WorkerId = NewType("WorkerId", str)
@@ -65,6 +66,7 @@ class Task:
         "attempt",
         "batch_key",
         "call",
+        "chain",
         "copied",
         "copy",
         "deadline",
@@ -89,12 +91,14 @@ class Task:
         deadline: float | None,
         now: float,
         batch_key: object,
+        chain: Chain,
     ) -> None:
         # The request; never changes.
         self.id = task_id
         self.call = call
         self.queue = queue
         self.account = account
+        self.chain = chain
         self.priority = priority
         self.deadline = deadline
         self.submitted_at = now
@@ -126,9 +130,9 @@ class Task:
 class Attempt:
     """One sending of a task to a worker.
 
-    held, charged_s: the slot share and the charge of its client. alone: the worker had no other
-    task;
-    refill: and it had answered another since the task arrived. is_copy: the task ran elsewhere.
+    held, charged_s: the slot share and the charge of its client, which had `weight` callers.
+    alone: the worker had no other task; refill: and it had answered another since the task arrived.
+    is_copy: the task ran elsewhere when it was sent.
     """
 
     __slots__ = (
@@ -141,6 +145,7 @@ class Attempt:
         "phase",
         "refill",
         "sent_at",
+        "weight",
         "why",
         "worker",
     )
@@ -151,6 +156,7 @@ class Attempt:
         lot: Lot | None,
         held: int,
         charged_s: float,
+        weight: int,
         alone: bool,
         refill: bool,
         now: float,
@@ -159,6 +165,7 @@ class Attempt:
         self.lot = lot
         self.held = held
         self.charged_s = charged_s
+        self.weight = weight
         self.alone = alone
         self.refill = refill
         self.sent_at = now
@@ -249,6 +256,11 @@ class Worker:
         self.last_answer_at = now
         self.busy_since: float | None = None
         self.done = 0
+
+    @property
+    def runs_in_vain(self) -> bool:
+        """Whether it holds nothing but calls that other workers have answered."""
+        return 0 < len(self.held) == self.outrun
 
     def offer(self, slots: int) -> None:
         """Set the number of slots it offers from now on; 0: it gets no calls."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ class NativeClients:
         said, calls = wire.decode_some_calls(message)
         hints = said or Hints()
         if not hints.client:
-            hints = Hints(client.name, hints.priority, hints.deadline_s)
+            hints = replace(hints, client=client.name)
         again = message.kind is Kind.CALLS_AGAIN
         # A call that is sent again after a lost connection may be running or answered.
         answered = {call_id for call_id, _ in client.answers} if again else frozenset[int]()

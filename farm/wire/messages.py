@@ -36,15 +36,13 @@ from farm.call import (
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, error_named
 from farm.wire.arrays import ArrayWriter, array_at, column_at
+from farm.wire.hints import LONGEST_S, hints_of_row, hints_row
 from farm.wire.runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
 
 VERSION = 2
 
 WORTH_A_GROUP = 4
 """Fewer similar calls or answers than this are encoded one by one."""
-
-LONGEST_S = 1e9
-"""Maximum of times in a message; thirty years, so that sums and timers stay finite."""
 
 HEAD = struct.Struct("<BBHI")  # the last: bytes of JSON
 
@@ -174,7 +172,7 @@ def encode_calls(
             rows.append(_call_group(writer, run))
         else:
             rows.extend([_call_row(writer, task_id, call) for task_id, call in run])
-    said = None if hints is None else [hints.client, hints.priority, hints.deadline_s]
+    said = None if hints is None else hints_row(hints)
     return encode(kind, [said, rows], b"".join(writer.inline), writer.large)
 
 
@@ -214,7 +212,7 @@ def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[Tasks]]:
     """Decode a few hundred calls at a time; iterating raises InvalidRequest, too."""
     try:
         said, rows = message.data
-        hints = None if said is None else _hints(*said)
+        hints = None if said is None else hints_of_row(said)
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None
     return hints, _read(message, _some_calls(message, rows))
@@ -254,12 +252,6 @@ def _calls(message: Message, group: list[Any]) -> Iterable[tuple[int, Call | Inv
     except _MALFORMED as error:
         wrong = _malformed("group of calls", error)
         return [(task_id, wrong) for task_id in ids]
-
-
-def _hints(client: Any, priority: Any, deadline_s: Any) -> Hints:
-    if deadline_s is not None and not -LONGEST_S <= deadline_s <= LONGEST_S:
-        raise ValueError(f"a deadline of {deadline_s} s")
-    return Hints(_text(client), _id(priority), deadline_s)
 
 
 def _call(message: Message, row: list[Any]) -> Call:

@@ -24,12 +24,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 def test_each_signal_stops_in_its_way(sent: list[signal.Signals], at_once: bool) -> None:
     stop = Stop()
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     before = [signal.getsignal(number) for number in SIGNALS]
     with stopped_by_signals(stop):
         for number in sent:
             os.kill(os.getpid(), number)
     assert (stop.asked, stop.at_once) == (True, at_once)
     assert [signal.getsignal(number) for number in SIGNALS] == before
+    signal.signal(signal.SIGHUP, hangup)
 
 
 def test_a_sweep_under_nohup_survives_the_end_of_its_terminal() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -59,7 +60,7 @@ def test_calls_leave_many_to_a_message_before_anybody_asks(
     sizes = [len(m) for m in line.messages]
     assert sizes[:3] == [1, 2, 4]
     assert max(sizes) == SEND_AT_ONCE
-    assert set(line.hints) == {HINTS}
+    assert set(line.hints) == {replace(HINTS, chain="")}, "all of them are one caller"
     line.answer_all()
     assert len(list(flow)) == 4 * SEND_AT_ONCE
 

@@ -49,7 +49,11 @@ class Farm:
 
     def start(self, call: Call, part: Part) -> TaskId:
         task = self.scheduler.submit(
-            call, client=part.parts.hints.client, lost_on=part.span.lost_on, now=self.now
+            call,
+            client=part.parts.hints.client,
+            chain=part.parts.hints.chain,
+            lost_on=part.span.lost_on,
+            now=self.now,
         )
         self.made.append(call.rows or 1)
         self.on_done[task] = part
@@ -518,3 +522,15 @@ def test_a_stream_whose_answers_are_of_no_use_is_ended() -> None:
     assert rows.outcomes == {0: "done", 1: "too many bytes"}
     assert farm.cancelled == 1
     assert rows.ended == 0, "the other goes on"
+
+
+def test_the_parts_of_a_call_are_one_caller_of_their_client() -> None:
+    """Two calls of many rows weigh as much as two calls of one row, not as much as their parts."""
+    farm = Farm()
+    for _ in range(2):
+        farm.ask(1000, client="a")
+    for _ in range(50):
+        farm.turn()
+    usage = farm.scheduler._models["m"].accounts.entering("a").usage
+    assert usage.waiting > 2
+    assert usage.weight == 2

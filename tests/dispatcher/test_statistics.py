@@ -8,7 +8,8 @@ import pytest
 from farm.call import Operation, Result
 from farm.dispatcher.statistics import Statistics
 from farm.errors import ModelFailed
-from farm.scheduler.queues import Account, Clients, ClientUsage, ModelQueues
+from farm.scheduler.accounts import BULK, Account, Clients, ClientUsage, Usage
+from farm.scheduler.queues import ModelQueues
 from farm.scheduler.state import Task, TaskId
 from tests.scheduler.recorder import call
 
@@ -19,7 +20,9 @@ def task(
     asked = call(operation=operation, rows=rows)
     queue = ModelQueues("m", Clients()).by_operation[operation]
     queue.max_batch = max_batch
-    return Task(TaskId(1), asked, queue, Account(ClientUsage("me")), 0, None, 100.0, None)
+    return Task(
+        TaskId(1), asked, queue, Account(ClientUsage("me"), Usage("me")), 0, None, 100.0, None, BULK
+    )
 
 
 def result(batch_rows: int, run_time_s: float = 0.5, queue_time_s: float = 0.25) -> Result:

@@ -18,6 +18,9 @@ def test_a_client_is_its_own_name_or_its_user_name_or_its_host() -> None:
     assert hints(user="ann") == Hints(client="ann")
     assert hints((b"farm-client", b"chain 3"), user="ann") == Hints(client="chain 3")
     assert len(hints((b"farm-client", b"x" * 1000)).client) == 100
+    assert hints((b"farm-chain", b"7"), user="ann") == Hints(client="ann", chain="7")
+    assert hints((b"farm-chain", b"")) == Hints(client="10.0.0.7", chain="")
+    assert len(hints((b"farm-chain", b"x" * 1000)).chain or "") == 100
     assert hints(peer="") == Hints(client="")
     assert hints((b"farm-priority", b"2"), user="ann") == Hints(client="ann", priority=2)
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from farm.call import Call, Derivative, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError
+from farm.scheduler.accounts import BULK, Account, Chain
 from farm.scheduler.actions import Action, EndStream, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.placement import Pool
-from farm.scheduler.queues import Account, Queue
+from farm.scheduler.queues import Queue
 from farm.scheduler.state import RunTimes, Task, TaskId, Worker, WorkerId
 
 ROUND_TRIP_S = 1e-3
@@ -114,6 +115,7 @@ class Recorder:
         asked: Call | str = "m",
         *,
         client: str = "",
+        chain: Chain = BULK,
         priority: int = 0,
         deadline: float | None = None,
         start_by: float | None = None,
@@ -121,6 +123,7 @@ class Recorder:
         return self.scheduler.submit(
             call(asked) if isinstance(asked, str) else asked,
             client=client,
+            chain=chain,
             priority=priority,
             deadline=deadline,
             start_by=start_by,

@@ -1,23 +1,25 @@
-"""A farm in simulated time: the real scheduler, workers with given run times, slow messages."""
+"""A farm in simulated time: the real scheduler, workers with given run times, slow messages.
+
+Tests and `benchmarks/scheduling.py` use it.
+"""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
 
-from farm.call import ModelInfo, Result
+from farm.call import Call, Result
+from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import RunTimes, TaskId, WorkerId
 from tests.scheduler.recorder import call, model, result
-
-CALL = call()
-MODEL = model()
 
 
 class SimulatedWorker:
@@ -32,9 +34,10 @@ class SimulatedWorker:
 
 
 class Simulation:
-    """`workers` workers of one model; a message takes `one_way_s`, a call the time its caller sets.
+    """`workers` workers; a message takes `one_way_s`, a call the time its caller sets.
 
-    Callers are notified of each answer as it arrives and may submit more calls then.
+    Callers are notified of each answer as it arrives and may submit more calls then. models: those
+    of every worker.
     """
 
     def __init__(
@@ -43,7 +46,8 @@ class Simulation:
         workers: int,
         one_way_s: float,
         gives_back: bool = True,
-        model: ModelInfo = MODEL,
+        models: Sequence[str] = ("m",),
+        copies: bool = True,
     ) -> None:
         self.scheduler = Scheduler()
         self.now = 0.0
@@ -62,29 +66,48 @@ class Simulation:
         for i in range(workers):
             name = WorkerId(f"w{i}")
             self._workers[name] = SimulatedWorker(name, gives_back=gives_back)
-            self.scheduler.worker_joined(name, [model], now=0.0)
+            infos = [model(each, copies=copies) for each in models]
+            self.scheduler.worker_joined(name, infos, now=0.0)
+        self._calls: dict[tuple[str, str], Call] = {}
 
     def submit(
         self,
         run_time_s: float,
         *,
+        model: str = "m",
+        config: str = "{}",
         client: str = "",
         slow_s: float | None = None,
+        chain: Chain = BULK,
         told: Callable[[Reply], None] = lambda reply: None,
     ) -> None:
         """Submit a call. slow_s: the run time on its first worker, if that is slow."""
-        task = self.scheduler.submit(CALL, client=client, now=self.now)
+        asked = self._calls.get((model, config))
+        if asked is None:
+            asked = self._calls[model, config] = call(model, config=config)
+        task = self.scheduler.submit(asked, client=client, chain=chain, now=self.now)
         self._run_time_s[task] = run_time_s
         if slow_s is not None:
             self._on_first_worker[task] = slow_s
         self._told[task] = told
 
-    def run(self) -> None:
-        """Run until no event is left; then every call must be answered."""
+    def at(self, time: float, happen: Callable[[], None]) -> None:
+        """Let something happen at a time, such as a call after its caller has thought."""
+
+        def act() -> None:
+            happen()
+            self._act()
+
+        self._at(time, act)
+
+    def run(self, until: float = math.inf) -> None:
+        """Run until no event is left; then every call must be answered. Or run up to a time."""
         self._act()
-        while self._events:
+        while self._events and self._events[0][0] <= until:
             self.now, _, happen = heapq.heappop(self._events)
             happen()
+        if self._events:
+            return
         assert len(self.scheduler) == 0
         self.scheduler.check()
 

@@ -305,7 +305,7 @@ def makespans(spread: float, *, copies: bool) -> tuple[float, int]:
         rng = np.random.default_rng(seed)
         run_times = rng.lognormal(-(sigma**2) / 2, sigma, 640)
         slow = rng.random(640) < 0.02
-        farm = Simulation(workers=64, one_way_s=1e-3, model=model(copies=copies))
+        farm = Simulation(workers=64, one_way_s=1e-3, copies=copies)
         for seconds, is_slow in zip(run_times.tolist(), slow.tolist(), strict=True):
             farm.submit(seconds, slow_s=10 * seconds if is_slow else None)
         farm.run()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from farm.call import Operation
 from farm.errors import ModelFailed
-from farm.scheduler.queues import SLOT
+from farm.scheduler.accounts import SLOT
 from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
 
 

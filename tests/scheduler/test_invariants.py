@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from farm.call import Operation
+from farm.scheduler.accounts import SLOT, Account, ClientUsage, Usage
 from farm.scheduler.phases import ABANDONED, ENDED, LOST, QUEUED, SENT, WorkerPhase
 from farm.scheduler.placement import FULL
-from farm.scheduler.queues import SLOT, Account, ClientTasks, ClientUsage, Level
+from farm.scheduler.queues import ClientTasks, Level
 from farm.scheduler.state import Attempt, Lot, Task
 from tests.scheduler.recorder import Recorder, call
 
@@ -106,7 +107,7 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("a waiting task knows its line", lambda s: setattr(s.waiting[0], "line", None)),
     ("and its line knows the task", lambda s: setattr(s.waiting[0], "line", s.waiting[4].line)),
     ("which is its client's", make_line_of_another),
-    ("and the client knows the line", lambda s: s.account("a").lines.clear()),
+    ("and the client knows the line", lambda s: s.account("a").usage.lines.clear()),
     ("a worker's lots are those of its tasks", lambda s: set_lots(s, 3)),
     ("a worker knows its exclusive lots", lambda s: setattr(s.worker("w"), "exclusive_lots", 1)),
     ("the index knows the worker's level", lambda s: setattr(s.worker("w"), "level", 0)),
@@ -132,6 +133,10 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("a client's tasks are counted", lambda s: setattr(s.account("a"), "active", 3)),
     ("a client knows the slots it holds", lambda s: setattr(s.account("a"), "held", SLOT)),
     ("no refund exceeds the charge", lambda s: setattr(s.account("a"), "used_s", -1.0)),
+    ("a model's group knows it", lambda s: s.queue().model.accounts.group.models.clear()),
+    ("counted over all models", lambda s: setattr(s.account("a").usage, "waiting", 9)),
+    ("so are the slots it holds", lambda s: setattr(s.account("a").usage, "held", 9 * SLOT)),
+    ("and its callers", lambda s: setattr(s.account("a").usage, "single", 9)),
     ("rank comes first", hide_level),
     ("the head has the next turn", set_later_turn),
     ("a pool counts its workers", lambda s: setattr(s.pool(), "size", 2)),
@@ -233,6 +238,6 @@ def test_empty_scheduler_is_sound() -> None:
 def test_equal_places_in_the_order_need_no_order_of_lines() -> None:
     """A removed line may have had exactly the key of the one that followed it."""
     level = Level(0)
-    account = Account(ClientUsage("a"))
+    account = Account(ClientUsage("a"), Usage("a"))
     assert not ClientTasks(account, level) < ClientTasks(account, level)
     assert isinstance(ClientTasks(account, level).tasks, OrderedDict)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from farm.call import Operation
 from farm.errors import ModelFailed
+from farm.scheduler.accounts import Accounts, Clients, SharedWorkers
 from farm.scheduler.actions import Send
-from farm.scheduler.queues import Accounts, Clients
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, asked_back, call, model, replied, sent
 
@@ -289,7 +289,7 @@ def test_fair_share_whatever_the_run_times(
 
 def test_accounts_of_clients_that_are_gone_are_dropped() -> None:
     clients = Clients()
-    accounts = Accounts(clients)
+    accounts = Accounts(clients, SharedWorkers())
     active = [accounts.entering(f"active {i}") for i in range(10)]
     for account in active:
         account.active = 1
@@ -301,7 +301,7 @@ def test_accounts_of_clients_that_are_gone_are_dropped() -> None:
 
 
 def test_more_active_clients_than_are_kept_otherwise_are_all_known() -> None:
-    accounts = Accounts(Clients())
+    accounts = Accounts(Clients(), SharedWorkers())
     cleared = 0
     for i in range(8 * Accounts.KEPT):
         before = accounts._by_name

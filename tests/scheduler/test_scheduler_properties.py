@@ -29,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from farm.call import ModelInfo, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import EndStream, Recall, Reply, Send
 from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
@@ -136,7 +137,7 @@ class Histories(RuleBasedStateMachine):
     )
     def one_call_runs_long(self, name: str, seconds: float) -> None:
         """All calls but one are answered as they begin, and then that one goes on."""
-        self.submit(name, Operation.EVALUATE, "a", 0, None, 1)
+        self.submit(name, Operation.EVALUATE, "a", BULK, 0, None, 1)
         straggler: TaskId | None = max(self.asked, default=None)
         for _ in range(20):
             self.act()
@@ -158,6 +159,7 @@ class Histories(RuleBasedStateMachine):
         name=st.sampled_from(sorted(MODELS)),
         operation=st.sampled_from(OPERATIONS),
         client=st.sampled_from("abc"),
+        chain=st.sampled_from((BULK, BULK, None, "x", "y")),
         priority=st.sampled_from((0, 0, 0, 1)),
         deadline_s=st.sampled_from((None, None, None, 0.5, 20.0)),
         count=st.sampled_from((1, 1, 3, 8)),
@@ -167,6 +169,7 @@ class Histories(RuleBasedStateMachine):
         name: str,
         operation: Operation,
         client: str,
+        chain: Chain,
         priority: int,
         deadline_s: float | None,
         count: int,
@@ -177,6 +180,7 @@ class Histories(RuleBasedStateMachine):
             task = self.scheduler.submit(
                 call(name, operation),
                 client=client,
+                chain=chain,
                 priority=priority,
                 deadline=None if deadline_s is None else self.now + deadline_s,
                 now=self.now,
@@ -535,7 +539,8 @@ class Histories(RuleBasedStateMachine):
         for client in self.scheduler._clients.values():
             assert client.queued == 0
         for queues in self.scheduler._models.values():
-            assert all(account.held == 0 for account in queues.accounts._by_name.values())
+            assert all(account.held == 0 for account in queues.accounts)
+            assert all(account.usage.weight == 1 for account in queues.accounts)
 
 
 def _only_once(task: Task) -> bool:
@@ -573,7 +578,7 @@ def only_rows_of_the_tables() -> Iterator[None]:
         yield
 
 
-TestHistories = Histories.TestCase
+TestHistories = pytest.mark.timeout(300)(Histories.TestCase)  # minutes on a busy machine
 TestHistories.settings = settings(
     max_examples=100,
     stateful_step_count=60,

@@ -16,7 +16,6 @@ import pytest
 from numpy.typing import NDArray
 
 from farm.scheduler.actions import Reply
-from tests.scheduler.recorder import model
 from tests.scheduler.simulator import Simulation, fixed_prefetch, seeds
 
 TOLERATED_ERRORS = 3
@@ -68,7 +67,7 @@ def ratios(
             workers=workers,
             one_way_s=ONE_WAY_S,
             gives_back=gives_back,
-            model=model(copies=False),  # the study had none
+            copies=False,  # the study had none
         )
         for seconds in run_times:
             farm.submit(float(seconds))

@@ -160,9 +160,9 @@ def test_first_lots_fill_the_slots(farm: Recorder) -> None:
         return [[task.id for task in part] for part in worker.held_in_turn(slots)]
 
     assert ids(0) == [[described], tasks]
-    assert ids(1) == [[*tasks[:2], described], tasks[2:]]
-    assert ids(2) == [[*tasks[:4], described], tasks[4:]]
-    assert ids(3) == [[*tasks, described], []]
+    assert ids(1) == [[described, *tasks[:2]], tasks[2:]]
+    assert ids(2) == [[described, *tasks[:4]], tasks[4:]]
+    assert ids(3) == [[described, *tasks], []]
 
 
 def test_only_descriptions_need_no_slot() -> None:

@@ -78,7 +78,11 @@ calls = st.builds(
     st.none() | st.integers(1, 10),
 )
 hints = st.none() | st.builds(
-    Hints, texts, st.integers(-5, 5), st.none() | st.floats(-1, 1e6, allow_nan=False)
+    Hints,
+    texts,
+    st.integers(-5, 5),
+    st.none() | st.floats(-1, 1e6, allow_nan=False),
+    chain=st.none() | texts,
 )
 seconds = st.floats(0, 1e6)
 results = st.builds(

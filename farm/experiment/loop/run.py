@@ -119,6 +119,7 @@ class ClosedLoop:
         self._asked_for = (in_flight, budget)
         self._hints = Hints(
             client=f"experiment {number}",
+            chain="",
             deadline_s=None if kills else self._model.time_limit_s,
         )
         self._model.check_end(self._experiment.config, budget)

@@ -419,7 +419,8 @@ class Workers:
         else:
             if seat.orphaned:
                 self._look_for_dispatcher()
-            served_s = None if child.ready_at is None else now - child.ready_at
+            # It may have become ready after the time of this look.
+            served_s = None if child.ready_at is None else max(0.0, now - child.ready_at)
             if served_s is not None and served_s >= self.settings.good_while_s:
                 seat.crashes = 0
             self._crashed(seat, child.error or child.doom or reason, now, served_s, last_lines)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 
-from farm.call import NO_HINTS, Array, Hints
+from farm.call import Array, Hints
 from farm.errors import FarmError, ModelNotFound, Overloaded, Unavailable
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.progress import Meter, Progress, status_of, write_status
@@ -26,6 +26,9 @@ from farm.sweep.run.concurrency_limit import ConcurrencyLimit
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight, row_of, submit_point
 
 log = logging.getLogger(__name__)
+
+BULK = Hints(chain="")
+"""A sweep is one caller, however many points are open."""
 
 TICK_S = 0.2
 STATUS_S = 1.0
@@ -48,7 +51,7 @@ class Rules:
     lost_s: float = 600.0
     in_flight: int | None = None
     start: int | None = None
-    hints: Hints = NO_HINTS
+    hints: Hints = BULK
 
 
 class Stop:

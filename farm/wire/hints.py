@@ -1,0 +1,28 @@
+"""The hints of calls in a message: a row of JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from farm.call import Hints
+
+LONGEST_S = 1e9
+"""Maximum of times in a message; thirty years, so that sums and timers stay finite."""
+
+
+def hints_row(hints: Hints) -> list[Any]:
+    """Return the hints that a client may give as a row, which `hints_of_row` reads."""
+    return [hints.client, hints.priority, hints.deadline_s, hints.chain]
+
+
+def hints_of_row(row: Sequence[Any]) -> Hints:
+    """Read a row of hints. Raises TypeError and ValueError if it is not one."""
+    client, priority, deadline_s, chain = row
+    if not isinstance(client, str) or not isinstance(chain, str | None):
+        raise TypeError(f"the names {client!r} and {chain!r}; expected texts")
+    if type(priority) is not int:
+        raise TypeError(f"the priority {priority!r}; expected a whole number")
+    if deadline_s is not None and not -LONGEST_S <= deadline_s <= LONGEST_S:
+        raise ValueError(f"a deadline of {deadline_s} s")
+    return Hints(client, priority, deadline_s, chain=chain)

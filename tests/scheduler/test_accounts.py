@@ -1,0 +1,152 @@
+"""Shares of clients: by callers, over all models that share workers, and after an absence."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.scheduler.accounts import (
+    BULK,
+    MOST_CALLERS,
+    SLOT,
+    Accounts,
+    Clients,
+    SharedWorkers,
+    Usage,
+)
+from farm.scheduler.state import Worker
+from tests.scheduler.recorder import Recorder, call, replied, sent
+
+
+def test_each_chain_and_each_single_call_is_a_caller_and_bulk_is_one() -> None:
+    usage = Usage("a")
+    for chain, weight in (
+        (None, 1),
+        (None, 2),
+        ("x", 3),
+        ("x", 3),
+        ("y", 4),
+        (BULK, 5),
+        (BULK, 5),
+    ):
+        usage.opened(chain)
+        assert usage.weight == weight
+    for chain, weight in (
+        ("x", 5),
+        ("x", 4),
+        (BULK, 4),
+        (BULK, 3),
+        (None, 2),
+        ("y", 1),
+        (None, 1),
+    ):
+        usage.closed(chain)
+        assert usage.weight == weight
+    assert (usage.single, usage.chains) == (0, {})
+
+
+def test_a_host_with_very_many_threads_counts_as_64_callers() -> None:
+    usage = Usage("a")
+    for _ in range(1000):
+        usage.opened(None)
+    assert usage.weight == MOST_CALLERS
+    for _ in range(990):
+        usage.closed(None)
+    assert usage.weight == 10
+
+
+def served(farm: Recorder, worker: Worker) -> str:
+    """Finish what the worker runs after a second; return whose call it sends next."""
+    farm.after(1.0).finish(worker.id, next(iter(worker.held)))
+    farm.forget_actions()
+    (task,) = worker.held.values()
+    return task.account.client.name
+
+
+def test_clients_share_by_their_callers(farm: Recorder) -> None:
+    """Three chains of one client and a sweep of another, on one worker: three turns to one."""
+    farm.join("w")
+    farm.submit_many(40, client="sweep")
+    for _ in range(30):
+        for chain in "xyz":
+            farm.submit(client="sampler", chain=chain)
+    farm.forget_actions()
+    turns = [served(farm, farm.worker("w")) for _ in range(80)]
+    assert 19 <= turns.count("sweep") <= 21
+    assert all(4 >= turns[i : i + 12].count("sweep") >= 2 for i in range(8, 60))
+
+
+def test_a_share_grows_as_soon_as_another_caller_asks(farm: Recorder) -> None:
+    """A client with two callers may hold two workers before it counts as holding one each."""
+    farm.join("w", slots=3)
+    farm.submit(client="two", chain="x")
+    other = farm.submit_many(3, client="one")
+    farm.forget_actions()
+    waiting = farm.submit(client="two", chain="x")
+    farm.submit(client="two", chain="y")
+    assert farm.account("two").usage.weight == 2
+    farm.finish("w", other[0])
+    farm.expect(replied(other[0], 1.0, "w"), sent("w", waiting))
+
+
+def test_usage_counts_all_models_that_share_workers(farm: Recorder) -> None:
+    farm.join("w", "x", "y")
+    farm.join("v", "z")
+    tasks = {name: farm.submit(name, client="a") for name in "xyz"}
+    farm.forget_actions()
+    usage = farm.account("a", "x").usage
+    assert farm.account("a", "y").usage is usage
+    assert farm.account("a", "z").usage is not usage
+    assert (usage.held, usage.waiting) == (SLOT, 1)
+    farm.finish("w", tasks["x"], 3.0)
+    farm.forget_actions()
+    farm.finish("w", tasks["y"], 4.0)
+    farm.forget_actions()
+    assert usage.used_s == pytest.approx(7.0)
+    assert (usage.held, usage.waiting, usage.weight) == (0, 0, 1)
+
+
+def test_a_worker_that_serves_models_of_two_groups_unites_them(farm: Recorder) -> None:
+    """Nothing is lost of what waits, runs and was used, for clients of one group or of both."""
+    farm.join("x", "x")
+    farm.join("y", "y")
+    running = [farm.submit(name, client="both") for name in "xy"]
+    farm.forget_actions()
+    for name in "xy":
+        farm.submit(name, client="both", chain="c")
+    alone = farm.submit("y", client="alone")
+    before = farm.account("both", "x").usage.used_s + farm.account("both", "y").usage.used_s
+    farm.join("xy", "x", "y", slots=0)
+    farm.scheduler.check()
+    usage = farm.account("both", "x").usage
+    assert farm.account("both", "y").usage is usage
+    assert (usage.held, usage.waiting, usage.chains) == (2 * SLOT, 2, {BULK: 2, "c": 2})
+    assert usage.used_s == pytest.approx(before)
+    assert farm.account("alone", "y").usage.waiting == 1
+    for name, task in zip("xy", running, strict=True):
+        farm.finish(name, task)
+    farm.forget_actions()
+    farm.scheduler.cancel(alone)
+    farm.scheduler.check()
+
+
+def test_a_caller_that_returns_owes_a_mean_run_at_most() -> None:
+    """Otherwise a chain waits very long after a run that took long by chance."""
+    accounts = Accounts(Clients(), SharedWorkers())
+    account = accounts.entering("chain", 2.0)
+    account.used_s = 50.0
+    accounts.virtual_s = 10.0
+    assert accounts.entering("chain", 2.0).used_s == 12.0
+    account.used_s = 50.0
+    account.active = 1
+    assert accounts.entering("chain", 2.0).used_s == 50.0, "but not while it has calls open"
+
+
+def test_a_call_of_many_rows_is_charged_per_caller(farm: Recorder) -> None:
+    farm.join("w")
+    farm.submit(client="a", chain="x")
+    farm.forget_actions()
+    task = next(iter(farm.worker("w").held))
+    waiting = farm.submit(call(), client="a", chain="y")
+    farm.finish("w", task, 6.0)  # it was one caller when it was sent
+    farm.expect(replied(task, 6.0, "w"), sent("w", waiting))
+    assert farm.account("a").used_s == pytest.approx(12.0)

@@ -1,0 +1,38 @@
+"""Hints in a message arrive as they were, and nothing else is taken for them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from farm.call import Hints
+from farm.wire.hints import hints_of_row, hints_row
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [Hints(), Hints("me", 3, 2.5), Hints("me", chain=""), Hints("me", -1, chain="chain 7")],
+)
+def test_hints_arrive_as_they_were(hints: Hints) -> None:
+    assert hints_of_row(json.loads(json.dumps(hints_row(hints)))) == hints
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1, 0, None, None],
+        ["me", 0.5, None, None],
+        ["me", True, None, None],
+        ["me", 0, "soon", None],
+        ["me", 0, float("nan"), None],
+        ["me", 0, 1e12, None],
+        ["me", 0, None, 7],
+        ["me", 0, None],
+        ["me", 0, None, "x", 1],
+    ],
+)
+def test_anything_else_is_an_error(row: list[Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        hints_of_row(row)
