@@ -103,6 +103,7 @@ class ModelInfo:
     max_batch: rows that one evaluation accepts along a leading batch axis; 1 without such an axis.
     keeps_point: whether derivatives are cheaper on the worker that evaluated the same inputs last.
     repeatable: whether a call may run a second time, for example after its worker is lost.
+    copies: whether a slow call may run a second time meanwhile, on another worker.
     """
 
     name: str
@@ -113,6 +114,7 @@ class ModelInfo:
     repeatable: bool = True
     description: str = ""
     keeps_point: bool = False
+    copies: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as plain JSON data, which `from_json` reads."""
@@ -125,6 +127,7 @@ class ModelInfo:
             "repeatable": self.repeatable,
             "description": self.description,
             "keeps_point": self.keeps_point,
+            "copies": self.copies,
         }
 
     @staticmethod
@@ -150,6 +153,7 @@ class ModelInfo:
             repeatable=bool(data["repeatable"]),
             description=_text(data.get("description", "")),
             keeps_point=bool(data.get("keeps_point", False)),
+            copies=bool(data.get("copies", True)),
         )
 
 
@@ -198,6 +202,7 @@ class Result:
     batch_rows: rows in this run of the model, including those of other calls.
     more: this is one of several answers of a stream, and more may follow; the last has no outputs.
     failed: for a run of rows, the error of the row after the last one in outputs: see `rows_done`.
+    copied: the call ran so long that a copy ran on another worker; this is the first answer.
     """
 
     outputs: tuple[Array, ...]
@@ -209,6 +214,7 @@ class Result:
     batch_rows: int = 1
     more: bool = False
     failed: FarmError | None = None
+    copied: bool = False
 
     def rows_done(self, asked: int) -> int:
         """Return how many of the `asked` rows have their outputs in this result.

@@ -43,6 +43,8 @@ class Model:
     keeps_point: True means that it keeps what `evaluate` found, such as the solution that an
     adjoint needs: derivatives then go to the worker that evaluated the same inputs last, if it is
     free. They may still run on any other worker.
+    copies: False means that a call that runs long is never copied to an idle worker: set it if two
+    runs of one call disturb each other, for example because they write the same files.
     Optional methods; a model supports those that it defines. `out_wrt` and `in_wrt` are positions
     that count from 0 (source: UM-Bridge protocol 1.0):
 
@@ -66,6 +68,7 @@ class Model:
     max_batch: int = 1
     repeatable: bool = True
     keeps_point: bool = False
+    copies: bool = True
     comm: Any = None
     """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
     operations: frozenset[Operation] | None = None
@@ -92,6 +95,7 @@ class FunctionModel(Model):
         name: str,
         max_batch: int,
         repeatable: bool,
+        copies: bool,
     ) -> None:
         self.function = function
         self.inputs = inputs
@@ -99,6 +103,7 @@ class FunctionModel(Model):
         self.name = name
         self.max_batch = max_batch
         self.repeatable = repeatable
+        self.copies = copies
         self.description = inspect.getdoc(function) or ""
         parameters = inspect.signature(function).parameters
         self.takes_config = "config" in parameters and "config" not in inputs
@@ -133,6 +138,7 @@ def model(
     name: str = "",
     max_batch: int = 1,
     repeatable: bool = True,
+    copies: bool = True,
 ) -> Callable[[Callable[..., Any]], FunctionModel]:
     """Decorator that turns a function into a model; its arguments are the inputs, by name.
 
@@ -150,6 +156,7 @@ def model(
             name=name or function.__name__,
             max_batch=max_batch,
             repeatable=repeatable,
+            copies=copies,
         )
 
     return decorate
@@ -194,6 +201,7 @@ def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
         repeatable=bool(model.repeatable),
         description=model.description,
         keeps_point=bool(model.keeps_point),
+        copies=bool(model.copies),
     )
 
 

@@ -30,6 +30,7 @@ INFO = ModelInfo(
     max_batch=64,
     repeatable=False,
     description="bends",
+    copies=False,
 )
 WORKER = WorkerInfo("n1/7-ab", (INFO,), slots=2, host="n1", pid=7, ends_at=1.5, labels={"a": "b"})
 
@@ -44,6 +45,8 @@ def test_infos_come_back_from_json_as_they_were() -> None:
 
 
 def test_what_may_be_left_out() -> None:
+    of_earlier_release = {k: v for k, v in through_json(INFO.to_json()).items() if k != "copies"}
+    assert ModelInfo.from_json(of_earlier_release).copies
     data = {"name": "w", "models": [], "slots": 1}
     assert WorkerInfo.from_json(data) == WorkerInfo("w", ())
 

@@ -56,7 +56,7 @@ def test_info_of_a_class() -> None:
     assert info.inputs == INFO.inputs
     assert info.outputs == (TensorInfo("y", (4,)),)
     assert info.operations == {EVALUATE, Operation.GRADIENT}
-    assert (info.max_batch, info.repeatable) == (8, True)
+    assert (info.max_batch, info.repeatable, info.copies) == (8, True, True)
     assert info_of(Plate(), {}, name="other").name == "other"
 
 
@@ -66,6 +66,18 @@ def test_a_model_offers_what_it_defines_or_says() -> None:
 
     assert operations_of(farm.Model()) == frozenset()
     assert operations_of(Said()) == {EVALUATE}
+
+
+def test_models_and_functions_may_forbid_copies_of_slow_calls() -> None:
+    class Alone(Plate):
+        copies = False
+
+    @farm.model(inputs={"x": 1}, outputs={"y": 1}, copies=False)
+    def alone(x: Any) -> Any:
+        return x
+
+    assert not info_of(Alone(), {}).copies
+    assert not info_of(alone, {}).copies
 
 
 def test_sizes_may_depend_on_the_config() -> None:

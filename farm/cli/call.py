@@ -170,6 +170,7 @@ def _as_json(result: Result, info: ModelInfo, call: Call) -> str:
             "run_time_s": result.run_time_s,
             "queue_time_s": result.queue_time_s,
             "worker": result.worker,
+            "copied": result.copied,
         }
     )
 

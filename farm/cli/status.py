@@ -77,13 +77,15 @@ def tables(state: dict[str, Any]) -> RenderableType:
 
 
 def _queues(rows: list[dict[str, Any]]) -> Table:
-    columns = ("model", "operation", ">queued", ">in flight", ">done", ">failed", ">p50", ">p95")
+    counts = (">queued", ">in flight", ">done", ">failed", ">copies")
+    columns = ("model", "operation", *counts, ">p50", ">p95")
     return text_table(
         columns,
         [
             [
                 *(row[key] for key in ("model", "operation", "queued", "in_flight", "done")),
                 row["failed"],
+                row["copies"],
                 duration(row["run_time_p50_s"]),
                 duration(row["run_time_p95_s"]),
             ]

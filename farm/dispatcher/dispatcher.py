@@ -52,7 +52,7 @@ class Transport(Protocol):
         """Recall tasks from a worker, which answers with `recalled`."""
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
-        """Let a worker end a running stream, if possible."""
+        """Tell a worker that no answer to a task is needed: a stream ends, if possible."""
 
     def stop_workers(self) -> None:
         """Ask every worker to drain and exit."""
@@ -80,14 +80,12 @@ class Dispatcher:
         self._timer_at: float | None = None
         self.calls_taken = 0
         self._flush_policy = FlushPolicy(self)
-        self._acts_soon = False
+        self._acts_soon = self._closed = False
         self._after_acting: list[Callable[[], None]] = []
-        self._closed = False
         self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self._parts: dict[str, Callable[[], object]] = {}
-        self.measures = Measures()
-        self._statistics = Statistics()
+        self.measures, self._statistics = Measures(), Statistics()
         self.awaited: Callable[[], str] = str  # why models may be missing; "": none is missing
         self.workers_may_come: Callable[[], bool] = bool  # whether more workers may join
         self._started = time.time()
@@ -242,8 +240,9 @@ class Dispatcher:
             self._know(model, worker)
         self._carrier[worker] = transport
         self._workers[worker] = info
-        models, slots = info.models, info.slots
-        self._scheduler.worker_joined(worker, models, slots=slots, ends_at=ends_at, now=now)
+        self._scheduler.worker_joined(
+            worker, info.models, slots=info.slots, ends_at=ends_at, host=info.host, now=now
+        )
         self._tell("joined", worker, ", ".join(m.name for m in info.models))
         self._act_soon()
 
@@ -447,7 +446,8 @@ class Dispatcher:
         self.give_up()
         for transport in self._transports:
             transport.stop_workers()
-        await self._until(lambda: not self._workers, min(grace_s, WORKERS_GRACE_S))
+        in_vain, grace_s = self._scheduler.runs_in_vain, min(grace_s, WORKERS_GRACE_S)
+        await self._until(lambda: all(map(in_vain, self._workers)), grace_s)
         self._carrier.clear()
         for transport in self._transports:
             await transport.close()

@@ -38,6 +38,8 @@ class Measures:
             return
         self.done += 1
         self.run_time_s += outcome.run_time_s
+        if outcome.copied:
+            return  # the time before the copy is neither overhead nor idle time
         attempt = task.attempt
         waited = attempt.refill or not attempt.alone
         if waited and outcome.idle_s >= 0.0:

@@ -73,6 +73,7 @@ class WholeCall:
         self._run_time_s = 0.0
         self._queue_time_s = 0.0
         self._batch_rows = 1
+        self._copied = False
         self._workers: set[str] = set()
         self.row_bytes = sum([array[:1].nbytes for array in call.inputs])
 
@@ -105,6 +106,7 @@ class WholeCall:
         self._run_time_s += result.run_time_s
         self._queue_time_s = max(self._queue_time_s, result.queue_time_s)
         self._batch_rows = max(self._batch_rows, result.batch_rows)
+        self._copied |= result.copied
         self._workers.add(result.worker)
 
     def _allocated(self, result: Result) -> tuple[Array, ...]:
@@ -137,6 +139,7 @@ class WholeCall:
             worker=next(iter(workers)) if len(workers) == 1 else f"{len(workers)} workers",
             queue_time_s=self._queue_time_s,
             batch_rows=self._batch_rows,
+            copied=self._copied,
         )
         self._on_done(result)
 

@@ -117,9 +117,13 @@ def header_value(text: str) -> bytes:
 
 
 def result_headers(result: Result) -> Extra:
-    """Return the headers that farm adds: seconds in the model, seconds queued, and the worker."""
-    return (
+    """Return the headers that farm adds: seconds in the model, seconds queued, and the worker.
+
+    A call that had a copy has one more.
+    """
+    headers = (
         (b"farm-run-time", b"%.6f" % result.run_time_s),
         (b"farm-queue-time", b"%.6f" % result.queue_time_s),
         (b"farm-worker", header_value(result.worker)),
     )
+    return (*headers, (b"farm-copied", b"true")) if result.copied else headers

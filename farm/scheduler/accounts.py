@@ -135,6 +135,11 @@ class Account:
         self.held = 0
         self.active = 0
 
+    def closed(self, chain: Chain) -> None:
+        """Count an open call less."""
+        self.active -= 1
+        self.usage.closed(chain)
+
     def gave_back(self, held: int, seconds: float) -> None:
         """Reduce the held slots and correct the charge: the client's turn may come earlier."""
         usage = self.usage

@@ -32,7 +32,7 @@ class Reply:
     worker: WorkerId | None
 
     def result(self, of: Result) -> Result:
-        """Return the worker's result, with its worker and its time in queues added."""
+        """Return the worker's result, with its worker, its time in queues and its copy added."""
         return Result(
             of.outputs,
             of.run_time_s,
@@ -43,6 +43,7 @@ class Reply:
             of.batch_rows,
             of.more,
             of.failed,
+            self.task.copied,
         )
 
 
@@ -56,7 +57,10 @@ class Recall:
 
 @dataclass(slots=True)
 class EndStream:
-    """Ask this worker to stop a stream early, because no caller waits for more of it."""
+    """Tell this worker that no further answer to a task is needed.
+
+    It ends a stream early, and returns a call that it has not begun. Any other call runs on.
+    """
 
     worker: WorkerId
     task: TaskId

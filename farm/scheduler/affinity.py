@@ -139,14 +139,13 @@ def choose(
 
 
 def _waits(head: Task, patience_s: float, pools: Collection[Pool], now: float) -> bool:
-    if head.passed_at is None:
-        head.passed_at = now
-    until = head.passed_at + patience_s
-    if now >= until:
+    if head.waits_until is None:
+        head.waits_until = now + patience_s
+    if now >= head.waits_until:
         return False
     for pool in head.queue.model.pools:
         if pool in pools:
-            pool.recheck_at = min(until, pool.recheck_at or until)
+            pool.recheck_at = min(head.waits_until, pool.recheck_at or head.waits_until)
     return True
 
 
@@ -209,6 +208,6 @@ def _idle(
     """Yield workers with a free slot that may take the queue's next call."""
     for pool in queue.model.pools:
         if pool in pools:
-            for worker in islice(pool.idle(), LOOK):
+            for worker in islice(pool.longest_idle(), LOOK):
                 if open_to(worker, queue, 1, pools, limits, now):
                     yield worker

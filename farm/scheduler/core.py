@@ -17,15 +17,16 @@ from farm.scheduler.accounts import BULK, Chain, Clients
 from farm.scheduler.actions import Action, EndStream, Outcome, Reply
 from farm.scheduler.admission import check_room
 from farm.scheduler.batching import batch_key, linger_after
+from farm.scheduler.copies import NEVER, Copies, ending_at, loser_ended, outrun, prefer
 from farm.scheduler.credit import charge_estimate, charge_run, release, unplace
 from farm.scheduler.deadlines import Deadlines, error_for_deadline
 from farm.scheduler.filling import fill
 from farm.scheduler.invariants import check
 from farm.scheduler.losses import error_for_loss, may_be_guilty
-from farm.scheduler.phases import ABANDONED, ATTEMPTS, QUEUED, RECALLED, TASKS, WORKERS, TaskPhase
-from farm.scheduler.placement import Pool, end_at_most, pool_for
+from farm.scheduler.phases import ATTEMPTS, OUTRUN, QUEUED, SENT, TASKS, WORKERS, TaskPhase
+from farm.scheduler.placement import Pool, drop_if_empty, end_at_most, pool_for
 from farm.scheduler.queues import ModelQueues, Queue
-from farm.scheduler.recall import for_idle, has_too_much, in_vain
+from farm.scheduler.recall import for_idle, has_too_much, in_vain, void_recall
 from farm.scheduler.snapshot import snapshot, standing_out
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 from farm.transitions import PhaseEvent
@@ -38,8 +39,6 @@ TASK_CANCELLED = TASKS.event("cancelled")
 ATTEMPT_ANSWERED = ATTEMPTS.event("answered")
 ATTEMPT_RETURNED = ATTEMPTS.event("returned")
 ATTEMPT_LOST = ATTEMPTS.event("lost")
-ATTEMPT_NOT_RECALLED = ATTEMPTS.event("recall void")
-WORKER_GONE = WORKERS.event("left")
 
 
 class Scheduler:
@@ -59,7 +58,6 @@ class Scheduler:
         retries: int = 3,
         first_task: int = 1,
     ) -> None:
-        # Settings.
         self.max_queued = max_queued
         self.max_queued_per_client = max_queued_per_client
         self.retries = retries
@@ -73,6 +71,7 @@ class Scheduler:
         self._queued = 0
         self._clients = Clients()
         self._deadlines = Deadlines(self._tasks)
+        self._copies = Copies(self._pools)
         # Collected between a fact and the next `actions`.
         self._replies: list[Action] = []
         self._ends: list[EndStream] = []
@@ -133,7 +132,7 @@ class Scheduler:
     def cancel(self, task_id: TaskId) -> None:
         """Cancel a call: it gets no reply; a waiting task is dropped, a running one may finish."""
         task = self._tasks.get(task_id)
-        if task is not None and task.phase is not ABANDONED:
+        if task is not None and task.phase.has_caller:
             self._let_drop(task, TASK_CANCELLED)
 
     # Facts: workers
@@ -153,6 +152,7 @@ class Scheduler:
         *,
         slots: int = 1,
         ends_at: float | None = None,
+        host: str = "",
         now: float,
     ) -> None:
         """Add a worker that offers `slots` concurrent calls of its models until `ends_at`.
@@ -163,7 +163,8 @@ class Scheduler:
             self.worker_left(worker_id, "it joined again", now=now)
         self.expect(models)
         pool = pool_for(self._pools, [self._models[name] for name in {m.name for m in models}])
-        worker = Worker(worker_id, pool, slots=slots, ends_at=end_at_most(ends_at), now=now)
+        end = end_at_most(ends_at)
+        worker = Worker(worker_id, pool, slots=slots, ends_at=end, now=now, host=host)
         self._workers[worker_id] = worker
         pool.add(worker)
         self._to_fill[pool] = None
@@ -194,20 +195,15 @@ class Scheduler:
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
-        pool = worker.pool
-        pool.remove(worker)
         affinity.forget(worker)
-        if not pool.size:
-            del self._pools[pool.models]
-            self._to_fill.pop(pool, None)
-            for model in pool.queues:
-                model.pools.remove(pool)
+        worker.pool.remove(worker)
+        drop_if_empty(worker.pool, self._pools)
         self._to_ask.pop(worker, None)
         guilty = set() if drained else may_be_guilty(worker, running, time_limit=time_limit)
-        worker.phase = WORKER_GONE[worker.phase]
+        worker.phase = WORKERS.event("left")[worker.phase]
         held, worker.held = worker.held, {}
         for task in held.values():
-            attempt = task.attempt
+            attempt = ending_at(task, worker)
             unplace(task, attempt)
             # Not only the running tasks: the answer to a run that has just ended is lost, too.
             may_have_run = not (task.queue.repeatable or drained)
@@ -224,12 +220,7 @@ class Scheduler:
             return
         worker.pool.slots += slots - worker.slots
         worker.offer(slots)
-        # An earlier recall may have been lost with a connection: repeat it if needed.
-        worker.recall_pending = False
-        for task in worker.held.values():
-            attempt = task.attempt
-            if attempt.phase is RECALLED:
-                attempt.phase = ATTEMPT_NOT_RECALLED[attempt.phase]
+        void_recall(worker)
         worker.pool.moved(worker)
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
@@ -253,10 +244,13 @@ class Scheduler:
         task = self._tasks.get(task_id)
         if task is None:
             return
-        if task.phase is QUEUED or (attempt := task.attempt).worker.id != worker_id:
-            self._answered_late(task, worker_id, outcome)
-            return
-        is_wanted = task.phase is not ABANDONED
+        phase = task.phase
+        if phase is QUEUED or (attempt := task.attempt).worker.id != worker_id:
+            if task.copy is None or task.copy.worker.id != worker_id:
+                self._answered_late(task, worker_id, outcome)
+                return
+            attempt = prefer(task, task.copy)
+        is_wanted = phase is SENT
         worker = attempt.worker
         if isinstance(outcome, FarmError):
             charge_estimate(attempt)
@@ -266,7 +260,7 @@ class Scheduler:
                 waited_s = attempt.sent_at - task.submitted_at
                 self._replies.append(Reply(task, outcome, waited_s, worker_id))
             return
-        else:
+        elif phase is not OUTRUN:
             charge_run(task, attempt, outcome, now)
             if worker.behind and has_too_much(worker, task.queue.run_times.prefetch):
                 self._to_ask[worker] = None
@@ -282,10 +276,12 @@ class Scheduler:
                 for pool in task.queue.model.pools:
                     if pool.is_ending:
                         self._to_fill[pool] = None
-        worker.done += 1
         worker.last_answer_at = now
-        task.phase = TASK_ANSWERED[task.phase]
-        self._forget(task)
+        worker.done += phase is not OUTRUN
+        if task.copy is None:
+            self._end(task, TASK_ANSWERED)
+        else:
+            self._ends.append(EndStream(outrun(task).id, task.id))
 
     def _answered_late(self, task: Task, worker_id: WorkerId, outcome: Outcome) -> None:
         """Accept an answer from a worker that was given up or returned the task.
@@ -293,7 +289,7 @@ class Scheduler:
         Streams are excluded: parts of two runs do not join.
         """
         former = [attempt for attempt in task.former if attempt.worker.id == worker_id]
-        if not former or task.phase is ABANDONED or task.queue.streams:
+        if not former or not task.phase.has_caller or task.queue.streams:
             return
         attempt = former[-1]
         attempt.phase = ATTEMPT_ANSWERED[attempt.phase]
@@ -314,7 +310,7 @@ class Scheduler:
         for task_id in task_ids:
             task = worker.held.get(task_id)
             if task is not None:
-                attempt = task.attempt
+                attempt = ending_at(task, worker)
                 release(task, attempt)
                 self._returned(task, attempt, "handed back", now)
         self._to_fill[worker.pool] = None
@@ -338,7 +334,7 @@ class Scheduler:
         for task_id in task_ids:
             task = worker.held.get(task_id)
             if task is not None:
-                attempt = task.attempt
+                attempt = ending_at(task, worker)
                 release(task, attempt)
                 self._lost(task, attempt, reason, now=now)
         self._to_fill[worker.pool] = None
@@ -353,7 +349,7 @@ class Scheduler:
             if pool.recheck_at is not None and pool.recheck_at <= now:
                 pool.recheck_at = None
                 self._to_fill[pool] = None
-        out, self._replies = self._replies, []
+        out, self._replies, copies = self._replies, [], self._copies
         if self._ends:
             out += self._ends
             self._ends = []
@@ -367,6 +363,10 @@ class Scheduler:
             if donors:
                 asks = [for_idle(pool, donors, now) for pool in pools]
                 out += [ask for ask in asks if ask is not None]
+            if copies.look_at is NEVER and (len(pools) > 1 or next(iter(pools)).occupied & 1):
+                copies.after_change(pools, now)
+        if copies.look_at <= now or copies.late:
+            out += copies.sends(now)
         if self._to_ask:
             workers, self._to_ask = self._to_ask, {}
             asks = [in_vain(worker) for worker in workers]
@@ -377,6 +377,10 @@ class Scheduler:
         """Whether some worker has a free slot."""
         return any(pool.has_idle() for pool in self._pools.values())
 
+    def runs_in_vain(self, worker_id: WorkerId) -> bool:
+        """Whether a worker holds nothing but calls that other workers have answered."""
+        return self._workers[worker_id].runs_in_vain
+
     def queue(self, model: str, operation: Operation) -> Queue:
         """Return the queue of a known model, for its run times and workers."""
         return self._models[model].by_operation[operation]
@@ -384,7 +388,7 @@ class Scheduler:
     def wakeup(self) -> float | None:
         """Return when to call `actions` next if no fact comes before; None: never."""
         times = [pool.recheck_at for pool in self._pools.values()]
-        times.append(self._deadlines.earliest())
+        times += [self._deadlines.earliest(), self._copies.wakeup()]
         return min((time for time in times if time is not None), default=None)
 
     # Dequeueing, requeueing and completion
@@ -401,49 +405,46 @@ class Scheduler:
     def _returned(self, task: Task, attempt: Attempt, why: str, now: float) -> None:
         """Requeue a task from a worker that did not answer, without counting a loss."""
         attempt.end(ATTEMPT_RETURNED, why, now)
-        self._go_back(task)
+        self._go_back(task, attempt)
 
-    def _go_back(self, task: Task) -> None:
-        """Requeue a task from a worker that did not answer but may do so late."""
-        if task.phase is ABANDONED:
-            self._give_up(task)
+    def _go_back(self, task: Task, attempt: Attempt) -> None:
+        """Requeue a task, unless it goes on at another worker; an answer may still come late."""
+        if attempt is not task.attempt:
+            task.former += (attempt,)
+        elif not task.phase.has_caller:
+            self._end(task, TASK_GIVEN_UP)
         else:
             task.phase = TASK_CAME_BACK[task.phase]
-            task.former += (task.attempt,)
+            task.former += (attempt,)
             self._enqueue(task)
-
-    def _give_up(self, task: Task) -> None:
-        task.phase = TASK_GIVEN_UP[task.phase]
-        self._forget(task)
 
     def _let_drop(self, task: Task, on: PhaseEvent[TaskPhase]) -> None:
         """Drop a task without a caller: it leaves its queue, or may finish where it runs."""
-        was_queued = task.phase is QUEUED
-        task.phase = on[task.phase]
-        if was_queued:
-            self._dequeue(task)
-            self._forget(task)
+        if task.phase is QUEUED:
+            task.queue.remove(task)
+            self._queued -= 1
+            self._end(task, on)
             return
+        task.phase = on[task.phase]
         worker = task.attempt.worker
         if task.queue.streams:
             self._ends.append(EndStream(worker.id, task.id))
         if worker.behind:  # it may not have begun
             self._to_ask[worker] = None
 
-    def _dequeue(self, task: Task) -> None:
-        task.queue.remove(task)
-        self._queued -= 1
-
-    def _forget(self, task: Task) -> None:
+    def _end(self, task: Task, on: PhaseEvent[TaskPhase]) -> None:
+        if task.phase is OUTRUN:
+            loser_ended(task)
+        else:
+            task.account.closed(task.chain)
+        task.phase = on[task.phase]
         del self._tasks[task.id]
         if task.lost_on:
             self._suspects.pop(task.id, None)
-        task.account.active -= 1
-        task.account.usage.closed(task.chain)
 
     def _expire(self, now: float) -> None:
         for task in self._deadlines.passed(now):
-            if task.phase is ABANDONED:
+            if not task.phase.has_caller:
                 continue
             waited_s = now - task.submitted_at
             self._reply(task, error_for_deadline(task, now), waited_s, None)
@@ -473,13 +474,15 @@ class Scheduler:
         attempt.end(ATTEMPT_LOST, reason, now)
         task.lost_on += (f"{worker} ({reason})",)
         self._suspects[task.id] = task
-        error = error_for_loss(task, time_limit=time_limit, row=row, retries=self.retries)
-        if error is None or task.phase is ABANDONED:
+        error = None
+        if attempt is task.attempt and task.phase.has_caller:
+            error = error_for_loss(task, time_limit=time_limit, row=row, retries=self.retries)
+        if error is None:
             task.batch_key = None  # it runs alone from now on, so that only a faulty call fails
-            self._go_back(task)
+            self._go_back(task, attempt)
         else:
             self._reply(task, error, now - task.submitted_at, worker)
-            self._give_up(task)
+            self._end(task, TASK_GIVEN_UP)
 
     # Inspection
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from farm.scheduler.accounts import SLOT, Account, Clients, Usage
-from farm.scheduler.phases import ENDED, GONE, QUEUED, SHUT, SHUT_AND_FULL
+from farm.scheduler.phases import ENDED, GONE, OUTRUN, QUEUED, SHUT, SHUT_AND_FULL
 from farm.scheduler.placement import Pool, wanted_level
 from farm.scheduler.queues import ClientTasks, ModelQueues
-from farm.scheduler.state import Task, TaskId, Worker, WorkerId
+from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 
 
 def check(
@@ -25,8 +25,13 @@ def check(
         task for m in models.values() for q in m.by_operation.values() for task in q.waiting()
     ]
     held = [task for worker in workers.values() for task in worker.held.values()]
-    assert len(waiting) + len(held) == len(tasks), "a task is in its queue or at one worker"
-    assert {t.id for t in waiting} | {t.id for t in held} == set(tasks), "and not in both"
+    at_workers = Counter(task.id for task in held)
+    copied = sum(task.copy is not None for task in tasks.values())
+    assert len(waiting) + len(held) == len(tasks) + copied, "a task is in its queue or at a worker"
+    assert {t.id for t in waiting} | set(at_workers) == set(tasks), "and not in both"
+    for task_id, times in at_workers.items():
+        wanted = 1 if tasks[task_id].copy is None else 2
+        assert times == wanted, "a task is at one worker, and its copy at another one"
     assert len(waiting) == queued, "the count of waiting tasks is right"
     by_client = Counter(task.account.client.name for task in waiting)
     assert by_client == {name: c.queued for name, c in clients.items() if c.queued}, (
@@ -52,6 +57,7 @@ def check(
 def _check_waiting(task: Task) -> None:
     assert task.phase is QUEUED, "a waiting task is queued and has a caller"
     assert all(a.phase.is_over for a in task.former), "a waiting task has no current attempt"
+    assert task.copy is None, "nor a copy"
     assert task.line is not None, "a waiting task knows its line"
     assert task.line.tasks.get(task.id) is task, "and its line knows the task"
     assert task.line.account is task.account, "which is its client's"
@@ -62,7 +68,7 @@ def _check_worker(worker: Worker) -> None:
     shut = worker.phase in (SHUT, SHUT_AND_FULL)
     assert worker.phase is not GONE, "a worker that is gone is not kept"
     assert shut == (not worker.slots), "a worker that offers no slot is shut"
-    attempts = [task.attempt for task in worker.held.values() if task.phase is not QUEUED]
+    attempts = [task.at(worker) for task in worker.held.values() if task.phase is not QUEUED]
     lots = {attempt.lot for attempt in attempts if attempt.lot is not None}
     assert len(lots) == worker.lots, "a worker's lots are those of its tasks"
     exclusive = sum(lot.exclusive for lot in lots)
@@ -76,15 +82,32 @@ def _check_worker(worker: Worker) -> None:
     for lot in lots:
         members = [attempt for attempt in attempts if attempt.lot is lot]
         assert lot.remaining == len(members), "a lot counts its tasks"
+    outrun = sum(task.phase is OUTRUN for task in worker.held.values())
+    assert worker.outrun == outrun, "a worker counts its tasks that were answered elsewhere"
     for task in worker.held.values():
         assert task.phase not in (QUEUED, ENDED), "a task at a worker was sent there"
-        attempt = task.attempt
+        attempt = task.at(worker)
         assert attempt.worker is worker, "a task knows its worker"
         assert not attempt.phase.is_over, "its last attempt is in progress"
         assert all(a.phase.is_over for a in task.former), "and its former attempts are over"
         assert task.line is None, "a task at a worker waits in no line"
         assert task.queue.model.name in worker.pool.models, "a worker gets only models it has"
         assert (attempt.lot is None) == task.queue.needs_no_slot, "a task in a slot has a lot"
+        if task.copy is not None:
+            _check_copy(task, task.copy)
+        if task.phase is OUTRUN:
+            assert task.copied, "only a copied task is answered by another worker"
+            assert attempt.held == attempt.charged_s == 0, "and its client is done with it"
+
+
+def _check_copy(task: Task, copy: Attempt) -> None:
+    assert task.copied, "a task knows that it was copied"
+    assert task.phase is not OUTRUN, "after an answer only one of two attempts goes on"
+    assert copy.worker is not task.attempt.worker, "a copy is at another worker"
+    assert copy.is_copy != task.attempt.is_copy, "one of two attempts is the copy"
+    assert copy.held == copy.charged_s == 0, "the client holds and pays for one attempt"
+    assert copy.lot is not None, "a copy has a lot"
+    assert copy.lot.size == 1, "of its own"
 
 
 def _check_model(
@@ -92,13 +115,17 @@ def _check_model(
 ) -> None:
     for queue in model.by_operation.values():
         assert queue.size == sum(t.queue is queue for t in waiting), "a queue knows its size"
-        assert queue.in_flight == sum(t.queue is queue for t in held), "and its tasks in flight"
+        mine = [task for task in held if task.queue is queue]
+        assert queue.in_flight == len(mine), "and its tasks in flight"
+        extra = len(mine) - len({task for task in mine if task.phase is not OUTRUN})
+        assert queue.extra == extra, "with those beyond one for each call without an answer"
         assert (queue in model.waiting) == (queue.size > 0), "a model knows where tasks wait"
         if queue.size:
             _check_head(queue.head())
-    accounts = {task.account for task in waiting + held if task.queue.model is model}
+    wanted = {task for task in waiting + held if task.phase is not OUTRUN}
+    accounts = {task.account for task in wanted if task.queue.model is model}
     for account in accounts:
-        mine = [task for task in waiting + held if task.account is account]
+        mine = [task for task in wanted if task.account is account]
         assert account.active == len(mine), "a client's tasks are counted"
         held_units = sum(t.attempt.held for t in mine if t.phase is not QUEUED)
         assert account.held == held_units, "a client knows the slots it holds"
@@ -106,7 +133,8 @@ def _check_model(
     group = model.accounts.group
     assert model in group.models, "a model's group knows it"
     for usage in {account.usage for account in model.accounts}:
-        _check_usage(usage, [t for t in tasks if t.account.usage is usage])
+        mine = [t for t in tasks if t.account.usage is usage and t.phase is not OUTRUN]
+        _check_usage(usage, mine)
 
 
 def _check_usage(usage: Usage, mine: list[Task]) -> None:

@@ -13,12 +13,21 @@ from farm.transitions import TransitionTable
 
 @unique
 class TaskPhase(IntEnum):
-    """QUEUED: in its queue; SENT: on a worker; ABANDONED: on a worker, without a caller."""
+    """QUEUED: in its queue; SENT: on a worker; ABANDONED: on a worker, without a caller.
+
+    OUTRUN: answered by one of two workers, and still on the other one.
+    """
 
     QUEUED = 1
     SENT = 2
     ABANDONED = 3
-    ENDED = 4
+    OUTRUN = 4
+    ENDED = 5
+
+    @property
+    def has_caller(self) -> bool:
+        """Whether somebody waits for its answer."""
+        return self <= TaskPhase.SENT
 
 
 @unique
@@ -60,16 +69,17 @@ class WorkerPhase(IntEnum):
         return self is WorkerPhase.FULL or self is WorkerPhase.SHUT_AND_FULL
 
 
-QUEUED, SENT, ABANDONED, ENDED = TaskPhase
+QUEUED, SENT, ABANDONED, OUTRUN, ENDED = TaskPhase
 HELD, RECALLED, ANSWERED, RETURNED, LOST = AttemptPhase
 OPEN, FULL, SHUT, SHUT_AND_FULL, GONE = WorkerPhase
 
 TASKS = TransitionTable(
     "task",
     ((QUEUED,), "sent", SENT),
-    ((SENT, ABANDONED), "answered", ENDED),
+    ((SENT, ABANDONED, OUTRUN), "answered", ENDED),
+    ((SENT, ABANDONED), "answered first", OUTRUN),
     ((SENT,), "came back", QUEUED),
-    ((SENT, ABANDONED), "given up", ENDED),
+    ((SENT, ABANDONED, OUTRUN), "given up", ENDED),
     ((QUEUED,), "cancelled", ENDED),
     ((SENT,), "cancelled", ABANDONED),
     ((QUEUED,), "answered late", ENDED),
@@ -78,7 +88,7 @@ TASKS = TransitionTable(
 )
 """came back: requeued from a worker that did not answer. given up: lost, and not to be sent again.
 cancelled: by its caller, or because its deadline passed. answered late: by a worker of an earlier
-attempt.
+attempt. answered first: by one of the two workers that run a call and its copy.
 """
 
 ATTEMPTS = TransitionTable(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from farm.scheduler.accounts import united
@@ -88,6 +89,7 @@ class Pool:
         self.queues = queues
         self.size = 0
         self.slots = 0
+        self.hosts: Counter[str] = Counter()  # of its workers
         self.behind = 0
         self.recheck_at: float | None = None
         self.is_ending = False  # some worker has an end
@@ -99,6 +101,7 @@ class Pool:
         """Add a worker that holds no tasks."""
         self.size += 1
         self.slots += worker.slots
+        self.hosts[worker.host] += 1
         insort(self._lifetimes, worker.lifetime_s)
         self.is_ending = self._lifetimes[0] < NO_END
         worker.level = 0 if worker.slots else ANY_LEVEL
@@ -108,6 +111,9 @@ class Pool:
         """Remove a worker."""
         self.size -= 1
         self.slots -= worker.slots
+        self.hosts[worker.host] -= 1
+        if not self.hosts[worker.host]:
+            del self.hosts[worker.host]
         self.behind -= worker.behind
         del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
         self.is_ending = self.size > 0 and self._lifetimes[0] < NO_END
@@ -164,13 +170,20 @@ class Pool:
             levels ^= lowest
         return None
 
-    def idle(self) -> Iterator[Worker]:
+    def longest_idle(self) -> Iterator[Worker]:
         """Yield the workers with a free slot, those that were added first before others."""
         return iter(self._shelves[0])
 
     def lasts(self, worker: Worker, queue: Queue, now: float) -> bool:
         """Whether a worker lasts as long as a call of the queue is likely to take."""
         return not self.is_ending or worker.ends_at >= self._needed_until(queue, now)
+
+    def idle(self, queue: Queue, now: float) -> Iterator[Worker]:
+        """Yield the workers with a free slot that last long enough for a call of `queue` now."""
+        if self.has_idle():
+            shelf = self._shelves[0]
+            for end in shelf.ends[bisect_left(shelf.ends, self._needed_until(queue, now)) :]:
+                yield from reversed(shelf.by_end[end].values())
 
     def fullest_first(self) -> Iterator[Worker]:
         """Yield the workers from the highest level down."""
@@ -199,6 +212,14 @@ def pool_for(pools: dict[frozenset[str], Pool], models: Collection[ModelQueues])
             model.pools.append(pool)
         united(queues)
     return pool
+
+
+def drop_if_empty(pool: Pool, pools: dict[frozenset[str], Pool]) -> None:
+    """Remove a pool whose last worker has left."""
+    if not pool.size:
+        del pools[pool.models]
+        for model in pool.queues:
+            model.pools.remove(pool)
 
 
 def end_at_most(ends_at: float | None) -> float:

@@ -23,6 +23,9 @@ from farm.scheduler.state import RunTimes, Task, TaskId, Worker, needs_no_slot
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
 
+COPIED = frozenset(Operation) - {Operation.DESCRIBE, Operation.STREAM}
+"""Operations of which slow calls are copied."""
+
 
 class ClientTasks:
     """The waiting tasks of one client at one rank, oldest first."""
@@ -183,12 +186,15 @@ class Queue:
         self.streams = operation is Operation.STREAM
         self.max_batch = 1
         self.repeatable = True
+        self.may_copy = False
         self.run_times = RunTimes()
         self.size = 0
         self.to_come = 0  # rows of calls split into parts that are not tasks yet
         self.in_flight = 0
         self.done = 0
         self.failed = 0
+        self.copies = 0  # sent so far
+        self.extra = 0  # of `in_flight`: copies, and calls that were answered elsewhere
         self.turns = 0
         # Until when the next batch waits for more calls, and how many tasks end the wait.
         self.lingers_until = 0.0
@@ -282,11 +288,13 @@ class ModelQueues:
     def learn(self, model: ModelInfo) -> None:
         """Adopt a worker's description of the model; if several differ, what suits all of them."""
         evaluate = self.by_operation[Operation.EVALUATE]
-        max_batch, repeatable = model.max_batch, model.repeatable
+        max_batch, repeatable, copies = model.max_batch, model.repeatable, model.copies
         if self.pools:
             max_batch = min(max_batch, evaluate.max_batch)
             repeatable = repeatable and evaluate.repeatable
+            copies = copies and evaluate.may_copy
         evaluate.max_batch = max_batch
         self.keeps_point = model.keeps_point
         for queue in self.by_operation.values():
             queue.repeatable = repeatable or queue.needs_no_slot
+            queue.may_copy = copies and repeatable and queue.operation in COPIED

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from itertools import islice
 
 from farm.scheduler.actions import Recall
-from farm.scheduler.phases import ABANDONED, ATTEMPTS, RECALLED
+from farm.scheduler.phases import ATTEMPTS, RECALLED
 from farm.scheduler.placement import Pool
 from farm.scheduler.state import Lot, Task, Worker
 
 ATTEMPT_RECALLED = ATTEMPTS.event("recalled")
+ATTEMPT_NOT_RECALLED = ATTEMPTS.event("recall void")
 
 LOOK = 16
 """Workers examined for calls to recall, from the fullest on."""
@@ -46,12 +47,21 @@ def in_vain(worker: Worker) -> Recall | None:
     kept: set[Lot | None] = set()
     for task in _waiting_at(worker):
         credit = worker.slots * task.queue.run_times.prefetch
-        lot = task.attempt.lot
-        if task.phase is not ABANDONED and (lot in kept or len(kept) < credit):
+        lot = task.at(worker).lot
+        if task.phase.has_caller and (lot in kept or len(kept) < credit):
             kept.add(lot)
         else:
             chosen.append(task)
     return _ask(worker, chosen) if chosen else None
+
+
+def void_recall(worker: Worker) -> None:
+    """Let a recall be repeated: an earlier one may have been lost with a connection."""
+    worker.recall_pending = False
+    for task in worker.held.values():
+        attempt = task.at(worker)
+        if attempt.phase is RECALLED:
+            attempt.phase = ATTEMPT_NOT_RECALLED[attempt.phase]
 
 
 def has_too_much(worker: Worker, prefetch: int) -> bool:
@@ -72,7 +82,7 @@ def _stalled_at(donor: Worker, now: float) -> float | None:
 
 def _waiting_at(worker: Worker) -> list[Task]:
     waiting = worker.held_in_turn(worker.slots)[1]
-    return [task for task in waiting if task.attempt.phase is not RECALLED]
+    return [task for task in waiting if task.at(worker).phase is not RECALLED]
 
 
 def _for(pool: Pool, tasks: list[Task], now: float) -> list[Task]:
@@ -86,7 +96,7 @@ def _for(pool: Pool, tasks: list[Task], now: float) -> list[Task]:
 
 def _ask(worker: Worker, tasks: list[Task]) -> Recall:
     for task in tasks:
-        attempt = task.attempt
+        attempt = task.at(worker)
         attempt.phase = ATTEMPT_RECALLED[attempt.phase]
     worker.recall_pending = True
     return Recall(worker.id, [t.id for t in tasks])

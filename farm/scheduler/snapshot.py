@@ -7,7 +7,6 @@ from heapq import nlargest
 from itertools import islice
 from typing import Any
 
-from farm.scheduler.phases import ABANDONED
 from farm.scheduler.placement import NO_END
 from farm.scheduler.queues import ModelQueues
 from farm.scheduler.state import Task, Worker
@@ -32,7 +31,7 @@ def standing_out(tasks: Iterable[Task], suspects: Iterable[Task], now: float) ->
     for task in islice(tasks, LOOK):
         if len(found) == CALLS_SHOWN or now - task.submitted_at < SHOWN_FROM_S:
             break
-        if task not in found and task.phase is not ABANDONED:
+        if task not in found and task.phase.has_caller:
             found.append(task)
     return found
 
@@ -52,7 +51,7 @@ def snapshot(
                 "models": sorted(w.pool.models),
                 "phase": words(w.phase),
                 "slots": w.slots,
-                "in_flight": len(w.held),
+                "in_flight": len(w.held) - w.outrun,
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
                 "done": w.done,
                 "ends_in_s": None if w.ends_at == NO_END else w.ends_at - now,
@@ -64,9 +63,10 @@ def snapshot(
                 "model": model.name,
                 "operation": queue.operation.value,
                 "queued": queue.size + queue.to_come,
-                "in_flight": queue.in_flight,
+                "in_flight": queue.in_flight - queue.extra,
                 "done": queue.done,
                 "failed": queue.failed,
+                "copies": queue.copies,
                 "run_time_mean_s": queue.run_times.mean,
                 "run_time_p50_s": queue.run_times.quantile(0.5),
                 "run_time_p95_s": queue.run_times.quantile(0.95),

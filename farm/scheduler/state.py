@@ -62,7 +62,8 @@ class Task:
     """The record of one Call from submission to reply.
 
     attempt: the current or last sending; not set before the first. former: earlier attempts, which
-    are over, although their workers may still answer.
+    are over, although their workers may still answer. copy: a second attempt in progress, at
+    another worker. copied: whether there ever was one.
     """
 
     __slots__ = (
@@ -72,6 +73,8 @@ class Task:
         "batch_key",
         "call",
         "chain",
+        "copied",
+        "copy",
         "deadline",
         "former",
         "id",
@@ -83,6 +86,7 @@ class Task:
         "queue",
         "rows",
         "submitted_at",
+        "waits_until",
     )
 
     def __init__(
@@ -111,16 +115,26 @@ class Task:
         self.phase: TaskPhase = QUEUED
         self.line: ClientTasks | None = None
         self.attempt: Attempt
+        self.copy: Attempt | None = None
+        self.copied = False
         self.former: tuple[Attempt, ...] = ()
         self.batch_key = batch_key
         self.lost_on: tuple[str, ...] = ()
         self.answers = 0  # of a stream that continues
         self.passed_at: float | None = None  # when another went first to find its worker warm
+        self.waits_until: float | None = None  # for the worker that evaluated its point
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Return all attempts of an open task, in order; only the last may be in progress."""
-        return self.former if self.phase is QUEUED else (*self.former, self.attempt)
+        """Return all attempts of an open task; first those that are over, in the order of ends."""
+        if self.phase is QUEUED:
+            return self.former
+        return (*self.former, self.attempt, *(() if self.copy is None else (self.copy,)))
+
+    def at(self, worker: Worker) -> Attempt:
+        """Return the attempt at a worker that holds the task."""
+        copy = self.copy
+        return self.attempt if copy is None or copy.worker is not worker else copy
 
 
 class Attempt:
@@ -129,6 +143,7 @@ class Attempt:
     held, charged_s: the slot share and the charge of its client, which had `weight` callers.
     alone: the worker had no other task; refill: and it had answered another since the task arrived;
     cold: it had run another config of the model before, or nothing.
+    is_copy: the task ran elsewhere when it was sent.
     """
 
     __slots__ = (
@@ -137,6 +152,7 @@ class Attempt:
         "cold",
         "ended_at",
         "held",
+        "is_copy",
         "lot",
         "phase",
         "refill",
@@ -167,6 +183,7 @@ class Attempt:
         self.refill = refill
         self.cold = cold
         self.sent_at = now
+        self.is_copy = False
         self.phase: AttemptPhase = HELD
         # Set if it ends without an answer.
         self.ended_at: float
@@ -197,7 +214,10 @@ class Lot:
 
 
 class Worker:
-    """The record of one worker from joining to leaving."""
+    """The record of one worker from joining to leaving.
+
+    outrun: number of its tasks that another worker has answered.
+    """
 
     __slots__ = (
         "behind",
@@ -207,12 +227,14 @@ class Worker:
         "ends_at",
         "exclusive_lots",
         "held",
+        "host",
         "id",
         "last_answer_at",
         "level",
         "lifetime_s",
         "lots",
         "most_slots",
+        "outrun",
         "phase",
         "points",
         "pool",
@@ -221,10 +243,18 @@ class Worker:
     )
 
     def __init__(
-        self, worker_id: WorkerId, pool: Pool, *, slots: int, ends_at: float, now: float
+        self,
+        worker_id: WorkerId,
+        pool: Pool,
+        *,
+        slots: int,
+        ends_at: float,
+        now: float,
+        host: str = "",
     ) -> None:
         self.id = worker_id
         self.pool = pool
+        self.host = host
         self.ends_at = ends_at
         self.lifetime_s = ends_at - now
         self.phase: WorkerPhase = OPEN if slots else SHUT
@@ -234,6 +264,7 @@ class Worker:
         self.held: dict[TaskId, Task] = {}
         self.lots = 0
         self.exclusive_lots = 0
+        self.outrun = 0
         # The keys by which its pool indexes it: see `Pool.moved`.
         self.level = 0
         self.behind = 0
@@ -244,6 +275,11 @@ class Worker:
         # For each model the config that it was sent last, and the key of the point.
         self.configs: dict[ModelQueues, str] = {}
         self.points: dict[ModelQueues, int] = {}
+
+    @property
+    def runs_in_vain(self) -> bool:
+        """Whether it holds nothing but calls that other workers have answered."""
+        return 0 < len(self.held) == self.outrun
 
     def offer(self, slots: int) -> None:
         """Set the number of slots it offers from now on; 0: it gets no calls."""
@@ -263,7 +299,7 @@ class Worker:
         waiting: list[Task] = []
         lots: set[Lot] = set()
         for task in self.held.values():
-            lot = task.attempt.lot
+            lot = task.at(self).lot
             if lot is None or lot in lots or len(lots) < slots:
                 first.append(task)
                 if lot is not None:

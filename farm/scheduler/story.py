@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from farm.scheduler.phases import LOST, QUEUED
 from farm.scheduler.state import Task
@@ -15,7 +16,7 @@ def story(task: Task, now: float) -> list[str]:
     """Return the steps of an open task, oldest first: its waits and its attempts.
 
     For example: queued 3 s; lost with w1 after 12 s (signal 9); queued again 0.2 s; sent to w2 5 s
-    ago.
+    ago; copied to w3 1 s ago.
     """
     steps = list(_steps(task, now))
     untold = len(steps) - STEPS_TOLD
@@ -33,16 +34,19 @@ def _steps(task: Task, now: float) -> Iterator[str]:
     for before in task.lost_on[: len(task.lost_on) - losses]:
         yield f"lost before with {before}"
     waits_since, queued = task.submitted_at, "queued"
-    for attempt in task.attempts:
-        yield f"{queued} {_seconds(attempt.sent_at - waits_since)}"
+    for attempt in sorted(task.attempts, key=attrgetter("sent_at")):
+        copy = "copy " if attempt.is_copy else ""
+        if not copy:
+            yield f"{queued} {_seconds(attempt.sent_at - waits_since)}"
         worker = attempt.worker.id
         if not attempt.phase.is_over:
-            yield f"sent to {worker} {_seconds(now - attempt.sent_at)} ago"
-            return
+            how = "copied" if copy else "sent"
+            yield f"{how} to {worker} {_seconds(now - attempt.sent_at)} ago"
+            continue
         how = "lost with" if attempt.phase is LOST else "back from"
         span = _seconds(attempt.ended_at - attempt.sent_at)
-        yield f"{how} {worker} after {span} ({attempt.why})"
-        waits_since, queued = attempt.ended_at, "queued again"
+        yield f"{copy}{how} {worker} after {span} ({attempt.why})"
+        waits_since, queued = max(waits_since, attempt.ended_at), "queued again"
     if task.phase is QUEUED:
         yield f"{queued} {_seconds(now - waits_since)}"
 

@@ -188,7 +188,7 @@ class Peers:
             self._loop.call_soon(self._dispatcher.recalled, worker, [])
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
-        """Tell a worker to end a stream."""
+        """Tell a worker that the answers to a task are not needed any more."""
         self._workers[worker].line.send(wire.encode(Kind.END_STREAM, [task]))
 
     def stop_workers(self) -> None:

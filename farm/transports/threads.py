@@ -145,10 +145,14 @@ class LocalTransport:
         self._loop.call_soon(self._dispatcher.recalled, worker, back)
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
-        """Tell a worker to end a stream."""
+        """Take a call back that has not begun; a running stream ends early."""
         of = self._workers[worker]
         with of.lock:
-            of.unwanted.add(task)
+            waited = of.waiting.pop(task, None) is not None
+            if not waited:
+                of.unwanted.add(task)
+        if waited:
+            self._loop.call_soon(self._dispatcher.recalled, worker, [task])
 
     def stop_workers(self) -> None:
         """Ask every thread to end; running calls finish, the others are handed back."""

@@ -14,7 +14,7 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from farm.call import Buffer, Call, Result, WorkerInfo
 from farm.errors import InvalidRequest, Unavailable
@@ -58,6 +58,8 @@ class WorkerHost:
     row for a run of rows.
     lost_after_s: the worker ends itself if the dispatcher cannot be reached for this long. It waits
     for a dispatcher that is silent but reachable (`reach.py`).
+    leave: ends the process; called after the goodbye of a draining worker that runs only calls
+    whose answers are not needed any more. None: it waits until they end.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class WorkerHost:
         info: WorkerInfo,
         *,
         on_start: OnStart | None = None,
+        leave: Callable[[], None] | None = None,
         lost_after_s: float = 60.0,
         heartbeat_s: float = 5.0,
     ) -> None:
@@ -74,6 +77,7 @@ class WorkerHost:
         self._info = info
         self._connection = connection
         self._on_start = on_start
+        self._leave = leave
         self._reach = Reach(lambda: accepts(connection), lost_after_s)
         self._identity = worker_identity(info.name)
         self._line = dial(connection, self._identity, heartbeat_s=heartbeat_s)
@@ -87,7 +91,10 @@ class WorkerHost:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Call, float]] = {}  # with their arrival times
         self._running: set[int] = set()
-        self._unwanted: set[int] = set()  # streams that run, but whose answers are no longer needed
+        # Those that run but whose answers are not needed, and those among them that no dispatcher
+        # may still use. Streams among the first end early.
+        self._unwanted: set[int] = set()
+        self._in_vain: set[int] = set()
         self._answers: list[tuple[int, wire.Outcome]] = []
         self._answers_since = 0.0
         self._unflushed: list[int] = []  # answered, but the answer is still in this process
@@ -202,6 +209,7 @@ class WorkerHost:
                     if not goes_on:
                         self._running.discard(ids[i])
                         self._unwanted.discard(ids[i])
+                        self._in_vain.discard(ids[i])
                     self._answers.append((ids[i], outcome))
                 # The next run may take long, which is unlikely after a short one.
                 if goes_on or now - min(self._began_at, self._answers_since) >= HOLD_ANSWERS_S:
@@ -284,8 +292,7 @@ class WorkerHost:
             self._send_answers()
             self._hand_back(wire.decode_ids(message))
         elif kind is Kind.END_STREAM:
-            here = self._running | self._waiting.keys()
-            self._unwanted.update(here.intersection(wire.decode_ids(message)))
+            self._drop(wire.decode_ids(message))
         elif kind is Kind.CHECK:
             self._send_answers()
             held = self._waiting.keys() | self._running
@@ -313,9 +320,16 @@ class WorkerHost:
                 self._answers.append((task_id, call))
         self._send_answers()
 
+    def _drop(self, task_ids: Sequence[int]) -> None:
+        """Hand back calls that have not begun, and note which running ones run in vain."""
+        if not self._waiting.keys().isdisjoint(task_ids):
+            self._hand_back(task_ids)
+        running = self._running.intersection(task_ids)
+        self._unwanted |= running
+        self._in_vain |= running
+
     def _hand_back(self, task_ids: Sequence[int]) -> None:
         back = [i for i in task_ids if self._waiting.pop(i, None) is not None]
-        self._unwanted.difference_update(back)
         self._told += 1
         self._put(Kind.TAKEN_BACK, back)
 
@@ -366,11 +380,22 @@ class WorkerHost:
                 if self._unflushed:
                     self._flush()
                 questions = self._take_questions()
+                leave = self._leave if self._may_leave() else None
+                if leave is not None:
+                    self._put(Kind.LEAVE, ["drained", self._told])
+                    self._line.flush(LAST_WORDS_S)
+            if leave is not None:
+                leave()
+                return
             self._answer(questions)
             if self._reach.is_lost(self._silent_s):
                 log.error("%s", self._silence())
                 # The model may run for hours, and its answer would be discarded.
                 os._exit(EXIT_ORPHANED)
+
+    def _may_leave(self) -> bool:
+        """Whether this worker drains, and all that it still runs, it runs in vain."""
+        return self._draining and bool(self._running) and self._running <= self._in_vain
 
     def _turn_s(self, longest_s: float) -> float:
         """Return how long to sleep: not long after the line has ended, to dial again soon."""

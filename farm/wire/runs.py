@@ -76,7 +76,9 @@ def runs_of_answers(
 
 def is_plain(result: Result) -> bool:
     """Whether the result has nothing special, so that it can share a group."""
-    return result.info is None and not result.more and result.failed is None
+    if result.info is not None or result.failed is not None:
+        return False
+    return not (result.more or result.copied)
 
 
 def pieces_of(group: list[Any], columns_at: int, lists_at: Sequence[int]) -> Iterator[list[Any]]:

@@ -108,6 +108,7 @@ class Replica(Model):
         self.max_batch = model.max_batch
         self.repeatable = model.repeatable
         self.keeps_point = model.keeps_point
+        self.copies = model.copies
         self.operations = operations_of(model)
         threading.Thread(target=self._look_after, name="server", daemon=True).start()
 

@@ -83,7 +83,8 @@ class Recorder:
     # Actions of the workers, controlled by the test
 
     def join(self, worker: WorkerId = W1, models: tuple[ModelInfo, ...] = (CUBE,)) -> None:
-        self.dispatcher.worker_joined(WorkerInfo(worker, models, host="node1", pid=7), self)
+        host = worker.partition("/")[0]
+        self.dispatcher.worker_joined(WorkerInfo(worker, models, host=host, pid=7), self)
 
     async def next(self) -> tuple[WorkerId, TaskId, Call]:
         """Return the next call that is sent."""
@@ -854,6 +855,52 @@ async def test_close_without_a_single_worker() -> None:
     dispatcher, transport = up()
     await asyncio.wait_for(dispatcher.close(), 10.0)
     assert transport.life == ["start", "stop workers", "close"]
+
+
+async def straggle(dispatcher: Dispatcher, transport: Recorder) -> Result:
+    """Return the result of a call that runs on one worker and was answered by its copy."""
+    transport.join()
+    times = dispatcher._scheduler.queue("cube", Operation.EVALUATE)
+    times.done = 20
+    for _ in range(20):
+        times.run_times.add(1e-3)
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    first, task_id, _ = await transport.next()
+    transport.join(W2)
+    transport.join(WorkerId("node1/3-c"))
+    worker, copied, _ = await transport.next()
+    assert (first, worker, copied) == (W1, W2, task_id)
+    dispatcher.finished(W2, [(task_id, Result((np.array([8.0]),), 0.25))])
+    result = await waiting
+    assert transport.ended == [(W1, task_id)]
+    return result
+
+
+@on_loop
+async def test_a_slow_call_is_answered_by_its_copy() -> None:
+    dispatcher, transport = up()
+    result = await straggle(dispatcher, transport)
+    assert (result.copied, result.worker) == (True, W2)
+    state = dispatcher.snapshot()
+    assert state["overhead_s"] is None, "the time before the copy is not farm's overhead"
+    assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_close_does_not_wait_for_a_run_that_a_copy_has_made_useless(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("farm.dispatcher.dispatcher.WORKERS_GRACE_S", 1000.0)
+    dispatcher, transport = up()
+    await straggle(dispatcher, transport)
+    transport.leave_on_stop = False
+    closing = asyncio.create_task(dispatcher.close(grace_s=1000.0))
+    await until(lambda: "stop workers" in transport.life)
+    await turns()
+    assert not closing.done(), "the idle worker has not left"
+    for idle in (W2, WorkerId("node1/3-c")):
+        dispatcher.worker_left(idle, "stopped", drained=True)
+    await asyncio.wait_for(closing, 10.0)
 
 
 # Snapshots

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,16 @@ def test_results_are_written_to_the_place_of_their_rows() -> None:
     assert result.outputs[1].tolist() == [[b"a"], [b"b"]] * 3
     assert (result.run_time_s, result.queue_time_s, result.batch_rows) == (6.0, 2.0, 4)
     assert result.worker == "w"
+
+
+@pytest.mark.parametrize("copied", [(), (1,), (0, 2)])
+def test_a_call_of_which_a_part_was_copied_says_so(copied: tuple[int, ...]) -> None:
+    of, outcomes = whole(6)
+    for k in range(3):
+        of.done(2 * k, 2 * k + 2, replace(answer(k), copied=k in copied))
+    of.finished()
+    assert isinstance(outcomes[0], Result)
+    assert outcomes[0].copied == bool(copied)
 
 
 def test_the_number_of_workers_stands_for_several() -> None:

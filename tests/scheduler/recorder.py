@@ -30,6 +30,7 @@ def model(
     max_batch: int = 1,
     repeatable: bool = True,
     keeps_point: bool = False,
+    copies: bool = True,
 ) -> ModelInfo:
     return ModelInfo(
         name,
@@ -39,6 +40,7 @@ def model(
         max_batch=max_batch,
         repeatable=repeatable,
         keeps_point=keeps_point,
+        copies=copies,
     )
 
 
@@ -143,10 +145,13 @@ class Recorder:
         *models: ModelInfo | str,
         slots: int = 1,
         ends_at: float | None = None,
+        host: str = "",
     ) -> WorkerId:
         infos = [model(each) if isinstance(each, str) else each for each in models or ("m",)]
         worker = WorkerId(name)
-        self.scheduler.worker_joined(worker, infos, slots=slots, ends_at=ends_at, now=self.now)
+        self.scheduler.worker_joined(
+            worker, infos, slots=slots, ends_at=ends_at, host=host, now=self.now
+        )
         return worker
 
     def leave(
@@ -242,3 +247,22 @@ class Recorder:
 
     def account(self, client: str, name: str = "m") -> Account:
         return self.scheduler._models[name].accounts._by_name[client]
+
+
+def straggler(farm: Recorder, *, count: int = 20, client: str = "") -> TaskId:
+    """Return a call that has run for 2 s on "w1"; "w2" idles, and `count` runs of 1 s are known."""
+    farm.learn(1.0, count=count)
+    farm.join("w1", host="one")
+    task = farm.submit(client=client)
+    farm.expect(sent("w1", task))
+    farm.join("w2", host="two")
+    farm.after(2.0).expect()
+    return task
+
+
+def copied(farm: Recorder, *, count: int = 20, client: str = "") -> TaskId:
+    """Return a call that runs on "w1" since 4 s, and its copy on "w2" since 1 s."""
+    task = straggler(farm, count=count, client=client)
+    farm.after(1.0).expect(sent("w2", task))
+    farm.after(1.0).expect()
+    return task

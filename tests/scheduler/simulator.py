@@ -49,23 +49,27 @@ class Simulation:
         gives_back: bool = True,
         models: Sequence[str] = ("m",),
         warm_up_s: float = 0.0,
+        copies: bool = True,
     ) -> None:
         self.scheduler = Scheduler()
         self.now = 0.0
         self.one_way_s = one_way_s
         self.work_s = 0.0
         self.last_end = 0.0
+        self.last_reply = 0.0
         self.replies: list[Reply] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._run_time_s: dict[TaskId, float] = {}
+        self._on_first_worker: dict[TaskId, float] = {}
         self._told: dict[TaskId, Callable[[Reply], None]] = {}
         self._timer_at: float | None = None
         self._workers: dict[WorkerId, SimulatedWorker] = {}
         for i in range(workers):
             name = WorkerId(f"w{i}")
             self._workers[name] = SimulatedWorker(name, gives_back=gives_back)
-            self.scheduler.worker_joined(name, [model(each) for each in models], now=0.0)
+            infos = [model(each, copies=copies) for each in models]
+            self.scheduler.worker_joined(name, infos, now=0.0)
         self._warm_up_s = warm_up_s
         self._config: dict[TaskId, str] = {}
         self._calls: dict[tuple[str, str], Call] = {}
@@ -77,15 +81,19 @@ class Simulation:
         model: str = "m",
         config: str = "{}",
         client: str = "",
+        slow_s: float | None = None,
         chain: Chain = BULK,
         told: Callable[[Reply], None] = lambda reply: None,
     ) -> None:
+        """Submit a call. slow_s: the run time on its first worker, if that is slow."""
         asked = self._calls.get((model, config))
         if asked is None:
             asked = self._calls[model, config] = call(model, config=config)
         task = self.scheduler.submit(asked, client=client, chain=chain, now=self.now)
         self._run_time_s[task] = run_time_s
         self._config[task] = config
+        if slow_s is not None:
+            self._on_first_worker[task] = slow_s
         self._told[task] = told
 
     def at(self, time: float, happen: Callable[[], None]) -> None:
@@ -116,6 +124,7 @@ class Simulation:
             for action in actions:
                 if isinstance(action, Reply):
                     self.replies.append(action)
+                    self.last_reply = self.now
                     self._told.pop(action.task.id)(action)
                     continue
                 worker = self._workers[action.worker]
@@ -142,7 +151,7 @@ class Simulation:
         if worker.waiting:
             task, _ = worker.waiting.popitem(last=False)
             worker.running = task
-            run_time_s = self._run_time_s[task]
+            run_time_s = self._on_first_worker.pop(task, self._run_time_s[task])
             if self._config[task] != worker.config:
                 worker.config = self._config[task]
                 run_time_s += self._warm_up_s

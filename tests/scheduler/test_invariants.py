@@ -13,7 +13,7 @@ from farm.scheduler.accounts import SLOT, Account, ClientUsage, Usage
 from farm.scheduler.phases import ABANDONED, ENDED, LOST, QUEUED, SENT, WorkerPhase
 from farm.scheduler.placement import FULL
 from farm.scheduler.queues import ClientTasks, Level
-from farm.scheduler.state import Lot, Task
+from farm.scheduler.state import Attempt, Lot, Task
 from tests.scheduler.recorder import Recorder, call
 
 
@@ -97,7 +97,7 @@ def set_lots(scene: Scene, lots: int) -> None:
 Corruption = Callable[[Scene], object]
 
 CORRUPTIONS: list[tuple[str, Corruption]] = [
-    ("a task is in its queue or at one worker", forget_waiting_task),
+    ("a task is in its queue or at a worker", forget_waiting_task),
     ("and not in both", swap_held_task),
     ("the count of waiting tasks is right", lambda s: setattr(s.scheduler, "_queued", 4)),
     ("so are those of the clients", move_client),
@@ -144,6 +144,79 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("a pool counts the lots waiting at it", lambda s: setattr(s.pool(), "behind", 1)),
     ("its models know the pool", lambda s: s.queue().model.pools.clear()),
 ]
+
+
+class CopiedScene(Recorder):
+    """A slow call of client "a" and its copy run on "w" and "v"; one that "v" answered, on "u"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learn(1.0, count=40)
+        self.join("u")
+        answered = self.submit()
+        self.forget_actions()
+        self.after(5.0).join("v")
+        self.forget_actions()
+        self.finish("v", answered)
+        self.join("w")
+        self.resize("v", 0)
+        self.forget_actions()
+        slow = self.submit(client="a")
+        self.forget_actions()
+        self.after(5.0).resize("v", 1)
+        self.forget_actions()
+        self.outrun, self.slow = self.task(answered), self.task(slow)
+
+    def copy(self) -> Attempt:
+        assert self.slow.copy is not None
+        return self.slow.copy
+
+
+def swap_held_copy(scene: CopiedScene) -> None:
+    """Hold the copied task once and another one twice: the counts agree."""
+    del scene.worker("w").held[scene.slow.id]
+    scene.worker("w").held[scene.outrun.id] = scene.outrun
+
+
+def share_lot(scene: CopiedScene) -> None:
+    lot = scene.copy().lot
+    assert lot is not None
+    lot.size = 2
+
+
+def put_on_same_worker(scene: CopiedScene) -> None:
+    """Put the copy beside the first attempt: the lots and counts agree."""
+    scene.copy().worker = scene.slow.attempt.worker
+
+
+COPY_CORRUPTIONS: list[tuple[str, Callable[[CopiedScene], object]]] = [
+    ("a task is in its queue or at a worker", lambda s: setattr(s.slow, "copy", None)),
+    ("a task is at one worker, and its copy", swap_held_copy),
+    ("a worker counts its tasks that were", lambda s: setattr(s.worker("u"), "outrun", 0)),
+    ("a task knows its worker", put_on_same_worker),
+    ("only a copied task is answered by", lambda s: setattr(s.outrun, "copied", False)),
+    ("and its client is done with it", lambda s: setattr(s.outrun.attempt, "charged_s", 1.0)),
+    ("a task knows that it was copied", lambda s: setattr(s.slow, "copied", False)),
+    ("one of two attempts is the copy", lambda s: setattr(s.copy(), "is_copy", False)),
+    ("the client holds and pays for one", lambda s: setattr(s.copy(), "held", 1)),
+    ("of its own", share_lot),
+    ("with those beyond one for each call", lambda s: setattr(s.queue(), "extra", 0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("complaint", "corrupt"),
+    COPY_CORRUPTIONS,
+    ids=[f"{i} {complaint}" for i, (complaint, _) in enumerate(COPY_CORRUPTIONS)],
+)
+def test_every_corruption_of_copies_is_seen(
+    complaint: str, corrupt: Callable[[CopiedScene], object]
+) -> None:
+    scene = CopiedScene()
+    scene.scheduler.check()
+    corrupt(scene)
+    with pytest.raises(AssertionError, match=re.escape(complaint)):
+        scene.scheduler.check()
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,31 @@ def abandoned(farm: Recorder) -> TaskId:
     return task
 
 
+def copied(farm: Recorder) -> TaskId:
+    """Return a slow task on "w", whose copy is on "other"."""
+    farm.learn(1.0)
+    farm.join("w")
+    task = farm.submit()
+    farm.forget_actions()
+    farm.after(5.0).join("other")
+    farm.forget_actions()
+    assert farm.task(task).copy is not None
+    return task
+
+
+def copied_and_abandoned(farm: Recorder) -> TaskId:
+    task = copied(farm)
+    farm.scheduler.cancel(task)
+    return task
+
+
+def outrun(farm: Recorder) -> TaskId:
+    """Return a task on "w" whose copy was answered."""
+    task = copied(farm)
+    farm.finish("other", task)
+    return task
+
+
 def runs_once(farm: Recorder) -> TaskId:
     """Return a task on "w" that must not run twice."""
     farm.join("w", model(repeatable=False))
@@ -163,6 +188,10 @@ SCENES: dict[tuple[str, str, str], tuple[Scene, Step]] = {
     ("task", "queued", "sent"): (queued, offer(1)),
     ("task", "sent", "answered"): (at_worker, answer),
     ("task", "abandoned", "answered"): (abandoned, answer),
+    ("task", "outrun", "answered"): (outrun, answer),
+    ("task", "sent", "answered first"): (copied, answer),
+    ("task", "abandoned", "answered first"): (copied_and_abandoned, answer),
+    ("task", "outrun", "given up"): (outrun, leave),
     ("task", "sent", "came back"): (at_worker, leave),
     ("task", "sent", "given up"): (runs_once, leave),
     ("task", "abandoned", "given up"): (abandoned, leave),
@@ -234,6 +263,10 @@ def test_every_phase_can_be_reached(table: TransitionTable[Any], kind: type[IntE
     for _ in table:
         reached |= {row.then for row in table if row.phase in reached}
     assert reached == set(kind)
+
+
+def test_a_task_has_a_caller_until_it_is_answered_or_cancelled() -> None:
+    assert {phase for phase in TaskPhase if phase.has_caller} == {phases.QUEUED, phases.SENT}
 
 
 def test_attempts_know_whether_they_are_over() -> None:

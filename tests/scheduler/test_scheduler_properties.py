@@ -5,9 +5,10 @@ order, as many lots at once as it has slots, and returns only tasks that it has 
 scheduler's own invariants hold after every step, and so do these, seen from outside:
 
 - Every call gets exactly one reply.
-- No task is sent twice at a time, nor to a worker without its model, nor above the worker's credit.
-- A call that must not run twice is sent once, unless the worker returned it before it began; it
-  waits behind no other call, and no other waits behind it.
+- No task is sent twice at a time, but for one copy on another worker that idles, of a slow call,
+  while no call waits. No task goes to a worker without its model, nor above the worker's credit.
+- A call that must not run twice is never copied, and is sent once, unless the worker returned it
+  before it began; it waits behind no other call, and no other waits behind it.
 - A task that has begun is never recalled.
 - No worker idles while a call waits that it could take, except while a batch waits for more calls.
 - Each change of a phase is a row of its table.
@@ -22,14 +23,14 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farm.call import ModelInfo, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.scheduler.accounts import BULK, Chain
-from farm.scheduler.actions import Recall, Reply, Send
+from farm.scheduler.actions import EndStream, Recall, Reply, Send
 from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
 from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS
@@ -54,6 +55,8 @@ SETS = (
 )
 OPERATIONS = (Operation.EVALUATE, Operation.EVALUATE, Operation.GRADIENT, Operation.DESCRIBE)
 CONFIGS = ("{}", "{}", '{"mesh":1}', '{"mesh":2}')
+KNOWN = 200
+HOSTS = ("one", "one", "two")
 SHORT_AND_LONG = (1e-6, 1e-3, 1.0, 50.0)
 
 
@@ -70,6 +73,11 @@ class ModelWorker:
     questions: list[list[TaskId]] = field(default_factory=list)
     asked: bool = False
     full: bool = False
+    host: str = ""
+
+    def free(self) -> int:
+        """Return the number of slots without a lot."""
+        return self.slots - len({self.lots[task.id] for task in self.inbox} - {None})
 
     def begun(self) -> set[TaskId]:
         """Return the tasks of the first `slots` lots, and those that need no slot."""
@@ -103,18 +111,50 @@ class Histories(RuleBasedStateMachine):
         self.asked: dict[TaskId, str] = {}
         self.late: list[tuple[WorkerId, TaskId]] = []
         self.may_have_run: set[TaskId] = set()
+        self.copied: set[TaskId] = set()
+        self.sent_at: dict[TaskId, float] = {}
         self.settled = True
 
     # Facts
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(known=st.booleans())
+    def start(self, known: bool) -> None:
         for names in (*SETS[:3], SETS[4]):
             self.join(names, 1, None)
+        for name in ("plain", "batched"):  # in half of the histories calls are soon slow
+            queue = self.scheduler.queue(name, Operation.EVALUATE)
+            if known:
+                queue.done = KNOWN
+                for _ in range(KNOWN):
+                    queue.run_times.add(0.01)
 
     @rule(seconds=st.sampled_from((1e-4, 0.01, 1.0, 30.0)))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
+
+    @rule(
+        name=st.sampled_from(("plain", "plain", "batched", "once")),
+        seconds=st.sampled_from((0.5, 30.0, 30.0)),
+    )
+    def one_call_runs_long(self, name: str, seconds: float) -> None:
+        """All calls but one are answered as they begin, and then that one goes on."""
+        self.submit(name, Operation.EVALUATE, "a", BULK, 0, None, "{}", 1)
+        straggler: TaskId | None = max(self.asked, default=None)
+        for _ in range(20):
+            self.act()
+            begun = [(w, task) for w in self.workers.values() for task in sorted(w.begun())]
+            tasks = {task for _, task in begun}
+            if straggler not in tasks:
+                straggler = min(tasks, default=None)
+            for worker, task in begun:
+                if task != straggler:
+                    worker.remove({task})
+                    self.scheduler.finished(worker.name, task, result(1e-3), now=self.now)
+            if len(tasks) < 2:
+                break
+        self.act()
+        self.now += seconds
+        self.act()
 
     @rule(
         name=st.sampled_from(sorted(MODELS)),
@@ -178,8 +218,11 @@ class Histories(RuleBasedStateMachine):
     ) -> None:
         infos: list[ModelInfo] = [MODELS[each] for each in names]
         ends_at = None if lasts_s is None else self.now + lasts_s
-        self.scheduler.worker_joined(name, infos, slots=slots, ends_at=ends_at, now=self.now)
-        self.workers[name] = ModelWorker(name, names, slots, slots)
+        host = HOSTS[self.joined % len(HOSTS)]
+        self.scheduler.worker_joined(
+            name, infos, slots=slots, ends_at=ends_at, host=host, now=self.now
+        )
+        self.workers[name] = ModelWorker(name, names, slots, slots, host=host)
         self.settled = False
 
     @precondition(lambda self: self.workers)
@@ -342,8 +385,10 @@ class Histories(RuleBasedStateMachine):
                     self._replied(action)
                 elif isinstance(action, Send):
                     self._sent(action)
+                elif isinstance(action, EndStream):
+                    self._outrun(action)
                 else:
-                    assert isinstance(action, Recall), "there are no streams here"
+                    assert isinstance(action, Recall)
                     worker = self.workers[action.worker]
                     assert not worker.asked, "one recall at a time"
                     worker.asked = True
@@ -353,6 +398,11 @@ class Histories(RuleBasedStateMachine):
                         )
                     worker.questions.append(action.tasks)
         raise AssertionError("the scheduler never comes to rest")
+
+    def _outrun(self, action: EndStream) -> None:
+        """There are no streams here: another worker has answered. This one may run on."""
+        assert action.task in self.copied
+        assert action.task not in self.open
 
     def _replied(self, reply: Reply) -> None:
         task = reply.task
@@ -378,14 +428,19 @@ class Histories(RuleBasedStateMachine):
         for task in send.tasks:
             assert task.id in self.open, "its caller has cancelled it"
             assert task.call.model in worker.models
-            assert all(task not in other.inbox for other in self.workers.values()), "sent twice"
+            if task.copied:
+                self._copied(task, worker)
+            else:
+                assert not any(task in w.inbox for w in self.workers.values()), "sent twice"
             if _only_once(task):
                 assert task.id not in self.may_have_run, "it may have run before"
                 self.may_have_run.add(task.id)
+            if not task.copied:
+                self.sent_at[task.id] = self.now
             worker.inbox.append(task)
-            worker.lots[task.id] = task.attempt.lot
+            lot = worker.lots[task.id] = task.at(self.scheduler._workers[worker.name]).lot
             lots = {worker.lots[each.id] for each in worker.inbox} - {None}
-            if task.attempt.lot is not None:
+            if lot is not None:
                 credit = worker.slots * (1 + task.queue.run_times.prefetch)
                 assert len(lots) <= credit <= worker.slots * FULL, "above its credit"
                 if any(lot is not None and lot.exclusive for lot in lots):
@@ -396,6 +451,30 @@ class Histories(RuleBasedStateMachine):
             if any(map(_only_once, rows)):
                 assert len(lots) <= worker.most_slots, "it waits at a worker, or others behind it"
             assert len({task.call.model for task in rows}) == 1
+
+    def _copied(self, task: Task, worker: ModelWorker) -> None:
+        """A copied task is sent to its second worker, or once more after both were lost."""
+        there = [other for other in self.workers.values() if task in other.inbox]
+        if not there:
+            return
+        (first,) = there
+        event("a call is copied")
+        assert task.id not in self.copied, "copied twice"
+        self.copied.add(task.id)
+        assert task.id in self.open, "its caller has cancelled it"
+        assert first is not worker
+        assert self.now - self.sent_at[task.id] >= 1.0, "it is not slow"
+        assert task.call.model in ("plain", "batched"), "its model forbids copies"
+        assert not task.lost_on, "it was lost before"
+        assert worker.free() > 0, "its worker is not idle"
+        served = [self.scheduler._models[name] for name in worker.models]
+        assert not any(model.waiting for model in served), "another call waits"
+        done = sum(q.done for q in task.queue.model.by_operation.values())
+        assert 20 * sum(1 for i in self.copied if self.asked[i] == task.call.model) <= done
+        if first.host != worker.host:
+            return
+        hosts = {w.host for w in self.workers.values() if task.call.model in w.models}
+        assert len(hosts) == 1, "there is another host"
 
     # Invariants
 
@@ -425,6 +504,14 @@ class Histories(RuleBasedStateMachine):
                         wakeup = self.scheduler.wakeup()
                         assert wakeup is not None
                         assert wakeup <= queue.lingers_until <= self.now + LONGEST_LINGER_S
+                        continue
+                    waits_until = queue.head().waits_until
+                    if waits_until is not None and self.now < waits_until:
+                        # It waits a moment for the worker that evaluated its point.
+                        assert queue.operation is Operation.GRADIENT
+                        wakeup = self.scheduler.wakeup()
+                        assert wakeup is not None
+                        assert wakeup <= waits_until
                         continue
                     ends_at = self.scheduler._workers[worker.name].ends_at
                     assert ends_at < self.now + 1.2 * queue.run_times.quantile(1.0), (

@@ -63,7 +63,12 @@ def ratios(
     found = []
     for seed in seeds(number):
         run_times = run_times_of(np.random.default_rng(seed), count)
-        farm = Simulation(workers=workers, one_way_s=ONE_WAY_S, gives_back=gives_back)
+        farm = Simulation(
+            workers=workers,
+            one_way_s=ONE_WAY_S,
+            gives_back=gives_back,
+            copies=False,  # the study had none
+        )
         for seconds in run_times:
             farm.submit(float(seconds))
         farm.run()

@@ -56,6 +56,7 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
         "in_flight": 2,
         "done": 1,
         "failed": 1,
+        "copies": 0,
         "run_time_mean_s": 2.0,
         "run_time_p50_s": 2.0,
         "run_time_p95_s": 2.0,

@@ -11,6 +11,7 @@ import numpy as np
 import farm
 from farm.call import Call, Operation
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.threads import LocalTransport
 from tests.support.coroutines import LIMIT_S, on_loop, until
 
@@ -94,3 +95,28 @@ def test_thread_that_outlives_its_loop_is_no_trouble() -> None:
     opened.set()
     thread.join(LIMIT_S)
     assert not thread.is_alive()  # and no traceback, which pytest would turn into a failure
+
+
+@on_loop
+async def test_a_call_that_is_not_needed_is_taken_back_unless_it_has_begun() -> None:
+    opened, ran = threading.Event(), []
+
+    @farm.model(inputs={"x": 1}, outputs={"y": 1}, name="gate")
+    def gate(x: Any) -> Any:
+        ran.append(float(x[0]))
+        opened.wait(LIMIT_S)
+        return x
+
+    transport = LocalTransport({"gate": gate})
+    dispatcher = Dispatcher([transport])
+    dispatcher.start()
+    (row,) = dispatcher.snapshot()["workers"]
+    worker = WorkerId(row["name"])
+    running = asyncio.create_task(dispatcher.submit(call(1.0)))
+    await until(lambda: ran == [1.0])
+    transport.send(worker, [(TaskId(1), call(2.0)), (TaskId(2), call(3.0))])
+    transport.end_stream(worker, TaskId(1))
+    opened.set()
+    await running
+    await until(lambda: ran == [1.0, 3.0])
+    await dispatcher.close()

@@ -338,6 +338,42 @@ def test_drain_between_the_calls_of_a_message(desk: Desk, start: Start) -> None:
     assert running.gate.ran == [1.0]
 
 
+@pytest.mark.parametrize("drained_first", [False, True])
+def test_a_drained_worker_leaves_during_a_run_whose_answer_is_not_needed(
+    desk: Desk, start: Start, drained_first: bool
+) -> None:
+    left = threading.Event()
+    running = start(leave=left.set)
+    running.block(desk)
+    if drained_first:
+        running.host.drain()
+        assert desk.hear(Kind.RESIZE).data == 0
+        assert not left.is_set(), "somebody waits for the answer"
+        desk.say(Kind.END_STREAM, [1])
+    else:
+        desk.say(Kind.END_STREAM, [1])
+        desk.say(Kind.CHECK, [0])
+        desk.hear(Kind.MISSING)  # the others have arrived
+        assert not left.is_set(), "it does not drain"
+        running.host.drain()
+        assert desk.hear(Kind.RESIZE).data == 0
+    assert desk.hear(Kind.LEAVE).data == ["drained", 0]
+    assert left.wait(LIMIT_S)
+
+
+def test_a_call_that_is_not_needed_is_handed_back_unless_it_has_begun(
+    desk: Desk, start: Start
+) -> None:
+    running = start()
+    running.block(desk)
+    desk.call((2, cube(2.0)), (3, cube(3.0)))
+    desk.say(Kind.END_STREAM, [1, 2, 9])
+    assert wire.decode_ids(desk.hear(Kind.TAKEN_BACK)) == [2]
+    running.gate.open.set()
+    assert set(desk.answers()) | set(desk.answers()) == {1, 3}
+    assert running.gate.ran == [0.0, 3.0]
+
+
 def test_stop_drains(desk: Desk, start: Start) -> None:
     running = start()
     desk.say(Kind.STOP)

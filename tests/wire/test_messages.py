@@ -43,6 +43,7 @@ INFO = ModelInfo(
     max_batch=8,
     repeatable=False,
     description="a beam",
+    copies=False,
 )
 WORKER = WorkerInfo("node3/4412-a1b2", (INFO,), 2, "node3", 4412, "gpu0", 1e9, {"site": "x"})
 
@@ -293,6 +294,19 @@ def test_results_of_a_run_tell_how_the_next_row_failed(rows: int) -> None:
     assert (got.failed.message, got.failed.detail) == ("diverged", "line 3")
     rest = [answers[k] for k in range(2, 9)]
     assert all(isinstance(other, Result) and other.failed is None for other in rest)
+
+
+def test_results_tell_that_a_copy_ran() -> None:
+    sent = [(k, Result((np.ones(2),), 0.5, worker="w", copied=k == 3)) for k in range(9)]
+    answers = dict(wire.decode_answers(received(wire.encode_answers(sent))))
+    copied = [k for k, got in answers.items() if isinstance(got, Result) and got.copied]
+    assert (copied, len(answers)) == ([3], 9)
+
+
+def test_results_without_a_copy_have_the_fields_that_earlier_releases_read() -> None:
+    message = received(wire.encode_answers([(1, Result((np.ones(2),), 0.5, worker="w"))]))
+    ((row,), _) = message.data
+    assert len(row) == 10
 
 
 def test_text_of_an_error_that_is_no_unicode_comes_back_readable() -> None:

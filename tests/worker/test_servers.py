@@ -81,12 +81,14 @@ from farm.worker.servers import Replica
 
 class M(farm.Model):
     name = "m"
+    copies = False
 
     def evaluate(self, inputs, config):
         raise (ModelFailed if config else Unavailable)("mine")
 
 m = Replica(M(), sys.argv[1])
 assert sorted(m.operations) == ["evaluate"]
+assert not m.copies
 """
 
 

@@ -478,4 +478,6 @@ class ClosedLoop:
 def _record(result: Result, attempts: int) -> Mapping[str, Any]:
     """Return the details of an evaluation that are stored with its outcome."""
     kept: dict[str, Any] = {"run_time": result.run_time_s, "worker": result.worker}
+    if result.copied:
+        kept["copied"] = True
     return kept | ({"attempts": attempts} if attempts > 1 else {})

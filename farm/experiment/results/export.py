@@ -195,6 +195,7 @@ def _row(number: int, trial: Trial, store: Store) -> Row:
         point=number,
         status=STATUS[trial.outcome],
         attempt=attempts if isinstance(attempts, int) else trial.attempts,
+        copied=trial.extra.get("copied") is True,
         worker=store.worker_id(worker if isinstance(worker, str) else ""),
         t_start=math.nan if began is None else began,
         t_run=ran,

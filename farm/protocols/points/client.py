@@ -44,6 +44,7 @@ def decode_line(line: bytes) -> tuple[int, Result | FarmError]:
             run_time_s=float(told["run_time_s"]),
             worker=str(told["worker"]),
             queue_time_s=float(told["queue_time_s"]),
+            copied=told.get("copied") is True,
         )
     except InvalidInput as error:
         return index, InvalidOutput(error.message)

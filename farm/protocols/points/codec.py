@@ -196,6 +196,8 @@ def encode_result_line(form: LineForm, index: int, info: ModelInfo, result: Resu
         "queue_time_s": result.queue_time_s,
         "worker": result.worker,
     }
+    if result.copied:
+        line["copied"] = True
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 

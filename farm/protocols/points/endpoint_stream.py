@@ -136,7 +136,13 @@ class PointRows:
             run_time_s = result.run_time_s / count
             self._put(
                 first + number,
-                Result(outputs, run_time_s, None, result.worker, result.queue_time_s),
+                Result(
+                    outputs,
+                    run_time_s,
+                    worker=result.worker,
+                    queue_time_s=result.queue_time_s,
+                    copied=result.copied,
+                ),
             )
 
     def failed(self, first: int, end: int, error: FarmError) -> bool:

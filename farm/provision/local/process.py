@@ -165,6 +165,11 @@ def serve_models(
             print(error.detail, file=sys.stderr)
         say(error=str(error))
         return EXIT_NOT_LOADED
+
+    def leave() -> None:
+        say(done=True)
+        os._exit(0)  # the model may run for hours, and its answer has been given by another worker
+
     host = socket.gethostname()
     info = WorkerInfo(
         name=f"{host}/{os.getpid()}-{secrets.token_hex(2)}",
@@ -181,6 +186,7 @@ def serve_models(
             read_worker_connection(arguments.connect),
             info,
             on_start=on_start,
+            leave=leave,
             lost_after_s=arguments.lost_after,
         )
         say(worker=info.name)

@@ -31,6 +31,9 @@ from farm.sweep.design.plan import Plan, plan_from_text
 FORMAT = Format("farm sweep journal", 1, kinds=b"PWR")
 ROW = struct.Struct("<QBBIdddd")
 LENGTH = struct.Struct("<I")
+COPIED = 0x80
+"""Added to the status in a record, if the point is copied."""
+
 NO_WORKER = 2**32 - 1
 
 
@@ -49,7 +52,8 @@ class Row:
     """The outcome of one point.
 
     t_start: Unix time at which the model started; t_run, t_queue: seconds in the model and in the
-    farm's queue; t_total: seconds from submission to the last answer; worker: an index.
+    farm's queue; t_total: seconds from submission to the last answer; worker: an index. copied:
+    whether a call of the point ran so long that a copy of it ran elsewhere.
     values: all values of a done point, in the order of the plan's columns.
     """
 
@@ -64,6 +68,7 @@ class Row:
     values: Array | None = None
     error: str = ""
     traceback: str = ""
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ def _payload(content: Content) -> bytes:
     row = content
     fixed = ROW.pack(
         row.point,
-        row.status,
+        row.status | (COPIED if row.copied else 0),
         min(row.attempt, 255),
         row.worker,
         row.t_start,
@@ -219,6 +224,7 @@ def _read_plan(payload: memoryview) -> Plan:
 
 def _read_row(payload: memoryview) -> Row:
     point, status, attempt, worker, t_start, t_run, t_queue, t_total = ROW.unpack_from(payload)
+    copied, status = bool(status & COPIED), status & ~COPIED
     rest = payload[ROW.size :]
     values, error, traceback = None, "", ""
     if status == PointStatus.DONE:
@@ -237,4 +243,5 @@ def _read_row(payload: memoryview) -> Row:
         values=values,
         error=error,
         traceback=traceback,
+        copied=copied,
     )

@@ -47,6 +47,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
         "flag_meanings": " ".join(s.name.lower() for s in PointStatus),
     },
     "attempts": {"long_name": "times the point was submitted to the farm"},
+    "copied": {"long_name": "1: a copy of a slow call ran on another worker"},
     "t_start": {"long_name": "start of the model", "units": "seconds since 1970-01-01"},
     "t_run": {"long_name": "time in the model", "units": "s"},
     "t_queue": {"long_name": "time in the farm's queue", "units": "s"},
@@ -140,7 +141,9 @@ def read_plan(file: h5py.File) -> Plan:
 
 def read_known(file: h5py.File) -> PointColumns:
     """Read the state of points, workers and failures from an open sweep file."""
-    known = PointColumns.of({name: file[name][:] for name in COLUMNS})
+    columns = {name: file[name][:] for name in COLUMNS if name in file}
+    columns.setdefault("copied", np.zeros(len(file["point"]), "u1"))  # in files of earlier releases
+    known = PointColumns.of(columns)
     table = {name: file["workers"][name][:] for name in ("id", "name", "started")}
     known.workers = [
         AnsweringWorker(int(i), name.decode(), float(t))
@@ -204,14 +207,19 @@ def write_outcomes(file: h5py.File, rows: Sequence[Row]) -> None:
     if not rows:
         return
     points = np.array([row.point for row in rows])
-    for name in reversed(COLUMNS):
+    for name in _columns_to_write(file):
         data = file[name]
         _put(data, points, np.array([field_of(row, name) for row in rows], dtype=data.dtype))
 
 
+def _columns_to_write(file: h5py.File) -> list[str]:
+    """Return the columns that the file has, the status last; an earlier release made fewer."""
+    return [name for name in reversed(COLUMNS) if name in file]
+
+
 def write_known(file: h5py.File, known: PointColumns) -> None:
     """Replace the small columns of all points, but not their values and the two tables."""
-    for name in reversed(COLUMNS):
+    for name in _columns_to_write(file):
         file[name][:] = getattr(known, name)
 
 

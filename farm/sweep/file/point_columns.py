@@ -13,6 +13,7 @@ from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus, Row
 COLUMNS: dict[str, tuple[str, float]] = {
     "status": ("u1", PointStatus.PENDING),
     "attempts": ("u1", 0),
+    "copied": ("u1", 0),
     "t_start": ("f8", np.nan),
     "t_run": ("f4", np.nan),
     "t_queue": ("f4", np.nan),
@@ -33,6 +34,7 @@ class PointColumns:
 
     status: Array
     attempts: Array
+    copied: Array
     t_start: Array
     t_run: Array
     t_queue: Array
@@ -53,6 +55,7 @@ class PointColumns:
         return PointColumns(
             status=columns["status"],
             attempts=columns["attempts"],
+            copied=columns["copied"],
             t_start=columns["t_start"],
             t_run=columns["t_run"],
             t_queue=columns["t_queue"],

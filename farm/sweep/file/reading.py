@@ -20,7 +20,7 @@ from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
-from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.point_columns import COLUMNS, PointColumns
 from farm.sweep.file.progress import Meter, Progress, read_status, status_of
 from farm.sweep.file.recovery import RUNNING, journal_of, read, rebuild
 
@@ -198,7 +198,7 @@ def load_xarray(path: Path) -> Any:
         for column in plan.columns:
             name, dims, shape = _labels(column, plan)
             data[name] = (dims, file[column.name][:].reshape(shape))
-        for name in ("status", "attempts", "t_start", "t_run", "t_queue", "t_total", "worker"):
+        for name in filter(file.__contains__, COLUMNS):
             data.setdefault(name, ("point", file[name][:], dict(_plain_attrs(file[name]))))
         coords: dict[str, Any] = {"point": file["point"][:]}
         for j, parameter in enumerate(plan.parameters):

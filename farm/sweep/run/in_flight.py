@@ -156,6 +156,7 @@ def row_of(
         values=values,
         error="" if error is None else f"{type(error).__name__}: {error}",
         traceback=getattr(error, "detail", ""),
+        copied=any(result.copied for result in results),
     )
 
 

@@ -76,7 +76,8 @@ class DaskTransport:
         self._ask(worker, lambda member: member.spawn(member.hand_back(tasks)))
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
-        """Do nothing: Dask tasks have no streams."""
+        """Take a call back that has not begun; Dask tasks have no streams."""
+        self.recall(worker, [task])
 
     def stop_workers(self) -> None:
         """Finish the running tasks, hand back the others and leave; the cluster stays up."""

@@ -31,6 +31,7 @@ def jax_model(
     name: str = "",
     max_batch: int = 1,
     repeatable: bool = True,
+    copies: bool = True,
 ) -> Callable[[Callable[..., Any]], JaxModel]:
     """Decorator: a function of JAX arrays becomes a model with all derivatives.
 
@@ -46,7 +47,12 @@ def jax_model(
 
     def decorate(function: Callable[..., Any]) -> JaxModel:
         plain = model(
-            inputs=inputs, outputs=outputs, name=name, max_batch=max_batch, repeatable=repeatable
+            inputs=inputs,
+            outputs=outputs,
+            name=name,
+            max_batch=max_batch,
+            repeatable=repeatable,
+            copies=copies,
         )
         return JaxModel(plain(function))
 
@@ -69,6 +75,7 @@ class JaxModel(Model):
         self.name, self.description = function.name, function.description
         self.inputs, self.outputs = function.inputs, function.outputs
         self.max_batch, self.repeatable = function.max_batch, function.repeatable
+        self.copies = function.copies
         self._inputs, self._outputs = info.inputs, info.outputs
         self._wide = any(tensor.dtype in WIDE for tensor in (*info.inputs, *info.outputs))
         self._jax = _jax()

@@ -327,6 +327,7 @@ class GroupModel(Model):
         self.max_batch = model.max_batch
         self.repeatable = model.repeatable
         self.keeps_point = model.keeps_point
+        self.copies = model.copies
         self.operations = operations_of(model) - {Operation.STREAM}
         self._served_as = name
         self._model = model

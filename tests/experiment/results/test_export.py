@@ -190,7 +190,7 @@ def test_a_sweep_file_has_what_the_closed_loop_knows_of_a_run(tmp_path: Path) ->
 
     path = tmp_path / "loop.h5"
     by_loop = trial(worker="node/7", run_time=4.0)
-    again = trial(worker="node/8", run_time=2.5, attempts=2)
+    again = trial(worker="node/8", run_time=2.5, attempts=2, copied=True)
     by_client = trial(worker=3, run_time="long", attempts="two")
     write_sweep(record(ALL_KINDS, by_loop, again, by_client), path, {})
     with h5py.File(path) as file:
@@ -198,5 +198,6 @@ def test_a_sweep_file_has_what_the_closed_loop_knows_of_a_run(tmp_path: Path) ->
         assert np.isnan(file["t_run"][2])
         assert file["t_start"][:].tolist() == [16.0, 17.5, 10.0]
         assert file["attempts"][:].tolist() == [1, 2, 1]
+        assert file["copied"][:].tolist() == [0, 1, 0]
         assert file["worker"][:].tolist()[:2] == [0, 1]
         assert file["workers/name"].asstr()[:].tolist() == ["node/7", "node/8"]

@@ -157,6 +157,8 @@ def test_headers_of_a_farm_give_times_and_worker() -> None:
     headers = {"farm-run-time": "0.25", "farm-queue-time": "1.5", "farm-worker": "node3/1-ab"}
     result = decode_response(EVALUATE, 200, headers, b'{"output":[[1]]}')
     assert (result.run_time_s, result.queue_time_s, result.worker) == (0.25, 1.5, "node3/1-ab")
+    assert not result.copied
+    assert decode_response(EVALUATE, 200, {"farm-copied": "true"}, b'{"output":[[1]]}').copied
     bare = decode_response(EVALUATE, 200, {"farm-run-time": "soon"}, b'{"output":[[1]]}')
     assert (bare.run_time_s, bare.queue_time_s, bare.worker) == (0.0, 0.0, "")
 

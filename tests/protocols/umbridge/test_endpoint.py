@@ -8,6 +8,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -338,6 +339,12 @@ def test_the_call_and_its_hints_reach_the_farm() -> None:
     assert headers[b"farm-run-time"] == b"0.250000"
     assert headers[b"farm-queue-time"] == b"0.000000"
     assert headers[b"farm-worker"] == b"n?de/1"
+    assert b"farm-copied" not in headers
+
+
+def test_an_answer_tells_that_a_copy_ran() -> None:
+    _, headers, _ = asked(Script(replace(ANSWER, copied=True)))
+    assert headers[b"farm-copied"] == b"true"
 
 
 def test_a_client_without_a_name_is_known_by_its_host() -> None:

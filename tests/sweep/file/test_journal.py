@@ -37,6 +37,7 @@ rows = st.one_of(
         point=st.integers(0, 9),
         status=st.just(PointStatus.DONE),
         attempt=st.integers(0, 255),
+        copied=st.booleans(),
         worker=st.integers(0, 2**32 - 1),
         t_start=times,
         t_run=times,

@@ -80,14 +80,29 @@ def test_a_complete_sweep_can_be_opened_again_to_retry(path: Path) -> None:
     store.close(COMPLETE, {})
     store = Store.resume(path)
     assert store.known.attempts[5] == 1
-    store.add(done(PLAN, 5, attempt=2))
+    store.add(done(PLAN, 5, attempt=2, copied=True))
     store.abandon()  # its new journal can rebuild everything
     path.unlink()
     Store.resume(path).close(COMPLETE, {})
     assert status_in(path) == [2 if p in (12, 19) else 1 for p in range(20)]
     with h5py.File(path) as file:
         assert file["attempts"][5] == 2
+        assert np.flatnonzero(file["copied"][:]).tolist() == [5]
         assert file["failures/point"][:].tolist() == [5, 12, 19]
+
+
+def test_a_file_of_an_earlier_release_has_no_column_of_copies(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    fill(store, range(4))
+    store.close("interrupted", {})
+    with h5py.File(path, "a") as file:
+        del file["copied"]
+    store = Store.resume(path)
+    store.add(done(PLAN, 4, copied=True))
+    store.close("interrupted", {})
+    assert status_in(path)[4] == 1
+    with h5py.File(path) as file:
+        assert "copied" not in file
 
 
 @pytest.mark.parametrize("count", [20, 8])

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,16 @@ def test_a_row_has_the_numbers_and_times() -> None:
     assert by_e[1].tolist() == [1, 2, 3]
     assert by_load[1].tolist() == [4]
     assert np.isnan(row.values).sum() == 12
+    assert not row.copied
+
+
+def test_a_point_is_copied_if_one_of_its_calls_was() -> None:
+    plan, farm = plan_of(gradients=["u[1]"]), Open()
+    sent = submit_point(farm, plan, 3, NO_HINTS)
+    farm.futures[0].set_result(answer())
+    farm.futures[1].set_result(replace(gradient(1, 2, 3), copied=True))
+    farm.futures[2].set_result(gradient(4))
+    assert row_of(plan, sent, None, attempt=1, worker=5, answered=sent.submitted_at + 3).copied
 
 
 @pytest.mark.parametrize(

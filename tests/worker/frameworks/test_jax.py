@@ -58,6 +58,11 @@ def of_one(function: Callable[..., Any], **options: Any) -> JaxModel:
     return farm.jax_model(**(arguments | options))(function)
 
 
+def test_a_function_may_forbid_copies_of_slow_calls() -> None:
+    assert of_one(lambda x: x[:1]).copies
+    assert not of_one(lambda x: x[:1], copies=False).copies
+
+
 @pytest.mark.parametrize("max_batch", [1, 6])
 def test_values_are_those_of_the_function_in_float64(max_batch: int) -> None:
     assert not jax.config.jax_enable_x64, "as JAX is set when nobody says otherwise"

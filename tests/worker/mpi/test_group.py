@@ -186,6 +186,7 @@ class Shares(Model):
     outputs = {"y": 2}
     description = "shares"
     repeatable = False
+    copies = False
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -219,6 +220,7 @@ def test_a_runner_takes_a_group_for_a_model(ranks: Callable[..., Ranks]) -> None
     runner = Runner({"s": GroupModel("s", models[0], pair.hub, pair.members[0])})
     (info,) = runner.models()
     assert (info.name, info.description, info.repeatable) == ("s", "shares", False)
+    assert not info.copies
     assert len(info.operations) == 4
     x, v = np.array([1.0, 2.0]), np.array([5.0, 7.0])
     wrt = Derivative(0, 0, 0, v, x)

@@ -1,0 +1,327 @@
+"""Copies of stragglers: when they are sent and where, and what becomes of the two attempts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farm.call import ModelInfo, Operation
+from farm.scheduler.copies import KNOWN_RUNS, LOOK_AGAIN_S, limit_s
+from farm.scheduler.state import TaskId
+from tests.scheduler.recorder import (
+    SHORT_S,
+    Recorder,
+    asked_back,
+    call,
+    model,
+    replied,
+    sent,
+    straggler,
+)
+from tests.scheduler.simulator import Simulation, seeds
+
+# When
+
+
+def test_a_slow_call_is_copied_to_an_idle_worker_once(farm: Recorder) -> None:
+    task = straggler(farm, count=60)
+    assert farm.scheduler.wakeup() == pytest.approx(farm.now + 1.0)
+    farm.after(0.999).expect()
+    farm.after(0.001).expect(sent("w2", task))
+    farm.join("w3")
+    farm.after(1000.0).expect()
+
+
+@pytest.mark.parametrize(
+    ("run_time_s", "expected_s"), [(1.0, 3.0), (0.1, 1.1), (0.5, 1.5), (10.0, 30.0)]
+)
+def test_the_limit_is_three_times_the_p95_and_a_second_more_than_it(
+    farm: Recorder, run_time_s: float, expected_s: float
+) -> None:
+    farm.learn(run_time_s)
+    assert limit_s(farm.queue(), 1) == pytest.approx(expected_s)
+
+
+def test_the_limit_of_a_run_of_rows_grows_with_the_rows(farm: Recorder) -> None:
+    farm.learn(1.0)
+    assert limit_s(farm.queue(), 5) == pytest.approx(15.0)
+    farm.queue().max_batch = 8
+    assert limit_s(farm.queue(), 5) == pytest.approx(3.0), "a batch is one evaluation"
+
+
+def test_twenty_runs_must_be_known(farm: Recorder) -> None:
+    farm.join("w1")
+    slow = farm.submit()
+    farm.expect(sent("w1", slow))
+    farm.join("w2")
+    for known in range(KNOWN_RUNS):
+        farm.after(100.0).expect()
+        assert farm.run_times().count == known
+        task = farm.submit()
+        farm.expect(sent("w2", task))
+        farm.after(1.0).finish("w2", task)
+        copies = [sent("w2", slow)] if known == KNOWN_RUNS - 1 else []
+        farm.expect(replied(task, 1.0, "w2"), *copies)
+
+
+def test_at_most_one_call_in_twenty_is_copied(farm: Recorder) -> None:
+    farm.learn(1.0, count=39)
+    farm.join("slow", slots=3)
+    slow = farm.submit_many(3)
+    farm.forget_actions()
+    for i in range(3):
+        farm.join(f"w{i}")
+    farm.after(1.0).expect()
+    farm.after(3.0).expect(sent("w2", slow[0]))
+    task = farm.submit()
+    farm.expect(sent("w1", task))
+    farm.after(1.0).finish("w1", task)
+    farm.expect(replied(task, 1.0, "w1"), sent("w1", slow[1]))
+    farm.after(100.0).expect()
+    assert (farm.queue().copies, farm.queue().done) == (2, 40)
+
+
+def test_no_copy_while_a_call_waits(farm: Recorder) -> None:
+    task = straggler(farm)
+    ends = farm.submit_many(2)
+    farm.expect(sent("w2", ends[0]))
+    farm.after(5.0).finish("w2", ends[0])
+    farm.expect(replied(ends[0], 1.0, "w2"), sent("w2", ends[1]))
+    farm.after(1.0).finish("w2", ends[1])
+    farm.expect(replied(ends[1], 1.0, "w2"), sent("w2", task))
+
+
+def test_no_copy_to_a_worker_while_a_call_of_another_model_waits_for_it(farm: Recorder) -> None:
+    """It waits for a longer allocation, for example."""
+    straggler(farm)
+    farm.resize("w2", 0)
+    farm.join("both", "m", "n", host="three", ends_at=farm.now + 100.0)
+    farm.join("long", "n", host="three")
+    farm.queue("n").run_times.add(1000.0)
+    running, waiting = farm.submit_many(2, "n")
+    farm.expect(sent("long", running))
+    farm.after(9.0).expect()
+    farm.finish("long", running, 1000.0)
+    farm.expect(replied(running, 1000.0, "long"), sent("long", waiting))
+    farm.after(LOOK_AGAIN_S).expect(sent("both", TaskId(21)))
+
+
+def test_no_copy_while_rows_are_still_to_come(farm: Recorder) -> None:
+    straggler(farm)
+    farm.queue().to_come = 1
+    farm.after(5.0).expect()
+    farm.queue().to_come = 0
+
+
+def test_calls_that_wait_at_a_busy_worker_come_before_a_copy(farm: Recorder) -> None:
+    farm.learn(SHORT_S, count=200)
+    farm.join("w1")
+    first, behind = farm.submit_many(2)
+    farm.expect(sent("w1", first, behind))
+    farm.after(5.0).join("w2")
+    farm.expect(asked_back("w1", behind))
+    farm.hand_back("w1", behind)
+    farm.expect(sent("w2", behind))
+    farm.finish("w2", behind, SHORT_S)
+    farm.expect(replied(behind, SHORT_S, "w2"))
+    farm.after(LOOK_AGAIN_S).expect(sent("w2", first))
+
+
+def test_a_call_that_waits_at_its_worker_is_not_slow(farm: Recorder) -> None:
+    farm.learn(SHORT_S, count=200)
+    farm.join("w1")
+    first, behind = farm.submit_many(2)
+    farm.expect(sent("w1", first, behind))
+    farm.after(5.0).finish("w1", first, SHORT_S)
+    farm.expect(replied(first, SHORT_S, "w1"))
+    farm.join("w2")
+    farm.after(0.9).expect()
+    farm.after(0.2).expect(sent("w2", behind))
+
+
+def test_the_search_begins_at_once_when_a_worker_becomes_idle(farm: Recorder) -> None:
+    """And there is no timer while every worker is busy: such a search would be useless."""
+    farm.learn(1.0)
+    farm.join("w1")
+    slow = farm.submit()
+    farm.expect(sent("w1", slow))
+    assert farm.scheduler.wakeup() is None
+    farm.after(50.0).expect()
+    farm.join("w2")
+    farm.expect(sent("w2", slow))
+    assert farm.scheduler.wakeup() is None
+
+
+def test_searches_because_of_idle_workers_are_some_time_apart(farm: Recorder) -> None:
+    farm.learn(1.0)
+    for name in ("w1", "w2"):
+        farm.join(name)
+    farm.after(1.0).expect()
+    searched_at = farm.now
+    task = farm.after(0.1).submit()
+    farm.expect(sent("w2", task))
+    assert farm.scheduler.wakeup() == pytest.approx(searched_at + LOOK_AGAIN_S)
+    farm.after(0.15).expect()
+    assert farm.scheduler.wakeup() == pytest.approx(searched_at + 0.1 + 3.0)
+
+
+def test_an_idle_farm_sets_no_timer(farm: Recorder) -> None:
+    farm.learn(1.0)
+    farm.join("w1")
+    farm.expect()
+    while (wakeup := farm.scheduler.wakeup()) is not None:
+        farm.after(wakeup - farm.now).expect()
+    assert farm.now < 30.0
+
+
+def test_a_late_call_that_ended_meanwhile_is_not_copied(farm: Recorder) -> None:
+    """The last of three slow calls gets the second copy, because the middle one has ended."""
+    farm.learn(1.0, count=39)
+    farm.join("slow", slots=3)
+    slow = farm.submit_many(3)
+    farm.forget_actions()
+    farm.join("w1")
+    farm.join("w2")
+    farm.after(5.0).expect(sent("w2", slow[0]))
+    farm.finish("slow", slow[1])
+    farm.expect(replied(slow[1], 1.0, "slow"), sent("w1", slow[2]))
+
+
+# Which
+
+
+@pytest.mark.parametrize("forbidden", [model(repeatable=False), model(copies=False)])
+def test_a_model_may_forbid_copies(forbidden: ModelInfo, farm: Recorder) -> None:
+    straggler(farm, count=60)
+    farm.join("strict", forbidden)
+    farm.after(100.0).expect()
+    farm.join("lenient")
+    farm.after(1.0).expect()
+    assert not any(queue.may_copy for queue in farm.queue().model.by_operation.values())
+
+
+def test_derivatives_are_copied_but_no_stream_or_description(farm: Recorder) -> None:
+    straggler(farm)
+    by_operation = farm.queue().model.by_operation
+    assert {operation for operation, queue in by_operation.items() if queue.may_copy} == {
+        Operation.EVALUATE,
+        Operation.GRADIENT,
+        Operation.APPLY_JACOBIAN,
+        Operation.APPLY_HESSIAN,
+    }
+
+
+def test_a_call_that_was_lost_before_runs_once_at_a_time(farm: Recorder) -> None:
+    task = straggler(farm, count=60)
+    farm.leave("w1")
+    farm.expect(sent("w2", task))
+    farm.join("w3")
+    farm.after(100.0).expect()
+
+
+def test_a_cancelled_call_is_not_copied(farm: Recorder) -> None:
+    task = straggler(farm)
+    farm.scheduler.cancel(task)
+    farm.after(100.0).expect()
+
+
+@pytest.mark.parametrize(("rows", "copies"), [(1, False), (2, True)])
+def test_a_batch_of_several_calls_is_not_copied(farm: Recorder, rows: int, copies: bool) -> None:
+    """With two rows the call fills the batch, and the other one has its own."""
+    farm.learn(1.0, count=60)
+    batched = model(max_batch=2)
+    farm.join("w1", batched)
+    farm.resize("w1", 0)
+    tasks = [farm.submit(call(rows=rows)) for _ in range(2)]
+    farm.resize("w1", 2)
+    if copies:
+        farm.expect(sent("w1", *tasks))
+        farm.join("w2", batched, slots=2)
+        farm.after(5.0).expect(sent("w2", tasks[0]), sent("w2", tasks[1]))
+    else:
+        farm.expect(sent("w1", *tasks))
+        farm.join("w2", batched)
+        farm.after(5.0).expect()
+
+
+# Where
+
+
+def test_a_copy_goes_to_another_host(farm: Recorder) -> None:
+    task = straggler(farm)
+    farm.join("beside", host="one")
+    farm.after(1.0).expect(sent("w2", task))
+
+
+def test_a_copy_waits_for_another_host(farm: Recorder) -> None:
+    farm.learn(1.0, count=60)
+    farm.join("w1", host="one")
+    task = farm.submit()
+    farm.expect(sent("w1", task))
+    farm.join("w2", host="two")
+    farm.now += 2.5
+    other = farm.submit()
+    farm.expect(sent("w2", other))
+    farm.join("beside", host="one")
+    farm.after(1.0).expect()
+    farm.finish("w2", other)
+    farm.expect(replied(other, 1.0, "w2"), sent("w2", task))
+
+
+def test_on_one_host_a_copy_goes_to_another_worker(farm: Recorder) -> None:
+    farm.learn(1.0, count=60)
+    farm.join("w1", host="one", slots=2)
+    farm.join("other", "n", host="one")
+    task = farm.submit()
+    farm.expect(sent("w1", task))
+    farm.after(50.0).expect()
+    farm.join("w2", host="one")
+    farm.expect(sent("w2", task))
+
+
+def test_a_copy_must_fit_before_its_worker_ends(farm: Recorder) -> None:
+    farm.learn(1.0)
+    farm.join("w1", host="one")
+    task = farm.submit()
+    farm.expect(sent("w1", task))
+    farm.join("ends", host="two", ends_at=farm.now + 10.0)
+    farm.after(9.5).expect()
+    farm.join("w2", host="two", ends_at=farm.now + 1000.0)
+    farm.expect(sent("w2", task))
+
+
+# Gain
+
+
+def makespans(spread: float, *, copies: bool) -> tuple[float, int]:
+    """Return the mean makespan over its bound, and the number of copies, of ten farms.
+
+    640 calls of about 1 s on 64 workers; 2 % of them take ten times as long on their first worker.
+    spread: the standard deviation of the lognormal run times.
+    """
+    found, sent_copies = [], 0
+    sigma = np.sqrt(np.log(1 + spread**2))
+    for seed in seeds(10):
+        rng = np.random.default_rng(seed)
+        run_times = rng.lognormal(-(sigma**2) / 2, sigma, 640)
+        slow = rng.random(640) < 0.02
+        farm = Simulation(workers=64, one_way_s=1e-3, copies=copies)
+        for seconds, is_slow in zip(run_times.tolist(), slow.tolist(), strict=True):
+            farm.submit(seconds, slow_s=10 * seconds if is_slow else None)
+        farm.run()
+        assert len(farm.replies) == 640
+        (queue,) = farm.scheduler.snapshot(farm.now)["queues"]
+        assert queue["copies"] <= 0.05 * 640
+        sent_copies += queue["copies"]
+        found.append(farm.last_reply / max(run_times.sum() / 64, run_times.max()))
+    return float(np.mean(found)), sent_copies
+
+
+@pytest.mark.parametrize(("spread", "without", "most"), [(0.0, 1.95, 1.4), (0.3, 2.2, 1.65)])
+def test_copies_shorten_the_end_of_a_sweep(spread: float, without: float, most: float) -> None:
+    slow, none = makespans(spread, copies=False)
+    assert none == 0
+    assert slow > without
+    fast, copies = makespans(spread, copies=True)
+    assert fast <= most
+    assert copies > 0

@@ -1,0 +1,246 @@
+"""What becomes of a call and its copy: the first answer counts, and losses leave the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from farm.call import Result
+from farm.errors import ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.scheduler.actions import Reply
+from farm.scheduler.phases import ABANDONED, OUTRUN, SENT
+from farm.scheduler.state import TaskId
+from farm.scheduler.story import story
+from tests.scheduler.recorder import Recorder, copied, ended, replied, result, sent
+
+# The first answer counts
+
+
+@pytest.mark.parametrize(("first", "second"), [("w1", "w2"), ("w2", "w1")])
+def test_the_first_answer_counts_and_the_loser_teaches_nothing(
+    farm: Recorder, first: str, second: str
+) -> None:
+    task = copied(farm)
+    times = farm.run_times()
+    farm.finish(first, task, 4.0)
+    farm.expect(replied(task, 4.0, first), ended(second, task))
+    known, mean, round_trip_s = times.count, times.mean, times.round_trip_s
+    assert farm.task(task).phase is OUTRUN
+    queue, workers = farm.queue(), farm.scheduler.snapshot(farm.now)["workers"]
+    assert queue.done == 21
+    assert {row["name"]: row["in_flight"] for row in workers} == {"w1": 0, "w2": 0}
+    farm.after(50.0).finish(second, task, 54.0)
+    farm.expect()
+    assert (times.count, times.mean, times.round_trip_s) == (known, mean, round_trip_s)
+    assert (queue.done, queue.failed, queue.in_flight, queue.extra) == (21, 0, 0, 0)
+    assert farm.worker(second).done == 0
+    assert len(farm.scheduler) == 0
+    farm.finish(second, task, 54.0)
+    farm.expect()
+
+
+@pytest.mark.parametrize("first", ["w1", "w2"])
+def test_a_client_pays_for_the_run_that_is_answered(farm: Recorder, first: str) -> None:
+    task = copied(farm, client="a")
+    account = farm.account("a")
+    held = account.held
+    began_s = account.used_s - 1.0  # the estimate of one run
+    farm.finish(first, task, 4.0)
+    assert account.used_s == pytest.approx(began_s + 4.0)
+    assert (account.held, account.active) == (0, 0)
+    assert held > 0
+    farm.after(50.0).finish("w1" if first == "w2" else "w2", task, 54.0)
+    assert account.used_s == pytest.approx(began_s + 4.0)
+    farm.forget_actions()
+
+
+def test_an_error_of_the_model_is_an_answer(farm: Recorder) -> None:
+    task = copied(farm)
+    farm.finish("w2", task, ModelFailed("it raised"))
+    farm.expect(replied(task, ModelFailed, "w2"), ended("w1", task))
+    farm.finish("w1", task)
+    farm.expect()
+    assert (farm.queue().done, farm.queue().failed) == (20, 1)
+
+
+def test_results_say_that_a_copy_was_sent(farm: Recorder) -> None:
+    task = copied(farm)
+    farm.finish("w1", task)
+    (reply,) = [a for a in farm.scheduler.actions(farm.now) if isinstance(a, Reply)]
+    assert isinstance(reply.outcome, Result)
+    assert reply.result(reply.outcome).copied
+    other = farm.submit()
+    farm.forget_actions()
+    assert not Reply(farm.task(other), result(), 0.0, None).result(result()).copied
+
+
+def test_status_shows_copies(farm: Recorder) -> None:
+    task = copied(farm)
+    state = farm.scheduler.snapshot(farm.now)
+    (queue,) = state["queues"]
+    assert (queue["copies"], queue["in_flight"]) == (1, 1)
+    told = ["queued 0 s", "sent to w1 4 s ago", "copied to w2 1 s ago"]
+    assert [row["story"] for row in state["calls"]] == [told]
+    farm.finish("w2", task)
+    farm.forget_actions()
+    assert farm.scheduler.snapshot(farm.now)["calls"] == []
+
+
+def test_a_cancelled_call_ends_with_the_last_of_its_attempts(farm: Recorder) -> None:
+    task = copied(farm)
+    farm.scheduler.cancel(task)
+    assert farm.task(task).phase is ABANDONED
+    farm.after(1.0).finish("w2", task)
+    farm.expect(ended("w1", task))
+    assert farm.task(task).phase is OUTRUN
+    farm.scheduler.cancel(task)
+    farm.finish("w1", task)
+    farm.expect()
+    assert len(farm.scheduler) == 0
+    assert farm.queue().done == 20
+
+
+def test_a_deadline_ends_a_copied_call_once(farm: Recorder) -> None:
+    farm.learn(1.0)
+    farm.join("w1")
+    task = farm.submit(deadline=farm.now + 10.0)
+    farm.expect(sent("w1", task))
+    farm.after(5.0).join("w2")
+    farm.expect(sent("w2", task))
+    farm.finish("w2", task)
+    farm.expect(replied(task, 1.0, "w2"), ended("w1", task))
+    farm.after(20.0).expect()
+
+
+# Losses
+
+
+@pytest.mark.parametrize(("lost", "left"), [("w1", "w2"), ("w2", "w1")])
+def test_if_one_worker_is_lost_the_other_goes_on(farm: Recorder, lost: str, left: str) -> None:
+    task = copied(farm, client="a")
+    held, used_s = farm.account("a").held, farm.account("a").used_s
+    farm.leave(lost)
+    farm.expect()
+    assert farm.task(task).phase is SENT
+    assert farm.task(task).lost_on == (f"{lost} (killed)",)
+    assert (farm.account("a").held, farm.account("a").used_s) == (held, used_s)
+    farm.join("w3")
+    farm.after(50.0).expect()
+    farm.finish(left, task, 5.0)
+    farm.expect(replied(task, 5.0, left))
+    assert len(farm.scheduler) == 0
+
+
+@pytest.mark.parametrize("order", [("w1", "w2"), ("w2", "w1")])
+def test_if_both_workers_are_lost_the_call_is_requeued_once(
+    farm: Recorder, order: tuple[str, str]
+) -> None:
+    task = copied(farm)
+    for worker in order:
+        farm.leave(worker)
+    farm.after(1.0).expect()
+    assert farm.task(task).lost_on == tuple(f"{worker} (killed)" for worker in order)
+    assert story(farm.task(task), farm.now) == [
+        "queued 0 s",
+        "lost with w1 after 4 s (killed)",
+        "copy lost with w2 after 1 s (killed)",
+        "queued again 1 s",
+    ]
+    farm.join("w3")
+    farm.expect(sent("w3", task))
+    farm.finish("w3", task)
+    farm.expect(replied(task, 1.0, "w3"))
+
+
+def test_a_call_is_given_up_only_when_both_attempts_are_lost() -> None:
+    farm = Recorder(retries=0)
+    task = copied(farm)
+    farm.leave("w1", "time limit", running=[task], time_limit=True)
+    farm.expect()
+    farm.leave("w2", "time limit", running=[task], time_limit=True)
+    farm.expect(replied(task, TimeLimitExceeded, "w2"))
+    assert len(farm.scheduler) == 0
+
+
+def test_retries_count_both_losses() -> None:
+    farm = Recorder(retries=1)
+    task = copied(farm)
+    farm.leave("w2")
+    farm.leave("w1")
+    farm.expect(replied(task, WorkerLost, "w1"))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda farm, worker, task: farm.hand_back(worker, task),
+        lambda farm, worker, task: farm.leave(worker, drained=True),
+        lambda farm, worker, task: farm.miss(worker, task),
+    ],
+    ids=["handed back", "drained", "missing"],
+)
+@pytest.mark.parametrize(("ends", "left"), [("w1", "w2"), ("w2", "w1")])
+def test_an_attempt_that_ends_without_an_answer_leaves_the_other(
+    farm: Recorder, end: Callable[[Recorder, str, TaskId], None], ends: str, left: str
+) -> None:
+    task = copied(farm)
+    end(farm, ends, task)
+    farm.expect()
+    assert [a.worker.id for a in farm.task(task).attempts] == [ends, left]
+    farm.finish(left, task)
+    farm.expect(replied(task, 1.0, left))
+    assert len(farm.scheduler) == 0
+
+
+@pytest.mark.parametrize("how", ["killed", "drained", "handed back"])
+def test_an_outrun_call_ends_with_its_worker(farm: Recorder, how: str) -> None:
+    task = copied(farm)
+    farm.finish("w2", task)
+    farm.expect(replied(task, 1.0, "w2"), ended("w1", task))
+    if how == "handed back":
+        farm.hand_back("w1", task)
+        assert farm.worker("w1").outrun == 0
+    else:
+        farm.leave("w1", drained=how == "drained")
+    farm.expect()
+    assert len(farm.scheduler) == 0
+    assert farm.queue().failed == 0
+
+
+def test_a_late_answer_of_a_lost_worker_counts(farm: Recorder) -> None:
+    task = copied(farm)
+    farm.leave("w1")
+    farm.expect()
+    farm.finish("w1", task, 9.0)
+    farm.expect(replied(task, 9.0, "w1"))
+    farm.finish("w2", task)
+    farm.expect()
+    assert len(farm.scheduler) == 0
+
+
+def test_a_story_tells_what_became_of_the_copy(farm: Recorder) -> None:
+    task = copied(farm)
+    farm.hand_back("w2", task)
+    farm.after(1.0).expect()
+    assert story(farm.task(task), farm.now) == [
+        "queued 0 s",
+        "sent to w1 5 s ago",
+        "copy back from w2 after 1 s (handed back)",
+    ]
+    farm.finish("w1", task)
+    farm.forget_actions()
+
+
+def test_a_worker_runs_in_vain_when_other_workers_have_answered_all_its_calls(
+    farm: Recorder,
+) -> None:
+    task = copied(farm)
+    one, two = farm.worker("w1").id, farm.worker("w2").id
+    assert not farm.scheduler.runs_in_vain(one)
+    farm.finish("w2", task)
+    farm.forget_actions()
+    assert farm.scheduler.runs_in_vain(one)
+    assert not farm.scheduler.runs_in_vain(two), "it is idle"
+    farm.finish("w1", task)
+    assert not farm.scheduler.runs_in_vain(one)
