@@ -22,6 +22,7 @@ from tests.scheduler.scenarios import (
     beside_a_sweep,
     chains_with_configs,
     mlda,
+    stragglers,
     strangers,
     sweep_over_configs,
     two_sweeps,
@@ -75,6 +76,12 @@ CASES: list[Case] = [
     ),
     ("sweep over 8 configs, warm-up of 2 runs: makespan over bound", "<= 1.2", sweep_over_configs),
     ("8 chains with configs and pauses: mean run over warm", "<= 1.05", chains_with_configs),
+    (
+        "2 % of equal calls ten times slower: makespan over bound",
+        "<= 1.4",
+        lambda s: stragglers(s, 0.0)[0],
+    ),
+    ("... of calls of cv 0.3", "<= 1.65", lambda s: stragglers(s, 0.3)[0]),
 ]
 
 

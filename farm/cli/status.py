@@ -54,6 +54,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    if state.get("waits"):
+        parts.append(_waits(state["waits"]))
     if state.get("calls"):
         parts.append(_calls(state["calls"]))
     if "slurm" in state:
@@ -105,6 +107,24 @@ def _workers(rows: list[dict[str, Any]]) -> Table:
                 row["in_flight"],
                 "idle" if row["busy_s"] is None else duration(row["busy_s"]),
                 row["done"],
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _waits(rows: list[dict[str, Any]]) -> Table:
+    """A table of the clients whose calls wait longest, with the rules that put others first."""
+    return text_table(
+        ("waiting client", "model", "operation", ">calls", ">for", "why"),
+        [
+            [
+                row["client"] or "(no name)",
+                row["model"],
+                row["operation"],
+                row["calls"],
+                duration(row["age_s"]),
+                "; ".join(reason["text"] for reason in row["why"]),
             ]
             for row in rows
         ],

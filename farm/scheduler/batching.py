@@ -70,11 +70,14 @@ def linger_after(lot: Lot, queue: Queue, now: float) -> None:
     queue.company = min(queue.size + lot.size, queue.max_batch)
 
 
+def awaits_more(queue: Queue, now: float) -> bool:
+    """Whether the queue's next batch still waits for calls of those who were just answered."""
+    return now < queue.lingers_until and queue.size < queue.company
+
+
 def lingers(queue: Queue, now: float) -> bool:
     """Whether the queue's next batch waits for more calls; afterwards pools are checked again."""
-    if not queue.company:
-        return False
-    if queue.lingers_until <= now or queue.size >= queue.company:
+    if not awaits_more(queue, now):
         queue.company = 0
         return False
     for pool in queue.model.pools:

@@ -258,6 +258,11 @@ class Queue:
         """Yield the waiting tasks that may share a batch with `task`, oldest first."""
         return iter(self._by_batch_key.get(task.batch_key, {}).values())
 
+    def levels(self) -> Iterator[Level]:
+        """Yield the levels that have waiting tasks, those served first before others."""
+        for rank in reversed(self._ranks):
+            yield self._levels[rank]
+
     def waiting(self) -> Iterator[Task]:
         """Yield all waiting tasks, in no particular order."""
         for level in self._levels.values():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Any
 
+from farm.scheduler.explanation import explain
 from farm.scheduler.placement import NO_END
 from farm.scheduler.queues import ModelQueues
 from farm.scheduler.state import Task, Worker
@@ -17,6 +18,8 @@ CALLS_SHOWN = 5
 
 SHOWN_FROM_S = 1.0
 """Younger calls are not shown: on a busy farm they end before a user could read about them."""
+
+WAITS_SHOWN = 10
 
 LOOK = 1000
 """Maximum calls examined of each kind, which bounds the cost with many open calls."""
@@ -36,15 +39,45 @@ def standing_out(tasks: Iterable[Task], suspects: Iterable[Task], now: float) ->
     return found
 
 
+def longest_waits(models: Iterable[ModelQueues], now: float) -> list[dict[str, Any]]:
+    """Return why calls wait: a row for the oldest waiting call of each client and queue.
+
+    Those that have waited longest, `WAITS_SHOWN` at most.
+    """
+    lines = (
+        line
+        for model in models
+        for queue in model.waiting
+        for level in queue.levels()
+        for line in level.lines.values()
+    )
+    oldest = {line.first(): len(line.tasks) for line in islice(lines, LOOK)}
+    shown = nsmallest(WAITS_SHOWN, oldest, key=lambda task: task.submitted_at)
+    return [
+        {
+            "client": task.account.client.name,
+            "model": task.call.model,
+            "operation": task.call.operation.value,
+            "calls": oldest[task],
+            "age_s": now - task.submitted_at,
+            "why": [reason._asdict() for reason in explain(task, now)],
+        }
+        for task in shown
+        if now - task.submitted_at >= SHOWN_FROM_S
+    ]
+
+
 def snapshot(
     workers: Iterable[Worker], models: Iterable[ModelQueues], calls: Iterable[Task], now: float
 ) -> dict[str, Any]:
     """Return the state as rows.
 
     workers: one for each; queues: one for each model and operation that was ever used; calls: one
-    for each of the given ones, with its history.
+    for each of the given ones, with its history; waits: see `longest_waits`.
     """
+    models = list(models)
     return {
+        "waits": longest_waits(models, now),
         "workers": [
             {
                 "name": w.id,

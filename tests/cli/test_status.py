@@ -105,6 +105,16 @@ def test_calls_that_stand_out_tell_their_story() -> None:
     assert "queued again 0.2 s" in out
 
 
+def test_clients_whose_calls_wait_see_why() -> None:
+    why = [{"rule": "busy", "text": "all 2 workers are [busy]", "calls": 0}]
+    why.append({"rule": "older", "text": "7 calls of its client came earlier", "calls": 7})
+    row = {"client": "", "model": "beam", "operation": "evaluate", "calls": 8, "age_s": 15.2}
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(tables({**EMPTY, "events": [], "waits": [{**row, "why": why}]}))
+    reasons = r"all 2 workers are \[busy\]; 7 calls of its client came earlier"
+    assert re.search(rf"\(no name\) +beam +evaluate +8 +15.2 s +{reasons}", console.export_text())
+
+
 EMPTY: dict[str, Any] = {
     "workers": [],
     "queues": [],

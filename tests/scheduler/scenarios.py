@@ -233,3 +233,21 @@ def chains_with_configs(seed: int, lasts_s: float = 300.0) -> float:
         chain(f'{{"data":{i}}}')
     farm.run()
     return float(np.mean(runs))
+
+
+def stragglers(seed: int, spread: float, *, copies: bool = True) -> tuple[float, int]:
+    """640 calls of 1 s on 64 workers, 2 % of them ten times slower on their first worker.
+
+    Returns the makespan over its bound and the number of copies. spread: standard deviation of the
+    lognormal run times.
+    """
+    rng = np.random.default_rng(seed)
+    sigma = np.sqrt(np.log(1 + spread**2))
+    run_times = rng.lognormal(-(sigma**2) / 2, sigma, 640)
+    slow = rng.random(640) < 0.02
+    farm = Simulation(workers=64, one_way_s=1e-3, copies=copies)
+    for seconds, is_slow in zip(run_times.tolist(), slow.tolist(), strict=True):
+        farm.submit(seconds, slow_s=10 * seconds if is_slow else None)
+    farm.run()
+    (queue,) = farm.scheduler.snapshot(farm.now)["queues"]
+    return farm.last_reply / max(run_times.sum() / 64, run_times.max()), queue["copies"]

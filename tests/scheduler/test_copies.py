@@ -18,7 +18,8 @@ from tests.scheduler.recorder import (
     sent,
     straggler,
 )
-from tests.scheduler.simulator import Simulation, seeds
+from tests.scheduler.scenarios import stragglers
+from tests.scheduler.simulator import seeds
 
 # When
 
@@ -293,35 +294,11 @@ def test_a_copy_must_fit_before_its_worker_ends(farm: Recorder) -> None:
 # Gain
 
 
-def makespans(spread: float, *, copies: bool) -> tuple[float, int]:
-    """Return the mean makespan over its bound, and the number of copies, of ten farms.
-
-    640 calls of about 1 s on 64 workers; 2 % of them take ten times as long on their first worker.
-    spread: the standard deviation of the lognormal run times.
-    """
-    found, sent_copies = [], 0
-    sigma = np.sqrt(np.log(1 + spread**2))
-    for seed in seeds(10):
-        rng = np.random.default_rng(seed)
-        run_times = rng.lognormal(-(sigma**2) / 2, sigma, 640)
-        slow = rng.random(640) < 0.02
-        farm = Simulation(workers=64, one_way_s=1e-3, copies=copies)
-        for seconds, is_slow in zip(run_times.tolist(), slow.tolist(), strict=True):
-            farm.submit(seconds, slow_s=10 * seconds if is_slow else None)
-        farm.run()
-        assert len(farm.replies) == 640
-        (queue,) = farm.scheduler.snapshot(farm.now)["queues"]
-        assert queue["copies"] <= 0.05 * 640
-        sent_copies += queue["copies"]
-        found.append(farm.last_reply / max(run_times.sum() / 64, run_times.max()))
-    return float(np.mean(found)), sent_copies
-
-
 @pytest.mark.parametrize(("spread", "without", "most"), [(0.0, 1.95, 1.4), (0.3, 2.2, 1.65)])
 def test_copies_shorten_the_end_of_a_sweep(spread: float, without: float, most: float) -> None:
-    slow, none = makespans(spread, copies=False)
-    assert none == 0
-    assert slow > without
-    fast, copies = makespans(spread, copies=True)
-    assert fast <= most
-    assert copies > 0
+    slow = [stragglers(seed, spread, copies=False) for seed in seeds(10)]
+    assert {copies for _, copies in slow} == {0}
+    assert np.mean([ratio for ratio, _ in slow]) > without
+    fast = [stragglers(seed, spread) for seed in seeds(10)]
+    assert np.mean([ratio for ratio, _ in fast]) <= most
+    assert all(0 < copies <= 0.05 * 640 for _, copies in fast)

@@ -49,15 +49,18 @@ def test_the_page_reads_only_what_the_status_says() -> None:
     assert used("q") <= set(status["queues"][0])
     assert used("e") <= set(status["events"][0])
     assert status["calls"] == []
-    assert used("c") <= set(a_call_that_is_shown())
+    assert used("c") <= set(a_call_that_is_shown("calls"))
+    assert status["waits"] == []
+    assert used("wait") <= set(a_call_that_is_shown("waits"))
+    assert used("reason") <= set(a_call_that_is_shown("waits")["why"][0])
     assert used("x") <= {field.name for field in fields(Snapshot)}
 
 
-def a_call_that_is_shown() -> dict[str, Any]:
+def a_call_that_is_shown(under: str) -> dict[str, Any]:
     recorder = Recorder()
-    recorder.join("w")
+    recorder.join("w", slots=0)
     recorder.submit()
-    rows: list[dict[str, Any]] = recorder.scheduler.snapshot(2.0)["calls"]
+    rows: list[dict[str, Any]] = recorder.scheduler.snapshot(2.0)[under]
     return rows[0]
 
 
