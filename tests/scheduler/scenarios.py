@@ -96,7 +96,7 @@ def strangers(seed: int) -> float:
 
 
 def after_a_slow_moment(seed: int) -> float:
-    """Seconds for a 10 ms call beside twelve callers of 500 ms, after a second of slow messages."""
+    """Seconds for a 10 ms call beside twelve callers of 500 ms, after 5 s of slow messages."""
     farm = Simulation(workers=4, one_way_s=ONE_WAY_S, models=("fast", "slow"))
     callers = Callers(farm, seed, until=55.0)
     for _ in range(12):
@@ -107,7 +107,7 @@ def after_a_slow_moment(seed: int) -> float:
         return lambda: setattr(farm, "one_way_s", seconds)
 
     farm.at(5.0, message_time(0.1))
-    farm.at(8.0, message_time(ONE_WAY_S))
+    farm.at(10.0, message_time(ONE_WAY_S))
     farm.run()
     fast = callers.of("fast", since=15.0)
     return sum(a.response_s for a in fast) / len(fast)
