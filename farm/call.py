@@ -231,7 +231,7 @@ class Result:
 class Hints:
     """Scheduling information that accompanies a call; never part of the model's config.
 
-    client: who asks, for fair sharing; priority: higher runs first;
+    client: the name of the asking program, for fair sharing; priority: higher runs first;
     deadline_s: seconds after submission until which the answer is useful; start_within_s: seconds
     after submission within which the run must begin, which KServe's clients may specify.
     chain: the caller within the client, such as one chain of a sampler; a client's share grows with

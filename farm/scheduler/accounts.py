@@ -1,4 +1,4 @@
-"""Who has used what: accounts of clients, for fair shares of workers and of worker-seconds.
+"""Accounts of clients: their fair shares of workers and of worker-seconds.
 
 A client is what `Farm-Client` names, or a host. Its callers are its chains (`Farm-Chain`), each
 call that belongs to none, and all its bulk requests together: a client's share grows with the

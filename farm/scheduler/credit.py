@@ -111,7 +111,7 @@ def charge_run(task: Task, attempt: Attempt, result: Result, now: float) -> None
     if (attempt.alone and len(attempt.worker.held) == 1) or result.idle_s > IDLE_SHARE * gap_s:
         times.add_round_trip(gap_s)
     elif 0.0 < gap_s - result.queue_time_s < times.round_trip_s:
-        # It waited behind other calls, and its answer perhaps for theirs: a round trip is shorter.
+        # A round trip is shorter: the call waited behind others, and its answer may have too.
         times.add_round_trip(gap_s - result.queue_time_s)
     if lot is None:
         times.add(run_time_s)

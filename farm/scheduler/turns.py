@@ -1,4 +1,4 @@
-"""Whose turn it is between the queues that a free worker may serve.
+"""The order between the queues that a free worker may serve.
 
 The order is priority; then the workers that the client holds, per caller; then the time at which
 the call is due: `DUE_RUNS` mean runs of its class after its arrival, or after the client's last

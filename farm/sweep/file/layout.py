@@ -5,7 +5,8 @@ runs, only numbers in allocated places change. Together with a flush per batch t
 of a killed process readable. The two growing tables, failures and workers, contain text, which
 HDF5 stores in a heap; a kill can leave pointers to text that was not yet written (seen in one of
 ten kills). These tables are written when a process ends, and are in the journal until then.
-Whatever changes texts or sizes goes through `recovery.restructure`, which a kill cannot cut short.
+Other changes of texts or sizes, too, go through `recovery.restructure`, which a kill cannot cut
+short.
 """
 
 from __future__ import annotations
