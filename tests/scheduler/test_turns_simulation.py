@@ -32,7 +32,7 @@ def test_two_sweeps_of_unlike_models_share_a_worker(seed: int) -> None:
     assert 0.4 <= two_sweeps(seed) <= 0.6
 
 
-@pytest.mark.parametrize("chains", [16, 32])
+@pytest.mark.parametrize("chains", [16, pytest.param(32, marks=pytest.mark.slow)])
 def test_coarse_calls_of_multilevel_chains_pass_the_fine_ones(seed: int, chains: int) -> None:
     slowed, total = mlda(seed, chains, fine=10)
     assert slowed <= 3.5

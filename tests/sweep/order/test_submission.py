@@ -246,7 +246,10 @@ def test_points_in_the_farm_s_queue_are_not_taken_for_long() -> None:
     assert not order.learn(), "no later point has begun, so these may wait"
 
 
-@pytest.mark.parametrize("title", CASES)
+@pytest.mark.parametrize(
+    "title",
+    [pytest.param(t, marks=pytest.mark.slow if "2000 points" in t else []) for t in CASES],
+)
 def test_sweeps_end_early(title: str) -> None:
     """Medians of six seeds; the guesses are off by a factor of 1.6."""
     ratio = CASES[title].medians()
