@@ -21,6 +21,7 @@ from tests.scheduler.scenarios import (
     after_a_slow_moment,
     beside_a_sweep,
     chains_with_configs,
+    gradients_at_home,
     mlda,
     stragglers,
     strangers,
@@ -76,6 +77,7 @@ CASES: list[Case] = [
     ),
     ("sweep over 8 configs, warm-up of 2 runs: makespan over bound", "<= 1.2", sweep_over_configs),
     ("8 chains with configs and pauses: mean run over warm", "<= 1.05", chains_with_configs),
+    ("6 chains of evaluation and gradient: share at the same worker", ">= 0.95", gradients_at_home),
     (
         "2 % of equal calls ten times slower: makespan over bound",
         "<= 1.4",

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from farm.call import Result
+from farm.call import Operation, Result
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Reply
+from farm.scheduler.state import WorkerId
+from tests.scheduler.recorder import call
 from tests.scheduler.simulator import Simulation
 
 ONE_WAY_S = 1.5e-4
@@ -251,3 +254,47 @@ def stragglers(seed: int, spread: float, *, copies: bool = True) -> tuple[float,
     farm.run()
     (queue,) = farm.scheduler.snapshot(farm.now)["queues"]
     return farm.last_reply / max(run_times.sum() / 64, run_times.max()), queue["copies"]
+
+
+def gradients_at_home(seed: int, chains: int = 6, lasts_s: float = 300.0) -> float:
+    """Share of gradients that run where their point was evaluated, of those that could.
+
+    Chains of an evaluation and a gradient of a second each, with pauses, on 8 workers; a gradient
+    could if that worker was free within a tenth of a run.
+    """
+    farm = Simulation(workers=8, one_way_s=ONE_WAY_S, keeps_point=True)
+    callers = Callers(farm, seed)
+    asked: list[tuple[float, WorkerId, Reply]] = []
+    points = itertools.count()
+
+    def chain(client: str) -> None:
+        def evaluate() -> None:
+            point = np.full(3, float(next(points)))
+            forward = replace(call(), inputs=(point,))
+            adjoint = replace(call(operation=Operation.GRADIENT), inputs=(point,))
+
+            def gradient(evaluated: Reply) -> None:
+                began, home = farm.now, evaluated.worker
+                assert home is not None
+
+                def told(reply: Reply) -> None:
+                    asked.append((began, home, reply))
+                    if farm.now < lasts_s:
+                        farm.at(farm.now + callers.rng.exponential(0.5), evaluate)
+
+                farm.submit(callers.time(1.0), client=client, asked=adjoint, told=told)
+
+            farm.submit(callers.time(1.0), client=client, asked=forward, told=gradient)
+
+        farm.at(callers.rng.uniform(0.0, 2.0), evaluate)
+
+    for i in range(chains):
+        chain(f"chain {i}")
+    farm.run()
+    could = [
+        home == reply.worker
+        for at, home, reply in asked
+        if farm.is_free(home, at, at + 0.1, reply.task.id)
+    ]
+    assert len(could) > len(asked) / 2
+    return sum(could) / len(could)

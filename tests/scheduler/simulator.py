@@ -32,6 +32,7 @@ class SimulatedWorker:
         self.running: TaskId | None = None
         self.idle_since = 0.0
         self.config = ""
+        self.runs: list[tuple[float, float, TaskId]] = []  # each from its sending to its end
 
 
 class Simulation:
@@ -50,6 +51,7 @@ class Simulation:
         models: Sequence[str] = ("m",),
         warm_up_s: float = 0.0,
         copies: bool = True,
+        keeps_point: bool = False,
     ) -> None:
         self.scheduler = Scheduler()
         self.now = 0.0
@@ -68,7 +70,7 @@ class Simulation:
         for i in range(workers):
             name = WorkerId(f"w{i}")
             self._workers[name] = SimulatedWorker(name, gives_back=gives_back)
-            infos = [model(each, copies=copies) for each in models]
+            infos = [model(each, copies=copies, keeps_point=keeps_point) for each in models]
             self.scheduler.worker_joined(name, infos, now=0.0)
         self._warm_up_s = warm_up_s
         self._config: dict[TaskId, str] = {}
@@ -84,9 +86,13 @@ class Simulation:
         slow_s: float | None = None,
         chain: Chain = BULK,
         told: Callable[[Reply], None] = lambda reply: None,
+        asked: Call | None = None,
     ) -> None:
-        """Submit a call. slow_s: the run time on its first worker, if that is slow."""
-        asked = self._calls.get((model, config))
+        """Submit a call. slow_s: the run time on its first worker, if that is slow.
+
+        asked: the call itself, if its model and config do not say enough.
+        """
+        asked = asked or self._calls.get((model, config))
         if asked is None:
             asked = self._calls[model, config] = call(model, config=config)
         task = self.scheduler.submit(asked, client=client, chain=chain, now=self.now)
@@ -95,6 +101,14 @@ class Simulation:
         if slow_s is not None:
             self._on_first_worker[task] = slow_s
         self._told[task] = told
+
+    def is_free(self, name: WorkerId, since: float, until: float, task: TaskId) -> bool:
+        """Whether a worker had nothing but `task`, running or sent to it, at a moment of a span."""
+        at = since
+        for begin, end, other in self._workers[name].runs:
+            if other != task and begin <= at < end:
+                at = end
+        return at <= until
 
     def at(self, time: float, happen: Callable[[], None]) -> None:
         """Let something happen at a time, such as a call after its caller has thought."""
@@ -156,6 +170,7 @@ class Simulation:
                 worker.config = self._config[task]
                 run_time_s += self._warm_up_s
             self.work_s += run_time_s
+            worker.runs.append((self.now - self.one_way_s, self.now + run_time_s, task))
             answer = result(run_time_s, idle_s=self.now - worker.idle_since)
             self._at(self.now + run_time_s, partial(self._end, worker, task, answer))
 

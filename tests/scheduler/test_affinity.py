@@ -13,7 +13,11 @@ from farm.call import Call, ModelInfo, Operation
 from farm.scheduler.affinity import POINT_BYTES, WARM_UPS, point_key
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, call, model, replied, result, sent
-from tests.scheduler.scenarios import chains_with_configs, sweep_over_configs
+from tests.scheduler.scenarios import (
+    chains_with_configs,
+    gradients_at_home,
+    sweep_over_configs,
+)
 from tests.scheduler.simulator import seeds
 
 COLD_S, WARM_S = 3.0, 1.0
@@ -214,6 +218,12 @@ def test_and_no_longer(busy: tuple[Recorder, TaskId, TaskId]) -> None:
     farm, _, task = busy
     farm.after(0.9).expect()
     farm.after(0.11).expect(sent("w", task))
+
+
+@pytest.mark.parametrize("chains", [4, 6, 8])
+def test_gradients_run_where_their_point_was_evaluated(chains: int) -> None:
+    (seed,) = seeds(1)
+    assert gradients_at_home(seed, chains, lasts_s=100.0) >= 0.95
 
 
 def test_models_that_keep_nothing_have_no_such_preference(farm: Recorder) -> None:
