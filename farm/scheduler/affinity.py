@@ -29,7 +29,9 @@ POINT_BYTES = 4096
 """Most bytes of the inputs that tell points apart; the middle of larger inputs is not read."""
 
 WAIT_RUNS = 0.1
-"""A derivative waits for this part of its run for the worker that evaluated its point."""
+"""A derivative waits for the worker that evaluated its point until this part of its run after its
+arrival.
+"""
 
 DERIVATIVES = frozenset({Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN})
 
@@ -123,7 +125,7 @@ def choose(
         if worker is not None:
             if open_to(worker, queue, 1, pools, limits, now):
                 return head, worker
-            if _waits(head, WAIT_RUNS * queue.run_times.mean, pools, now):
+            if _waits(head, pools, now):
                 return None
     if not queue.run_times.warm_up_s:
         return head, None
@@ -138,14 +140,21 @@ def choose(
     return task, _worker_for(queue, task, depth, pools, limits, now)
 
 
-def _waits(head: Task, patience_s: float, pools: Collection[Pool], now: float) -> bool:
-    if head.waits_until is None:
-        head.waits_until = now + patience_s
-    if now >= head.waits_until:
+def waits_until(derivative: Task) -> float:
+    """Return until when a derivative waits for the worker that evaluated its point.
+
+    It counts from the arrival, so that many that wait for one worker do not wait one by one.
+    """
+    return derivative.submitted_at + WAIT_RUNS * derivative.queue.run_times.mean
+
+
+def _waits(head: Task, pools: Collection[Pool], now: float) -> bool:
+    until = waits_until(head)
+    if now >= until:
         return False
     for pool in head.queue.model.pools:
         if pool in pools:
-            pool.recheck_at = min(head.waits_until, pool.recheck_at or head.waits_until)
+            pool.recheck_at = min(until, pool.recheck_at or until)
     return True
 
 

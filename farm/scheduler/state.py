@@ -86,7 +86,6 @@ class Task:
         "queue",
         "rows",
         "submitted_at",
-        "waits_until",
     )
 
     def __init__(
@@ -122,7 +121,6 @@ class Task:
         self.lost_on: tuple[str, ...] = ()
         self.answers = 0  # of a stream that continues
         self.passed_at: float | None = None  # when another went first to find its worker warm
-        self.waits_until: float | None = None  # for the worker that evaluated its point
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

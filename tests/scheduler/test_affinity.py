@@ -216,6 +216,18 @@ def test_and_no_longer(busy: tuple[Recorder, TaskId, TaskId]) -> None:
     farm.after(0.11).expect(sent("w", task))
 
 
+def test_many_derivatives_at_one_point_do_not_wait_one_by_one(farm: Recorder) -> None:
+    """The columns of a Jacobian, for example, must not start a tenth of a run apart."""
+    gradients_known(farm, 10.0)
+    farm.join("v", keeping())
+    evaluated(farm, "v", 1.0)
+    for name in "abc":
+        farm.join(name, keeping())
+    tasks = [farm.submit(point(1.0, Operation.GRADIENT)) for _ in range(4)]
+    farm.expect(sent("v", tasks[0]))
+    farm.after(1.01).expect(*(sent(w, t) for w, t in zip("cba", tasks[1:], strict=True)))
+
+
 def test_models_that_keep_nothing_have_no_such_preference(farm: Recorder) -> None:
     farm.join("v")
     evaluated(farm, "v", 1.0)
