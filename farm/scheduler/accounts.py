@@ -120,6 +120,7 @@ class Usage:
         for chain, count in other.chains.items():
             self.chains[chain] = self.chains.get(chain, 0) + count
         self.lines += other.lines
+        other.lines = []  # an account without open calls may still hold the other usage
         self.weight = min(MOST_CALLERS, self.single + len(self.chains)) or 1
 
 
@@ -217,10 +218,11 @@ class SharedWorkers:
         self._usages: WeakValueDictionary[str, Usage] = WeakValueDictionary()
 
     def usage(self, name: str) -> Usage:
-        """Return a client's usage, a new one if it has no account yet."""
+        """Return a client's usage; if it has no account yet a new one, level with `virtual_s`."""
         usage = self._usages.get(name)
         if usage is None:
             usage = self._usages[name] = Usage(name)
+            usage.used_s = self.virtual_s
         return usage
 
     def absorb(self, other: SharedWorkers) -> None:
@@ -235,6 +237,8 @@ class SharedWorkers:
                     moved[old].add(old, old.used_s - other.virtual_s)
                 account.usage = moved[old]
         self.models += other.models
+        for usage in moved.values():  # with more callers, lines may come earlier
+            usage.reorder()
 
 
 def united(models: Iterable[ModelQueues]) -> None:
