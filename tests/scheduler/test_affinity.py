@@ -62,6 +62,20 @@ def test_a_free_worker_takes_a_call_of_the_config_it_ran_last(taught: Recorder) 
     taught.expect(replied(mine, 1.0, "w"), sent("w", other))
 
 
+def test_a_description_for_a_config_changes_nothing(farm: Recorder) -> None:
+    """Clients that ask for one before each new config would make every first run look warm."""
+    farm.join("w")
+    for name in "xyz":
+        asked = call(operation=Operation.DESCRIBE, config=config(name).config)
+        task = farm.submit(asked)
+        farm.expect(sent("w", task))
+        farm.finish("w", task)
+        farm.forget_actions()
+        run(farm, "w", config(name), COLD_S)
+        run(farm, "w", config(name), WARM_S)
+    assert farm.run_times().warm_up_s == pytest.approx(COLD_S - WARM_S)
+
+
 def test_it_does_so_only_among_calls_of_the_client_whose_turn_it_is(taught: Recorder) -> None:
     taught.join("w")
     running = taught.submit(config("a"), client="one")
