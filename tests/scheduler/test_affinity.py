@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farm.call import Call, ModelInfo, Operation
 from farm.scheduler.affinity import POINT_BYTES, WARM_UPS, point_key
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, model, replied, result, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, result, sent
 from tests.scheduler.scenarios import chains_with_configs, sweep_over_configs
 from tests.scheduler.simulator import seeds
 
@@ -74,6 +74,37 @@ def test_a_description_for_a_config_changes_nothing(farm: Recorder) -> None:
         run(farm, "w", config(name), COLD_S)
         run(farm, "w", config(name), WARM_S)
     assert farm.run_times().warm_up_s == pytest.approx(COLD_S - WARM_S)
+
+
+@pytest.fixture
+def prefetching(farm: Recorder) -> Recorder:
+    """A farm that prefetches a call, with a change of config that doubles a run of 1.5 ms."""
+    farm.join("teacher")
+    for name in "xyz":
+        run(farm, "teacher", config(name), 2 * SHORT_S)
+        run(farm, "teacher", config(name), SHORT_S)
+    assert farm.run_times().prefetch == 1
+    farm.leave("teacher", drained=True)
+    farm.expect()
+    return farm
+
+
+def test_a_busy_worker_prefetches_a_call_of_its_config(prefetching: Recorder) -> None:
+    prefetching.join("w")
+    running = prefetching.submit(config("a"))
+    prefetching.expect(sent("w", running))
+    prefetching.submit(config("b"))
+    mine = prefetching.submit(config("a"))
+    prefetching.expect(sent("w", mine))
+
+
+def test_a_call_is_prefetched_where_its_config_runs(prefetching: Recorder) -> None:
+    prefetching.join("v")
+    prefetching.join("w")
+    for name, worker in (("a", "v"), ("b", "w"), ("a", "v"), ("b", "w")):
+        prefetching.expect(sent(worker, prefetching.submit(config(name))))
+    prefetching.submit(config("a"))
+    prefetching.expect()
 
 
 def test_it_does_so_only_among_calls_of_the_client_whose_turn_it_is(taught: Recorder) -> None:
