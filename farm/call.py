@@ -227,6 +227,12 @@ class Result:
         return len(self.outputs[0])
 
 
+LONGEST_NAME = 100
+"""Longest name of a client or chain that counts, in characters; the rest is cut off."""
+
+MAX_PRIORITY = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Hints:
     """Scheduling information that accompanies a call; never part of the model's config.

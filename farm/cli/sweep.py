@@ -263,7 +263,7 @@ def run(
         for note in request.design.notes:
             click.echo(f"note: {note}", err=True)
         click.echo(f"{plan.size} points of {name}, seed {seed}, into {out}", err=True)
-        started = [] if no_probe else probe(plan, farm.client)
+        started = [] if no_probe else probe(plan, farm.client, _hints(plan, rules))
         store = Store.create(out, plan)
         return _session(store, farm, rules, started=started)
 
@@ -444,8 +444,12 @@ def _rules(options: dict[str, Any], store: Store, start: int) -> Rules:
         max_s=None if hours is None else 3600 * hours,
         in_flight=options["in_flight"],
         start=start,
-        hints=Hints(f"sweep-{plan.run_id[:8]}", options["priority"], chain=""),
+        hints=_hints(plan, options),
     )
+
+
+def _hints(plan: Plan, options: dict[str, Any]) -> Hints:
+    return Hints(f"sweep-{plan.run_id[:8]}", options["priority"], chain="")
 
 
 def _the_model(client: Client, name: str | None) -> str:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from farm.bodies.unpacking import Extra, Headers
-from farm.call import Hints, Result
+from farm.call import LONGEST_NAME, MAX_PRIORITY, Hints, Result
 from farm.dispatcher.backend import CancelCall, named
 from farm.errors import InvalidInput
 
@@ -24,10 +24,6 @@ JSON = b"application/json"
 
 RETRY_SOON: Extra = ((b"retry-after", b"1"),)
 """The header of 503 answers: the request may succeed a second later."""
-
-
-MAX_PRIORITY = 1000
-LONGEST_CLIENT_NAME = 100
 
 
 class Request(NamedTuple):
@@ -70,14 +66,14 @@ def hints_of(headers: Headers, peer: str, user: str) -> Hints:
     differ for each call, because most clients open a new connection each time. Raises InvalidInput.
     """
     if not _HINTS.isdisjoint(headers):
-        client = headers.get(b"farm-client", b"").decode("latin-1")[:LONGEST_CLIENT_NAME]
+        client = headers.get(b"farm-client", b"").decode("latin-1")[:LONGEST_NAME]
         priority, deadline = headers.get(b"farm-priority"), headers.get(b"farm-deadline")
         chain = headers.get(b"farm-chain")
         return Hints(
             client=client or user or peer,
             priority=0 if priority is None else _priority(priority),
             deadline_s=None if deadline is None else _deadline(deadline),
-            chain=None if chain is None else chain.decode("latin-1")[:LONGEST_CLIENT_NAME],
+            chain=None if chain is None else chain.decode("latin-1")[:LONGEST_NAME],
         )
     return named(user or peer)
 

@@ -120,6 +120,7 @@ class Usage:
         for chain, count in other.chains.items():
             self.chains[chain] = self.chains.get(chain, 0) + count
         self.lines += other.lines
+        other.lines = []  # an account without open calls may still hold the other usage
         self.weight = min(MOST_CALLERS, self.single + len(self.chains)) or 1
 
 
@@ -188,8 +189,8 @@ class Accounts:
             elif mean_s and account.used_s > latest_s:
                 account.used_s = latest_s
         usage = account.usage
-        if not usage.waiting and usage.used_s < self.group.virtual_s:
-            usage.used_s = self.group.virtual_s
+        if not usage.waiting and usage.used_s < self.group.served_s:
+            usage.used_s = self.group.served_s
         return account
 
     def _open(self, name: str) -> Account:
@@ -206,21 +207,22 @@ class Accounts:
 class SharedWorkers:
     """The models that share workers, directly or through others, and the use of all of them.
 
-    virtual_s: the least worker-seconds per caller that count; longest_s: the longest mean run of
-    the classes in use. See `turns.next_turn`.
+    served_s: the worker-seconds per caller of the client served last, at which one that was away
+    starts; longest_s: the longest mean run of the classes in use. See `turns.next_turn`.
     """
 
     def __init__(self) -> None:
-        self.virtual_s = 0.0
+        self.served_s = 0.0
         self.longest_s = 0.0
         self.models: list[ModelQueues] = []
         self._usages: WeakValueDictionary[str, Usage] = WeakValueDictionary()
 
     def usage(self, name: str) -> Usage:
-        """Return a client's usage, a new one if it has no account yet."""
+        """Return a client's usage; if it has no account yet a new one, level with `served_s`."""
         usage = self._usages.get(name)
         if usage is None:
             usage = self._usages[name] = Usage(name)
+            usage.used_s = self.served_s
         return usage
 
     def absorb(self, other: SharedWorkers) -> None:
@@ -232,9 +234,11 @@ class SharedWorkers:
                 old = account.usage
                 if old not in moved:
                     moved[old] = self.usage(old.name)
-                    moved[old].add(old, old.used_s - other.virtual_s)
+                    moved[old].add(old, old.used_s - other.served_s)
                 account.usage = moved[old]
         self.models += other.models
+        for usage in moved.values():  # with more callers, lines may come earlier
+            usage.reorder()
 
 
 def united(models: Iterable[ModelQueues]) -> None:

@@ -15,7 +15,7 @@ from itertools import islice
 import numpy as np
 
 from farm.call import Call, Operation
-from farm.scheduler.placement import Pool, open_to
+from farm.scheduler.placement import Pool, open_to, worker_for
 from farm.scheduler.queues import ClientTasks, ModelQueues, Queue
 from farm.scheduler.state import Task, Worker
 
@@ -29,7 +29,9 @@ POINT_BYTES = 4096
 """Most bytes of the inputs that tell points apart; the middle of larger inputs is not read."""
 
 WAIT_RUNS = 0.1
-"""A derivative waits for this part of its run for the worker that evaluated its point."""
+"""A derivative waits for the worker that evaluated its point until this part of its run after its
+arrival.
+"""
 
 DERIVATIVES = frozenset({Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN})
 
@@ -123,7 +125,7 @@ def choose(
         if worker is not None:
             if open_to(worker, queue, 1, pools, limits, now):
                 return head, worker
-            if _waits(head, WAIT_RUNS * queue.run_times.mean, pools, now):
+            if _waits(head, pools, now):
                 return None
     if not queue.run_times.warm_up_s:
         return head, None
@@ -138,14 +140,21 @@ def choose(
     return task, _worker_for(queue, task, depth, pools, limits, now)
 
 
-def _waits(head: Task, patience_s: float, pools: Collection[Pool], now: float) -> bool:
-    if head.waits_until is None:
-        head.waits_until = now + patience_s
-    if now >= head.waits_until:
+def waits_until(derivative: Task) -> float:
+    """Return until when a derivative waits for the worker that evaluated its point.
+
+    It counts from the arrival, so that many that wait for one worker do not wait one by one.
+    """
+    return derivative.submitted_at + WAIT_RUNS * derivative.queue.run_times.mean
+
+
+def _waits(head: Task, pools: Collection[Pool], now: float) -> bool:
+    until = waits_until(head)
+    if now >= until:
         return False
     for pool in head.queue.model.pools:
         if pool in pools:
-            pool.recheck_at = min(head.waits_until, pool.recheck_at or head.waits_until)
+            pool.recheck_at = min(until, pool.recheck_at or until)
     return True
 
 
@@ -157,12 +166,22 @@ def _of_line(
     limits: Mapping[Pool, int],
     now: float,
 ) -> Task | None:
-    """Return the call that a free worker is warm for, or that no other worker is warm for."""
+    """Return the call that a free worker is warm for, or that no other worker is warm for.
+
+    If no worker is free, the call that one is warm for that prefetches.
+    """
     by_config = line.by_config()
     if len(by_config) == 1:
         return None
-    for worker in _idle(queue, depth, pools, limits, now):
+    is_free = False
+    for worker in _idle(queue, pools, limits, now):
+        is_free = True
         tasks = by_config.get(worker.configs.get(queue.model, ""))
+        if tasks:
+            return next(iter(tasks.values()))
+    if not is_free and depth > 1:
+        ahead = worker_for(queue, depth, pools, limits, now)
+        tasks = None if ahead is None else by_config.get(ahead.configs.get(queue.model, ""))
         if tasks:
             return next(iter(tasks.values()))
     holders = queue.model.by_config
@@ -183,24 +202,31 @@ def _worker_for(
     limits: Mapping[Pool, int],
     now: float,
 ) -> Worker | None:
-    """Return a free worker that is warm for a call, or else the one that is missed least."""
+    """Return a free worker that is warm for a call, or else the one that is missed least.
+
+    If no worker is free, one that is warm and prefetches.
+    """
     model = queue.model
-    for worker in islice(model.by_config.get(task.call.config, ()), LOOK):
+    warm = list(islice(model.by_config.get(task.call.config, ()), LOOK))
+    for worker in warm:
         if open_to(worker, queue, 1, pools, limits, now):
             return worker
     coldest: Worker | None = None
-    for worker in _idle(queue, depth, pools, limits, now):
+    for worker in _idle(queue, pools, limits, now):
         config = worker.configs.get(model)
         if config is None or len(model.by_config[config]) > 1:
             return worker
         if coldest is None or worker.last_answer_at < coldest.last_answer_at:
             coldest = worker
+    if coldest is None and depth > 1:
+        for worker in warm:
+            if open_to(worker, queue, depth, pools, limits, now):
+                return worker
     return coldest
 
 
 def _idle(
     queue: Queue,
-    depth: int,
     pools: Collection[Pool],
     limits: Mapping[Pool, int],
     now: float,

@@ -37,8 +37,10 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
     alone = not worker.lots
     refill = alone and worker.last_answer_at > batch[0].submitted_at
     rows = batch[0].rows if len(batch) == 1 else sum([task.rows for task in batch])
+    first = batch[0].call
     lot: Lot | None = None
     row_held = 0
+    cold = False
     if not queue.needs_no_slot:
         lot = Lot(len(batch), rows, exclusive=depth == 1)
         # As many lots as one slot may hold count as one slot; rounded up, so that they reach it.
@@ -46,16 +48,15 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
         worker.lots += 1
         worker.exclusive_lots += lot.exclusive
         worker.pool.moved(worker)
+        if worker.configs.get(queue.model) is not first.config or queue.model.keeps_point:
+            cold = placed(worker, queue.model, first)
     if worker.busy_since is None:
         worker.busy_since = now
     row_charge_s = queue.run_times.mean or UNKNOWN_CHARGE_S
     if queue.max_batch > 1:  # one evaluation for all rows
         row_charge_s /= rows
-    first = batch[0].call
-    cold = False
-    if worker.configs.get(queue.model) is not first.config or queue.model.keeps_point:
-        cold = placed(worker, queue.model, first) and not queue.needs_no_slot
     sent = TASK_SENT[batch[0].phase]  # all of them were in one queue
+    accounts.group.served_s = batch[0].account.usage.used_s
     for task in batch:
         account = task.account
         if account.used_s > accounts.virtual_s:

@@ -53,6 +53,8 @@ WARM_UP_SHARE = 0.2
 
 WARM_UP_RUNS = 32
 LEAST_WARM_UPS = 3
+TRIED_RUNS = 64
+"""After so many runs, all after a change of config, each call may have a config of its own."""
 
 SPARE = 4 / 3
 """Prefetch margin: assume that round trips may be up to a third longer than measured."""
@@ -86,7 +88,6 @@ class Task:
         "queue",
         "rows",
         "submitted_at",
-        "waits_until",
     )
 
     def __init__(
@@ -122,7 +123,6 @@ class Task:
         self.lost_on: tuple[str, ...] = ()
         self.answers = 0  # of a stream that continues
         self.passed_at: float | None = None  # when another went first to find its worker warm
-        self.waits_until: float | None = None  # for the worker that evaluated its point
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -367,9 +367,14 @@ class RunTimes:
             self._cold = count, mean
         else:
             self._warm = count, mean
-        warm_up_s = self._cold[1] - self._warm[1]
-        known = min(self._cold[0], self._warm[0]) >= LEAST_WARM_UPS
-        self.warm_up_s = warm_up_s if known and warm_up_s > WARM_UP_SHARE * self._warm[1] else 0.0
+        (colds, cold_s), (warms, warm_s) = self._cold, self._warm
+        self.warm_up_s = 0.0
+        if warms < LEAST_WARM_UPS:
+            # Where configs alternate no run is warm, unless calls prefer warm workers for a while.
+            if LEAST_WARM_UPS <= colds <= TRIED_RUNS:
+                self.warm_up_s = cold_s
+        elif colds >= LEAST_WARM_UPS and cold_s - warm_s > WARM_UP_SHARE * warm_s:
+            self.warm_up_s = cold_s - warm_s
 
     def of_rows(self, rows: int) -> float:
         """Return the seconds that `rows` rows take if they are evaluated one after another."""

@@ -26,7 +26,10 @@ BAND_RUNS = 32.0
 """Worker-seconds by which clients may differ before they decide, in the longest mean runs."""
 
 LOOK = 64
-"""Turns of a queue after which the longest run is looked up again; each time while it is new."""
+"""Turns of a queue after which the longest run is looked up again; each time while it is new.
+
+Only turns that a queue gets before another one count.
+"""
 
 
 class Turn(NamedTuple):
@@ -59,16 +62,13 @@ def turn_of(queue: Queue) -> Turn:
 def next_turn(queues: Sequence[Queue]) -> Queue:
     """Return the queue that a worker serves next; none may be empty."""
     if len(queues) == 1:
-        queue = queues[0]
-        queue.turns += 1
-        if queue.turns % LOOK == 0:
-            _look(queue)
-        return queue
+        return queues[0]
     turns = [turn_of(queue) for queue in queues]
     queue = first_of(turns).queue
     queue.turns += 1
     if queue.turns % LOOK == 0 or queue.turns < LOOK:
-        _look(queue)
+        group = queue.model.accounts.group
+        group.longest_s = longest_s(group)
     return queue
 
 
@@ -85,8 +85,10 @@ def first_of(turns: Sequence[Turn]) -> Turn:
         if turn.usage.used_s < least.usage.used_s and turn[:2] == first[:2]:
             least = turn
     if least is not first:
-        floor_s = max(least.usage.used_s, group.virtual_s)
-        if first.usage.used_s > floor_s + BAND_RUNS * longest:
+        band_s = BAND_RUNS * longest
+        # A claim that has grown for hours must not lock the others out for hours.
+        least_s = max(least.usage.used_s, group.served_s - 2.0 * band_s)
+        if first.usage.used_s > least_s + band_s:
             first = least
     for turn in turns:
         if turn.usage is first.usage and turn is not first:
@@ -104,15 +106,3 @@ def longest_s(group: SharedWorkers) -> float:
             if (queue.in_flight or queue.size) and queue.run_times.mean > longest:
                 longest = queue.run_times.mean
     return longest
-
-
-def _look(queue: Queue) -> None:
-    """Look up the longest run, and let no client be further behind than twice the band.
-
-    Otherwise a claim that has grown for hours could lock others out for hours.
-    """
-    group = queue.model.accounts.group
-    group.longest_s = longest_s(group)
-    least_s = queue.head().account.usage.used_s - 2.0 * BAND_RUNS * group.longest_s
-    if least_s > group.virtual_s:
-        group.virtual_s = least_s

@@ -30,7 +30,7 @@ from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
 from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
 from farm.sweep.run.probe import probe as probe_first
-from farm.sweep.run.run import Rules, Run, Stop
+from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
 from farm.worker.loader import load_models
 
@@ -259,7 +259,7 @@ def sweep(
         plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
         if store is None:
             plan = _with_costs(plan, rule, cost, owned)
-        started = probe_first(plan, evaluator) if probe and store is None else []
+        started = probe_first(plan, evaluator, BULK) if probe and store is None else []
         if store is None:
             store = Store.create(path, plan)
         elif store.plan.theta_hash != plan.theta_hash or store.plan.info.name != info.name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from farm.call import Hints
+from farm.call import LONGEST_NAME, MAX_PRIORITY, Hints
 
 LONGEST_S = 1e9
 """Maximum of times in a message; thirty years, so that sums and timers stay finite."""
@@ -23,6 +23,9 @@ def hints_of_row(row: Sequence[Any]) -> Hints:
         raise TypeError(f"the names {client!r} and {chain!r}; expected texts")
     if type(priority) is not int:
         raise TypeError(f"the priority {priority!r}; expected a whole number")
+    if abs(priority) > MAX_PRIORITY:  # each priority in use costs some time
+        raise ValueError(f"the priority {priority}; expected -{MAX_PRIORITY} to {MAX_PRIORITY}")
     if deadline_s is not None and not -LONGEST_S <= deadline_s <= LONGEST_S:
         raise ValueError(f"a deadline of {deadline_s} s")
-    return Hints(client, priority, deadline_s, chain=chain)
+    chain = None if chain is None else chain[:LONGEST_NAME]
+    return Hints(client[:LONGEST_NAME], priority, deadline_s, chain=chain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from farm.call import Operation
 from farm.scheduler.accounts import (
     BULK,
     MOST_CALLERS,
@@ -126,6 +127,55 @@ def test_a_worker_that_serves_models_of_two_groups_unites_them(farm: Recorder) -
         farm.finish(name, task)
     farm.forget_actions()
     farm.scheduler.cancel(alone)
+    farm.scheduler.check()
+
+
+def test_callers_from_another_group_bring_waiting_calls_forward(farm: Recorder) -> None:
+    farm.join("x", "x", slots=3)
+    farm.join("y", "y")
+    for client in "aabab":
+        farm.submit("x", client=client)
+    for i in range(5):
+        farm.submit("y", client="a", chain=f"{i}")
+    farm.forget_actions()
+    queue = farm.scheduler.queue("x", Operation.EVALUATE)
+    assert queue.head().account.client.name == "b", "who holds one worker, and not two"
+    farm.join("xy", "x", "y", slots=0)
+    assert queue.head().account.client.name == "a", "with six callers it holds less than one each"
+    farm.scheduler.check()
+
+
+def test_a_group_that_has_run_for_long_is_not_behind_a_new_one(farm: Recorder) -> None:
+    """Otherwise clients of the new one would be served alone until they have used as much."""
+    farm.join("v", "x")
+    farm.join("u", "y")
+    farm.submit_many(600, "x", client="old")
+    farm.submit_many(400, "y", client="new")
+    farm.forget_actions()
+    for _ in range(500):
+        served(farm, farm.worker("v"))
+    farm.join("w", "x", "y")
+    for name in "vu":
+        farm.leave(name, drained=True)
+    farm.forget_actions()
+    turns = [served(farm, farm.worker("w")) for _ in range(200)]
+    assert turns.count("old") > 40
+
+
+def test_an_account_of_before_the_union_moves_no_lines(farm: Recorder) -> None:
+    """A call that was answered elsewhere may still end with an account that is not kept."""
+    farm.join("x", "x", slots=0)
+    farm.join("y", "y", slots=0)
+    tasks = [farm.submit(name, client="both") for name in "xxyy"]
+    usages = {farm.account("both", name).usage for name in "xy"}
+    farm.join("xy", "x", "y", slots=0)
+    for task in tasks:
+        farm.scheduler.cancel(task)
+    for client in ("one", "two", "three"):
+        farm.submit("x", client=client)
+        farm.submit("y", client=client)
+    for usage in usages:
+        usage.reorder()
     farm.scheduler.check()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from farm.call import Call, ModelInfo, Operation
 from farm.scheduler.affinity import POINT_BYTES, WARM_UPS, point_key
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, model, replied, result, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, result, sent
 from tests.scheduler.scenarios import (
     chains_with_configs,
     gradients_at_home,
@@ -55,6 +56,23 @@ def test_a_warm_up_that_costs_little_is_not_heeded(farm: Recorder) -> None:
     assert farm.run_times().warm_up_s == 0.0
 
 
+def test_a_warm_up_is_learned_where_configs_alternate(farm: Recorder) -> None:
+    """No run would be warm, so calls of one config are tried one after another for a while."""
+    farm.join("w")
+    tasks = {farm.submit(config("abcd"[i % 4])): "abcd"[i % 4] for i in range(40)}
+    ran: list[str] = []
+    while farm.scheduler.actions(farm.now):
+        (task,) = farm.worker("w").held
+        seconds = WARM_S if ran and ran[-1] == tasks[task] else COLD_S
+        ran.append(tasks[task])
+        farm.after(seconds).finish("w", task, seconds)
+        if not farm.queue().size and not farm.worker("w").held:
+            break
+    farm.forget_actions()
+    assert farm.run_times().warm_up_s == pytest.approx(COLD_S - WARM_S)
+    assert sum(a != b for a, b in pairwise(ran)) < 20
+
+
 def test_a_free_worker_takes_a_call_of_the_config_it_ran_last(taught: Recorder) -> None:
     taught.join("w")
     running = taught.submit(config("a"))
@@ -64,6 +82,51 @@ def test_a_free_worker_takes_a_call_of_the_config_it_ran_last(taught: Recorder) 
     taught.expect(replied(running, 1.0, "w"), sent("w", mine))
     taught.after(1.0).finish("w", mine, 1.0)
     taught.expect(replied(mine, 1.0, "w"), sent("w", other))
+
+
+def test_a_description_for_a_config_changes_nothing(farm: Recorder) -> None:
+    """Clients that ask for one before each new config would make every first run look warm."""
+    farm.join("w")
+    for name in "xyz":
+        asked = call(operation=Operation.DESCRIBE, config=config(name).config)
+        task = farm.submit(asked)
+        farm.expect(sent("w", task))
+        farm.finish("w", task)
+        farm.forget_actions()
+        run(farm, "w", config(name), COLD_S)
+        run(farm, "w", config(name), WARM_S)
+    assert farm.run_times().warm_up_s == pytest.approx(COLD_S - WARM_S)
+
+
+@pytest.fixture
+def prefetching(farm: Recorder) -> Recorder:
+    """A farm that prefetches a call, with a change of config that doubles a run of 1.5 ms."""
+    farm.join("teacher")
+    for name in "xyz":
+        run(farm, "teacher", config(name), 2 * SHORT_S)
+        run(farm, "teacher", config(name), SHORT_S)
+    assert farm.run_times().prefetch == 1
+    farm.leave("teacher", drained=True)
+    farm.expect()
+    return farm
+
+
+def test_a_busy_worker_prefetches_a_call_of_its_config(prefetching: Recorder) -> None:
+    prefetching.join("w")
+    running = prefetching.submit(config("a"))
+    prefetching.expect(sent("w", running))
+    prefetching.submit(config("b"))
+    mine = prefetching.submit(config("a"))
+    prefetching.expect(sent("w", mine))
+
+
+def test_a_call_is_prefetched_where_its_config_runs(prefetching: Recorder) -> None:
+    prefetching.join("v")
+    prefetching.join("w")
+    for name, worker in (("a", "v"), ("b", "w"), ("a", "v"), ("b", "w")):
+        prefetching.expect(sent(worker, prefetching.submit(config(name))))
+    prefetching.submit(config("a"))
+    prefetching.expect()
 
 
 def test_it_does_so_only_among_calls_of_the_client_whose_turn_it_is(taught: Recorder) -> None:
@@ -224,6 +287,18 @@ def test_and_no_longer(busy: tuple[Recorder, TaskId, TaskId]) -> None:
 def test_gradients_run_where_their_point_was_evaluated(chains: int) -> None:
     (seed,) = seeds(1)
     assert gradients_at_home(seed, chains, lasts_s=100.0) >= 0.95
+
+
+def test_many_derivatives_at_one_point_do_not_wait_one_by_one(farm: Recorder) -> None:
+    """The columns of a Jacobian, for example, must not start a tenth of a run apart."""
+    gradients_known(farm, 10.0)
+    farm.join("v", keeping())
+    evaluated(farm, "v", 1.0)
+    for name in "abc":
+        farm.join(name, keeping())
+    tasks = [farm.submit(point(1.0, Operation.GRADIENT)) for _ in range(4)]
+    farm.expect(sent("v", tasks[0]))
+    farm.after(1.01).expect(*(sent(w, t) for w, t in zip("cba", tasks[1:], strict=True)))
 
 
 def test_models_that_keep_nothing_have_no_such_preference(farm: Recorder) -> None:

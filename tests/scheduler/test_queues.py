@@ -326,28 +326,33 @@ def test_ten_thousand_clients_are_served_in_order(farm: Recorder) -> None:
 
 @pytest.mark.slow
 def test_memory_is_flat_over_calls_of_ever_new_clients() -> None:
-    """Finished, failed, cancelled and expired calls, requeued ones, many priorities and configs."""
+    """Finished, failed, cancelled, expired, requeued ones; many priorities, configs and chains."""
     farm = Recorder()
-    farm.join("w", model(max_batch=4))
-    farm.join("v", model(max_batch=4))
+    farm.join("w", model(max_batch=4, keeps_point=True))
+    farm.join("v", model(max_batch=4, keeps_point=True))
 
     def use(start: int) -> None:
         for i in range(start, start + 4000):
             task = farm.submit(
-                call(config=str(i)), client=f"c{i}", priority=i % 997, deadline=farm.now + 1e6
+                call(config=str(i)),
+                client=f"c{i}",
+                chain=f"chain {i}",
+                priority=i % 997,
+                deadline=farm.now + 1e6,
             )
-            farm.scheduler.cancel(farm.submit(client=f"d{i}", priority=i % 991))
+            farm.scheduler.cancel(farm.submit(client=f"d{i}", chain=None, priority=i % 991))
+            farm.scheduler.cancel(farm.submit(client="one", chain=f"chain {i}"))
             farm.scheduler.actions(farm.now)
             if i % 10 == 0:
                 farm.leave("w", drained=True)
                 farm.leave("v", drained=True)
-                farm.join("w", model(max_batch=4))
+                farm.join("w", model(max_batch=4, keeps_point=True))
                 farm.scheduler.actions(farm.now)
             for worker in ("w", "v"):
                 farm.finish(worker, task, ModelFailed("it raised") if i % 7 == 0 else 1.0)
             farm.scheduler.actions(farm.now)
             if i % 10 == 0:
-                farm.join("v", model(max_batch=4))
+                farm.join("v", model(max_batch=4, keeps_point=True))
 
     use(0)
     use(4000)  # bounded structures have reached their bounds

@@ -31,6 +31,7 @@ from farm.call import ModelInfo, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import EndStream, Recall, Reply, Send
+from farm.scheduler.affinity import waits_until
 from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
 from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS
@@ -505,14 +506,13 @@ class Histories(RuleBasedStateMachine):
                         assert wakeup is not None
                         assert wakeup <= queue.lingers_until <= self.now + LONGEST_LINGER_S
                         continue
-                    waits_until = queue.head().waits_until
-                    if waits_until is not None and self.now < waits_until:
-                        # It waits a moment for the worker that evaluated its point.
-                        assert queue.operation is Operation.GRADIENT
-                        wakeup = self.scheduler.wakeup()
-                        assert wakeup is not None
-                        assert wakeup <= waits_until
-                        continue
+                    if queues.keeps_point and queue.operation is Operation.GRADIENT:
+                        until = waits_until(queue.head())
+                        if self.now < until:  # the worker that evaluated its point is busy
+                            wakeup = self.scheduler.wakeup()
+                            assert wakeup is not None
+                            assert wakeup <= until
+                            continue
                     ends_at = self.scheduler._workers[worker.name].ends_at
                     assert ends_at < self.now + 1.2 * queue.run_times.quantile(1.0), (
                         f"{worker.name} idles while a call of {queues.name} waits"

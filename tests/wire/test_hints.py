@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from farm.call import Hints
+from farm.call import LONGEST_NAME, Hints
 from farm.wire.hints import hints_of_row, hints_row
 
 
@@ -19,12 +19,18 @@ def test_hints_arrive_as_they_were(hints: Hints) -> None:
     assert hints_of_row(json.loads(json.dumps(hints_row(hints)))) == hints
 
 
+def test_long_names_are_cut() -> None:
+    hints = hints_of_row(["c" * 1000, 0, None, "x" * 1000])
+    assert (hints.client, hints.chain) == ("c" * LONGEST_NAME, "x" * LONGEST_NAME)
+
+
 @pytest.mark.parametrize(
     "row",
     [
         [1, 0, None, None],
         ["me", 0.5, None, None],
         ["me", True, None, None],
+        ["me", 1001, None, None],
         ["me", 0, "soon", None],
         ["me", 0, float("nan"), None],
         ["me", 0, 1e12, None],

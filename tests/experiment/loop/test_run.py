@@ -144,6 +144,22 @@ async def test_an_evaluation_that_fails_once_is_tried_again(tmp_path: Path) -> N
 
 
 @on_loop
+async def test_all_points_of_an_experiment_are_one_caller(tmp_path: Path) -> None:
+    callers: list[tuple[str, str | None]] = []
+
+    class Listening(Around):
+        async def submit(self, call: Call, hints: Hints) -> Result:
+            callers.append((hints.client, hints.chain))
+            return await super().submit(call, hints)
+
+    async with hosting(tmp_path / "e.db") as host, dispatching(Bowl(), 2) as farm:
+        await set_up(host, config_of())
+        await ran(host, 0, Listening(farm._backend))
+    assert len(callers) > 1
+    assert set(callers) == {("experiment 0", "")}
+
+
+@on_loop
 async def test_a_point_that_ends_workers_is_not_tried_again(tmp_path: Path) -> None:
     """The farm has already tried it on several workers."""
 
