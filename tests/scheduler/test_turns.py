@@ -108,7 +108,7 @@ def test_a_claim_is_worth_the_band_at_most(shared: Recorder) -> None:
 
 
 def test_a_newcomer_starts_level_and_has_no_claim(farm: Recorder) -> None:
-    """A new sweep beside an equal one of another model that has run for long takes turns at once."""
+    """A new sweep takes turns at once with an equal one of another model that has run for long."""
     farm.join("w", "x", "y")
     for name in "xy":
         task = farm.submit(name, client="teacher")
