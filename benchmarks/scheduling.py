@@ -22,6 +22,7 @@ from tests.scheduler.scenarios import (
     beside_a_sweep,
     chains_with_configs,
     gradients_at_home,
+    in_lock_step,
     mlda,
     stragglers,
     strangers,
@@ -35,6 +36,15 @@ Case = tuple[str, str, Callable[[int], float]]
 CASES: list[Case] = [
     ("4 callers of 10 ms beside 12 of 500 ms, 4 workers: slow-down", "<= 3", strangers),
     ("1 of 10 ms beside 12, after a slow moment: seconds", "0.11", after_a_slow_moment),
+    *[
+        (title, bar, lambda seed, kept=kept, part=part: in_lock_step(seed, reserve=kept)[part])
+        for title, bar, kept, part in (
+            ("1 of 10 ms beside 12 of 500 ms in lock-step: seconds", "", 0, 0),
+            ("... with a reserve of 1 worker of 4", "<= 0.03", 1, 0),
+            ("... without: work of the long over 4 workers", "", 0, 1),
+            ("... with: work of the long over 4 workers", ">= 0.7", 1, 1),
+        )
+    ],
     ("sweeps of 1 s and 20 s on one worker: share of the short", ">= 0.4", two_sweeps),
     *[
         (f"MLDA, {n} named chains, 8 workers: slow-down of coarse calls", "<= 3.5", slowed)

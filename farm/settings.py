@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from farm.descriptors import Option
+from farm.policies import ModelPolicy, read_policies
 
 NonFinite = Literal["literal", "null", "error"]
 Transport = Literal["auto", "zmq"]
@@ -53,6 +54,9 @@ class Settings:
     retries: how often a call is requeued after a worker died while running it.
     max_queued, max_queued_per_client: number of queued calls from which new ones are refused with
     "try again later"; clients with fewer than 100 in the queue may exceed max_queued by a tenth.
+    reserve: for a model the workers, or a share of them, that calls of more than ten times its run
+    time leave free: `beam=1` or `beam=25%`. model_priority: added to the priority of each call of a
+    model: `beam=5`. In a farm.toml a table `[model.beam]` sets `reserve` and `priority`.
     max_body_bytes: largest request body. non_finite: how NaN and infinities are written in JSON.
     max_held_bytes: memory for all bodies of more than 64 KiB that are being received or answered;
     further ones wait for it. None: a quarter of the memory of this machine.
@@ -82,6 +86,8 @@ class Settings:
     retries: int = 3
     max_queued: int = 100_000
     max_queued_per_client: int = 100_000
+    reserve: tuple[str, ...] = ()
+    model_priority: tuple[str, ...] = ()
     max_body_bytes: int = 1 << 30
     max_held_bytes: int | None = None
     non_finite: NonFinite = "literal"
@@ -119,6 +125,14 @@ class Settings:
             expect(name, getattr(self, name) in allowed, " or ".join(allowed))
         origins = all(_ORIGIN.fullmatch(origin) for origin in self.allow_origin)
         expect("allow_origin", origins, "origins as browsers send them: https://hub.example:8000")
+        self.policies()
+
+    def policies(self) -> dict[str, ModelPolicy]:
+        """Return the policies of models with a reserve or a priority."""
+        try:
+            return read_policies(self.reserve, self.model_priority)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
 
 
 def settings_of(values: Mapping[str, Any], options: Iterable[Option] = ()) -> Settings:
@@ -149,7 +163,8 @@ def option_values(settings: Settings, options: Iterable[Option]) -> dict[str, An
 def read_settings(path: Path, options: Iterable[Option] = ()) -> dict[str, Any]:
     """Return the values in a farm.toml, by the names of `Settings` and of the protocols' options.
 
-    Raises SettingsError if the file is missing, is not TOML, or has an unknown name.
+    The tables `[model.NAME]` are returned as the settings `reserve` and `model_priority`. Raises
+    SettingsError if the file is missing, is not TOML, or has an unknown name.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -157,6 +172,7 @@ def read_settings(path: Path, options: Iterable[Option] = ()) -> dict[str, Any]:
         raise SettingsError(f"no settings file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"settings file {path} cannot be read: {error}") from None
+    of_models = _of_models(values.pop("model", {}), path)
     types: dict[str, Any] = {f.name: f.type for f in fields(Settings) if f.name != "options"}
     types |= {o.name: "tuple[str, ...]" if o.repeatable else o.kind.__name__ for o in options}
     for name, value in values.items():
@@ -174,7 +190,33 @@ def read_settings(path: Path, options: Iterable[Option] = ()) -> dict[str, Any]:
             values[name] = tuple(value)
         if types[name].startswith("Path"):
             values[name] = Path(str(value))
+    for name, texts in of_models.items():
+        values[name] = (*values.get(name, ()), *texts)
     return values
+
+
+def _of_models(tables: Any, path: Path) -> dict[str, list[str]]:
+    """Return the settings that the tables `[model.NAME]` of a farm.toml contain, by name."""
+    if not isinstance(tables, dict):
+        raise SettingsError(
+            f"{path} sets model to {tables!r}; expected tables such as [model.beam]"
+        )
+    found: dict[str, list[str]] = {}
+    for model, table in tables.items():
+        if not isinstance(table, dict):
+            raise SettingsError(f"{path} sets {model} of [model]; expected tables [model.NAME]")
+        for name, value in table.items():
+            setting = _MODEL_SETTINGS.get(name)
+            if setting is None:
+                raise SettingsError(
+                    f"{path} sets {name!r} of model {model!r}, which is not a setting of models; "
+                    f"expected one of: {_listed(_MODEL_SETTINGS)}"
+                )
+            found.setdefault(setting, []).append(f"{model}={value}")
+    return found
+
+
+_MODEL_SETTINGS = {"reserve": "reserve", "priority": "model_priority"}
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from farm.descriptors import Option
+from farm.policies import ModelPolicy
 from farm.settings import Settings, SettingsError, option_values, read_settings, settings_of
 
 
@@ -29,12 +30,14 @@ from farm.settings import Settings, SettingsError, option_values, read_settings,
         ("mpi", 0),
         ("mpi_launch", "mpiexec"),
         ("grpc_port", 65536),
+        ("reserve", ("beam=-1",)),
+        ("model_priority", ("beam=high",)),
         ("grpc_tls_cert", Path("cert.pem")),
         ("grpc_tls_key", Path("key.pem")),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(SettingsError, match=rf"{name} is .*expected"):
+    with pytest.raises(SettingsError, match=rf"{name} (is|has) .*expected"):
         Settings(**{name: value})
 
 
@@ -82,6 +85,13 @@ def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:
         ("most = true", "most to True; expected int"),
         ("book = 1", "book to 1; expected Path"),
         ("port = ", "cannot be read"),
+        ("model = 1", r"model to 1; expected tables such as \[model.beam\]"),
+        ("[model]\nreserve = 1", r"sets reserve of \[model\]; expected tables \[model.NAME\]"),
+        (
+            "[model.beam]\nprio = 1",
+            "'prio' of model 'beam', which is not a setting of models; expected one of: "
+            "priority, reserve",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_in_words(tmp_path: Path, text: str, complaint: str) -> None:
@@ -89,6 +99,24 @@ def test_a_wrong_file_is_refused_in_words(tmp_path: Path, text: str, complaint: 
     file.write_text(text)
     with pytest.raises(SettingsError, match=complaint):
         read_settings(file, OPTIONS)
+
+
+def test_tables_of_models_are_their_reserves_and_priorities(tmp_path: Path) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text(
+        'reserve = ["c=2"]\n[model.beam]\nreserve = 1\npriority = -5\n'
+        '[model."a.b"]\nreserve = "25%"\n'
+    )
+    settings = Settings(**read_settings(file))
+    assert settings.reserve == ("c=2", "beam=1", "a.b=25%")
+    assert settings.policies() == {
+        "c": ModelPolicy(reserve=2),
+        "beam": ModelPolicy(reserve=1, priority=-5),
+        "a.b": ModelPolicy(reserve_percent=25.0),
+    }
+    file.write_text("[model.beam]\nreserve = true\n")
+    with pytest.raises(SettingsError, match="reserve has 'beam=True'; expected"):
+        Settings(**read_settings(file))
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -111,7 +139,7 @@ def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
             "int": "1",
             "float": "1.0",
             "bool": "true",
-            "tuple[str, ...]": '["x"]',
+            "tuple[str, ...]": '["x=1"]',
         }[kind]
         file.write_text(f"{field.name} = {value}\n")
         assert set(read_settings(file)) == {field.name}

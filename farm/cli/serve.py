@@ -193,6 +193,19 @@ def _click_option(option: Option) -> click.Option:
     help="Times that a call is retried after its worker died.",
 )
 @click.option(
+    "--reserve",
+    multiple=True,
+    metavar="NAME=COUNT|SHARE%",
+    help="Keep workers of this model free from calls that run ten times longer, such as beam=1 or "
+    "beam=25%; they may idle. Repeatable.",
+)
+@click.option(
+    "--model-priority",
+    multiple=True,
+    metavar="NAME=PRIORITY",
+    help="Add this to the priority of each call of the model, such as beam=5. Repeatable.",
+)
+@click.option(
     "--grace",
     "grace_s",
     default=30.0,

@@ -64,11 +64,12 @@ class Transport(Protocol):
 class Dispatcher:
     """Accepts calls, runs them on workers and reports outcomes; `farm.scheduler` has the policy."""
 
-    def __init__(self, transports: Sequence[Transport], **limits: int) -> None:
-        """limits: passed to the Scheduler: max_queued, max_queued_per_client, retries."""
+    def __init__(self, transports: Sequence[Transport], **limits: Any) -> None:
+        """limits: for the Scheduler: max_queued, max_queued_per_client, retries, policies."""
         # Random first id: a late answer to a task of an earlier farm process matches no task.
         first_task = secrets.randbits(30) << 32
         self._scheduler = Scheduler(first_task=first_task, **limits)
+        self.policies = self._scheduler.policies
         self._transports = list(transports)
         self._carrier: dict[WorkerId, Transport] = {}
         self._workers: dict[WorkerId, WorkerInfo] = {}

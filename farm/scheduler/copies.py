@@ -16,6 +16,7 @@ from farm.scheduler.affinity import placed
 from farm.scheduler.phases import SENT, TASKS
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import ModelQueues, Queue
+from farm.scheduler.reserve import keepers, without_reserves
 from farm.scheduler.state import Attempt, Lot, Task, Worker
 
 TASK_OUTRUN = TASKS.event("answered first")
@@ -168,15 +169,16 @@ def _running(models: Collection[ModelQueues]) -> Iterator[Task]:
                     yield task
 
 
-def _worker_for(task: Task, pools: Iterable[Pool], now: float) -> Worker | None:
+def _worker_for(task: Task, pools: Collection[Pool], now: float) -> Worker | None:
     """Return an idle worker on another host than the task's, or another one if there is one host.
 
     A slow host may be what makes the call slow.
     """
-    slow = task.attempt.worker
-    hosts = {host for pool in task.queue.model.pools for host in pool.hosts}
+    slow, queue = task.attempt.worker, task.queue
+    pools = without_reserves(pools, queue, keepers(queue))
+    hosts = {host for pool in queue.model.pools for host in pool.hosts}
     for pool in pools:
-        for worker in islice(pool.idle(task.queue, now), LOOK):
+        for worker in islice(pool.idle(queue, now), LOOK):
             if worker is not slow and (len(hosts) == 1 or worker.host != slow.host):
                 return worker
     return None
@@ -198,6 +200,8 @@ def _copied(task: Task, worker: Worker, now: float) -> Send:
     task.copy = copy
     task.copied = True
     queue = task.queue
+    if worker.pool.lots_of is not None:
+        worker.pool.lots_of[queue] += 1
     queue.copies += 1
     queue.in_flight += 1
     queue.extra += 1

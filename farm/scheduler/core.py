@@ -6,19 +6,20 @@ Times are seconds of any monotonic clock. After every fact, or a few at once, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
 
 from farm.call import Call, ModelInfo, Operation
 from farm.errors import FarmError, ModelNotFound
+from farm.policies import USUAL, ModelPolicy
 from farm.scheduler import affinity
 from farm.scheduler.accounts import BULK, Chain, Clients
 from farm.scheduler.actions import Action, EndStream, Outcome, Reply
 from farm.scheduler.admission import check_room
 from farm.scheduler.batching import batch_key, linger_after
 from farm.scheduler.copies import NEVER, Copies, ending_at, loser_ended, outrun, prefer
-from farm.scheduler.credit import charge_estimate, charge_run, release, unplace
+from farm.scheduler.credit import charge_estimate, charge_run, release, released, unplace
 from farm.scheduler.deadlines import Deadlines, error_for_deadline
 from farm.scheduler.filling import fill
 from farm.scheduler.invariants import check
@@ -48,6 +49,7 @@ class Scheduler:
     Overloaded.
     retries: how often a call is requeued after a worker died while running it.
     first_task: the first task id; ids from before a restart of the farm must not recur.
+    policies: of models with a reserve or a priority of their own.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class Scheduler:
         max_queued_per_client: int = 100_000,
         retries: int = 3,
         first_task: int = 1,
+        policies: Mapping[str, ModelPolicy] | None = None,
     ) -> None:
         self.max_queued = max_queued
         self.max_queued_per_client = max_queued_per_client
         self.retries = retries
+        self.policies = policies or {}
         # State, changed only by the methods of this class.
         self._ids = cast(Iterator[TaskId], count(first_task))
         self._tasks: dict[TaskId, Task] = {}
@@ -110,7 +114,7 @@ class Scheduler:
             call,
             queue,
             account,
-            priority,
+            priority + model.policy.priority,
             deadline,
             now,
             batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
@@ -142,7 +146,8 @@ class Scheduler:
         for info in models:
             model = self._models.get(info.name)
             if model is None:
-                model = self._models[info.name] = ModelQueues(info.name, self._clients)
+                policy = self.policies.get(info.name, USUAL)
+                model = self._models[info.name] = ModelQueues(info.name, self._clients, policy)
             model.learn(info)
 
     def worker_joined(
@@ -198,6 +203,8 @@ class Scheduler:
         affinity.forget(worker)
         worker.pool.remove(worker)
         drop_if_empty(worker.pool, self._pools)
+        if worker.pool.reserving:
+            self._to_fill[worker.pool] = None
         self._to_ask.pop(worker, None)
         guilty = set() if drained else may_be_guilty(worker, running, time_limit=time_limit)
         worker.phase = WORKERS.event("left")[worker.phase]
@@ -307,12 +314,8 @@ class Scheduler:
         if worker is None:
             return
         worker.recall_pending = False
-        for task_id in task_ids:
-            task = worker.held.get(task_id)
-            if task is not None:
-                attempt = ending_at(task, worker)
-                release(task, attempt)
-                self._returned(task, attempt, "handed back", now)
+        for task, attempt in released(worker, task_ids):
+            self._returned(task, attempt, "handed back", now)
         self._to_fill[worker.pool] = None
         self._to_ask[worker] = None
 
@@ -331,12 +334,8 @@ class Scheduler:
         worker = self._workers.get(worker_id)
         if worker is None:
             return
-        for task_id in task_ids:
-            task = worker.held.get(task_id)
-            if task is not None:
-                attempt = ending_at(task, worker)
-                release(task, attempt)
-                self._lost(task, attempt, reason, now=now)
+        for task, attempt in released(worker, task_ids):
+            self._lost(task, attempt, reason, now=now)
         self._to_fill[worker.pool] = None
 
     # Actions

@@ -6,11 +6,14 @@ updates both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from farm.call import Result
 from farm.scheduler.accounts import SLOT
 from farm.scheduler.affinity import placed
+from farm.scheduler.copies import ending_at
 from farm.scheduler.phases import TASKS
-from farm.scheduler.state import Attempt, Lot, Task, Worker
+from farm.scheduler.state import Attempt, Lot, Task, TaskId, Worker
 
 TASK_SENT = TASKS.event("sent")
 
@@ -50,6 +53,8 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
         worker.pool.moved(worker)
         if worker.configs.get(queue.model) is not first.config or queue.model.keeps_point:
             cold = placed(worker, queue.model, first)
+        if worker.pool.lots_of is not None:
+            worker.pool.lots_of[queue] += 1
     if worker.busy_since is None:
         worker.busy_since = now
     row_charge_s = queue.run_times.mean or UNKNOWN_CHARGE_S
@@ -92,7 +97,19 @@ def release(task: Task, attempt: Attempt) -> bool:
     worker.lots -= 1
     worker.exclusive_lots -= lot.exclusive
     worker.pool.moved(worker)
+    if worker.pool.lots_of is not None:
+        worker.pool.lots_of[task.queue] -= 1
     return True
+
+
+def released(worker: Worker, task_ids: Iterable[TaskId]) -> Iterator[tuple[Task, Attempt]]:
+    """Release those of the tasks that a worker holds; yield each with its attempt there."""
+    for task_id in task_ids:
+        task = worker.held.get(task_id)
+        if task is not None:
+            attempt = ending_at(task, worker)
+            release(task, attempt)
+            yield task, attempt
 
 
 def unplace(task: Task, attempt: Attempt) -> None:

@@ -10,6 +10,7 @@ from farm.scheduler.batching import lingers, take_batch
 from farm.scheduler.credit import place
 from farm.scheduler.placement import Pool, depth_for, has_room, leave_room, worker_for
 from farm.scheduler.queues import Queue
+from farm.scheduler.reserve import keepers, with_neighbours, without_reserves
 from farm.scheduler.state import WorkerId
 from farm.scheduler.turns import next_turn
 
@@ -20,6 +21,12 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
     Pools that have not changed since the last call have no room, or must not be given any tasks.
     """
     waiting: dict[Queue, None] = {}
+    has_reserve = False
+    for pool in pools:
+        if pool.reserving:
+            has_reserve = True
+    if has_reserve:
+        pools = with_neighbours(pools)
     for pool in pools:
         for model in pool.queues:
             waiting.update(model.waiting)
@@ -32,21 +39,23 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
             queues.remove(queue)
             continue
         head = queue.head()
-        depth = depth_for(head)
+        depth, room = depth_for(head), pools
+        if has_reserve and (kept := keepers(queue)):
+            depth, room = 1, without_reserves(pools, queue, kept)
         if (queue.run_times.warm_up_s or queue.model.keeps_point) and matters(queue, head):
-            chosen = choose(queue, head, depth, pools, limits, now)
+            chosen = choose(queue, head, depth, room, limits, now)
             if chosen is None:
                 queues.remove(queue)
                 continue
             head, worker = chosen
             if worker is None:
-                worker = worker_for(queue, depth, pools, limits, now)
+                worker = worker_for(queue, depth, room, limits, now)
         else:
-            worker = worker_for(queue, depth, pools, limits, now)
+            worker = worker_for(queue, depth, room, limits, now)
         if worker is None:
             queues.remove(queue)
             if queues:
-                leave_room(queue, depth, pools, limits, now)
+                leave_room(queue, depth, room, limits, now)
             continue
         batch = take_batch(queue, head)
         place(batch, worker, depth, now)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from farm.scheduler.accounts import SLOT, Account, Clients, Usage
 from farm.scheduler.phases import ENDED, GONE, OUTRUN, QUEUED, SHUT, SHUT_AND_FULL
-from farm.scheduler.placement import Pool, wanted_level
+from farm.scheduler.placement import Pool, lots_of, wanted_level
 from farm.scheduler.queues import ClientTasks, ModelQueues
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 
@@ -51,6 +51,8 @@ def check(
         )
         assert pool.slots == sum(w.slots for w in members), "a pool counts their slots"
         assert pool.behind == sum(w.behind for w in members), "a pool counts the lots waiting at it"
+        if pool.lots_of is not None:
+            assert +pool.lots_of == lots_of(members), "and the lots of each class there"
         assert all(pool in model.pools for model in pool.queues), "its models know the pool"
 
 

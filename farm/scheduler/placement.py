@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from farm.scheduler.accounts import united
 from farm.scheduler.phases import OPEN, WorkerPhase
@@ -87,6 +87,9 @@ class Pool:
     def __init__(self, models: frozenset[str], queues: list[ModelQueues]) -> None:
         self.models = models
         self.queues = queues
+        # Its models with a reserve; only then the lots of each class at its workers are counted.
+        self.reserving = [model for model in queues if model.policy.has_reserve]
+        self.lots_of: Counter[Queue] | None = Counter() if self.reserving else None
         self.size = 0
         self.slots = 0
         self.hosts: Counter[str] = Counter()  # of its workers
@@ -115,6 +118,8 @@ class Pool:
         if not self.hosts[worker.host]:
             del self.hosts[worker.host]
         self.behind -= worker.behind
+        if self.lots_of is not None:
+            self.lots_of -= lots_of([worker])
         del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
         self.is_ending = self.size > 0 and self._lifetimes[0] < NO_END
         self._take(worker)
@@ -185,6 +190,10 @@ class Pool:
             for end in shelf.ends[bisect_left(shelf.ends, self._needed_until(queue, now)) :]:
                 yield from reversed(shelf.by_end[end].values())
 
+    def shut_lots(self) -> Counter[Queue]:
+        """Return the lots of each class at workers that offer no slot."""
+        return lots_of(worker for worker in self._shelves[ANY_LEVEL] if not worker.slots)
+
     def fullest_first(self) -> Iterator[Worker]:
         """Yield the workers from the highest level down."""
         levels = self.occupied
@@ -199,6 +208,12 @@ class Pool:
         needed_s = FITS_FACTOR * queue.run_times.p95()
         longest_s = max([pool._lifetimes[-1] for pool in queue.model.pools])
         return now + max(0.0, min(needed_s, LONGEST_SHARE * longest_s))
+
+
+def lots_of(workers: Iterable[Worker]) -> Counter[Queue]:
+    """Return the lots of each class at these workers, counted from their tasks."""
+    lots = {task.at(w).lot: task.queue for w in workers for task in w.held.values()}
+    return Counter(queue for lot, queue in lots.items() if lot is not None)
 
 
 def pool_for(pools: dict[frozenset[str], Pool], models: Collection[ModelQueues]) -> Pool:

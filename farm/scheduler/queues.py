@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from farm.call import ModelInfo, Operation
+from farm.policies import USUAL, ModelPolicy
 from farm.scheduler.accounts import SLOT, Account, Accounts, Clients, SharedWorkers
 from farm.scheduler.state import RunTimes, Task, TaskId, Worker, needs_no_slot
 
@@ -273,8 +274,9 @@ class Queue:
 class ModelQueues:
     """One model's queues, its clients' accounts, and the pools of workers that serve it."""
 
-    def __init__(self, name: str, clients: Clients) -> None:
+    def __init__(self, name: str, clients: Clients, policy: ModelPolicy = USUAL) -> None:
         self.name = name
+        self.policy = policy
         group = SharedWorkers()
         group.models.append(self)
         self.accounts = Accounts(clients, group)

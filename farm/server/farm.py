@@ -42,7 +42,7 @@ from farm.provision.local import supervisor as local
 from farm.provision.local.group import launch_of
 from farm.server.app import checked_options, endpoints_of, front_door
 from farm.server.wires import Wires, listen
-from farm.settings import ANY_HOST, Settings
+from farm.settings import ANY_HOST, Settings, SettingsError
 from farm.transports.connection import (
     CLIENTS_FILE,
     WORKERS_FILE,
@@ -100,6 +100,8 @@ class Farm:
         if plan is not None:
             jobs = settings.dir / "jobs"
             self._elastic = Elastic(plan, connect=self.connection_file, folder=jobs)
+        # Workers from elsewhere may bring models that the farm does not know yet.
+        self._more_models = plan is not None or not (models or objects)
         self._mark = secrets.token_hex(8)
         # Set while it runs.
         self.connection = Connection("")
@@ -156,6 +158,7 @@ class Farm:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(
             transports,
+            policies=settings.policies(),
             max_queued=settings.max_queued,
             max_queued_per_client=settings.max_queued_per_client,
             retries=settings.retries,
@@ -174,6 +177,7 @@ class Farm:
             self._start_workers()
         if self._workers is not None or self._dask is not None:
             await self._first_worker()
+        self._check_models()
         if self._with_doors:
             await self._open_doors()
 
@@ -185,6 +189,19 @@ class Farm:
             return True
         job = allocation.labels().get("job")
         return job is not None and info.labels.get("job") == job
+
+    def _check_models(self) -> None:
+        """Refuse settings of models that are not served, if no others are expected to come.
+
+        Raises SettingsError.
+        """
+        names = self.dispatcher.models()
+        if self._more_models or not names:
+            return
+        for name in self.settings.policies():
+            if name not in names:
+                served = ", ".join(sorted(names))
+                raise SettingsError(f"reserve or priority of model {name!r}; farm serves {served}")
 
     def _start_workers(self) -> None:
         settings = self.settings
@@ -235,8 +252,7 @@ class Farm:
             settings,
             readers=self._readers,
             experiments=self.experiments,
-            # Workers from elsewhere may bring models that the farm does not know yet.
-            more_models=self._plan is not None or not (self._models or self._objects),
+            more_models=self._more_models,
         )
         served = endpoints_of(self._protocols, site, self._options)
         held = HeldBytes(settings.max_held_bytes or usable_memory() // SHARE_OF_MEMORY)

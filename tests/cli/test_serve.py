@@ -152,6 +152,26 @@ def test_a_settings_file_and_the_environment_set_what_options_do_not(folder: Pat
         assert len(json.loads(out)["workers"]) == 1
 
 
+def test_policies_of_models_come_from_a_file_or_options(folder: Path) -> None:
+    (folder / "farm.toml").write_text("[model.bean]\nreserve = 1\n")
+    arguments = ["serve", "beam.py", "--port", "0", "--config", "farm.toml"]
+    status, out, errors = run_farm(*arguments, cwd=folder)
+    assert (status, out) == (2, "")
+    assert errors == "farm: error: reserve or priority of model 'bean'; farm serves beam\n"
+    with serving(folder, *arguments[1:2], "--config", "farm.toml", "--reserve", "beam=25%") as farm:
+        assert evaluate(farm.connection.url)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--reserve", "beam=many"), ("--model-priority", "beam=2000")]
+)
+def test_a_wrong_policy_is_one_line(folder: Path, option: str, value: str) -> None:
+    status, _, errors = run_here("serve", "beam.py", option, value, cwd=folder)
+    assert status == 2
+    assert f"has {value!r}; expected NAME=" in errors
+    assert len(errors.splitlines()) == 1
+
+
 def test_a_dry_run_prints_the_scripts_of_all_kinds_and_starts_nothing(folder: Path) -> None:
     (folder / "cluster.toml").write_text('[[workers]]\n[[workers]]\nname = "big"\ncpus = 8\n')
     arguments = ["serve", "beam.py", "--slurm", "cluster.toml", "--dir", "run", "--dry-run"]

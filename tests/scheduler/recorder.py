@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from farm.call import Call, Derivative, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError
+from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Account, Chain
 from farm.scheduler.actions import Action, EndStream, Reply, Send
 from farm.scheduler.core import Scheduler
@@ -103,12 +104,14 @@ class Recorder:
         max_queued_per_client: int = 100_000,
         retries: int = 3,
         first_task: int = 1,
+        policies: Mapping[str, ModelPolicy] | None = None,
     ) -> None:
         self.scheduler = Scheduler(
             max_queued=max_queued,
             max_queued_per_client=max_queued_per_client,
             retries=retries,
             first_task=first_task,
+            policies=policies,
         )
         self.now = 0.0
         self.replies: list[Reply] = []

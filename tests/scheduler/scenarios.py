@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from farm.call import Operation, Result
+from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import WorkerId
@@ -114,6 +115,37 @@ def after_a_slow_moment(seed: int) -> float:
     farm.run()
     fast = callers.of("fast", since=15.0)
     return sum(a.response_s for a in fast) / len(fast)
+
+
+def in_lock_step(seed: int, *, reserve: int) -> tuple[float, float]:
+    """Seconds of a 10 ms call beside 500 ms calls that all begin together, and rate of the long.
+
+    4 workers, 12 callers of the long model, and one of the short one with pauses. reserve: workers
+    kept for the short one. The rate is that of work, over what four workers can do.
+    """
+    policies = {"fast": ModelPolicy(reserve=reserve)}
+    models = ("fast", "slow")
+    farm = Simulation(workers=4, one_way_s=ONE_WAY_S, models=models, policies=policies)
+    callers = Callers(farm, seed, until=55.0)
+    for i in range(12):
+        callers.add(callers.forever("slow", 0.5, 0.0), f"slow {i}")
+    took: list[float] = []
+
+    def ask() -> None:
+        began = farm.now
+
+        def told(_: Reply) -> None:
+            if farm.now > 15.0:
+                took.append(farm.now - began)
+            if farm.now < 55.0:
+                farm.at(farm.now + callers.rng.exponential(0.2), ask)
+
+        farm.submit(0.01, model="fast", client="fast", told=told)
+
+    farm.at(0.0, ask)
+    farm.run()
+    long_s = sum(a.run_time_s for a in callers.of("slow", since=15.0) if a.at <= 55.0)
+    return float(np.mean(took)), long_s / (4 * 40.0)
 
 
 def two_sweeps(seed: int) -> float:

@@ -9,12 +9,13 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pytest
 
 from farm.call import Call, Result
+from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.core import Scheduler
@@ -52,8 +53,9 @@ class Simulation:
         warm_up_s: float = 0.0,
         copies: bool = True,
         keeps_point: bool = False,
+        policies: Mapping[str, ModelPolicy] | None = None,
     ) -> None:
-        self.scheduler = Scheduler()
+        self.scheduler = Scheduler(policies=policies)
         self.now = 0.0
         self.one_way_s = one_way_s
         self.work_s = 0.0

@@ -10,7 +10,9 @@ scheduler's own invariants hold after every step, and so do these, seen from out
 - A call that must not run twice is never copied, and is sent once, unless the worker returned it
   before it began; it waits behind no other call, and no other waits behind it.
 - A task that has begun is never recalled.
-- No worker idles while a call waits that it could take, except while a batch waits for more calls.
+- No worker idles while a call waits that it could take, except while a batch waits for more calls,
+  or for a reserve that other long calls leave only just free.
+- A long call takes none of the slots that are reserved for another model.
 - Each change of a phase is a row of its table.
 - In the end every call is answered.
 """
@@ -29,6 +31,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from farm.call import ModelInfo, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import EndStream, Recall, Reply, Send
 from farm.scheduler.affinity import waits_until
@@ -36,6 +39,7 @@ from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
 from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS
 from farm.scheduler.placement import FULL
+from farm.scheduler.queues import Queue
 from farm.scheduler.state import Attempt, Lot, Task, TaskId, Worker, WorkerId
 from farm.transitions import TransitionTable
 from tests.scheduler.recorder import call, model, result
@@ -58,6 +62,11 @@ OPERATIONS = (Operation.EVALUATE, Operation.EVALUATE, Operation.GRADIENT, Operat
 CONFIGS = ("{}", "{}", '{"mesh":1}', '{"mesh":2}')
 KNOWN = 200
 HOSTS = ("one", "one", "two")
+RESERVES: tuple[dict[str, ModelPolicy], ...] = (
+    {},
+    {"plain": ModelPolicy(reserve=1, priority=1)},
+    {"plain": ModelPolicy(reserve=2), "once": ModelPolicy(reserve_percent=50)},
+)
 SHORT_AND_LONG = (1e-6, 1e-3, 1.0, 50.0)
 
 
@@ -102,7 +111,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(max_queued=50, max_queued_per_client=40, retries=2)
+        self.scheduler = self.farm_with({})
         self.now = 0.0
         self.workers: dict[WorkerId, ModelWorker] = {}
         self.joined = 0
@@ -116,10 +125,15 @@ class Histories(RuleBasedStateMachine):
         self.sent_at: dict[TaskId, float] = {}
         self.settled = True
 
+    @staticmethod
+    def farm_with(policies: dict[str, ModelPolicy]) -> Scheduler:
+        return Scheduler(max_queued=50, max_queued_per_client=40, retries=2, policies=policies)
+
     # Facts
 
-    @initialize(known=st.booleans())
-    def start(self, known: bool) -> None:
+    @initialize(known=st.booleans(), reserve=st.sampled_from(RESERVES))
+    def start(self, known: bool, reserve: dict[str, ModelPolicy]) -> None:
+        self.scheduler = self.farm_with(reserve)
         for names in (*SETS[:3], SETS[4]):
             self.join(names, 1, None)
         for name in ("plain", "batched"):  # in half of the histories calls are soon slow
@@ -128,6 +142,10 @@ class Histories(RuleBasedStateMachine):
                 queue.done = KNOWN
                 for _ in range(KNOWN):
                     queue.run_times.add(0.01)
+        if reserve:
+            for name, seconds in (("plain", 0.01), ("batched", 1.0), ("once", 1.0)):
+                for _ in range(KNOWN):
+                    self.scheduler.queue(name, Operation.EVALUATE).run_times.add(seconds)
 
     @rule(seconds=st.sampled_from((1e-4, 0.01, 1.0, 30.0)))
     def time_passes(self, seconds: float) -> None:
@@ -438,8 +456,11 @@ class Histories(RuleBasedStateMachine):
                 self.may_have_run.add(task.id)
             if not task.copied:
                 self.sent_at[task.id] = self.now
+            lot = task.at(self.scheduler._workers[worker.name]).lot
+            if lot not in [worker.lots[each.id] for each in worker.inbox]:
+                self._leaves_the_reserve_free(task, worker)
             worker.inbox.append(task)
-            lot = worker.lots[task.id] = task.at(self.scheduler._workers[worker.name]).lot
+            worker.lots[task.id] = lot
             lots = {worker.lots[each.id] for each in worker.inbox} - {None}
             if lot is not None:
                 credit = worker.slots * (1 + task.queue.run_times.prefetch)
@@ -452,6 +473,31 @@ class Histories(RuleBasedStateMachine):
             if any(map(_only_once, rows)):
                 assert len(lots) <= worker.most_slots, "it waits at a worker, or others behind it"
             assert len({task.call.model for task in rows}) == 1
+
+    def _leaves_the_reserve_free(self, task: Task, worker: ModelWorker) -> None:
+        """Call it before the worker holds a lot's first task."""
+        for name in self.scheduler.policies:
+            if name in worker.models and self._is_long(task.queue, name):
+                event("a long call runs beside a reserve")
+                assert self._spare(name) > 0, "it takes a reserved slot"
+                assert worker.free() > 0, "it waits at a worker"
+
+    def _is_long(self, queue: Queue, name: str) -> bool:
+        """Whether the calls of a queue leave the reserve of a model free."""
+        if queue.needs_no_slot or queue.model.name == name or name not in self.scheduler._models:
+            return False
+        if not self.scheduler.policies[name].has_reserve:
+            return False
+        own_s = self.scheduler.queue(name, Operation.EVALUATE).run_times.mean
+        return 0 < 10 * own_s < queue.run_times.mean
+
+    def _spare(self, name: str) -> int:
+        """Return how many more slots long calls may take of a model's workers."""
+        workers = [w for w in self.workers.values() if name in w.models and w.slots]
+        slots = sum(w.slots for w in workers)
+        queues = {id(w.lots[t.id]): t.queue for w in workers for t in w.inbox if w.lots[t.id]}
+        long = sum(self._is_long(queue, name) for queue in queues.values())
+        return max(1, slots - self.scheduler.policies[name].reserved(slots)) - long
 
     def _copied(self, task: Task, worker: ModelWorker) -> None:
         """A copied task is sent to its second worker, or once more after both were lost."""
@@ -513,6 +559,13 @@ class Histories(RuleBasedStateMachine):
                             assert wakeup is not None
                             assert wakeup <= until
                             continue
+                    if any(
+                        self._is_long(queue, name) and self._spare(name) <= 0
+                        for name in self.scheduler.policies
+                        if name in worker.models
+                    ):
+                        event("a worker idles for a reserve")
+                        continue
                     ends_at = self.scheduler._workers[worker.name].ends_at
                     assert ends_at < self.now + 1.2 * queue.run_times.quantile(1.0), (
                         f"{worker.name} idles while a call of {queues.name} waits"

@@ -16,9 +16,10 @@ import urllib3
 import farm
 from farm.errors import Unavailable
 from farm.model import Inputs
+from farm.policies import ModelPolicy
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
-from farm.settings import Settings
+from farm.settings import Settings, SettingsError, read_settings
 from farm.transports.connection import Connection, read_connection, write_connection
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S
@@ -71,6 +72,29 @@ def test_a_web_page_under_another_name_is_no_local_user(tmp_path: Path) -> None:
         assert "farm.json" in str(body)
         rebound["Authorization"] = f"Bearer {connection.token}"
         assert evaluate(connection.url, rebound)[0] == 200
+
+
+def test_policies_of_models_in_a_file_reach_the_scheduler(tmp_path: Path) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text('[model.Double]\nreserve = "25%"\npriority = 5\n')
+    settings = Settings(port=0, dir=tmp_path / "run", **read_settings(file))
+    part = Farm([], settings, objects={"Double": Double()})
+    with running(part) as connection:
+        assert evaluate(connection.url)[0] == 200
+        policies = part.dispatcher.policies
+        assert policies == {"Double": ModelPolicy(reserve_percent=25.0, priority=5)}
+
+
+@pytest.mark.parametrize("policy", [{"reserve": ("Treble=1",)}, {"model_priority": ("Treble=1",)}])
+def test_a_policy_of_a_model_that_is_not_served_is_refused(
+    tmp_path: Path, policy: dict[str, tuple[str, ...]]
+) -> None:
+    settings = Settings(port=0, dir=tmp_path, **policy)  # type: ignore[arg-type]
+    part = Farm([], settings, objects={"Double": Double()})
+    with pytest.raises(SettingsError, match="model 'Treble'; farm serves Double"), running(part):
+        pass
+    with running(Farm([], settings)) as connection:  # workers from elsewhere may bring it
+        assert connection.url
 
 
 def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
