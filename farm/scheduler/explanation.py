@@ -15,6 +15,7 @@ from farm.scheduler.batching import awaits_more
 from farm.scheduler.phases import OPEN, QUEUED, SENT
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import ClientTasks, Level, Queue
+from farm.scheduler.reserve import keepers, without_reserves
 from farm.scheduler.state import Task
 from farm.scheduler.turns import Turn, first_of, turn_of
 
@@ -36,8 +37,8 @@ class Reason(NamedTuple):
 def explain(task: Task, now: float) -> list[Reason]:
     """Return why a call has not begun, the decisive reasons first; empty if it runs or has ended.
 
-    Rules: no worker, busy, too long, batch, same point, config, at worker; and, for calls that go
-    first, priority, workers held, worker-seconds, older, due time.
+    Rules: no worker, busy, reserve, too long, batch, same point, config, at worker; and, for calls
+    that go first, priority, workers held, worker-seconds, older, due time.
     """
     if task.phase is SENT:
         return _at_worker(task)
@@ -74,6 +75,9 @@ def _workers(task: Task, now: float) -> Iterator[Reason]:
     free = [pool for pool in pools if pool.has_idle()]
     if not free:
         yield Reason("busy", _state_of(pools))
+    elif (kept := keepers(task.queue)) and not without_reserves(free, task.queue, kept):
+        names = ", ".join(repr(model.name) for model in kept)
+        yield Reason("reserve", f"its free workers are reserved for shorter calls of {names}")
     elif not any(True for pool in free for _ in pool.idle(task.queue, now)):
         p95_s = task.queue.run_times.p95()
         text = f"its free workers end before a run, which may take {p95_s:.3g} s, would"

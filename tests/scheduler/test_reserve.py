@@ -6,6 +6,7 @@ import pytest
 
 from farm.call import Operation
 from farm.policies import ModelPolicy
+from farm.scheduler.explanation import explain
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, call, ended, model, replied, sent
 from tests.scheduler.scenarios import in_lock_step
@@ -212,3 +213,14 @@ def test_a_cheap_caller_in_lock_step_waits_for_its_own_run_only(seed: int) -> No
     took, work = in_lock_step(seed, reserve=1)
     assert took <= 0.03
     assert work >= 0.7, "three of four workers serve the long calls"
+
+
+def test_a_call_that_waits_for_a_reserve_knows_it() -> None:
+    farm = farm_with(reserve=1)
+    joined(farm, "short", "long", count=2)
+    first, second = farm.submit_many(2, "long")
+    farm.forget_actions()
+    assert explain(farm.task(first), farm.now) == []
+    (reason,) = explain(farm.task(second), farm.now)
+    assert reason.rule == "reserve"
+    assert reason.text == "its free workers are reserved for shorter calls of 'short'"
