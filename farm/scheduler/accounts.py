@@ -100,7 +100,6 @@ class Usage:
             self.single -= 1
         elif self.chains[chain] > 1:
             self.chains[chain] -= 1
-            return
         else:
             del self.chains[chain]
         self.weight = min(MOST_CALLERS, self.single + len(self.chains)) or 1
@@ -108,7 +107,8 @@ class Usage:
     def reorder(self) -> None:
         """Put the client's lines where they belong now, if that may be earlier."""
         for line in self.lines:
-            line.level.earlier(line)
+            if len(line.level.lines) > 1:
+                line.level.earlier(line)
 
     def add(self, other: Usage, lag_s: float) -> None:
         """Add what another usage of the client has, which is `lag_s` seconds ahead of its group."""
@@ -139,7 +139,11 @@ class Account:
     def closed(self, chain: Chain) -> None:
         """Count an open call less."""
         self.active -= 1
-        self.usage.closed(chain)
+        chains = self.usage.chains
+        if chain is not None and chains[chain] > 1:  # as often in a sweep: nothing else changes
+            chains[chain] -= 1
+        else:
+            self.usage.closed(chain)
 
     def gave_back(self, held: int, seconds: float) -> None:
         """Reduce the held slots and correct the charge: the client's turn may come earlier."""

@@ -34,7 +34,7 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
     sends: dict[WorkerId, Send] = {}
     limits: dict[Pool, int] = {}
     while queues:
-        queue = next_turn(queues)
+        queue = queues[0] if len(queues) == 1 else next_turn(queues)
         if lingers(queue, now):
             queues.remove(queue)
             continue

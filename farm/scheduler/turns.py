@@ -61,8 +61,6 @@ def turn_of(queue: Queue) -> Turn:
 
 def next_turn(queues: Sequence[Queue]) -> Queue:
     """Return the queue that a worker serves next; none may be empty."""
-    if len(queues) == 1:
-        return queues[0]
     turns = [turn_of(queue) for queue in queues]
     queue = first_of(turns).queue
     queue.turns += 1
