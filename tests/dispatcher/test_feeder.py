@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ Work = Callable[["Farm", Call], Outcome]
 class Farm:
     """A scheduler with a feeder as in the dispatcher; each worker does what the test says."""
 
-    def __init__(self, *, model: ModelInfo = MODEL, workers: int = 2, **limits: int) -> None:
+    def __init__(self, *, model: ModelInfo = MODEL, workers: int = 2, **limits: Any) -> None:
         self.scheduler = Scheduler(**limits)
         self.feeder = Feeder(self.start, self.cancel, self.soon)
         self.now = 0.0
