@@ -38,6 +38,12 @@ class Operation(StrEnum):
     """One evaluation that is answered in several parts, each sent as soon as it is ready."""
     DESCRIBE = "describe"
     """Return the model's tensors for a config; takes no inputs and needs no free worker."""
+    COST = "cost"
+    """Return the expected run time of an evaluation of each row, in any unit, as one array."""
+
+
+QUESTIONS = frozenset({Operation.DESCRIBE, Operation.COST})
+"""Operations about a model that compute nothing with it: statistics do not count them."""
 
 
 RUN_S = 0.02
@@ -144,11 +150,15 @@ class ModelInfo:
                 for t in items
             )
 
+        known = frozenset(Operation)
         return ModelInfo(
             name=_text(data["name"]),
             inputs=tensors(data["inputs"]),
             outputs=tensors(data["outputs"]),
-            operations=frozenset(Operation(o) for o in data["operations"]),
+            # A later farm may know more operations, which this one cannot request.
+            operations=frozenset(
+                Operation(o) for o in map(_text, data["operations"]) if o in known
+            ),
             max_batch=_at_least(1, data["max_batch"]),
             repeatable=bool(data["repeatable"]),
             description=_text(data.get("description", "")),
@@ -194,7 +204,8 @@ class Call:
 class Result:
     """One immutable answer: arrays in the order of the model's outputs, and the model's run time.
 
-    For derivatives `outputs` holds one flat array; for describe it is empty and `info` is set.
+    For derivatives `outputs` holds one flat array, for cost one number for each row; for describe
+    it is empty and `info` is set.
     run_time_s: seconds inside the model; all calls of one batch carry the batch's time.
     queue_time_s: seconds in the farm's queue plus seconds at the worker before the run; a worker
     fills in only the latter.

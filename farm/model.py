@@ -52,9 +52,10 @@ class Model:
     apply_jacobian(out_wrt, in_wrt, inputs, vec, config)               -> J vec, like the output
     apply_hessian(out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config) -> like input in_wrt1
 
-    for the order of a sweep in this process, `farm.sweep(model, ...)`
+    for the order of a sweep
 
-    cost(inputs, config)      expected run time of one evaluation in any unit, as a number
+    cost(inputs, config)      expected run time of one evaluation in any unit, as a number; inputs
+                              have no batch axis
 
     and for protocols that carry several answers to one request
 
@@ -168,7 +169,7 @@ DERIVATIVES = frozenset(
     {Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN},
 )
 
-OPTIONAL_OPERATIONS = DERIVATIVES | {Operation.STREAM}
+OPTIONAL_OPERATIONS = DERIVATIVES | {Operation.STREAM, Operation.COST}
 
 
 def operations_of(model: Model) -> frozenset[Operation]:

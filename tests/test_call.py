@@ -51,6 +51,12 @@ def test_what_may_be_left_out() -> None:
     assert WorkerInfo.from_json(data) == WorkerInfo("w", ())
 
 
+def test_an_operation_of_a_later_farm_is_ignored() -> None:
+    data = INFO.to_json()
+    data["operations"] = [*data["operations"], "guess"]
+    assert ModelInfo.from_json(through_json(data)) == INFO
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -61,7 +67,7 @@ def test_what_may_be_left_out() -> None:
         {"inputs": [{"name": "E", "shape": [3], "dtype": "no such"}]},
         {"inputs": [{"shape": [3], "dtype": "float64"}]},
         {"outputs": None},
-        {"operations": ["guess"]},
+        {"operations": [7]},
         {"max_batch": 0},
         {"max_batch": 1.5},
     ],

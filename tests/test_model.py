@@ -449,3 +449,15 @@ def test_a_model_with_a_stream_offers_it() -> None:
             yield 1.0
 
     assert operations_of(Chat()) == {Operation.STREAM}
+
+
+def test_a_method_cost_is_an_operation() -> None:
+    class Priced(farm.Model):
+        def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
+            return 1.0
+
+    class Plain(farm.Model):
+        cost = 1.0
+
+    assert operations_of(Priced()) == {Operation.COST}
+    assert operations_of(Plain()) == frozenset()

@@ -33,6 +33,7 @@ from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order.given import extended, with_costs
 from farm.sweep.run.display import Display, line
 from farm.sweep.run.in_flight import PointInFlight
+from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.probe import probe
 from farm.sweep.run.run import Rules, Run, Stop, pending_points
 
@@ -164,7 +165,7 @@ _trust_option = click.option(
     metavar="COST",
     callback=lambda ctx, parameter, text: None if text is None else parse_cost(text),
     help="Expected run time of a point in any unit, to run the longest first; see Costs. Default: "
-    "learned from the first points.",
+    "the model's method cost if it has one, otherwise learned from the first points.",
 )
 @click.option(
     "--order",
@@ -259,7 +260,10 @@ def run(
     with terminable(), open_farm(target, out) as farm:
         name = _the_model(farm.client, model)
         plan = make_plan(request, lambda config: farm.client.describe(name, config))
-        plan = plan if cost is None else with_costs(plan, cost)
+        hints = _hints(plan, rules)
+        plan = (
+            with_asked_costs(plan, farm.client, hints) if cost is None else with_costs(plan, cost)
+        )
         for note in request.design.notes:
             click.echo(f"note: {note}", err=True)
         click.echo(f"{plan.size} points of {name}, seed {seed}, into {out}", err=True)

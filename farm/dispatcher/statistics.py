@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from farm.call import Call, Operation, Result
+from farm.call import QUESTIONS, Call, Result
 from farm.errors import FarmError
 from farm.scheduler.state import Task
 
@@ -83,14 +83,14 @@ class ModelStatistics:
 
 
 class Statistics:
-    """The statistics of all models of one dispatcher, without calls of DESCRIBE."""
+    """The statistics of all models of one dispatcher, without questions about them."""
 
     def __init__(self) -> None:
         self.models: dict[str, ModelStatistics] = {}
 
     def add_run(self, task: Task, outcome: Result | FarmError) -> None:
         """Record the run of a task, which is a call or a part of one."""
-        if isinstance(outcome, Result) and task.call.operation is not Operation.DESCRIBE:
+        if isinstance(outcome, Result) and task.call.operation not in QUESTIONS:
             one_by_one = task.rows > 1 and task.queue.max_batch == 1
             self._of(task.call).add_run(task.rows, outcome, one_by_one=one_by_one)
 
@@ -103,7 +103,7 @@ class Statistics:
         calls: int = 1,
     ) -> None:
         """Record the outcome of a call, or of `calls` calls that ran as its rows."""
-        if call.operation is not Operation.DESCRIBE:
+        if call.operation not in QUESTIONS:
             self._of(call).add_outcome(outcome, waited_s, today, calls)
 
     def _of(self, call: Call) -> ModelStatistics:

@@ -39,8 +39,11 @@ DERIVATIVES = frozenset({Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation
 def placed(worker: Worker, model: ModelQueues, call: Call) -> bool:
     """Note what a worker runs next; return whether it has run another config of the model before.
 
-    None has run on a new worker, so its first run counts as a change, too.
+    None has run on a new worker, so its first run counts as a change, too. A question about the
+    cost warms nothing.
     """
+    if call.operation is Operation.COST:
+        return False
     last = worker.configs.get(model)
     if model.keeps_point and call.operation is Operation.EVALUATE:
         _forget_point(worker, model)

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from farm.call import ModelInfo, Operation
+from farm.call import QUESTIONS, ModelInfo, Operation
 from farm.policies import USUAL, ModelPolicy
 from farm.scheduler.accounts import SLOT, Account, Accounts, Clients, SharedWorkers
 from farm.scheduler.state import RunTimes, Task, TaskId, Worker, needs_no_slot
@@ -24,7 +24,7 @@ from farm.scheduler.state import RunTimes, Task, TaskId, Worker, needs_no_slot
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
 
-COPIED = frozenset(Operation) - {Operation.DESCRIBE, Operation.STREAM}
+COPIED = frozenset(Operation) - QUESTIONS - {Operation.STREAM}
 """Operations of which slow calls are copied."""
 
 

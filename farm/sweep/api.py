@@ -29,6 +29,7 @@ from farm.sweep.file.store import Store
 from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
 from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
+from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.probe import probe as probe_first
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
@@ -258,7 +259,7 @@ def sweep(
         )
         plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
         if store is None:
-            plan = _with_costs(plan, rule, cost, owned)
+            plan = _with_costs(plan, rule, cost, owned, evaluator)
         started = probe_first(plan, evaluator, BULK) if probe and store is None else []
         if store is None:
             store = Store.create(path, plan)
@@ -315,6 +316,7 @@ def _with_costs(
     rule: CostRule | None,
     cost: str | Sequence[float] | Array | None,
     owned: Threads | None,
+    evaluator: CallEvaluator,
 ) -> Plan:
     if plan.order != AUTO:
         return plan
@@ -322,7 +324,9 @@ def _with_costs(
         return with_costs(plan, rule)
     if cost is not None:
         return with_numbers(plan, cost)
-    of_model = None if owned is None else owned.cost_of(plan.info.name)
+    if owned is None:
+        return with_asked_costs(plan, evaluator, BULK)
+    of_model = owned.cost_of(plan.info.name)
     return plan if of_model is None else with_model_costs(plan, of_model)
 
 

@@ -185,6 +185,8 @@ class Runner:
             if call.operation is Operation.DESCRIBE:
                 return Result((), info=info)
             check_call(call, info)
+            if call.operation is Operation.COST:
+                return _costs(model, info, call)
             if call.operation is not Operation.EVALUATE:
                 return _derivative(model, info, call)
             if info.max_batch > 1:
@@ -446,6 +448,39 @@ def _derivative(model: Model, info: ModelInfo, call: Call) -> Result:
     what = f"{call.operation} of model {info.name!r}"
     array = checked_array(value, like.shape, "float64", what)
     return Result((array.reshape(-1).copy(),), run_time)
+
+
+def _costs(model: Model, info: ModelInfo, call: Call) -> Result:
+    """Ask the model for the cost of each row; like inputs, the answer of a single row has no axis.
+
+    The method gets one row at a time, also from a model with batches.
+    """
+    function = getattr(model, call.operation.value)
+    costs = np.empty((call.rows or 1, 1))
+    run_time = 0.0
+    for row in range(len(costs)):
+        inputs = call.inputs if call.rows is None else tuple([a[row] for a in call.inputs])
+        asked = inputs_for(Call(call.model, call.operation, inputs), info)
+        config = _config(call)
+        start = perf_counter()
+        value = function(asked, config)
+        run_time += perf_counter() - start
+        costs[row] = _cost(value, info, row)
+    return Result((costs if call.rows is not None else costs[0],), run_time)
+
+
+def _cost(value: Any, info: ModelInfo, row: int) -> float:
+    try:
+        cost = float(np.asarray(value, np.float64).item())
+    except (TypeError, ValueError):
+        cost = np.nan
+    if not (np.isfinite(cost) and cost >= 0):
+        text = " ".join(repr(value)[:80].split())
+        raise InvalidOutput(
+            f"cost of model {info.name!r} is {text} for row {row} (counted from 0); "
+            "expected a finite number, 0 or more"
+        )
+    return cost
 
 
 def _vector(vector: Array | None, shape: tuple[int, ...]) -> Array:

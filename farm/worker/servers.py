@@ -133,6 +133,10 @@ class Replica(Model):
         """Return the Hessian's action, from the server."""
         return self._asked("apply_hessian", *arguments)
 
+    def cost(self, *arguments: Any) -> Any:
+        """Return the expected run time, by the server's model."""
+        return self._asked("cost", *arguments)
+
     def _asked(self, method: str, *arguments: Any) -> Any:
         self._running += 1
         try:

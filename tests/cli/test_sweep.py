@@ -225,6 +225,72 @@ def test_the_longest_go_first_after_a_fifth(
         assert np.allclose(file["cost"][:], earlier["t_run"][:], rtol=1e-3)
 
 
+COSTLY = """
+import farm
+
+
+class Costly(farm.Model):
+    name = "costly"
+    inputs = {"n": 1}
+    outputs = {"y": 1}
+
+    def cost(self, inputs, config):
+        return (inputs["n"][0] - 0.5) ** 2 * config["by"]
+
+    def evaluate(self, inputs, config):
+        return inputs["n"]
+"""
+
+
+def test_the_model_says_what_costs_most(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("costly.py").write_text(COSTLY)
+    words = "costly.py:Costly --param n=0:1 --fix by=3 --design sobol:16 --seed 7 --in-flight 1 -o"
+    status, _, err = sweep(capsys, f"{words} s.h5")
+    assert status == 0, err
+    with h5py.File("s.h5") as file:
+        cost = file["cost"][:]
+        assert np.array_equal(cost, (file["theta"][:, 0] - 0.5) ** 2 * 3)
+        assert json.loads(file["provenance"].attrs["plan"])["cost"] == "model:cost"
+    points = started_in_order("s.h5")
+    assert points[:3] == [0, 1, 2]
+    assert points[3:] == sorted(points[3:], key=lambda point: -cost[point])
+    for more in ("--order shuffled", "--order given"):
+        Path("o.h5").unlink(missing_ok=True)
+        assert sweep(capsys, f"{words} o.h5 {more}")[0] == 0
+        with h5py.File("o.h5") as file:
+            assert "cost" not in file
+    assert sweep(capsys, f"{words} e.h5 --cost n")[0] == 0
+    with h5py.File("e.h5") as file:
+        assert np.array_equal(file["cost"][:], file["theta"][:, 0])
+
+
+def test_a_resumed_sweep_asks_for_no_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("costly.py").write_text(COSTLY)
+    words = "costly.py:Costly --param n=0:1 --fix by=1 --design sobol:16 --seed 7 --no-probe"
+    status, _, err = sweep(capsys, f"{words} --max-hours 0 -o s.h5")
+    assert status == 3, err
+    with h5py.File("s.h5") as file:
+        before = file["cost"][:]
+    Path("costly.py").write_text(COSTLY.replace("** 2", "** 3 - 9"))
+    status, _, err = sweep(capsys, "--resume s.h5 --in-flight 1")
+    assert status == 0, err
+    with h5py.File("s.h5") as file:
+        assert np.array_equal(file["cost"][:], before)
+    points = started_in_order("s.h5")
+    assert points[3:] == sorted(points[3:], key=lambda point: -before[point])
+
+
+def test_a_cost_that_fails_ends_the_sweep_before_it_begins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("costly.py").write_text(COSTLY)
+    words = "costly.py:Costly --param n=0:1 --design sobol:16 -o s.h5"
+    status, _, err = sweep(capsys, words)
+    assert status == 2
+    assert "cost(inputs, config) of model 'costly' failed: KeyError: 'by'; correct it" in err
+    assert not Path("s.h5").exists()
+
+
 def test_a_resumed_sweep_keeps_its_order(
     capsys: pytest.CaptureFixture[str], served: Served
 ) -> None:

@@ -52,10 +52,13 @@ class Power(Model):
 
 
 class Batched(Power):
-    """The same model for many rows at once; reports their number."""
+    """The same model for many rows at once; reports their number. Each costs its x."""
 
     max_batch = 64
     largest = 0
+
+    def cost(self, inputs: Inputs, config: Config) -> float:
+        return float(inputs["x"][0])
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         self.largest = max(self.largest, len(inputs["x"]))
@@ -218,6 +221,14 @@ async def test_derivatives_and_configs(start: Start) -> None:
         assert (await dispatcher.submit(call)).outputs[0].tolist() == [0.0, 3.0, 12.0]
         info = await dispatcher.describe("power", config)
         assert info.inputs[0].shape == (3,)
+
+
+@contract
+async def test_costs_of_more_rows_than_a_batch_has(start: Start) -> None:
+    async with start({"batched": Batched()}, 1) as dispatcher:
+        x = np.arange(200.0)[:, None]
+        result = await dispatcher.submit(Call("batched", Operation.COST, (x,), rows=len(x)))
+        assert np.array_equal(result.outputs[0], x)
 
 
 @contract

@@ -68,9 +68,10 @@ def test_failures_count_apart() -> None:
     assert (model.success.count, model.rows, model.executions, model.last) == (0, 0, 0, 0.0)
 
 
-def test_questions_do_not_count() -> None:
+@pytest.mark.parametrize("operation", [Operation.DESCRIBE, Operation.COST])
+def test_questions_do_not_count(operation: Operation) -> None:
     statistics = Statistics()
-    asked = task(operation=Operation.DESCRIBE)
+    asked = task(operation=operation)
     statistics.add_run(asked, Result(()))
     statistics.add_outcome(asked.call, Result(()), 1.0, 1e9)
     assert statistics.models == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -360,3 +361,12 @@ def test_tasks_know_when_they_were_passed_over(taught: Recorder) -> None:
     assert taught.task(other).passed_at == taught.now
     taught.leave("w", drained=True)
     taught.expect()
+
+
+def test_a_question_about_the_cost_warms_no_worker(taught: Recorder) -> None:
+    """The call waits for no warm worker and passes none, as no worker has run that config."""
+    taught.join("w")
+    run(taught, "w", config("a"), COLD_S)
+    asked = replace(config("b"), operation=Operation.COST)
+    run(taught, "w", asked, 0.1)
+    assert set(taught.queue().model.by_config) == {config("a").config}

@@ -266,6 +266,18 @@ def test_cost_of_the_model(out: Path, tmp_path: Path) -> None:
         assert "cost" not in file
 
 
+def test_a_farm_is_asked_for_the_cost(out: Path) -> None:
+    class Costly(Beam):
+        def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
+            return float(10 * inputs["k"][0])
+
+    threads = Threads({"beam": Costly()})
+    farm.sweep("beam", PARAMETERS, n=8, out=out, on=threads, show=False).wait()
+    threads.close()
+    with h5py.File(out) as file:
+        assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
+
+
 def test_a_column_of_a_table_is_the_cost(out: Path, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("k,x[0],x[1],h\n0.5,1,2,9\n0.25,3,4,8\n")
     design = f"file:{tmp_path}/p.csv"

@@ -840,3 +840,51 @@ def test_a_cancelled_stream_ends_after_the_answer_that_came() -> None:
     seen = list(Runner({"c": model}).run([count_to(1e9)], cancelled=lambda i: True))
     assert [r.more for [(_, r)] in seen] == [True, False]  # type: ignore[union-attr]  # no errors
     assert model.ended
+
+
+class Priced(Batched):
+    """Costs the product of its entries, times a factor of the config; negative ones say so."""
+
+    max_batch = 2
+
+    def cost(self, inputs: Inputs, config: Config) -> Any:
+        assert inputs["x"].shape == (2,)
+        if inputs["x"][0] == 7:
+            raise ValueError("seven")
+        return config.get("answer", inputs["x"].prod() * config.get("by", 1))
+
+
+def priced(x: Any, rows: int | None = None, config: str = "{}") -> Outcome:
+    call = Call("m", Operation.COST, (np.array(x, dtype=float),), config, rows=rows)
+    return Runner({"m": Priced()}).execute([call])[0]
+
+
+def test_costs_of_rows() -> None:
+    """More rows than a batch has, each asked by itself."""
+    (costs,) = result(priced([[1, 2], [3, 4], [5, 6]], 3, '{"by":2}')).outputs
+    assert costs.dtype == np.float64
+    assert costs.tolist() == [[4.0], [24.0], [60.0]]
+    (cost,) = result(priced([3, 4])).outputs
+    assert cost.tolist() == [12.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "actual"),
+    [("-1", "-1"), ("NaN", "nan"), ('"long"', "'long'"), ("[1, 2]", "[1, 2]"), ("null", "None")],
+)
+def test_a_cost_is_a_finite_number(answer: str, actual: str) -> None:
+    outcome = priced([[1, 2]], 1, f'{{"answer":{answer}}}')
+    assert isinstance(outcome, InvalidOutput)
+    expected = f"cost of model 'm' is {actual} for row 0 (counted from 0); expected a finite number"
+    assert expected in outcome.message
+
+
+def test_a_cost_that_fails() -> None:
+    outcome = priced([[1, 2], [7, 4]], 2)
+    assert isinstance(outcome, ModelFailed)
+    assert outcome.message == "ValueError: seven"
+    assert 'raise ValueError("seven")' in outcome.detail
+    assert isinstance(
+        Runner({"m": Square()}).execute([Call("m", Operation.COST, (np.zeros(3),))])[0],
+        UnsupportedFeature,
+    )

@@ -86,8 +86,12 @@ class M(farm.Model):
     def evaluate(self, inputs, config):
         raise (ModelFailed if config else Unavailable)("mine")
 
+    def cost(self, inputs, config):
+        return 7.0
+
 m = Replica(M(), sys.argv[1])
-assert sorted(m.operations) == ["evaluate"]
+assert sorted(m.operations) == ["cost", "evaluate"]
+assert m.cost({}, {}) == 7.0
 assert not m.copies
 """
 

@@ -21,7 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from farm.call import BYTES, Array, Call, Derivative, ModelInfo, Operation, Result, TensorInfo
+from farm.call import (
+    BYTES,
+    QUESTIONS,
+    Array,
+    Call,
+    Derivative,
+    ModelInfo,
+    Operation,
+    Result,
+    TensorInfo,
+)
 from farm.dtypes import bytes_array
 from farm.encoding.config import decode_config, decode_derivative
 from farm.encoding.errors import ERRORS, valid_text
@@ -147,7 +157,7 @@ def decode_points(body: bytes, non_finite: NonFinite = NonFinite.LITERAL) -> Poi
     if type(inputs) is not list:
         what = kind_of(inputs) if "inputs" in message else "missing"
         raise InvalidInput(f"inputs is {what}; expected a list of points")
-    operations = [op.value for op in Operation if op is not Operation.DESCRIBE]
+    operations = [op.value for op in Operation if op not in QUESTIONS]
     operation = message.get("operation", Operation.EVALUATE.value)
     if operation not in operations:
         raise InvalidInput(f"operation is {_shown(operation)}; expected {', '.join(operations)}")

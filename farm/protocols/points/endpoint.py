@@ -6,6 +6,7 @@ answered before it, in `server/app.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ from farm.bodies.body import HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Refused
-from farm.call import EMPTY_CONFIG, ModelInfo
+from farm.call import EMPTY_CONFIG, QUESTIONS, ModelInfo
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend
 from farm.encoding.config import decode_config
 from farm.encoding.errors import encode_error, error_body
@@ -93,14 +94,14 @@ def create_api(
 
     @api.get("/farm/models", summary="The models that are served")
     async def models() -> Response:
-        return _json([info.to_json() for info in backend.models().values()])
+        return _json([_shown(info) for info in backend.models().values()])
 
     @api.get("/farm/models/{name:path}", summary="One model, described for a config")
     async def model(
         name: str, config: str = Query(EMPTY_CONFIG, description="the config as JSON text")
     ) -> Response:
         body = b'{"config":%b}' % config.encode()
-        return _json((await backend.describe(name, decode_config(parse(body), body))).to_json())
+        return _json(_shown(await backend.describe(name, decode_config(parse(body), body))))
 
     @api.post(
         "/farm/models/{name:path}/evaluate",
@@ -135,6 +136,11 @@ def create_api(
             infos = {config: info}
 
     return api
+
+
+def _shown(info: ModelInfo) -> dict[str, Any]:
+    """Return a description as JSON data, with the operations that points may request."""
+    return replace(info, operations=info.operations - QUESTIONS).to_json()
 
 
 def _json(data: Any, status: int = 200) -> Response:

@@ -318,7 +318,7 @@ class Member:
 class GroupModel(Model):
     """In the process of rank 0: a model that all ranks of the group run together.
 
-    Rank 0 alone describes it, which needs no other ranks.
+    Rank 0 alone describes it and says what a run costs, which needs no other ranks.
     """
 
     def __init__(self, name: str, model: Model, hub: Hub, member: Member) -> None:
@@ -337,6 +337,10 @@ class GroupModel(Model):
     def describe(self, config: Config) -> tuple[Tensors, Tensors]:
         """Return the description by rank 0's model."""
         return self._model.describe(config)
+
+    def cost(self, inputs: Inputs, config: Config) -> Any:
+        """Return the expected run time of an evaluation, by rank 0's model."""
+        return self._model.cost(inputs, config)  # type: ignore[attr-defined]
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """Return rank 0's value, once all ranks have returned."""

@@ -64,6 +64,7 @@ def test_points_come_in_order_or_by_name(point: object) -> None:
             "'input' is not a key of this request; the keys are 'inputs'",
         ),
         ({"inputs": [], "operation": "describe"}, "operation is 'describe'; expected evaluate"),
+        ({"inputs": [], "operation": "cost"}, "operation is 'cost'; expected evaluate"),
         ({"inputs": [], "operation": None}, "operation is null"),
         ({"inputs": [], "operation": ["gradient"]}, "operation is a list"),
         ({"inputs": [], "non_finite": "zero"}, "non_finite is 'zero'; expected literal, null"),

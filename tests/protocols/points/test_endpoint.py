@@ -29,6 +29,9 @@ class Sized(farm.Model):
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         return inputs["x"].sum()
 
+    def cost(self, inputs: Inputs, config: Config) -> float:
+        return 1.0
+
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
@@ -42,6 +45,12 @@ def test_models_are_listed_as_they_describe_themselves(door: Door) -> None:
     assert [info.name for info in infos] == ["forward", "lab/sized"]
     assert infos[0].outputs[0].shape == (2, 2)
     assert infos[0].description == "Doubles."
+
+
+def test_only_operations_that_points_may_request_are_listed(door: Door) -> None:
+    listed = door.ask("GET", "/farm/models").json()[1]
+    described = door.ask("GET", "/farm/models/lab/sized").json()
+    assert listed["operations"] == described["operations"] == ["evaluate"]
 
 
 def test_one_model_is_described_for_a_config(door: Door) -> None:

@@ -192,6 +192,10 @@ class Shares(Model):
         self.rank = rank
         self.seen: list[str] = []
 
+    def cost(self, inputs: Inputs, config: Config) -> float:
+        self.seen.append("cost")
+        return 2.0 + self.rank
+
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         self.seen.append("evaluate")
         return inputs["x"] * config["by"] if self.rank == 0 else None
@@ -209,6 +213,16 @@ class Shares(Model):
         return [arguments[4].sum(), arguments[5].sum()]
 
 
+def test_rank_0_alone_says_what_a_run_costs(ranks: Callable[..., Ranks]) -> None:
+    models = [Shares(rank) for rank in range(2)]
+    pair = ranks(2, lambda *words: None)
+    runner = Runner({"s": GroupModel("s", models[0], pair.hub, pair.members[0])})
+    (answer,) = runner.execute([Call("s", Operation.COST, (np.ones((3, 2)),), rows=3)])
+    assert isinstance(answer, Result)
+    assert answer.outputs[0].tolist() == [[2.0]] * 3
+    assert [model.seen for model in models] == [["cost"] * 3, []]
+
+
 def test_a_runner_takes_a_group_for_a_model(ranks: Callable[..., Ranks]) -> None:
     models = [Shares(rank) for rank in range(2)]
 
@@ -221,7 +235,7 @@ def test_a_runner_takes_a_group_for_a_model(ranks: Callable[..., Ranks]) -> None
     (info,) = runner.models()
     assert (info.name, info.description, info.repeatable) == ("s", "shares", False)
     assert not info.copies
-    assert len(info.operations) == 4
+    assert len(info.operations) == 5
     x, v = np.array([1.0, 2.0]), np.array([5.0, 7.0])
     wrt = Derivative(0, 0, 0, v, x)
     calls = [
