@@ -100,6 +100,7 @@ class Usage:
             self.single -= 1
         elif self.chains[chain] > 1:
             self.chains[chain] -= 1
+            return
         else:
             del self.chains[chain]
         self.weight = min(MOST_CALLERS, self.single + len(self.chains)) or 1
@@ -139,11 +140,7 @@ class Account:
     def closed(self, chain: Chain) -> None:
         """Count an open call less."""
         self.active -= 1
-        chains = self.usage.chains
-        if chain is not None and chains[chain] > 1:  # as often in a sweep: nothing else changes
-            chains[chain] -= 1
-        else:
-            self.usage.closed(chain)
+        self.usage.closed(chain)
 
     def gave_back(self, held: int, seconds: float) -> None:
         """Reduce the held slots and correct the charge: the client's turn may come earlier."""

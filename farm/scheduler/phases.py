@@ -26,7 +26,7 @@ class TaskPhase(IntEnum):
 
     @property
     def has_caller(self) -> bool:
-        """Whether somebody waits for its answer."""
+        """Whether a caller waits for its answer."""
         return self <= TaskPhase.SENT
 
 

@@ -2,7 +2,7 @@
 
 A short call beside long ones finds a worker at once if one is kept from them. Without a reserve it
 may have to wait for the end of a long run, when all of these begin together. A reserved slot idles
-while no short call needs it, so there is no reserve by default.
+until a short call needs it, so models have none by default.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ EQUAL = 0.05
 
 def load_scipy() -> None:
     """Import scipy.spatial, which takes up to a second the first time."""
-    import scipy.spatial  # noqa: F401
+    import scipy.spatial  # noqa: F401  # only loaded
 
 
 def coordinates(plan: Plan) -> Array:

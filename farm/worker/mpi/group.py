@@ -340,7 +340,7 @@ class GroupModel(Model):
 
     def cost(self, inputs: Inputs, config: Config) -> Any:
         """Return the expected run time of an evaluation, by rank 0's model."""
-        return self._model.cost(inputs, config)  # type: ignore[attr-defined]
+        return self._model.cost(inputs, config)  # type: ignore[attr-defined]  # optional
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """Return rank 0's value, once all ranks have returned."""
