@@ -51,16 +51,18 @@ class Usage:
     """A client's use of the workers of a SharedWorkers: over all of its models.
 
     used_s: worker-seconds per caller. free_at: when its last run is expected to end, or with
-    several callers, to make room for the next one's. weight: the callers that count.
+    several callers, to make room for the next one's. weight: the callers that count; fair_slots: a
+    slot for each of them. rivals: its lines at levels where other clients wait, too.
     """
 
     __slots__ = (
         "__weakref__",
         "chains",
+        "fair_slots",
         "free_at",
         "held",
-        "lines",
         "name",
+        "rivals",
         "single",
         "used_s",
         "waiting",
@@ -76,40 +78,35 @@ class Usage:
         self.single = 0
         self.chains: dict[str, int] = {}
         self.weight = 1
-        self.lines: list[ClientTasks] = []
+        self.fair_slots = SLOT
+        self.rivals: dict[ClientTasks, None] = {}
 
-    def opened(self, chain: Chain) -> None:
-        """Count an open call. If the share grows with it, the client's turns may come earlier."""
+    def add_caller(self, chain: Chain) -> None:
+        """Count a caller. If the share grows with it, the client's turns may come earlier."""
         if chain is None:
             self.single += 1
-        elif chain in self.chains:
-            self.chains[chain] += 1
-            return
         else:
             self.chains[chain] = 1
         weight = min(MOST_CALLERS, self.single + len(self.chains))
         if weight > self.weight:
-            moves = self.held >= SLOT * self.weight
-            self.weight = weight
+            moves = self.held >= self.fair_slots
+            self.weight, self.fair_slots = weight, SLOT * weight
             if moves:
                 self.reorder()
 
-    def closed(self, chain: Chain) -> None:
-        """Count a call less."""
+    def remove_caller(self, chain: Chain) -> None:
+        """Count a caller less."""
         if chain is None:
             self.single -= 1
-        elif self.chains[chain] > 1:
-            self.chains[chain] -= 1
-            return
         else:
             del self.chains[chain]
         self.weight = min(MOST_CALLERS, self.single + len(self.chains)) or 1
+        self.fair_slots = SLOT * self.weight
 
     def reorder(self) -> None:
         """Put the client's lines where they belong now, if that may be earlier."""
-        for line in self.lines:
-            if len(line.level.lines) > 1:
-                line.level.earlier(line)
+        for line in self.rivals:
+            line.level.earlier(line)
 
     def add(self, other: Usage, lag_s: float) -> None:
         """Add what another usage of the client has, which is `lag_s` seconds ahead of its group."""
@@ -120,9 +117,10 @@ class Usage:
         self.single += other.single
         for chain, count in other.chains.items():
             self.chains[chain] = self.chains.get(chain, 0) + count
-        self.lines += other.lines
-        other.lines = []  # an account without open calls may still hold the other usage
+        self.rivals |= other.rivals
+        other.rivals = {}  # an account without open calls may still hold the other usage
         self.weight = min(MOST_CALLERS, self.single + len(self.chains)) or 1
+        self.fair_slots = SLOT * self.weight
 
 
 class Account:
@@ -137,10 +135,23 @@ class Account:
         self.held = 0
         self.active = 0
 
+    def opened(self, chain: Chain) -> None:
+        """Count an open call, and its caller if that has no other."""
+        self.active += 1
+        chains = self.usage.chains
+        if chain in chains:
+            chains[chain] += 1
+        else:
+            self.usage.add_caller(chain)
+
     def closed(self, chain: Chain) -> None:
-        """Count an open call less."""
+        """Count an open call less, and its caller if that has no other."""
         self.active -= 1
-        self.usage.closed(chain)
+        chains = self.usage.chains
+        if chain is not None and chains[chain] > 1:
+            chains[chain] -= 1
+        else:
+            self.usage.remove_caller(chain)
 
     def gave_back(self, held: int, seconds: float) -> None:
         """Reduce the held slots and correct the charge: the client's turn may come earlier."""
@@ -149,7 +160,7 @@ class Account:
         self.used_s += seconds
         usage.held -= held
         usage.used_s += seconds
-        if usage.lines:
+        if usage.rivals:
             usage.reorder()
 
 

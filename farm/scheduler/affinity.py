@@ -106,8 +106,7 @@ def matters(queue: Queue, head: Task) -> bool:
         return False
     if len(model.by_config) > 1 or head.call.config not in model.by_config:
         return True
-    assert head.line is not None
-    return len(head.line.by_config()) > 1
+    return head.line is not None and head.line.is_mixed
 
 
 def choose(
@@ -157,7 +156,7 @@ def _waits(head: Task, pools: Collection[Pool], now: float) -> bool:
         return False
     for pool in head.queue.model.pools:
         if pool in pools:
-            pool.recheck_at = min(until, pool.recheck_at or until)
+            pool.recheck(until)
     return True
 
 
@@ -173,8 +172,7 @@ def _of_line(
 
     If no worker is free, the call that one is warm for that prefetches.
     """
-    by_config = line.by_config()
-    if len(by_config) == 1:
+    if not line.is_mixed or len(by_config := line.by_config()) == 1:
         return None
     is_free = False
     for worker in _idle(queue, pools, limits, now):

@@ -81,5 +81,5 @@ def lingers(queue: Queue, now: float) -> bool:
         queue.company = 0
         return False
     for pool in queue.model.pools:
-        pool.recheck_at = min(queue.lingers_until, pool.recheck_at or queue.lingers_until)
+        pool.recheck(queue.lingers_until)
     return True

@@ -8,13 +8,13 @@ decision: the client is charged for one run only, that of the answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 from farm.scheduler.actions import Send
 from farm.scheduler.affinity import placed
 from farm.scheduler.phases import SENT, TASKS
-from farm.scheduler.placement import Pool
+from farm.scheduler.placement import Pool, Pools
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.reserve import keepers, without_reserves
 from farm.scheduler.state import Attempt, Lot, Task, Worker
@@ -51,17 +51,15 @@ class Copies:
     until enough other calls are answered.
     """
 
-    def __init__(self, pools: Mapping[frozenset[str], Pool]) -> None:
+    def __init__(self, pools: Pools) -> None:
         self._pools = pools
         self._looked_at = -math.inf
         self.look_at = NEVER
         self.late: dict[Queue, list[Task]] = {}
 
-    def after_change(self, pools: Iterable[Pool], now: float) -> None:
-        """Search soon if a worker of these pools, which have changed, idles beside another one."""
-        for pool in pools:
-            if pool.has_idle() and (pool.size > 1 or len(self._pools) > 1):
-                self.look_at = max(now, self._looked_at + LOOK_AGAIN_S)
+    def look_soon(self, now: float) -> None:
+        """Search soon, because a worker idles beside another one."""
+        self.look_at = max(now, self._looked_at + LOOK_AGAIN_S)
 
     def sends(self, now: float) -> list[Send]:
         """Return the copies to send now; call it after waiting calls were assigned."""
@@ -84,10 +82,6 @@ class Copies:
             else:
                 del self.late[queue]
         return sends
-
-    def wakeup(self) -> float | None:
-        """Return when to search for slow calls next; None: not before something changes."""
-        return None if self.look_at is NEVER else self.look_at
 
     def _look(self, now: float) -> None:
         """Find the calls that are slow now, and when the next one may be."""
@@ -186,10 +180,9 @@ def _worker_for(task: Task, pools: Collection[Pool], now: float) -> Worker | Non
 
 def _copied(task: Task, worker: Worker, now: float) -> Send:
     """Place a copy of `task` on an idle worker; its client holds and pays nothing for it."""
-    lot = Lot(1, task.rows, exclusive=True)  # it may run as long as the first
-    alone = not worker.lots
     cold = placed(worker, task.queue.model, task.call)
-    copy = Attempt(worker, lot, 0, 0.0, task.attempt.weight, alone, False, cold, now)
+    lot = Lot(1, task.rows, exclusive=True, cold=cold)  # it may run as long as the first
+    copy = Attempt(worker, lot, 0, 0.0, task.attempt.weight, not worker.lots, False, now)
     copy.is_copy = True
     worker.lots += 1
     worker.exclusive_lots += 1

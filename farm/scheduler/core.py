@@ -25,7 +25,7 @@ from farm.scheduler.filling import fill
 from farm.scheduler.invariants import check
 from farm.scheduler.losses import error_for_loss, may_be_guilty
 from farm.scheduler.phases import ATTEMPTS, OUTRUN, QUEUED, SENT, TASKS, WORKERS, TaskPhase
-from farm.scheduler.placement import Pool, drop_if_empty, end_at_most, pool_for
+from farm.scheduler.placement import NO_END, Pool, Pools, drop_if_empty, end_at_most, pool_for
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.recall import for_idle, has_too_much, in_vain, void_recall
 from farm.scheduler.snapshot import snapshot, standing_out
@@ -71,7 +71,7 @@ class Scheduler:
         self._suspects: dict[TaskId, Task] = {}  # the tasks that were lost before
         self._workers: dict[WorkerId, Worker] = {}
         self._models: dict[str, ModelQueues] = {}
-        self._pools: dict[frozenset[str], Pool] = {}
+        self._pools = Pools()
         self._queued = 0
         self._clients = Clients()
         self._deadlines = Deadlines(self._tasks)
@@ -124,8 +124,7 @@ class Scheduler:
         if lost_on:
             task.lost_on = lost_on
             self._suspects[task.id] = task
-        account.active += 1
-        account.usage.opened(chain)
+        account.opened(chain)
         if deadline is not None:
             self._deadlines.add(deadline, task.id)
         if start_by is not None:
@@ -274,7 +273,7 @@ class Scheduler:
         if is_wanted:
             self._reply(task, outcome, attempt.sent_at - task.submitted_at, worker_id)
         lot = attempt.lot
-        if lot is not None and lot.remaining == 1 and task.queue.max_batch > 1:
+        if lot is not None and lot.size > 1 and lot.remaining == 1:
             linger_after(lot, task.queue, now)
         attempt.phase = ATTEMPT_ANSWERED[attempt.phase]
         if release(task, attempt):
@@ -344,10 +343,8 @@ class Scheduler:
         """Return everything to carry out now, in order."""
         if self._deadlines.first_at <= now:
             self._expire(now)
-        for pool in self._pools.values():
-            if pool.recheck_at is not None and pool.recheck_at <= now:
-                pool.recheck_at = None
-                self._to_fill[pool] = None
+        if self._pools.recheck_at <= now:
+            self._to_fill |= dict.fromkeys(self._pools.due(now))
         out, self._replies, copies = self._replies, [], self._copies
         if self._ends:
             out += self._ends
@@ -358,12 +355,14 @@ class Scheduler:
                 for send in fill(pools, now):
                     self._queued -= len(send.tasks)
                     out.append(send)
-            donors = [pool for pool in self._pools.values() if pool.behind]
-            if donors:
+            if self._pools.behind:
+                donors = [pool for pool in self._pools.values() if pool.behind]
                 asks = [for_idle(pool, donors, now) for pool in pools]
                 out += [ask for ask in asks if ask is not None]
-            if copies.look_at is NEVER and (len(pools) > 1 or next(iter(pools)).occupied & 1):
-                copies.after_change(pools, now)
+            if copies.look_at is NEVER and len(self._workers) > 1:
+                for pool in pools:
+                    if pool.occupied & 1:
+                        copies.look_soon(now)
         if copies.look_at <= now or copies.late:
             out += copies.sends(now)
         if self._to_ask:
@@ -386,9 +385,8 @@ class Scheduler:
 
     def wakeup(self) -> float | None:
         """Return when to call `actions` next if no fact comes before; None: never."""
-        times = [pool.recheck_at for pool in self._pools.values()]
-        times += [self._deadlines.earliest(), self._copies.wakeup()]
-        return min((time for time in times if time is not None), default=None)
+        at = min(self._pools.recheck_at, self._deadlines.earliest(), self._copies.look_at)
+        return None if at == NO_END else at
 
     # Dequeueing, requeueing and completion
 
@@ -492,8 +490,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert every invariant of the state."""
-        pools = self._pools.values()
-        check(self._tasks, self._workers, self._models, pools, self._clients, self._queued)
+        check(self._tasks, self._workers, self._models, self._pools, self._clients, self._queued)
 
     def __len__(self) -> int:
         return len(self._tasks)

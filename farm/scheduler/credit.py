@@ -35,39 +35,41 @@ prefetching cannot remove.
 
 def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
     """Place tasks of one queue on `worker` as one lot; `depth`: maximum lots per slot."""
-    queue = batch[0].queue
-    accounts = queue.model.accounts
+    first = batch[0]
+    queue = first.queue
+    model = queue.model
+    accounts = model.accounts
     alone = not worker.lots
-    refill = alone and worker.last_answer_at > batch[0].submitted_at
-    rows = batch[0].rows if len(batch) == 1 else sum([task.rows for task in batch])
-    first = batch[0].call
+    refill = alone and worker.last_answer_at > first.submitted_at
+    size = len(batch)
+    rows = first.rows if size == 1 else sum([task.rows for task in batch])
     lot: Lot | None = None
     row_held = 0
-    cold = False
     if not queue.needs_no_slot:
-        lot = Lot(len(batch), rows, exclusive=depth == 1)
+        is_warm = worker.configs.get(model) is first.call.config and not model.keeps_point
+        cold = not is_warm and placed(worker, model, first.call)
+        lot = Lot(size, rows, exclusive=depth == 1, cold=cold)
         # As many lots as one slot may hold count as one slot; rounded up, so that they reach it.
         row_held = -(-SLOT // (depth * rows))
+        pool = worker.pool
         worker.lots += 1
-        worker.exclusive_lots += lot.exclusive
-        worker.pool.moved(worker)
-        if worker.configs.get(queue.model) is not first.config or queue.model.keeps_point:
-            cold = placed(worker, queue.model, first)
-        if worker.pool.lots_of is not None:
-            worker.pool.lots_of[queue] += 1
+        worker.exclusive_lots += depth == 1
+        pool.moved(worker)
+        if pool.lots_of is not None:
+            pool.lots_of[queue] += 1
     if worker.busy_since is None:
         worker.busy_since = now
     row_charge_s = queue.run_times.mean or UNKNOWN_CHARGE_S
     if queue.max_batch > 1:  # one evaluation for all rows
         row_charge_s /= rows
-    sent = TASK_SENT[batch[0].phase]  # all of them were in one queue
-    accounts.group.served_s = batch[0].account.usage.used_s
+    sent = TASK_SENT[first.phase]  # all of them were in one queue
+    accounts.group.served_s = first.account.usage.used_s
     for task in batch:
         account = task.account
-        if account.used_s > accounts.virtual_s:
-            accounts.virtual_s = account.used_s
         usage = account.usage
         weight = usage.weight
+        if account.used_s > accounts.virtual_s:
+            accounts.virtual_s = account.used_s
         charged_s = row_charge_s * task.rows / weight
         held = row_held * task.rows
         account.held += held
@@ -76,16 +78,17 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
         usage.used_s += charged_s
         usage.free_at = now + charged_s
         task.phase = sent
-        task.attempt = Attempt(worker, lot, held, charged_s, weight, alone, refill, cold, now)
+        task.attempt = Attempt(worker, lot, held, charged_s, weight, alone, refill, now)
         worker.held[task.id] = task
-    queue.in_flight += len(batch)
+    queue.in_flight += size
 
 
 def release(task: Task, attempt: Attempt) -> bool:
     """Release a task from its worker; return whether that makes room for another lot."""
     worker, lot = attempt.worker, attempt.lot
-    del worker.held[task.id]
-    if not worker.held:
+    held = worker.held
+    del held[task.id]
+    if not held:
         worker.busy_since = None
     task.queue.in_flight -= 1
     task.account.gave_back(attempt.held, -attempt.charged_s)
@@ -94,11 +97,12 @@ def release(task: Task, attempt: Attempt) -> bool:
     lot.remaining -= 1
     if lot.remaining:
         return False
+    pool = worker.pool
     worker.lots -= 1
     worker.exclusive_lots -= lot.exclusive
-    worker.pool.moved(worker)
-    if worker.pool.lots_of is not None:
-        worker.pool.lots_of[task.queue] -= 1
+    pool.moved(worker)
+    if pool.lots_of is not None:
+        pool.lots_of[task.queue] -= 1
     return True
 
 
@@ -138,8 +142,8 @@ def charge_run(task: Task, attempt: Attempt, result: Result, now: float) -> None
         if task.rows > 1 and task.queue.max_batch == 1:  # evaluated one by one
             run_time_s /= max(1, result.rows_done(task.rows))
         times.add(run_time_s)
-        if attempt.cold or times.count < FEW_RUNS or times.count % SAMPLED == 0:
-            times.learn_warm_up(run_time_s, cold=attempt.cold)
+        if lot.cold or times.count < FEW_RUNS or times.count % SAMPLED == 0:
+            times.learn_warm_up(run_time_s, cold=lot.cold)
 
 
 def charge_estimate(attempt: Attempt) -> None:

@@ -30,12 +30,12 @@ class Deadlines:
             heapq.heapify(self._heap)
         self.first_at = self._heap[0][0]
 
-    def earliest(self) -> float | None:
-        """Return the next deadline of a task that still exists."""
+    def earliest(self) -> float:
+        """Return the next deadline of a task that still exists; infinity if there is none."""
         heap = self._heap
         while heap and heap[0][1] not in self._tasks:
             heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        return heap[0][0] if heap else math.inf
 
     def passed(self, now: float) -> list[Task]:
         """Remove and return the tasks whose deadline has passed, each once."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from farm.scheduler.accounts import SLOT, Account
+from farm.scheduler.accounts import Account
 from farm.scheduler.affinity import DERIVATIVES, point_key, waits_until
 from farm.scheduler.batching import awaits_more
 from farm.scheduler.phases import OPEN, QUEUED, SENT
@@ -139,7 +139,7 @@ def _clients(line: ClientTasks, level: Level) -> Iterator[Reason]:
 
 
 def _share(account: Account) -> tuple[int, float]:
-    return account.held // (SLOT * account.usage.weight), account.used_s
+    return account.held // account.usage.fair_slots, account.used_s
 
 
 def _shown(rule: str, account: Account) -> str:

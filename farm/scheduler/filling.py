@@ -25,17 +25,17 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
     for pool in pools:
         if pool.reserving:
             has_reserve = True
+        for model in pool.queues:
+            waiting |= model.waiting
     if has_reserve:
         pools = with_neighbours(pools)
-    for pool in pools:
-        for model in pool.queues:
-            waiting.update(model.waiting)
+        waiting = {queue: None for p in pools for model in p.queues for queue in model.waiting}
     queues = list(waiting)
     sends: dict[WorkerId, Send] = {}
     limits: dict[Pool, int] = {}
     while queues:
         queue = queues[0] if len(queues) == 1 else next_turn(queues)
-        if lingers(queue, now):
+        if queue.company and lingers(queue, now):
             queues.remove(queue)
             continue
         head = queue.head()

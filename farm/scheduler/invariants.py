@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from farm.scheduler.accounts import SLOT, Account, Clients, Usage
+from farm.scheduler.accounts import Account, Clients, Usage
 from farm.scheduler.phases import ENDED, GONE, OUTRUN, QUEUED, SHUT, SHUT_AND_FULL
-from farm.scheduler.placement import Pool, lots_of, wanted_level
+from farm.scheduler.placement import Pools, lots_of, wanted_level
 from farm.scheduler.queues import ClientTasks, ModelQueues
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 
@@ -16,7 +16,7 @@ def check(
     tasks: Mapping[TaskId, Task],
     workers: Mapping[WorkerId, Worker],
     models: Mapping[str, ModelQueues],
-    pools: Collection[Pool],
+    pools: Pools,
     clients: Clients,
     queued: int,
 ) -> None:
@@ -43,13 +43,16 @@ def check(
         _check_worker(worker)
     for model in models.values():
         _check_model(model, waiting, held, tasks.values())
-    for pool in pools:
+    behind = sum(worker.behind for worker in workers.values())
+    assert pools.behind == behind, "the lots that wait at workers are counted"
+    for pool in pools.values():
         members = [w for w in workers.values() if w.pool is pool]
         assert pool.size == len(members) > 0, "a pool counts its workers, and ends with the last"
         assert sorted(w.id for w in pool.fullest_first()) == sorted(w.id for w in members), (
             "a pool's index holds each of its workers once"
         )
         assert pool.slots == sum(w.slots for w in members), "a pool counts their slots"
+        assert pool.recheck_at >= pools.recheck_at, "and none is to be checked before all are"
         assert pool.behind == sum(w.behind for w in members), "a pool counts the lots waiting at it"
         if pool.lots_of is not None:
             assert +pool.lots_of == lots_of(members), "and the lots of each class there"
@@ -63,7 +66,10 @@ def _check_waiting(task: Task) -> None:
     assert task.line is not None, "a waiting task knows its line"
     assert task.line.tasks.get(task.id) is task, "and its line knows the task"
     assert task.line.account is task.account, "which is its client's"
-    assert task.line in task.account.usage.lines, "and the client knows the line"
+    assert task.line.is_mixed or task.call.config == task.line.config, "and knows of other configs"
+    if task.line.index is not None:
+        alike = task.line.index[task.call.config]
+        assert alike.get(task.id) is task, "which it finds by config"
 
 
 def _check_worker(worker: Worker) -> None:
@@ -147,7 +153,9 @@ def _check_usage(usage: Usage, mine: list[Task]) -> None:
     )
     assert usage.single == sum(task.chain is None for task in mine), "and its callers"
     assert usage.chains == Counter(task.chain for task in mine if task.chain is not None)
-    assert {task.line for task in waiting} == set(usage.lines), "and its lines"
+    lines = {task.line for task in waiting if task.line is not None}
+    rivals = {line for line in lines if len(line.level.lines) > 1}
+    assert rivals == set(usage.rivals), "and its lines where others wait, too"
 
 
 def _check_head(head: Task) -> None:
@@ -163,4 +171,4 @@ def _lines_beside(head: Task) -> list[ClientTasks]:
 
 
 def _share(account: Account) -> tuple[int, float]:
-    return account.held // (SLOT * account.usage.weight), account.used_s
+    return account.held // account.usage.fair_slots, account.used_s

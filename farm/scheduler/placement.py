@@ -55,16 +55,27 @@ class _Shelf:
         The others stay free. Among equals it is the one added last: it is the warmest, and the
         others may go idle and be released.
         """
-        at = bisect_left(self.ends, needed_until)
-        while at < len(self.ends):
-            alike = self.by_end[self.ends[at]]
-            if alike:
-                # Popping the last item and reinserting it is cheap; finding it by iteration is not.
-                worker_id, worker = alike.popitem()
-                alike[worker_id] = worker
-                return worker
-            del self.by_end[self.ends.pop(at)]
+        ends = self.ends
+        at = bisect_left(ends, needed_until)
+        while at < len(ends):
+            if self.by_end[ends[at]]:
+                return self.last(ends[at])
+            del self.by_end[ends.pop(at)]
         return None
+
+    def last(self, end: float) -> Worker:
+        """Return the worker that was added last among those that end then; there must be one."""
+        # Popping the last item and reinserting it is cheap; finding it by iteration is not.
+        alike = self.by_end[end]
+        worker_id, worker = alike.popitem()
+        alike[worker_id] = worker
+        return worker
+
+    def add_end(self, end: float) -> dict[WorkerId, Worker]:
+        """Add a place for workers that end then; return it."""
+        alike = self.by_end[end] = {}
+        insort(self.ends, end)
+        return alike
 
     def forget(self, end: float) -> None:
         """Drop the place for an end without workers."""
@@ -77,6 +88,29 @@ class _Shelf:
             yield from alike.values()
 
 
+class Pools(dict[frozenset[str], "Pool"]):
+    """All pools, by the names of their models.
+
+    behind: calls that wait at their workers. recheck_at: no pool is to be checked earlier.
+    """
+
+    def __init__(self) -> None:
+        self.behind = 0
+        self.recheck_at = NO_END
+
+    def due(self, now: float) -> list[Pool]:
+        """Return the pools that are to be checked now, each once."""
+        due = []
+        self.recheck_at = NO_END
+        for pool in self.values():
+            if pool.recheck_at <= now:
+                pool.recheck_at = NO_END
+                due.append(pool)
+            elif pool.recheck_at < self.recheck_at:
+                self.recheck_at = pool.recheck_at
+        return due
+
+
 class Pool:
     """Workers that serve the same models.
 
@@ -84,9 +118,10 @@ class Pool:
     by both, so that a call's worker is found without a scan.
     """
 
-    def __init__(self, models: frozenset[str], queues: list[ModelQueues]) -> None:
+    def __init__(self, models: frozenset[str], queues: list[ModelQueues], pools: Pools) -> None:
         self.models = models
         self.queues = queues
+        self._pools = pools
         # Its models with a reserve; only then the lots of each class at its workers are counted.
         self.reserving = [model for model in queues if model.policy.has_reserve]
         self.lots_of: Counter[Queue] | None = Counter() if self.reserving else None
@@ -94,7 +129,7 @@ class Pool:
         self.slots = 0
         self.hosts: Counter[str] = Counter()  # of its workers
         self.behind = 0
-        self.recheck_at: float | None = None
+        self.recheck_at = NO_END
         self.is_ending = False  # some worker has an end
         self._lifetimes: list[float] = []  # of its workers at joining, ascending
         self._shelves = [_Shelf() for _ in range(ANY_LEVEL + 1)]
@@ -118,6 +153,7 @@ class Pool:
         if not self.hosts[worker.host]:
             del self.hosts[worker.host]
         self.behind -= worker.behind
+        self._pools.behind -= worker.behind
         if self.lots_of is not None:
             self.lots_of -= lots_of([worker])
         del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
@@ -132,12 +168,37 @@ class Pool:
         behind = lots - slots if lots > slots else 0
         if behind != worker.behind:
             self.behind += behind - worker.behind
+            self._pools.behind += behind - worker.behind
             worker.behind = behind
-        level = 0 if lots < slots and worker.phase is OPEN else wanted_level(worker)
-        if level != worker.level:
-            self._take(worker)
+        if lots < slots and worker.phase is OPEN:
+            level = 0
+        elif lots >= slots > 0 and worker.exclusive_lots:
+            level = FULL
+        else:
+            level = wanted_level(worker)
+        old = worker.level
+        if level != old:  # `_take` and `_put`, in one, as this is the path of each call
+            end = worker.ends_at
+            shelf = self._shelves[old]
+            del shelf.by_end[end][worker.id]
+            shelf.size -= 1
+            if not shelf.size:
+                self.occupied ^= 1 << old
             worker.level = level
-            self._put(worker)
+            shelf = self._shelves[level]
+            alike = shelf.by_end.get(end)
+            if alike is None:
+                alike = shelf.add_end(end)
+            alike[worker.id] = worker
+            if not shelf.size:
+                self.occupied |= 1 << level
+            shelf.size += 1
+
+    def recheck(self, at: float) -> None:
+        """Check at this time, or earlier, whether its workers take waiting calls."""
+        if at < self.recheck_at:
+            self.recheck_at = at
+            self._pools.recheck_at = min(at, self._pools.recheck_at)
 
     def has_idle(self) -> bool:
         """Whether some worker has a free slot."""
@@ -147,8 +208,7 @@ class Pool:
         shelf = self._shelves[worker.level]
         alike = shelf.by_end.get(worker.ends_at)
         if alike is None:
-            alike = shelf.by_end[worker.ends_at] = {}
-            insort(shelf.ends, worker.ends_at)
+            alike = shelf.add_end(worker.ends_at)
         alike[worker.id] = worker
         if not shelf.size:
             self.occupied |= 1 << worker.level
@@ -166,7 +226,9 @@ class Pool:
         levels = self.occupied & ((1 << depth) - 1)
         if not levels:
             return None
-        needed_until = self._needed_until(queue, now) if self.is_ending else now
+        if not self.is_ending:
+            return self._shelves[(levels & -levels).bit_length() - 1].last(NO_END)
+        needed_until = self._needed_until(queue, now)
         while levels:
             lowest = levels & -levels
             worker = self._shelves[lowest.bit_length() - 1].pick(needed_until)
@@ -216,20 +278,20 @@ def lots_of(workers: Iterable[Worker]) -> Counter[Queue]:
     return Counter(queue for lot, queue in lots.items() if lot is not None)
 
 
-def pool_for(pools: dict[frozenset[str], Pool], models: Collection[ModelQueues]) -> Pool:
+def pool_for(pools: Pools, models: Collection[ModelQueues]) -> Pool:
     """Return the pool of workers that serve just these models, a new one for new sets."""
     names = frozenset(model.name for model in models)
     pool = pools.get(names)
     if pool is None:
         queues = sorted(models, key=lambda model: model.name)
-        pool = pools[names] = Pool(names, queues)
+        pool = pools[names] = Pool(names, queues, pools)
         for model in queues:
             model.pools.append(pool)
         united(queues)
     return pool
 
 
-def drop_if_empty(pool: Pool, pools: dict[frozenset[str], Pool]) -> None:
+def drop_if_empty(pool: Pool, pools: Pools) -> None:
     """Remove a pool whose last worker has left."""
     if not pool.size:
         del pools[pool.models]
@@ -269,7 +331,8 @@ def depth_for(head: Task) -> int:
         prefetch = times.prefetch_for(times.of_rows(head.rows))
     else:
         prefetch = times.prefetch
-    if prefetch and times.mean > max(SHARED_RUN_S, SHARED_ROUND_TRIPS * times.round_trip_s):
+    mean = times.mean
+    if prefetch and mean > SHARED_RUN_S and mean > SHARED_ROUND_TRIPS * times.round_trip_s:
         for pool in queue.model.pools:
             if len(pool.models) > 1:
                 return 1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from farm.call import QUESTIONS, ModelInfo, Operation
 from farm.policies import USUAL, ModelPolicy
-from farm.scheduler.accounts import SLOT, Account, Accounts, Clients, SharedWorkers
+from farm.scheduler.accounts import Account, Accounts, Clients, SharedWorkers
 from farm.scheduler.state import RunTimes, Task, TaskId, Worker, needs_no_slot
 
 if TYPE_CHECKING:
@@ -29,51 +29,51 @@ COPIED = frozenset(Operation) - QUESTIONS - {Operation.STREAM}
 
 
 class ClientTasks:
-    """The waiting tasks of one client at one rank, oldest first."""
+    """The waiting tasks of one client at one rank, oldest first.
 
-    __slots__ = ("_by_config", "account", "back", "entry", "level", "tasks")
+    config: that of the first call since the line was empty; is_mixed: others have another one.
+    Tasks are added and removed by the line's Level.
+    """
+
+    __slots__ = ("account", "back", "config", "entry", "index", "is_mixed", "level", "tasks")
 
     def __init__(self, account: Account, level: Level) -> None:
         self.account = account
         self.level = level
-        # In the order of arrival; `back` is a heap of tasks that were requeued.
+        # In the order of arrival; `back` is a heap of tasks that were requeued, if there are any.
         self.tasks: OrderedDict[TaskId, Task] = OrderedDict()
-        self.back: list[TaskId] = []
+        self.back: list[TaskId] | None = None
         self.entry: Entry | None = None
-        self._by_config: dict[str, OrderedDict[TaskId, Task]] | None = None
+        self.config = ""
+        self.is_mixed = False
+        self.index: dict[str, OrderedDict[TaskId, Task]] | None = None  # see by_config
 
     def by_config(self) -> Mapping[str, Mapping[TaskId, Task]]:
         """Return the tasks by the config of their call, each oldest first.
 
-        The index is made when it is first asked for, and is kept from then on.
+        The index is made when it is first asked for, and is kept while the line is mixed.
         """
-        if self._by_config is None:
-            self._by_config = {}
+        if self.index is None:
+            self.index = {}
             for task in self.tasks.values():
-                self._index(task)
-        return self._by_config
+                self.add_to_index(task)
+        return self.index
 
-    def _index(self, task: Task) -> None:
-        assert self._by_config is not None
-        tasks = self._by_config.get(task.call.config)
+    def add_to_index(self, task: Task) -> None:
+        """Add a task to the index by config, which exists."""
+        assert self.index is not None
+        tasks = self.index.get(task.call.config)
         if tasks is None:
-            tasks = self._by_config[task.call.config] = OrderedDict()
+            tasks = self.index[task.call.config] = OrderedDict()
         tasks[task.id] = task
 
-    def put(self, task: Task) -> None:
-        """Add a task as the last one."""
-        self.tasks[task.id] = task
-        if self._by_config is not None:
-            self._index(task)
-
-    def take(self, task: Task) -> None:
-        """Remove a task."""
-        del self.tasks[task.id]
-        if self._by_config is not None:
-            tasks = self._by_config[task.call.config]
-            del tasks[task.id]
-            if not tasks:
-                del self._by_config[task.call.config]
+    def remove_from_index(self, task: Task) -> None:
+        """Remove a task from the index by config, which exists."""
+        assert self.index is not None
+        tasks = self.index[task.call.config]
+        del tasks[task.id]
+        if not tasks:
+            del self.index[task.call.config]
 
     def first(self) -> Task:
         """Return the oldest task, newly arrived or requeued."""
@@ -106,9 +106,8 @@ class Level:
         self.lines: dict[Account, ClientTasks] = {}
         # Only kept for two or more lines. An entry that its line does not own is stale.
         self._heap: list[Entry] = []
-        self._closed: ClientTasks | None = (
-            None  # the last one, for reuse: a client usually asks again
-        )
+        # The last one that ended, for reuse: a client usually asks again.
+        self._closed: ClientTasks | None = None
 
     def add(self, task: Task) -> None:
         """Add `task` to its client's line; a requeued task goes before younger ones."""
@@ -119,26 +118,49 @@ class Level:
                 line = ClientTasks(task.account, self)
             self._closed = None
             self.lines[task.account] = line
-            line.put(task)
-            task.account.usage.lines.append(line)
-            self.earlier(line)
+            line.tasks[task.id] = task
+            line.config = task.call.config
+            line.is_mixed = False
+            line.index = None
+            if len(self.lines) > 1:
+                self._add_rival(line)
         else:
-            line.put(task)
+            line.tasks[task.id] = task
+            if task.call.config != line.config:
+                line.is_mixed = True
+            if line.index is not None:
+                line.add_to_index(task)
             if task.former:
+                line.back = line.back or []
                 heapq.heappush(line.back, task.id)
                 self.earlier(line)
         task.line = line
 
+    def _add_rival(self, line: ClientTasks) -> None:
+        rivals = self.lines.values() if len(self.lines) == 2 else (line,)
+        for each in rivals:
+            each.account.usage.rivals[each] = None
+        self.earlier(line)
+
     def remove(self, task: Task, line: ClientTasks) -> None:
         """Remove a task from its line, and the line with its last task."""
-        line.take(task)
+        del line.tasks[task.id]
+        if line.index is not None:
+            line.remove_from_index(task)
         task.line = None
         if not line.tasks:
             line.entry = None
-            line.back.clear()
-            line.account.usage.lines.remove(line)
+            line.back = None
             del self.lines[line.account]
             self._closed = line
+            if self.lines:
+                self._remove_rival(line)
+
+    def _remove_rival(self, line: ClientTasks) -> None:
+        del line.account.usage.rivals[line]
+        if len(self.lines) == 1:
+            (last,) = self.lines.values()
+            del last.account.usage.rivals[last]
 
     def earlier(self, line: ClientTasks) -> None:
         """Reorder a line that is new, or may come earlier than before."""
@@ -154,7 +176,7 @@ class Level:
         """Return the task whose turn it is."""
         if len(self.lines) == 1:
             (line,) = self.lines.values()
-            return line.first()
+            return line.first() if line.back else next(iter(line.tasks.values()))
         heap = self._heap
         while True:
             entry = heap[0]
@@ -164,7 +186,7 @@ class Level:
                 continue
             first = line.first()
             account = line.account
-            now_held = account.held // (SLOT * account.usage.weight)
+            now_held = account.held // account.usage.fair_slots
             if held == now_held and used_s == account.used_s and task_id == first.id:
                 return first
             heapq.heapreplace(heap, _entry(line))
@@ -172,7 +194,7 @@ class Level:
 
 def _entry(line: ClientTasks) -> Entry:
     account = line.account
-    held = account.held // (SLOT * account.usage.weight)
+    held = account.held // account.usage.fair_slots
     line.entry = (held, account.used_s, line.first().id, line)
     return line.entry
 

@@ -20,8 +20,8 @@ LOOK = 16
 def for_idle(pool: Pool, donors: Iterable[Pool], now: float) -> Recall | None:
     """If a worker of `pool` idles, recall half of the calls it could run from the fullest worker.
 
-    Not if the donor is likely to run them before a message arrives; then `pool.recheck_at` is when
-    the donor counts as stalled.
+    Not if the donor is likely to run them before a message arrives; then the pool is checked again
+    when the donor counts as stalled.
     """
     if not pool.has_idle():
         return None
@@ -31,7 +31,7 @@ def for_idle(pool: Pool, donors: Iterable[Pool], now: float) -> Recall | None:
                 continue
             stalled_at = _stalled_at(donor, now)
             if stalled_at is not None:
-                pool.recheck_at = min(stalled_at, pool.recheck_at or stalled_at)
+                pool.recheck(stalled_at)
                 continue
             waiting = _for(pool, _waiting_at(donor), now)
             if waiting:

@@ -141,15 +141,13 @@ class Attempt:
     """One sending of a task to a worker.
 
     held, charged_s: the slot share and the charge of its client, which had `weight` callers.
-    alone: the worker had no other task; refill: and it had answered another since the task arrived;
-    cold: it had run another config of the model before, or nothing.
+    alone: the worker had no other task; refill: and it had answered another since the task arrived.
     is_copy: the task ran elsewhere when it was sent.
     """
 
     __slots__ = (
         "alone",
         "charged_s",
-        "cold",
         "ended_at",
         "held",
         "is_copy",
@@ -171,7 +169,6 @@ class Attempt:
         weight: int,
         alone: bool,
         refill: bool,
-        cold: bool,
         now: float,
     ) -> None:
         self.worker = worker
@@ -181,7 +178,6 @@ class Attempt:
         self.weight = weight
         self.alone = alone
         self.refill = refill
-        self.cold = cold
         self.sent_at = now
         self.is_copy = False
         self.phase: AttemptPhase = HELD
@@ -200,16 +196,17 @@ class Lot:
     """Tasks that take one unit of a worker's credit: one call, or one batch.
 
     exclusive: nothing may wait behind it, because it runs long, for an unknown time, or is a
-    suspect.
+    suspect. cold: the worker ran another config of the model before, or nothing.
     """
 
-    __slots__ = ("exclusive", "remaining", "rows", "size", "timed")
+    __slots__ = ("cold", "exclusive", "remaining", "rows", "size", "timed")
 
-    def __init__(self, size: int, rows: int, *, exclusive: bool) -> None:
+    def __init__(self, size: int, rows: int, *, exclusive: bool, cold: bool) -> None:
         self.size = size
         self.remaining = size
         self.rows = rows
         self.exclusive = exclusive
+        self.cold = cold
         self.timed = False
 
 
@@ -350,13 +347,15 @@ class RunTimes:
     def add(self, seconds: float) -> None:
         """Record one run."""
         last = self._last
+        total = self._sum + seconds
         if len(last) == self.WINDOW:
-            self._sum -= last[0]
+            total -= last[0]
         last.append(seconds)
-        self._sum += seconds
+        self._sum = total
         self.count += 1
-        mean = self.mean = self._sum / len(last) if self._sum > 0.0 else 0.0
-        self.prefetch = self.prefetch_for(mean)
+        mean = self.mean = total / len(last) if total > 0.0 else 0.0
+        is_long = mean > LONG_RUN_ROUND_TRIPS * self.round_trip_s
+        self.prefetch = 0 if is_long else self.prefetch_for(mean)
 
     def learn_warm_up(self, seconds: float, *, cold: bool) -> None:
         """Record whether a run came after a change of its worker's config."""

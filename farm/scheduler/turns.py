@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from farm.scheduler.accounts import SLOT, SharedWorkers, Usage
+from farm.scheduler.accounts import SharedWorkers, Usage
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import TaskId
 
@@ -55,7 +55,7 @@ def turn_of(queue: Queue) -> Turn:
     span_s = DUE_RUNS * queue.run_times.mean
     arrived_at = head.submitted_at
     since = usage.free_at if usage.free_at > arrived_at else arrived_at
-    held = usage.held // (SLOT * usage.weight)
+    held = usage.held // usage.fair_slots
     return Turn(-queue.rank(), held, since + span_s, head.id, arrived_at + span_s, usage, queue)
 
 

@@ -16,7 +16,7 @@ def task_of(*, submitted_at: float = 0.0, alone: bool = False, refill: bool = Fa
     farm.join("w")
     farm.now = submitted_at
     task = farm.task(farm.submit())
-    task.attempt = Attempt(farm.worker("w"), None, 0, 0.0, 1, alone, refill, False, submitted_at)
+    task.attempt = Attempt(farm.worker("w"), None, 0, 0.0, 1, alone, refill, submitted_at)
     return task
 
 

@@ -9,8 +9,10 @@ from farm.scheduler.accounts import (
     BULK,
     MOST_CALLERS,
     SLOT,
+    Account,
     Accounts,
     Clients,
+    ClientUsage,
     SharedWorkers,
     Usage,
 )
@@ -20,6 +22,7 @@ from tests.scheduler.recorder import Recorder, call, replied, sent
 
 def test_each_chain_and_each_single_call_is_a_caller_and_bulk_is_one() -> None:
     usage = Usage("a")
+    account = Account(ClientUsage("a"), usage)
     for chain, weight in (
         (None, 1),
         (None, 2),
@@ -29,7 +32,7 @@ def test_each_chain_and_each_single_call_is_a_caller_and_bulk_is_one() -> None:
         (BULK, 5),
         (BULK, 5),
     ):
-        usage.opened(chain)
+        account.opened(chain)
         assert usage.weight == weight
     for chain, weight in (
         ("x", 5),
@@ -40,18 +43,19 @@ def test_each_chain_and_each_single_call_is_a_caller_and_bulk_is_one() -> None:
         ("y", 1),
         (None, 1),
     ):
-        usage.closed(chain)
+        account.closed(chain)
         assert usage.weight == weight
     assert (usage.single, usage.chains) == (0, {})
 
 
 def test_a_host_with_very_many_threads_counts_as_64_callers() -> None:
     usage = Usage("a")
+    account = Account(ClientUsage("a"), usage)
     for _ in range(1000):
-        usage.opened(None)
+        account.opened(None)
     assert usage.weight == MOST_CALLERS
     for _ in range(990):
-        usage.closed(None)
+        account.closed(None)
     assert usage.weight == 10
 
 

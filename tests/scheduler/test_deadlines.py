@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +21,7 @@ def tasks_of(count: int) -> dict[TaskId, Task]:
 
 def test_there_is_no_deadline_at_first() -> None:
     deadlines = Deadlines({})
-    assert deadlines.earliest() is None
+    assert deadlines.earliest() == math.inf
     assert deadlines.passed(1e9) == []
     assert deadlines.first_at == float("inf")
 
@@ -37,7 +39,7 @@ def test_those_that_passed_come_once_and_earliest_first(times: list[float], now:
     assert passed == sorted((t for t in at if at[t] <= now), key=lambda t: (at[t], t))
     assert deadlines.passed(now) == []
     left = [deadline for deadline in times if deadline > now]
-    assert deadlines.earliest() == min(left, default=None)
+    assert deadlines.earliest() == min(left, default=math.inf)
     assert deadlines.first_at == min(left, default=float("inf"))
 
 

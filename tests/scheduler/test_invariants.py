@@ -90,6 +90,12 @@ def hide_level(scene: Scene) -> None:
     level.add(task)
 
 
+def hide_from_index(scene: Scene) -> None:
+    """Forget a task in the index by config only."""
+    scene.line().by_config()
+    scene.line().remove_from_index(scene.waiting[0])
+
+
 def set_lots(scene: Scene, lots: int) -> None:
     scene.worker("w").lots = lots
 
@@ -107,7 +113,9 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("a waiting task knows its line", lambda s: setattr(s.waiting[0], "line", None)),
     ("and its line knows the task", lambda s: setattr(s.waiting[0], "line", s.waiting[4].line)),
     ("which is its client's", make_line_of_another),
-    ("and the client knows the line", lambda s: s.account("a").usage.lines.clear()),
+    ("knows of other configs", lambda s: setattr(s.line(), "config", "another")),
+    ("which it finds by config", hide_from_index),
+    ("its lines where others wait", lambda s: s.account("a").usage.rivals.clear()),
     ("a worker's lots are those of its tasks", lambda s: set_lots(s, 3)),
     ("a worker knows its exclusive lots", lambda s: setattr(s.worker("w"), "exclusive_lots", 1)),
     ("the index knows the worker's level", lambda s: setattr(s.worker("w"), "level", 0)),
@@ -142,6 +150,8 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("a pool counts its workers", lambda s: setattr(s.pool(), "size", 2)),
     ("index holds each of its workers once", lambda s: s.pool()._shelves[FULL].by_end.clear()),
     ("a pool counts the lots waiting at it", lambda s: setattr(s.pool(), "behind", 1)),
+    ("lots that wait at workers are counted", lambda s: setattr(s.scheduler._pools, "behind", 7)),
+    ("none is to be checked before", lambda s: setattr(s.pool(), "recheck_at", -1.0)),
     ("its models know the pool", lambda s: s.queue().model.pools.clear()),
 ]
 

@@ -96,7 +96,7 @@ def test_nothing_is_asked_for_that_the_worker_likely_gets_to_first(
     answered_at = stalled_at - ROUND_TRIP_S
     assert farm.scheduler.wakeup() == pytest.approx(answered_at + patience_s, rel=1e-6)
     farm.after(1.1 * ROUND_TRIP_S).expect(asked_back("w", *tasks[6:]))
-    assert farm.scheduler.wakeup() == farm.scheduler._copies.wakeup(), "to search for slow calls"
+    assert farm.scheduler.wakeup() == farm.scheduler._copies.look_at, "to search for slow calls"
     farm.hand_back("w", *tasks[6:])
     farm.expect(sent("idle", *tasks[6:]))
 
