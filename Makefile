@@ -52,6 +52,8 @@ quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
 	$(BIN)/python -m pytest -m "slow and not root and not slurm" --timeout 900
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
+		-m "hypothesis and not slow and not root and not slurm and not gpu" --timeout 900
 
 test-root: $(STAMP) ## the tests that only root can run, such as a full disk
 	$(BIN)/python -m pytest -m "root and not slurm" --timeout 300

@@ -2,8 +2,9 @@
 
 With FARM_NO_SKIPS=1, as in CI, a skipped test is a failed test. hypothesis has no deadline per
 example, which a busy machine would exceed, and in CI tries the same examples each time; its profile
-`quick` has few examples. Ctrl-C works in programs that tests start, even if the tests run in the
-background of a shell, which makes them ignore it. The user's own state folder is not used.
+`quick` has few examples, and `thorough` five times the usual number. Ctrl-C works in programs that
+tests start, even if the tests run in the background of a shell, which makes them ignore it. The
+user's own state folder is not used.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from tests.support.time_limits import scaled
 # Rewrite its assertions too, so that they explain themselves.
 pytest.register_assert_rewrite("tests.scheduler.recorder")
 
-settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ, max_examples=40)
 settings.register_profile("quick", settings.get_profile("farm"), max_examples=10)
+settings.register_profile("thorough", settings.get_profile("farm"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "farm"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -40,7 +40,7 @@ def marks(element: ElementTree.Element) -> int:
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3, MOST_IN_PAIRS, MOST_IN_PAIRS + 3])
-@pytest.mark.parametrize("count", [0, 1, 30])
+@pytest.mark.parametrize("count", [0, pytest.param(1, marks=pytest.mark.slow), 30])
 def test_every_number_of_parameters_and_points_is_a_picture(dimensions: int, count: int) -> None:
     parameters = axes_of(dimensions)
     text = picture(parameters, cloud(count, dimensions), NONE[:, :dimensions])

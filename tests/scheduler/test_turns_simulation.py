@@ -14,9 +14,11 @@ from tests.scheduler.scenarios import (
 )
 from tests.scheduler.simulator import seeds
 
-SEEDS = tuple(seeds(3))
+FIRST, *OTHERS = seeds(3)
 
-pytestmark = pytest.mark.parametrize("seed", SEEDS)
+pytestmark = pytest.mark.parametrize(
+    "seed", [FIRST, *[pytest.param(seed, marks=pytest.mark.slow) for seed in OTHERS]]
+)
 
 
 def test_cheap_calls_of_strangers_are_hardly_slowed_by_long_ones(seed: int) -> None:

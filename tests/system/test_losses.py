@@ -259,6 +259,7 @@ def test_hanging_call_is_ended_by_the_time_limit(farm: Farm, start: Start) -> No
     assert farm.call("cube", 3) == 27.0
 
 
+@pytest.mark.slow
 def test_memory_eater_is_given_up(farm: Farm, start: Start) -> None:
     start(1)
     with pytest.raises(WorkerLost, match=r"lost 4 times.*SIGKILL|out of memory"):

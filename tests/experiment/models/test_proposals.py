@@ -217,9 +217,17 @@ FINITE = [
     ("tiny", None, np.arange(8) * 1e-200),
 ]
 
+QUICK = ("one trial", "all zero", "outside")
+
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("x", "y"), [c[1:] for c in FINITE], ids=[c[0] for c in FINITE])
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        pytest.param(*told, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, *told in FINITE
+    ],
+)
 @pytest.mark.parametrize("which", ["numbers", "yes or no", "ahead"])
 def test_points_are_finite_whatever_was_told(which: str, x: Array | None, y: Array) -> None:
     made = {

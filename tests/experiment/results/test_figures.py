@@ -43,7 +43,7 @@ def trials(dimensions: int, count: int, *, binary: bool) -> list[Trial]:
     return found
 
 
-@pytest.mark.parametrize("parameters", ["x", "x y", "x y z"])
+@pytest.mark.parametrize("parameters", ["x", pytest.param("x y", marks=pytest.mark.slow), "x y z"])
 @pytest.mark.parametrize(
     ("outcome", "log", "count"),
     [

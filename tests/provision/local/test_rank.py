@@ -208,7 +208,7 @@ def test_ranks_stuck_behind_an_exception_are_ended_and_the_call_is_not_repeated(
     assert logs.count("failed: rank 1 of 2:") == 1
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_call_whose_rank_is_killed_runs_again(farm: Farm, start: Start, rank: int) -> None:
     start(2)
     assert answer(farm, 1.0, **{"kill once": rank}) == (3.0, 2.0)
@@ -216,6 +216,7 @@ def test_a_call_whose_rank_is_killed_runs_again(farm: Farm, start: Start, rank: 
     assert loss.startswith((f"rank {rank} of 2 died", "a rank of 2 died"))
 
 
+@pytest.mark.slow
 def test_a_call_that_always_kills_a_rank_is_given_up(farm: Farm, start: Start) -> None:
     start(2)
     error = failure(farm, kill=1)
@@ -225,7 +226,12 @@ def test_a_call_that_always_kills_a_rank_is_given_up(farm: Farm, start: Start) -
 
 
 @pytest.mark.parametrize(
-    ("rank", "config"), [(0, {}), (1, {}), (1, {"hold once": 0})], ids=["0", "1", "held"]
+    ("rank", "config"),
+    [
+        pytest.param(0, {}, marks=pytest.mark.slow, id="0"),
+        pytest.param(1, {}, marks=pytest.mark.slow, id="1"),
+        pytest.param(1, {"hold once": 0}, id="held"),
+    ],
 )
 def test_a_rank_that_is_killed_ends_the_others_even_if_the_launcher_does_not(
     farm: Farm,
@@ -252,7 +258,7 @@ def test_a_rank_that_is_killed_ends_the_others_even_if_the_launcher_does_not(
     assert len(farm.losses()) == 1
 
 
-@pytest.mark.parametrize("how", ["sleep", "hold"])
+@pytest.mark.parametrize("how", [pytest.param("sleep", marks=pytest.mark.slow), "hold"])
 def test_the_time_limit_ends_the_whole_group(
     farm: Farm, start: Start, tmp_path: Path, how: str
 ) -> None:
@@ -292,7 +298,13 @@ def world(farm: Farm, models: Path) -> Iterator[Callable[..., subprocess.Popen[s
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, id="TERM"),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow, id="INT"),
+    ],
+)
 def test_a_world_forms_groups_and_drains_on_signals(
     farm: Farm, world: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:

@@ -129,7 +129,14 @@ def extended(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "sweep", [created, interrupted, resumed_after_a_kill, resumed_and_finished, extended]
+    "sweep",
+    [
+        created,
+        interrupted,
+        pytest.param(resumed_after_a_kill, marks=pytest.mark.slow),
+        pytest.param(resumed_and_finished, marks=pytest.mark.slow),
+        pytest.param(extended, marks=pytest.mark.slow),
+    ],
 )
 def test_between_any_two_writes(
     path: Path, tmp_path: Path, recorded: list[RecordedFile], sweep: Callable[[Path], None]
