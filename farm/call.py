@@ -238,6 +238,9 @@ class Result:
         return len(self.outputs[0])
 
 
+CallerName = tuple[str, str | None]
+"""The names of a client and of a chain within it, as the caller gave them."""
+
 LONGEST_NAME = 100
 """Longest name of a client or chain that counts, in characters; the rest is cut off."""
 
@@ -254,6 +257,8 @@ class Hints:
     chain: the caller within the client, such as one chain of a sampler; a client's share grows with
     its callers. None: the call is a caller by itself; "": bulk, such as the points of a sweep, all
     of which count as one.
+    shown_as: the names under which `farm status` counts the call; the farm sets it for calls that
+    give a client or a chain, as the names above may stand for a host or for one request.
     """
 
     client: str = ""
@@ -261,6 +266,7 @@ class Hints:
     deadline_s: float | None = None
     start_within_s: float | None = None
     chain: str | None = None
+    shown_as: CallerName | None = field(default=None, compare=False)
 
 
 NO_HINTS = Hints()

@@ -158,8 +158,8 @@ class Dispatcher:
         began = time.monotonic()
 
         def done(outcome: Outcome) -> None:
-            waited_s = time.monotonic() - began
-            self._statistics.add_outcome(call, outcome, waited_s, time.time())
+            ended = time.monotonic()
+            self._statistics.add_whole(call, outcome, hints.shown_as, began, ended, time.time())
             on_done(outcome)
 
         info = self.description(call.model, call.config)
@@ -183,6 +183,8 @@ class Dispatcher:
             now=now,
         )
         self._waiting[task_id] = on_done
+        if hints.shown_as is not None:
+            self._statistics.chains.opened(task_id, call, hints.shown_as, now)
         self.calls_taken += 1
         self._act_soon()
         return task_id
@@ -191,6 +193,7 @@ class Dispatcher:
         """Cancel a call: its `on_done` will not be called."""
         if self._waiting.pop(task_id, None) is not None:
             self._scheduler.cancel(task_id)
+            self._statistics.chains.cancelled(task_id)
             self._act_soon()
             self._changed.set()
         elif task_id < 0:
@@ -391,11 +394,8 @@ class Dispatcher:
         if not (isinstance(outcome, Result) and outcome.more):
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
-            self._statistics.add_run(task, outcome)
             calls = on_done.calls(task.rows) if isinstance(on_done, Part) else 1
-            if calls:
-                waited_s = now - task.submitted_at
-                self._statistics.add_outcome(task.call, outcome, waited_s, time.time(), calls)
+            self._statistics.add_answer(task, outcome, calls, now, time.time())
         if on_done is not None:
             on_done(outcome)
         if self._closed:
@@ -493,6 +493,7 @@ class Dispatcher:
             "up_s": time.time() - self._started,
             **state,
             **self.measures.snapshot(now),
+            "chains": self._statistics.chains.snapshot(self._scheduler.sent(), now),
             **{name: give() for name, give in self._parts.items()},
             "events": list(self._events),
         }
