@@ -107,8 +107,10 @@ test-clients: .venv-samplers/.clients ## farm with every tool of docs/samplers.m
 	@$(UV_INSTALL) --constraint constraints-samplers.txt --group samplers --editable '.[jax]'
 	@touch $@
 
+# EasyVVUQ brings a package `tests` of its own, which would hide ours.
 .venv-samplers/.clients: .venv-samplers/.installed
 	@$(UV_INSTALL) --constraint constraints-samplers.txt --group clients
+	@rm -rf $(@D)/lib/python*/site-packages/tests
 	@touch $@
 
 check: $(STAMP) ## format, lint, types, import order

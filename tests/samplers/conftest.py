@@ -64,3 +64,13 @@ def forward(client: Client) -> RemoteModel:
 def calls(served: Served) -> Calls:
     """Return the log of the evaluations that this test causes."""
     return Calls(served.log)
+
+
+@pytest.fixture
+def here(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder in which `farm.connect()` finds the farm."""
+    (tmp_path / "farm-run").symlink_to(served.folder)
+    monkeypatch.chdir(tmp_path)
+    for name in ("FARM_CONNECTION", "FARM_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
