@@ -113,7 +113,7 @@ class Statistics:
         now: float,
         today: float,
     ) -> None:
-        """Record the outcome of a call whose tasks were its parts. name: of its chain."""
+        """Record the outcome of a call whose tasks counted as none. name: of its chain."""
         self.add_outcome(call, outcome, now - began, today)
         if name is not None:
             self.chains.answered(name, outcome, now)

@@ -31,7 +31,7 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
-from farm.model import DERIVATIVES
+from farm.call import DERIVATIVES
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.dispatcher_farm import Served, serving
 from tests.support.scripted_lines import MODELS, in_farm

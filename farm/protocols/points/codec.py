@@ -23,6 +23,7 @@ import orjson
 
 from farm.call import (
     BYTES,
+    DERIVATIVES,
     QUESTIONS,
     Array,
     Call,
@@ -37,7 +38,6 @@ from farm.encoding.config import decode_config, decode_derivative
 from farm.encoding.errors import ERRORS, valid_text
 from farm.encoding.json_numbers import NonFinite, array_text, as_declared, kind_of, parse, tensor
 from farm.errors import FarmError, InvalidInput, InvalidOutput
-from farm.model import DERIVATIVES
 
 KEYS = MappingProxyType(
     {
