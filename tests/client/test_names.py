@@ -45,13 +45,15 @@ def test_a_block_names_every_kind_of_call(client: Client, model: RemoteModel) ->
         model(np.zeros(4))
         model.submit(np.zeros(4)).result()
         model.gradient(0, 0, np.zeros(4), np.ones(2))
+        model.value_and_gradient(0, 0, np.zeros(4), np.ones(2))  # runs as two tasks
         model.map(np.zeros((5, 4)))
         later = model.map([np.zeros(4)] * 2)
         model.describe({"add": 1.0})
     model(np.zeros(4))
     assert [list(y) for y in later] == [[0.0, 0.0]] * 2  # sent in the block, read after it
     ((_, done),) = counted(client, chain).items()
-    assert done == 10
+    assert done == 11
+    assert all(row["queued"] == row["in_flight"] == 0 for row in client.status()["chains"])
 
 
 def test_the_names_of_connect_hold_where_no_other_is_given(target: Any) -> None:
