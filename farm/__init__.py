@@ -15,7 +15,7 @@ from farm.model import Config, Inputs, Model, model
 from farm.version import __version__
 
 if TYPE_CHECKING:
-    from farm.client import Client, Executor, RemoteModel, connect
+    from farm.client import Client, Executor, RemoteModel, chain, connect
     from farm.protocols.graphpipe.remote import GraphpipeModel
     from farm.protocols.kserve.rest.remote import KserveModel
     from farm.protocols.mip.remote import MipModel
@@ -41,6 +41,7 @@ else:
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
+        "chain": ("farm.client", "chain"),
         "choice": ("farm.sweep.design.parameters", "choice"),
         "connect": ("farm.client", "connect"),
         "integer": ("farm.sweep.design.parameters", "Integer"),
@@ -88,6 +89,7 @@ __all__ = [
     "TensorInfo",
     "TorchModel",
     "__version__",
+    "chain",
     "choice",
     "connect",
     "integer",

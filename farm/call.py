@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -34,6 +34,8 @@ class Operation(StrEnum):
     GRADIENT = "gradient"
     APPLY_JACOBIAN = "apply_jacobian"
     APPLY_HESSIAN = "apply_hessian"
+    VALUE_AND_GRADIENT = "value_and_gradient"
+    """An evaluation and a gradient at the same point, in one call."""
     STREAM = "stream"
     """One evaluation that is answered in several parts, each sent as soon as it is ready."""
     DESCRIBE = "describe"
@@ -41,6 +43,22 @@ class Operation(StrEnum):
     COST = "cost"
     """Return the expected run time of an evaluation of each row, in any unit, as one array."""
 
+
+DERIVATIVES = frozenset(
+    {
+        Operation.GRADIENT,
+        Operation.APPLY_JACOBIAN,
+        Operation.APPLY_HESSIAN,
+        Operation.VALUE_AND_GRADIENT,
+    }
+)
+"""Operations whose calls have a `Derivative`."""
+
+BOTH = frozenset({Operation.EVALUATE, Operation.GRADIENT})
+"""Operations that together answer value_and_gradient for a model that does not define it."""
+
+TAKE_SENS = DERIVATIVES - {Operation.APPLY_JACOBIAN}
+TAKE_VEC = frozenset({Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN})
 
 QUESTIONS = frozenset({Operation.DESCRIBE, Operation.COST})
 """Operations about a model that compute nothing with it: statistics do not count them."""
@@ -122,6 +140,15 @@ class ModelInfo:
     keeps_point: bool = False
     copies: bool = True
 
+    def offers(self, operation: Operation) -> bool:
+        """Whether a farm answers this operation of the model.
+
+        It answers value_and_gradient also for a model that only has evaluate and gradient.
+        """
+        if operation in self.operations:
+            return True
+        return operation is Operation.VALUE_AND_GRADIENT and self.operations >= BOTH
+
     def to_json(self) -> dict[str, Any]:
         """Return the description as plain JSON data, which `from_json` reads."""
         return {
@@ -174,6 +201,7 @@ class Derivative:
     gradient:       J^T sens                                  sens: size of output out_wrt
     apply_jacobian: J vec                                     vec: size of input in_wrt
     apply_hessian:  d/dx_in_wrt2 [J_{out_wrt,in_wrt}^T sens] vec   vec: size of input in_wrt2
+    value_and_gradient: the outputs, and J^T sens             sens: size of output out_wrt
     """
 
     out_wrt: int
@@ -204,8 +232,9 @@ class Call:
 class Result:
     """One immutable answer: arrays in the order of the model's outputs, and the model's run time.
 
-    For derivatives `outputs` holds one flat array, for cost one number for each row; for describe
-    it is empty and `info` is set.
+    For derivatives `outputs` holds one flat array, for value_and_gradient the model's outputs and
+    then the flat gradient, for cost one number for each row; for describe it is empty and `info` is
+    set.
     run_time_s: seconds inside the model; all calls of one batch carry the batch's time.
     queue_time_s: seconds in the farm's queue plus seconds at the worker before the run; a worker
     fills in only the latter.
@@ -238,6 +267,27 @@ class Result:
         return len(self.outputs[0])
 
 
+def halves(call: Call) -> tuple[Call, Call]:
+    """Return the evaluation and the gradient that a call of value_and_gradient consists of."""
+    evaluation = replace(call, operation=Operation.EVALUATE, derivative=None)
+    return evaluation, replace(call, operation=Operation.GRADIENT)
+
+
+def joined(value: Result, gradient: Result) -> Result:
+    """Return the results of both `halves` as one: with the sum of the run times."""
+    workers = {value.worker, gradient.worker}
+    return Result(
+        value.outputs + gradient.outputs,
+        run_time_s=value.run_time_s + gradient.run_time_s,
+        worker=value.worker if len(workers) == 1 else f"{len(workers)} workers",
+        queue_time_s=max(value.queue_time_s, gradient.queue_time_s),
+        copied=value.copied or gradient.copied,
+    )
+
+
+CallerName = tuple[str, str | None]
+"""The names of a client and of a chain within it, as the caller gave them."""
+
 LONGEST_NAME = 100
 """Longest name of a client or chain that counts, in characters; the rest is cut off."""
 
@@ -254,6 +304,8 @@ class Hints:
     chain: the caller within the client, such as one chain of a sampler; a client's share grows with
     its callers. None: the call is a caller by itself; "": bulk, such as the points of a sweep, all
     of which count as one.
+    shown_as: the names under which `farm status` counts the call; the farm sets it for calls that
+    give a client or a chain, as the names above may stand for a host or for one request.
     """
 
     client: str = ""
@@ -261,6 +313,7 @@ class Hints:
     deadline_s: float | None = None
     start_within_s: float | None = None
     chain: str | None = None
+    shown_as: CallerName | None = field(default=None, compare=False)
 
 
 NO_HINTS = Hints()

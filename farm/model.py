@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.call import BYTES, Array, Call, Derivative, ModelInfo, Operation, TensorInfo, numpy_dtype
+from farm.call import (
+    BYTES,
+    DERIVATIVES,
+    TAKE_SENS,
+    TAKE_VEC,
+    Array,
+    Call,
+    Derivative,
+    ModelInfo,
+    Operation,
+    TensorInfo,
+    numpy_dtype,
+)
 from farm.dtypes import bytes_array, casts, unfit
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 
@@ -51,6 +63,11 @@ class Model:
     gradient(out_wrt, in_wrt, inputs, sens, config)                    -> J^T sens, like the input
     apply_jacobian(out_wrt, in_wrt, inputs, vec, config)               -> J vec, like the output
     apply_hessian(out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config) -> like input in_wrt1
+
+    for callers that need both at one point, if together they cost less than one after the other
+
+    value_and_gradient(out_wrt, in_wrt, inputs, sens, config)   -> what evaluate returns for one
+                              point, and what gradient returns: a pair
 
     for the order of a sweep
 
@@ -165,10 +182,6 @@ def model(
 
 _FLOAT64 = np.dtype(np.float64)
 
-DERIVATIVES = frozenset(
-    {Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN},
-)
-
 OPTIONAL_OPERATIONS = DERIVATIVES | {Operation.STREAM, Operation.COST}
 
 
@@ -243,7 +256,7 @@ def check_call(call: Call, info: ModelInfo) -> None:
     InvalidInput with expected and actual values.
     """
     name = info.name
-    if call.operation not in info.operations:
+    if not info.offers(call.operation):
         offered = ", ".join(sorted(info.operations)) or "none"
         raise UnsupportedFeature(
             f"model {name!r} does not offer {call.operation}; it offers {offered}"
@@ -295,9 +308,9 @@ def _check_derivative(operation: Operation, wrt: Derivative, info: ModelInfo) ->
                 f"{key} is {index}, but model {info.name!r} has {count} {what} vectors; "
                 f"expected 0 to {count - 1} (indices count from 0)"
             )
-    if operation is not Operation.APPLY_JACOBIAN:
+    if operation in TAKE_SENS:
         _check_vector("sens", wrt.sens, info.outputs[wrt.out_wrt], f"output {wrt.out_wrt}")
-    if operation is not Operation.GRADIENT:
+    if operation in TAKE_VEC:
         along = wrt.in_wrt2 if hessian else wrt.in_wrt
         _check_vector("vec", wrt.vec, info.inputs[along], f"input {along}")
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from farm.cli.options import target_option
-from farm.cli.tables import text_table
+from farm.cli.tables import short_name, text_table
 from farm.client import connect
 
 EXAMPLES = """\b
@@ -25,6 +25,7 @@ Examples:
 
 EVENTS_SHOWN = 8
 JOBS_SHOWN = 4
+CHAINS_SHOWN = 20
 
 
 @click.command(epilog=EXAMPLES)
@@ -54,6 +55,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    if state.get("chains"):
+        parts += _chains(state["chains"])
     if state.get("waits"):
         parts.append(_waits(state["waits"]))
     if state.get("calls"):
@@ -113,13 +116,34 @@ def _workers(rows: list[dict[str, Any]]) -> Table:
     )
 
 
+def _chains(rows: list[dict[str, Any]]) -> list[RenderableType]:
+    """A table of the chains that called last: their calls, rate and part of the worker time."""
+    counts = (">queued", ">in flight", ">done", ">failed")
+    table = text_table(
+        ("client", "chain", *counts, ">calls/s", ">share", ">last answer"),
+        [
+            [
+                short_name(row["client"]) or "(no name)",
+                short_name("(bulk)" if row["chain"] == "" else row["chain"] or ""),
+                *(row[key] for key in ("queued", "in_flight", "done", "failed")),
+                f"{row['calls_per_s']:.3g}",
+                f"{row['share']:.1%}",
+                "" if row["last_answer_s"] is None else duration(row["last_answer_s"]),
+            ]
+            for row in rows[:CHAINS_SHOWN]
+        ],
+    )
+    more = len(rows) - CHAINS_SHOWN
+    return [table, f"and {more} more chains; --json lists them"] if more > 0 else [table]
+
+
 def _waits(rows: list[dict[str, Any]]) -> Table:
     """A table of the clients whose calls wait longest, with the rules that put others first."""
     return text_table(
         ("waiting client", "model", "operation", ">calls", ">for", "why"),
         [
             [
-                row["client"] or "(no name)",
+                short_name(row["client"]) or "(no name)",
                 row["model"],
                 row["operation"],
                 row["calls"],

@@ -7,10 +7,26 @@ from collections.abc import Iterable, Sequence
 from rich.markup import escape
 from rich.table import Table
 
+LONGEST_NAME_SHOWN = 40
+"""Longest name that a client chose, in characters, which a table shows."""
+
+
+def short_name(name: str) -> str:
+    """Return a name that a client chose, cut to a length that leaves room for other columns."""
+    return name if len(name) <= LONGEST_NAME_SHOWN else name[: LONGEST_NAME_SHOWN - 1] + "\u2026"
+
+
+def printable(text: str) -> str:
+    """Return the text with control and other invisible characters as escapes, such as `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table with a header row. Cells are plain text: rich's markup is escaped.
+    """Return a table with a header row. Cells are one line of plain text.
 
+    Characters that could change the terminal, and rich's markup, are escaped.
     A column whose name begins with ">" is right-aligned; the ">" is not shown.
     """
     table = Table(box=None, header_style="dim")
@@ -18,5 +34,5 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
         is_right = column.startswith(">")
         table.add_column(column.removeprefix(">"), justify="right" if is_right else "left")
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(escape(printable(str(cell))) for cell in row))
     return table

@@ -5,6 +5,7 @@
 
 from farm.client.client import Client, connect
 from farm.client.executor import Executor
+from farm.client.names import chain
 from farm.client.remote import RemoteModel
 
-__all__ = ["Client", "Executor", "RemoteModel", "connect"]
+__all__ = ["Client", "Executor", "RemoteModel", "chain", "connect"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client.http_line import HttpLine
+from farm.client.names import with_names
 from farm.client.remote import RemoteModel
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.transports.connection import read_connection
@@ -126,8 +127,13 @@ class Client:
     def __init__(self, line: Line, hints: Hints, address: tuple[Any, ...]) -> None:
         """Use `connect` to make clients. address: the arguments of `connect`, for pickling."""
         self.line = line
-        self.hints = hints
+        self._hints = hints
         self._address = address
+
+    @property
+    def hints(self) -> Hints:
+        """The hints given to `connect`, with the names of `farm.chain` or a `farm.Executor`."""
+        return with_names(self._hints)
 
     def models(self) -> list[str]:
         """Return the names of the served models."""

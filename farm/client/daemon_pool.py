@@ -7,18 +7,22 @@ import threading
 from collections.abc import Callable
 
 Job = Callable[[], None]
+Begin = Callable[[int], None]
 
 
 class DaemonPool:
     """Runs jobs in order of arrival on up to `size` daemon threads, started on demand.
 
+    begin: called in each thread before its first job, with the thread's number from 0.
+
     The standard library's pool waits for its threads when the program exits, which for a model call
     may take hours; daemon threads end with the program.
     """
 
-    def __init__(self, size: int, name: str) -> None:
+    def __init__(self, size: int, name: str, begin: Begin | None = None) -> None:
         self._size = size
         self._name = name
+        self._begin = begin
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
@@ -32,7 +36,10 @@ class DaemonPool:
             return
         with self._lock:
             if len(self._threads) < self._size:
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                number = len(self._threads)
+                thread = threading.Thread(
+                    target=self._work, args=(number,), name=self._name, daemon=True
+                )
                 self._threads.append(thread)
                 thread.start()
 
@@ -43,7 +50,9 @@ class DaemonPool:
                 self._jobs.put(None)
             self._threads = []
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
+        if self._begin is not None:
+            self._begin(number)
         while (job := self._jobs.get()) is not None:
             job()
             del job  # it may hold large arrays

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from farm.client.daemon_pool import DaemonPool
+from farm.client.names import GivenNames, named, set_names
 from farm.client.remote import RemoteModel
 
 P = ParamSpec("P")
@@ -30,11 +31,23 @@ class Executor(concurrent.futures.Executor):
         with farm.Executor() as pool:
             sampler = emcee.EnsembleSampler(walkers, dimensions, log_probability, pool=pool)
 
+    client, chain: name the calls that functions make on these threads, in place of the names given
+    to `connect`; `{i}` is the number of the thread, from 0. Calls that use no thread, which are
+    those of `submit` and `map` with a model as the function, get the names without `{i}` only.
+
+        with farm.Executor(4, chain="chain {i}") as pool:
+            results = list(pool.map(run_chain, seeds))
+
     If an exception such as Ctrl-C ends the block, it does not wait for running calls.
     """
 
-    def __init__(self, threads: int = THREADS) -> None:
-        self._pool = DaemonPool(threads, "farm executor")
+    def __init__(
+        self, threads: int = THREADS, *, client: str | None = None, chain: str | None = None
+    ) -> None:
+        names = GivenNames(client, chain).checked()
+        self._names = names.of_no_thread()
+        begin = None if names == GivenNames() else partial(_begin, names)
+        self._pool = DaemonPool(threads, "farm executor", begin)
         self._lock = threading.Lock()
         # Guarded by the lock.
         self._pending: set[Future[Any]] = set()
@@ -48,7 +61,8 @@ class Executor(concurrent.futures.Executor):
             future: Future[T]
             send = getattr(fn, "submit", None) if isinstance(fn, RemoteModel) else None
             if send is not None:
-                future = send(*args, **kwargs)
+                with named(self._names):
+                    future = send(*args, **kwargs)
             else:
                 future = Future()
                 self._pool.submit(partial(_run, future, partial(fn, *args, **kwargs)))
@@ -68,7 +82,8 @@ class Executor(concurrent.futures.Executor):
         For a remote model and one iterable, this calls the model's own `map`.
         """
         if isinstance(fn, RemoteModel) and len(iterables) == 1 and timeout is None:
-            return iter(fn.map(iterables[0]))
+            with named(self._names):
+                return iter(fn.map(iterables[0]))
         return super().map(fn, *iterables, timeout=timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -95,6 +110,10 @@ class Executor(concurrent.futures.Executor):
     def _done(self, future: Future[Any]) -> None:
         with self._lock:
             self._pending.discard(future)
+
+
+def _begin(names: GivenNames, number: int) -> None:
+    set_names(names.of_thread(number))
 
 
 def _run(future: Future[T], function: Callable[[], T]) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from farm.call import Array, Call, ModelInfo, Operation, Result, canonical_config
+from farm.call import DERIVATIVES, Array, Call, ModelInfo, Operation, Result, canonical_config
+from farm.client.derivatives import Derivatives
 from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
-from farm.errors import FarmError
+from farm.errors import FarmError, InvalidInput
 from farm.transports.line import submit
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Config = Mapping[str, Any]
+Request = Values | Derivatives
+GivesOneArray = Literal["evaluate", "gradient", "apply_jacobian", "apply_hessian"]
+Vectors = ArrayLike | Iterable[ArrayLike]
 
 BYTES_IN_FLIGHT = 512 * 1024**2
 """Most bytes of inputs and outputs in flight for one `map`, which matters for long vectors."""
@@ -71,16 +74,34 @@ class RemoteModel:
         out_wrt: int | str,
         in_wrt: int | str,
         point: Point,
-        sens: ArrayLike,
+        sens: ArrayLike | None,
         config: Config | None = None,
     ) -> Array:
         """Return J^T sens in the shape of input `in_wrt`.
 
-        out_wrt, in_wrt: by name, or by position from 0; sens: same shape as output `out_wrt`.
+        out_wrt, in_wrt: by name, or by position from 0; sens: same shape as output `out_wrt`; None,
+        if that output has one entry: 1.0.
         """
-        values = self._values_for(config)
-        call = values.derivative(Operation.GRADIENT, point, out_wrt, in_wrt, sens=sens)
-        return self._derivative(values, call)
+        asked = self.submit(
+            point, config, operation=Operation.GRADIENT, out=out_wrt, wrt=in_wrt, sens=sens
+        )
+        return cast(Array, _waited_for(asked))
+
+    def value_and_gradient(
+        self,
+        out_wrt: int | str,
+        in_wrt: int | str,
+        point: Point,
+        sens: ArrayLike | None,
+        config: Config | None = None,
+    ) -> tuple[Output, Array]:
+        """Return what `evaluate` and `gradient` return, from one call.
+
+        The model computes both at once if it can; otherwise the farm evaluates and differentiates.
+        """
+        operation = Operation.VALUE_AND_GRADIENT
+        asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, sens=sens)
+        return cast(tuple[Output, Array], _waited_for(asked))
 
     def apply_jacobian(
         self,
@@ -91,9 +112,9 @@ class RemoteModel:
         config: Config | None = None,
     ) -> Array:
         """Return J vec in the shape of output `out_wrt`; vec: same shape as input `in_wrt`."""
-        values = self._values_for(config)
-        call = values.derivative(Operation.APPLY_JACOBIAN, point, out_wrt, in_wrt, vec=vec)
-        return self._derivative(values, call)
+        operation = Operation.APPLY_JACOBIAN
+        asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, vec=vec)
+        return cast(Array, _waited_for(asked))
 
     def apply_hessian(
         self,
@@ -101,7 +122,7 @@ class RemoteModel:
         in_wrt1: int | str,
         in_wrt2: int | str,
         point: Point,
-        sens: ArrayLike,
+        sens: ArrayLike | None,
         vec: ArrayLike,
         config: Config | None = None,
     ) -> Array:
@@ -110,24 +131,39 @@ class RemoteModel:
         J is the Jacobian with respect to `in_wrt1`. sens: same shape as output `out_wrt`; vec: same
         shape as input `in_wrt2`; the result has the shape of input `in_wrt1`.
         """
-        values = self._values_for(config)
-        call = values.derivative(
-            Operation.APPLY_HESSIAN, point, out_wrt, in_wrt1, in_wrt2, sens=sens, vec=vec
+        asked = self.submit(
+            point,
+            config,
+            operation=Operation.APPLY_HESSIAN,
+            out=out_wrt,
+            wrt=in_wrt1,
+            wrt2=in_wrt2,
+            sens=sens,
+            vec=vec,
         )
-        return self._derivative(values, call)
-
-    def _derivative(self, values: Values, call: Call) -> Array:
-        client = self._client
-        convert = partial(values.derivative_output, call)
-        return _waited_for(submit(client.line, call, client.hints, convert))
+        return cast(Array, _waited_for(asked))
 
     # Many points
 
-    def submit(self, point: Point, config: Config | None = None) -> Future[Output]:
-        """Submit a point and return a future of its output; `cancel()` cancels the call."""
-        values = self._values_for(config)
+    def submit(
+        self,
+        point: Point,
+        config: Config | None = None,
+        *,
+        operation: str = "evaluate",
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: ArrayLike | None = None,
+        vec: ArrayLike | None = None,
+    ) -> Future[Output]:
+        """Submit a point and return a future of its output; `cancel()` cancels the call.
+
+        operation and what follows: as for `map`, for one point.
+        """
+        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
         client = self._client
-        return submit(client.line, values.call(point), client.hints, values.output)
+        return submit(client.line, request.call(point), client.hints, request.output)
 
     @overload
     def map(  # type: ignore[overload-overlap]  # an array is an iterable of points, and more
@@ -135,9 +171,31 @@ class RemoteModel:
         points: Array,
         config: Config | None = None,
         *,
+        operation: GivesOneArray = "evaluate",
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: Vectors | None = None,
+        vec: Vectors | None = None,
         return_errors: Literal[False] = False,
         in_flight: int | None = None,
     ) -> Array: ...
+
+    @overload
+    def map(  # type: ignore[overload-overlap]  # as above
+        self,
+        points: Array,
+        config: Config | None = None,
+        *,
+        operation: Literal["value_and_gradient"],
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: Vectors | None = None,
+        vec: Vectors | None = None,
+        return_errors: Literal[False] = False,
+        in_flight: int | None = None,
+    ) -> tuple[Array, Array]: ...
 
     @overload
     def map(
@@ -145,6 +203,12 @@ class RemoteModel:
         points: Iterable[Point],
         config: Config | None = None,
         *,
+        operation: str = "evaluate",
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: Vectors | None = None,
+        vec: Vectors | None = None,
         return_errors: bool = False,
         in_flight: int | None = None,
     ) -> Iterator[Output]: ...
@@ -154,74 +218,102 @@ class RemoteModel:
         points: Iterable[Point],
         config: Config | None = None,
         *,
+        operation: str = "evaluate",
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: Vectors | None = None,
+        vec: Vectors | None = None,
         return_errors: bool = False,
         in_flight: int | None = None,
-    ) -> Array | Iterator[Output]:
-        """Return the outputs at many points, in their order.
+    ) -> Array | tuple[Array, Array] | Iterator[Output]:
+        """Return the outputs at many points, in their order, or derivatives there.
 
         For a model with one input and one output, an array of shape (N, *input shape) gives an
         array (N, *output shape). Any other iterable of points gives an iterator of outputs; it
         consumes points as the farm has room.
 
+        operation: "evaluate", "gradient" (J^T sens), "apply_jacobian" (J vec), "apply_hessian" or
+        "value_and_gradient", which gives pairs, or for an array of points a pair of arrays. out,
+        wrt, wrt2: the output and the inputs, by name or position, of a derivative; wrt2, of
+        apply_hessian, is `wrt` if it is not given. sens, vec: one for all points, in the shape of
+        output `out` or of the input; or one for each point, with one more leading axis or as an
+        iterable. sens may be left out if output `out` has one entry: it is 1.0.
         return_errors: yield a FarmError in place of an output instead of raising it; the result is
         then always an iterator. in_flight: most points that are sent but whose outputs are not yet
         taken; the default is some thousands, fewer for long vectors.
         """
-        values = self._values_for(config)
+        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
         if isinstance(points, np.ndarray) and points.dtype != object and not return_errors:
-            return self._map_array(values, points, in_flight)
-        flow = self._flow(values, points, ordered=True, in_flight=in_flight)
-        return (output for _, output in _outputs(flow, values, return_errors))
+            outputs: Array | tuple[Array, Array] = self._map_array(request, points, in_flight)
+            return outputs
+        flow = self._flow(request, request.calls(points), ordered=True, in_flight=in_flight)
+        return (output for _, output in _outputs(flow, request, return_errors))
 
     def as_completed(
         self,
         points: Iterable[Point],
         config: Config | None = None,
         *,
+        operation: str = "evaluate",
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: Vectors | None = None,
+        vec: Vectors | None = None,
         return_errors: bool = False,
         in_flight: int | None = None,
     ) -> Iterator[tuple[int, Output]]:
         """Yield (index, output) of each point as it finishes; otherwise like `map`."""
-        values = self._values_for(config)
-        flow = self._flow(values, points, ordered=False, in_flight=in_flight)
-        return _outputs(flow, values, return_errors)
+        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
+        flow = self._flow(request, request.calls(points), ordered=False, in_flight=in_flight)
+        return _outputs(flow, request, return_errors)
 
-    def _map_array(self, values: Values, points: Array, in_flight: int | None) -> Array:
-        calls = values.table(points)
-        outputs = values.room(len(points))
-        for index, outcome in self._flow_of(values, calls, ordered=False, in_flight=in_flight):
+    def _map_array(self, request: Request, points: Array, in_flight: int | None) -> Any:
+        calls = request.table(points)
+        outputs = request.room(len(points))
+        for index, outcome in self._flow(request, calls, ordered=False, in_flight=in_flight):
             if isinstance(outcome, FarmError):
                 raise _at(index, outcome)
-            values.put_output(outcome, outputs[index])
+            request.put(outcome, outputs, index)
         return outputs
 
     def _flow(
-        self, values: Values, points: Iterable[Point], *, ordered: bool, in_flight: int | None
-    ) -> Flow:
-        def calls() -> Iterator[Call | FarmError]:
-            for point in points:
-                try:
-                    yield values.call(point)
-                except FarmError as error:
-                    yield error
-
-        return self._flow_of(values, calls(), ordered=ordered, in_flight=in_flight)
-
-    def _flow_of(
         self,
-        values: Values,
+        request: Request,
         calls: Iterable[Call | FarmError],
         *,
         ordered: bool,
         in_flight: int | None,
     ) -> Flow:
         if in_flight is None:
-            fitting = BYTES_IN_FLIGHT // max(1, values.nbytes)
+            fitting = BYTES_IN_FLIGHT // max(1, request.nbytes)
             in_flight = max(LEAST_IN_FLIGHT, min(IN_FLIGHT, fitting))
         elif in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}; expected 1 or more")
         client = self._client
         return Flow(client.line, calls, client.hints, ordered=ordered, in_flight=in_flight)
+
+    def _request(
+        self,
+        config: Config | None,
+        operation: str,
+        out: int | str,
+        wrt: int | str,
+        wrt2: int | str | None,
+        sens: Any,
+        vec: Any,
+    ) -> Request:
+        values = self._values_for(config)
+        if operation == Operation.EVALUATE:
+            if sens is not None or vec is not None:
+                raise InvalidInput("evaluate takes neither sens nor vec; derivatives do")
+            return values
+        if operation not in DERIVATIVES:
+            offered = ", ".join([Operation.EVALUATE, *sorted(DERIVATIVES)])
+            raise ValueError(f"operation is {operation!r}; expected {offered}")
+        of = Operation(operation)
+        return Derivatives(values, of, out=out, wrt=wrt, wrt2=wrt2, sens=sens, vec=vec)
 
     def _values_for(self, config: Config | None) -> Values:
         key = canonical_config(config)
@@ -240,13 +332,13 @@ class RemoteModel:
         return RemoteModel, (self._client, self.name)
 
 
-def _outputs(flow: Flow, values: Values, return_errors: bool) -> Iterator[tuple[int, Output]]:
+def _outputs(flow: Flow, request: Request, return_errors: bool) -> Iterator[tuple[int, Output]]:
     try:
         for index, outcome in flow:
             try:
                 if not isinstance(outcome, Result):
                     raise outcome
-                output = values.output(outcome)
+                output = request.output(outcome)
             except FarmError as error:
                 if not return_errors:
                     raise _at(index, error) from None

@@ -7,16 +7,15 @@ UM-Bridge. An output is the array of a model's only output, or a dict by name.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Call, Derivative, ModelInfo, Operation, Result, TensorInfo, numpy_dtype
+from farm.call import Array, Call, ModelInfo, Operation, Result, TensorInfo, numpy_dtype
 from farm.dtypes import bytes_array, casts, unfit
-from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
-from farm.model import check_call, varying_shape
+from farm.errors import FarmError, InvalidInput, InvalidOutput, UnsupportedFeature
+from farm.model import varying_shape
 
 Point = Any
 Output = Any
@@ -29,7 +28,7 @@ class Values:
 
     def __init__(self, info: ModelInfo, config: str) -> None:
         self.info = info
-        self._config = config
+        self.config = config
         self._inputs = [(tensor, numpy_dtype(tensor.dtype)) for tensor in info.inputs]
         self._outputs = [(tensor, numpy_dtype(tensor.dtype)) for tensor in info.outputs]
         sized = [(t.size, dtype) for t, dtype in self._inputs + self._outputs if not t.varies]
@@ -42,49 +41,15 @@ class Values:
         Raises InvalidInput, UnsupportedFeature.
         """
         self._check_evaluates()
-        return Call(self.info.name, Operation.EVALUATE, self._arrays(point), self._config)
+        return Call(self.info.name, Operation.EVALUATE, self.arrays(point), self.config)
 
-    def derivative(
-        self,
-        operation: Operation,
-        point: Point,
-        out_wrt: int | str,
-        in_wrt: int | str,
-        in_wrt2: int | str = 0,
-        *,
-        sens: Any = None,
-        vec: Any = None,
-    ) -> Call:
-        """Return the call for a derivative at a point; outputs and inputs by name or position.
-
-        Raises InvalidInput, UnsupportedFeature.
-        """
-        wrt = Derivative(
-            _position(out_wrt, self.info.outputs, "output"),
-            _position(in_wrt, self.info.inputs, "input"),
-            _position(in_wrt2, self.info.inputs, "input"),
-            None if sens is None else _numbers(sens, _FLOAT64, "sens").reshape(-1),
-            None if vec is None else _numbers(vec, _FLOAT64, "vec").reshape(-1),
-        )
-        call = Call(self.info.name, operation, self._arrays(point), self._config, wrt)
-        check_call(call, self.info)
-        return call
-
-    def derivative_output(self, call: Call, result: Result) -> Array:
-        """Return a derivative in the shape of its input or output. Raises InvalidOutput."""
-        wrt = call.derivative
-        assert wrt is not None, "a call made by `derivative`"
-        if call.operation is Operation.APPLY_JACOBIAN:
-            like = self.info.outputs[wrt.out_wrt]
-        else:
-            like = self.info.inputs[wrt.in_wrt]
-        if len(result.outputs) != 1 or result.outputs[0].size != like.size:
-            sizes = [array.size for array in result.outputs]
-            raise InvalidOutput(
-                f"{call.operation} of model {self.info.name!r} gave vectors of lengths {sizes}, "
-                f"expected one of {like.size}"
-            )
-        return np.array(result.outputs[0], _FLOAT64).reshape(like.shape)
+    def calls(self, points: Iterable[Point]) -> Iterator[Call | FarmError]:
+        """Yield the calls that evaluate the points, with an error in place of a wrong point."""
+        for point in points:
+            try:
+                yield self.call(point)
+            except FarmError as error:
+                yield error
 
     def table(self, points: Array) -> Iterator[Call]:
         """Return the calls that evaluate the rows of an array, for one input and one output.
@@ -93,28 +58,36 @@ class Values:
         UnsupportedFeature.
         """
         self._check_evaluates()
-        info = self.info
-        if len(info.inputs) != 1 or len(info.outputs) != 1:
-            raise InvalidInput(
-                f"an array of points needs a model with one input and one output; {info.name!r} "
-                f"has inputs {_shown(info.inputs)} and outputs {_shown(info.outputs)}: "
-                "pass a list of points"
-            )
+        rows = self.rows(points)
+        self.check_one_array(self.info.outputs)
+        name, config = self.info.name, self.config
+        return (Call(name, Operation.EVALUATE, (row,), config) for row in rows)
+
+    def rows(self, points: Array) -> Array:
+        """Return an array of points in the shape of the model's only input. Raises InvalidInput."""
+        self.check_one_array(self.info.inputs)
         tensor, dtype = self._inputs[0]
-        if tensor.varies or info.outputs[0].varies:
-            raise InvalidInput(
-                f"an array of points needs a model with fixed sizes; {info.name!r} has input "
-                f"{_shown(info.inputs)} and output {_shown(info.outputs)}: pass a list of points"
-            )
-        rows = _numbers(points, dtype, "the array of points")
+        rows = numbers(points, dtype, "the array of points")
         if rows.shape[1:] not in (tensor.shape, (tensor.size,)):
             raise InvalidInput(
                 f"the array of points has shape {rows.shape}; for input {tensor.name!r} of model "
-                f"{info.name!r} expected (N, {', '.join(map(str, tensor.shape))})"
+                f"{self.info.name!r} expected (N, {', '.join(map(str, tensor.shape))})"
             )
-        rows = rows.reshape(len(rows), *tensor.shape)
-        name, config = info.name, self._config
-        return (Call(name, Operation.EVALUATE, (row,), config) for row in rows)
+        return rows.reshape(len(rows), *tensor.shape)
+
+    def check_one_array(self, tensors: Sequence[TensorInfo]) -> None:
+        """Raise InvalidInput unless one array can hold these inputs or outputs of all points."""
+        info = self.info
+        about = (
+            f"{info.name!r} has inputs {shown(info.inputs)} and outputs {shown(info.outputs)}: "
+            "pass a list of points"
+        )
+        if len(tensors) != 1:
+            raise InvalidInput(
+                f"an array of points needs a model with one input and one output; {about}"
+            )
+        if tensors[0].varies:
+            raise InvalidInput(f"an array of points needs a model with fixed sizes; {about}")
 
     def _check_evaluates(self) -> None:
         if Operation.EVALUATE not in self.info.operations:
@@ -123,14 +96,15 @@ class Values:
                 f"model {self.info.name!r} does not offer evaluate; it offers {offered}"
             )
 
-    def _arrays(self, point: Point) -> tuple[Array, ...]:
+    def arrays(self, point: Point) -> tuple[Array, ...]:
+        """Return the inputs of a point, in the model's order, as copies. Raises InvalidInput."""
         tensors = self._inputs
         values = [point] if len(tensors) == 1 else point
         if isinstance(point, Mapping):
             if point.keys() != {tensor.name for tensor, _ in tensors}:
                 raise InvalidInput(
                     f"the point has {', '.join(map(repr, point)) or 'no inputs'}; "
-                    f"model {self.info.name!r} has {_shown(self.info.inputs)}"
+                    f"model {self.info.name!r} has {shown(self.info.inputs)}"
                 )
             values = [point[tensor.name] for tensor, _ in tensors]
         elif len(tensors) != 1:
@@ -138,14 +112,14 @@ class Values:
                 size = f" of {len(point)}" if isinstance(point, list | tuple | np.ndarray) else ""
                 raise InvalidInput(
                     f"the point is a {type(point).__name__}{size}; model {self.info.name!r} has "
-                    f"{len(tensors)} inputs, {_shown(self.info.inputs)}: pass a dict or a list"
+                    f"{len(tensors)} inputs, {shown(self.info.inputs)}: pass a dict or a list"
                 )
         elif _is_list_of(point, tensors[0][0]):
             values = point
         return tuple([self._array(v, *t) for v, t in zip(values, tensors, strict=True)])
 
     def _array(self, value: Any, tensor: TensorInfo, dtype: np.dtype[Any]) -> Array:
-        array = _numbers(value, dtype, f"input {tensor.name!r}")
+        array = numbers(value, dtype, f"input {tensor.name!r}")
         if array.shape == tensor.shape:
             return array
         fitting: tuple[int, ...] | None = tensor.shape
@@ -168,12 +142,14 @@ class Values:
             return arrays[0]
         return {t.name: array for t, array in zip(self.info.outputs, arrays, strict=True)}
 
-    def put_output(self, result: Result, into: Array) -> None:
-        """Write the output of an evaluation to a row of `room`. Raises InvalidOutput."""
+    def put(self, result: Result, room: Array, index: int) -> None:
+        """Write the output of an evaluation to row `index` of `room`. Raises InvalidOutput."""
         self._check_count(result)
         tensor = self.info.outputs[0]
         array = result.outputs[0]
-        into[...] = array if array.shape == tensor.shape else self._given(array, *self._outputs[0])
+        room[index] = (
+            array if array.shape == tensor.shape else self._given(array, *self._outputs[0])
+        )
 
     def room(self, count: int) -> Array:
         """Return an empty array for the only output of `count` evaluations.
@@ -187,7 +163,7 @@ class Values:
         if len(result.outputs) != len(self._outputs):
             raise InvalidOutput(
                 f"the answer has {len(result.outputs)} outputs, model {self.info.name!r} "
-                f"declares {_shown(self.info.outputs)}"
+                f"declares {shown(self.info.outputs)}"
             )
 
     def _given(self, array: Array, tensor: TensorInfo, dtype: np.dtype[Any]) -> Array:
@@ -202,7 +178,7 @@ class Values:
         return np.array(array, dtype).reshape(tensor.shape)
 
 
-def _numbers(value: Any, dtype: np.dtype[Any], what: str) -> Array:
+def numbers(value: Any, dtype: np.dtype[Any], what: str) -> Array:
     """Return a copy of `value` as an array of `dtype`. Raises InvalidInput if it does not fit."""
     try:
         if dtype.hasobject:
@@ -223,15 +199,6 @@ def _is_list_of(point: Point, tensor: TensorInfo) -> bool:
     return isinstance(point, list | tuple) and len(point) == 1 and np.ndim(point[0]) >= depth
 
 
-def _position(which: int | str, tensors: Sequence[TensorInfo], what: str) -> int:
-    """Return the position of a tensor by name; a position is returned as it is, unchecked."""
-    if not isinstance(which, str):
-        return operator.index(which)
-    for i, tensor in enumerate(tensors):
-        if tensor.name == which:
-            return i
-    raise InvalidInput(f"no {what} is named {which!r}; the {what}s are {_shown(tensors)}")
-
-
-def _shown(tensors: Sequence[TensorInfo]) -> str:
+def shown(tensors: Sequence[TensorInfo]) -> str:
+    """Return the names and shapes of inputs or outputs, for messages."""
     return ", ".join(f"{t.name} {t.shape}" for t in tensors) or "none"

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.descriptions import Descriptions, not_served
@@ -23,6 +23,8 @@ from farm.dispatcher.flush_policy import FlushPolicy
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.partition import Rows, WholeCall
 from farm.dispatcher.statistics import ModelStatistics, Statistics
+from farm.dispatcher.transport import Transport
+from farm.dispatcher.value_and_gradient import Half, Pairs, runs_as
 from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
@@ -37,28 +39,6 @@ WORKERS_GRACE_S = 5.0
 """Time in seconds that idle workers get to leave when the dispatcher closes."""
 
 OnDone = Callable[[Outcome], None]
-
-
-class Transport(Protocol):
-    """A connection to workers; it reports facts by calling the dispatcher's methods."""
-
-    def start(self, dispatcher: Dispatcher) -> None:
-        """Start on the running event loop."""
-
-    def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
-        """Send tasks to a worker; an unreachable worker is reported by `worker_left`."""
-
-    def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
-        """Recall tasks from a worker, which answers with `recalled`."""
-
-    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
-        """Tell a worker that no answer to a task is needed: a stream ends, if possible."""
-
-    def stop_workers(self) -> None:
-        """Ask every worker to drain and exit."""
-
-    async def close(self) -> None:
-        """Release all resources."""
 
 
 class Dispatcher:
@@ -87,6 +67,7 @@ class Dispatcher:
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self._parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
+        self._pairs = Pairs(self._start, self.cancel, self._feeder.new_id, self._statistics)
         self.awaited: Callable[[], str] = str  # why models may be missing; "": none is missing
         self.workers_may_come: Callable[[], bool] = bool  # whether more workers may join
         self._started = time.time()
@@ -147,7 +128,7 @@ class Dispatcher:
         Raises FarmError at once if the first row cannot be accepted.
         """
         self._check_served(model)
-        queue = self._scheduler.queue(model, operation)
+        queue = self._scheduler.queue(model, runs_as(operation, self._models[model])[-1])
         return self._feeder.begin(rows, queue, hints, time.monotonic())
 
     def more_rows(self, rows: TaskId) -> None:
@@ -158,8 +139,8 @@ class Dispatcher:
         began = time.monotonic()
 
         def done(outcome: Outcome) -> None:
-            waited_s = time.monotonic() - began
-            self._statistics.add_outcome(call, outcome, waited_s, time.time())
+            ended = time.monotonic()
+            self._statistics.add_whole(call, outcome, hints.shown_as, began, ended, time.time())
             on_done(outcome)
 
         info = self.description(call.model, call.config)
@@ -172,6 +153,10 @@ class Dispatcher:
     def _start(
         self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...] = ()
     ) -> TaskId:
+        if call.operation is Operation.VALUE_AND_GRADIENT:
+            info = self.description(call.model, call.config) or self._models[call.model]
+            if len(runs_as(call.operation, info)) > 1:
+                return self._pairs.start(call, hints, on_done, now)
         task_id = self._scheduler.submit(
             call,
             client=hints.client,
@@ -183,6 +168,8 @@ class Dispatcher:
             now=now,
         )
         self._waiting[task_id] = on_done
+        if hints.shown_as is not None:
+            self._statistics.chains.opened(task_id, call, hints.shown_as, now)
         self.calls_taken += 1
         self._act_soon()
         return task_id
@@ -191,9 +178,10 @@ class Dispatcher:
         """Cancel a call: its `on_done` will not be called."""
         if self._waiting.pop(task_id, None) is not None:
             self._scheduler.cancel(task_id)
+            self._statistics.chains.cancelled(task_id)
             self._act_soon()
             self._changed.set()
-        elif task_id < 0:
+        elif task_id < 0 and not self._pairs.cancel(task_id):
             self._feeder.cancel(task_id)
 
     def models(self) -> Mapping[str, ModelInfo]:
@@ -391,11 +379,11 @@ class Dispatcher:
         if not (isinstance(outcome, Result) and outcome.more):
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
-            self._statistics.add_run(task, outcome)
-            calls = on_done.calls(task.rows) if isinstance(on_done, Part) else 1
-            if calls:
-                waited_s = now - task.submitted_at
-                self._statistics.add_outcome(task.call, outcome, waited_s, time.time(), calls)
+            if isinstance(on_done, Part):
+                calls = on_done.calls(task.rows)
+            else:  # a pair is counted at its end
+                calls = 0 if isinstance(on_done, Half) else 1
+            self._statistics.add_answer(task, outcome, calls, now, time.time())
         if on_done is not None:
             on_done(outcome)
         if self._closed:
@@ -493,6 +481,7 @@ class Dispatcher:
             "up_s": time.time() - self._started,
             **state,
             **self.measures.snapshot(now),
+            "chains": self._statistics.chains.snapshot(self._scheduler.sent(), now),
             **{name: give() for name, give in self._parts.items()},
             "events": list(self._events),
         }

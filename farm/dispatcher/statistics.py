@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from farm.call import QUESTIONS, Call, Result
+from farm.call import QUESTIONS, Call, CallerName, Result
+from farm.dispatcher.chains import Chains
 from farm.errors import FarmError
 from farm.scheduler.state import Task
 
@@ -44,8 +45,11 @@ class ModelStatistics:
     by_batch: dict[int, Duration] = field(default_factory=dict)
     last: float = 0.0
 
-    def add_run(self, rows: int, result: Result, *, one_by_one: bool = False) -> None:
-        """Record the run of a task's rows. one_by_one: they ran one after another, not together."""
+    def add_run(self, rows: int, result: Result, *, one_by_one: bool = False) -> float:
+        """Record the run of a task's rows and return its worker-seconds.
+
+        one_by_one: they ran one after another, not together.
+        """
         run_time_s = result.run_time_s
         if one_by_one:
             rows = result.rows_done(rows)
@@ -61,6 +65,7 @@ class ModelStatistics:
         if of_size is None:
             of_size = self.by_batch[batch_rows] = Duration()
         of_size.add(run_time_s, share)
+        return run_time_s
 
     def add_outcome(
         self, outcome: Result | FarmError, waited_s: float, today: float, calls: int = 1
@@ -83,16 +88,44 @@ class ModelStatistics:
 
 
 class Statistics:
-    """The statistics of all models of one dispatcher, without questions about them."""
+    """The statistics of all models and chains of one dispatcher, without questions about models."""
 
     def __init__(self) -> None:
         self.models: dict[str, ModelStatistics] = {}
+        self.chains = Chains()
 
-    def add_run(self, task: Task, outcome: Result | FarmError) -> None:
-        """Record the run of a task, which is a call or a part of one."""
-        if isinstance(outcome, Result) and task.call.operation not in QUESTIONS:
-            one_by_one = task.rows > 1 and task.queue.max_batch == 1
-            self._of(task.call).add_run(task.rows, outcome, one_by_one=one_by_one)
+    def add_answer(
+        self, task: Task, outcome: Result | FarmError, calls: int, now: float, today: float
+    ) -> None:
+        """Record the last answer to a task, which counts as `calls` calls. today: Unix time."""
+        worker_s = self.add_run(task, outcome)
+        if calls:
+            self.add_outcome(task.call, outcome, now - task.submitted_at, today, calls)
+        if task.id in self.chains.open:
+            self.chains.closed(task.id, outcome, calls, worker_s, now)
+
+    def add_whole(
+        self,
+        call: Call,
+        outcome: Result | FarmError,
+        name: CallerName | None,
+        began: float,
+        now: float,
+        today: float,
+    ) -> None:
+        """Record the outcome of a call whose tasks counted as none. name: of its chain."""
+        self.add_outcome(call, outcome, now - began, today)
+        if name is not None:
+            self.chains.answered(name, outcome, now)
+
+    def add_run(self, task: Task, outcome: Result | FarmError) -> float:
+        """Record the run of a task, a call or a part of one, and return its worker-seconds."""
+        if not isinstance(outcome, Result) or task.call.operation in QUESTIONS:
+            return 0.0
+        one_by_one = task.rows > 1 and task.queue.max_batch == 1
+        worker_s = self._of(task.call).add_run(task.rows, outcome, one_by_one=one_by_one)
+        self.chains.of_all_s += worker_s
+        return worker_s
 
     def add_outcome(
         self,

@@ -68,12 +68,15 @@ def hints_of(headers: Headers, peer: str, user: str) -> Hints:
     if not _HINTS.isdisjoint(headers):
         client = headers.get(b"farm-client", b"").decode("latin-1")[:LONGEST_NAME]
         priority, deadline = headers.get(b"farm-priority"), headers.get(b"farm-deadline")
-        chain = headers.get(b"farm-chain")
+        given = headers.get(b"farm-chain")
+        chain = None if given is None else given.decode("latin-1")[:LONGEST_NAME]
+        is_named, client = bool(client or chain), client or user or peer
         return Hints(
-            client=client or user or peer,
+            client=client,
             priority=0 if priority is None else _priority(priority),
             deadline_s=None if deadline is None else _deadline(deadline),
-            chain=None if chain is None else chain.decode("latin-1")[:LONGEST_NAME],
+            chain=chain,
+            shown_as=(client, chain) if is_named else None,
         )
     return named(user or peer)
 

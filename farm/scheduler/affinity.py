@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from farm.call import Call, Operation
+from farm.call import DERIVATIVES, Call, Operation
 from farm.scheduler.placement import Pool, open_to, worker_for
 from farm.scheduler.queues import ClientTasks, ModelQueues, Queue
 from farm.scheduler.state import Task, Worker
@@ -33,7 +33,11 @@ WAIT_RUNS = 0.1
 arrival.
 """
 
-DERIVATIVES = frozenset({Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN})
+EVALUATIONS = frozenset({Operation.EVALUATE, Operation.VALUE_AND_GRADIENT})
+"""Operations after which a worker keeps what it found at their point."""
+
+AT_A_POINT = DERIVATIVES - EVALUATIONS
+"""Operations that use what an evaluation of their point has kept."""
 
 
 def placed(worker: Worker, model: ModelQueues, call: Call) -> bool:
@@ -45,7 +49,7 @@ def placed(worker: Worker, model: ModelQueues, call: Call) -> bool:
     if call.operation is Operation.COST:
         return False
     last = worker.configs.get(model)
-    if model.keeps_point and call.operation is Operation.EVALUATE:
+    if model.keeps_point and call.operation in EVALUATIONS:
         _forget_point(worker, model)
         key = worker.points[model] = point_key(call)
         model.by_point[key] = worker
@@ -100,7 +104,7 @@ def point_key(call: Call) -> int:
 def matters(queue: Queue, head: Task) -> bool:
     """Whether some workers may be better than others for the next call of a queue."""
     model = queue.model
-    if model.keeps_point and queue.operation in DERIVATIVES:
+    if model.keeps_point and queue.operation in AT_A_POINT:
         return True
     if not queue.run_times.warm_up_s:
         return False
@@ -122,7 +126,7 @@ def choose(
     The worker is None if any will do. None: the head waits a moment for its worker.
     """
     model = queue.model
-    if model.keeps_point and queue.operation in DERIVATIVES:
+    if model.keeps_point and queue.operation in AT_A_POINT:
         worker = model.by_point.get(point_key(head.call))
         if worker is not None:
             if open_to(worker, queue, 1, pools, limits, now):

@@ -28,7 +28,7 @@ from farm.scheduler.phases import ATTEMPTS, OUTRUN, QUEUED, SENT, TASKS, WORKERS
 from farm.scheduler.placement import NO_END, Pool, Pools, drop_if_empty, end_at_most, pool_for
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.recall import for_idle, has_too_much, in_vain, void_recall
-from farm.scheduler.snapshot import snapshot, standing_out
+from farm.scheduler.snapshot import sent, snapshot, standing_out
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 from farm.transitions import PhaseEvent
 
@@ -482,6 +482,10 @@ class Scheduler:
             self._end(task, TASK_GIVEN_UP)
 
     # Inspection
+
+    def sent(self) -> Iterator[TaskId]:
+        """Yield the open calls that workers have, each once."""
+        return sent(self._workers.values())
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return workers, queues and the most notable calls as JSON data."""

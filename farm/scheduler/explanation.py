@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from farm.scheduler.accounts import Account
-from farm.scheduler.affinity import DERIVATIVES, point_key, waits_until
+from farm.scheduler.affinity import AT_A_POINT, point_key, waits_until
 from farm.scheduler.batching import awaits_more
 from farm.scheduler.phases import OPEN, QUEUED, SENT
 from farm.scheduler.placement import Pool
@@ -98,7 +98,7 @@ def _moments(task: Task, now: float) -> Iterator[Reason]:
     queue = task.queue
     if awaits_more(queue, now):
         yield Reason("batch", "its batch waits a moment for more calls")
-    derives = queue.model.keeps_point and queue.operation in DERIVATIVES
+    derives = queue.model.keeps_point and queue.operation in AT_A_POINT
     if derives and now < waits_until(task) and point_key(task.call) in queue.model.by_point:
         yield Reason("same point", "it waits for the worker that evaluated its point")
     if task.passed_at is not None:

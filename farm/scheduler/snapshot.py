@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from farm.scheduler.explanation import explain
 from farm.scheduler.placement import NO_END
 from farm.scheduler.queues import ModelQueues
-from farm.scheduler.state import Task, Worker
+from farm.scheduler.state import Task, TaskId, Worker
 from farm.scheduler.story import story
 from farm.transitions import words
 
@@ -65,6 +65,14 @@ def longest_waits(models: Iterable[ModelQueues], now: float) -> list[dict[str, A
         for task in shown
         if now - task.submitted_at >= SHOWN_FROM_S
     ]
+
+
+def sent(workers: Iterable[Worker]) -> Iterator[TaskId]:
+    """Yield the tasks that these workers hold; one with a copy where its attempt is."""
+    for worker in workers:
+        for task in worker.held.values():
+            if task.attempt.worker is worker:
+                yield task.id
 
 
 def snapshot(

@@ -22,7 +22,8 @@ from farm.bodies.held import HeldBytes
 from farm.bodies.readers import Readers
 from farm.call import WorkerInfo
 from farm.descriptors import every
-from farm.dispatcher.dispatcher import Dispatcher, Transport
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.transport import Transport
 from farm.errors import Unavailable
 from farm.experiment.host import Experiments
 from farm.experiment.loop.evaluators import Around

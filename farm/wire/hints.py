@@ -27,5 +27,6 @@ def hints_of_row(row: Sequence[Any]) -> Hints:
         raise ValueError(f"the priority {priority}; expected -{MAX_PRIORITY} to {MAX_PRIORITY}")
     if deadline_s is not None and not -LONGEST_S <= deadline_s <= LONGEST_S:
         raise ValueError(f"a deadline of {deadline_s} s")
-    chain = None if chain is None else chain[:LONGEST_NAME]
-    return Hints(client[:LONGEST_NAME], priority, deadline_s, chain=chain)
+    client, chain = client[:LONGEST_NAME], None if chain is None else chain[:LONGEST_NAME]
+    shown_as = (client, chain) if client or chain else None
+    return Hints(client, priority, deadline_s, chain=chain, shown_as=shown_as)

@@ -6,18 +6,15 @@ No sockets, and no clock except for the run time; a transport hosts a Runner and
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from farm.call import (
-    EMPTY_CONFIG,
     RUN_BYTES,
     RUN_S,
     Array,
@@ -25,27 +22,16 @@ from farm.call import (
     ModelInfo,
     Operation,
     Result,
-    numpy_dtype,
 )
 from farm.errors import (
     FarmError,
-    InvalidInput,
     InvalidOutput,
     ModelFailed,
     ModelNotFound,
     error_named,
 )
-from farm.model import (
-    Config,
-    Inputs,
-    Model,
-    check_call,
-    check_outputs,
-    checked_array,
-    info_of,
-    inputs_for,
-    shape_of,
-)
+from farm.model import Model, check_call, info_of
+from farm.worker import operations
 
 Outcome = Result | FarmError
 
@@ -53,6 +39,8 @@ log = logging.getLogger(__name__)
 
 # Configs of a sweep must not fill the memory; 1,000 descriptions are about a megabyte.
 DESCRIPTIONS_KEPT = 1000
+# Files whose frames precede the model's own in a traceback.
+OURS = frozenset({__file__, operations.__file__})
 # The text that a client shows its user; the error's detail has all of it.
 MESSAGE_LENGTH = 2000
 
@@ -186,14 +174,16 @@ class Runner:
                 return Result((), info=info)
             check_call(call, info)
             if call.operation is Operation.COST:
-                return _costs(model, info, call)
+                return operations.costs(model, info, call)
+            if call.operation is Operation.VALUE_AND_GRADIENT:
+                return operations.value_and_gradient(model, info, call)
             if call.operation is not Operation.EVALUATE:
-                return _derivative(model, info, call)
+                return operations.derivative(model, info, call)
             if info.max_batch > 1:
-                return _evaluate_rows(model, info, [call])[0]
+                return operations.evaluate_rows(model, info, [call])[0]
             if run is not None and call.rows is not None and call.rows > 1 and info.repeatable:
                 return run.evaluate(model, info, call)
-            return _evaluate(model, info, call)
+            return operations.evaluate(model, info, call)
         except BaseException as error:  # a model may raise SystemExit: only its call fails
             return _logged(named(error), call)
 
@@ -202,7 +192,7 @@ class Runner:
         try:
             model, info = self._described(call)
             check_call(call, info)
-            yield from _stream(model, info, call)
+            yield from operations.answers_of(model, info, call)
         except GeneratorExit:
             raise  # the consumer has stopped
         except BaseException as error:
@@ -218,7 +208,7 @@ class Runner:
         fitting = [call for call, error in zip(calls, mistakes, strict=True) if error is None]
         answers: Iterator[Outcome]
         try:
-            answers = iter(_evaluate_rows(model, info, fitting) if fitting else ())
+            answers = iter(operations.evaluate_rows(model, info, fitting) if fitting else ())
         except BaseException as error:
             if info.repeatable:
                 return None
@@ -234,7 +224,7 @@ class Runner:
         key = call.model, call.config
         info = self._descriptions.get(key)
         if info is None:
-            info = info_of(model, _config(call), name=call.model)
+            info = info_of(model, operations.config_of(call), name=call.model)
             while len(self._descriptions) >= DESCRIPTIONS_KEPT:
                 self._descriptions.pop(next(iter(self._descriptions)), None)
             self._descriptions[key] = info
@@ -256,7 +246,7 @@ def named(error: BaseException) -> FarmError:
         message = message[:MESSAGE_LENGTH] + " ..."
     try:
         frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        while frames is not None and frames.tb_frame.f_code.co_filename in OURS:
             frames = frames.tb_next  # the user's own frames begin below ours
         detail = "".join(traceback.format_exception(type(error), error, frames))
     except MemoryError:
@@ -276,43 +266,6 @@ def _mistake(call: Call, info: ModelInfo) -> FarmError | None:
     except FarmError as error:
         return named(error)
     return None
-
-
-def _config(call: Call) -> Config:
-    if call.config == EMPTY_CONFIG:
-        return {}
-    try:
-        config = json.loads(call.config)
-    except ValueError as error:
-        raise InvalidInput(f"config is not JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise InvalidInput(f"config must be a JSON object, got {type(config).__name__}")
-    return config
-
-
-def _evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
-    """Evaluate a model without a batch axis; a call of one row keeps that row's axis."""
-    inputs = inputs_for(_single_row(call, info), info)
-    config = _config(call)
-    start = perf_counter()
-    value = model.evaluate(inputs, config)
-    run_time = perf_counter() - start
-    outputs = [output.copy() for output in check_outputs(value, info)]
-    if call.rows is not None:
-        outputs = [output[None] for output in outputs]
-    return Result(tuple(outputs), run_time)
-
-
-def _single_row(call: Call, info: ModelInfo) -> Call:
-    """Return the call without its batch axis. Raises InvalidInput if it has several rows."""
-    if call.rows is None:
-        return call
-    if call.rows != 1:
-        raise InvalidInput(
-            f"the call has {call.rows} rows, model {info.name!r} takes one at a time; "
-            "send each row as its own call"
-        )
-    return replace(call, rows=None, inputs=tuple(a.reshape(a.shape[1:]) for a in call.inputs))
 
 
 class _Run:
@@ -343,7 +296,7 @@ class _Run:
                 self._on_start((self._position,), row)
             inputs = tuple([array[row] for array in call.inputs])
             try:
-                result = _evaluate(
+                result = operations.evaluate(
                     model, info, Call(call.model, call.operation, inputs, call.config)
                 )
             except BaseException as error:
@@ -361,127 +314,3 @@ class _Run:
         if seconds >= RUN_S or size >= RUN_BYTES:
             return True
         return self._ends_early is not None and self._ends_early(self._position)
-
-
-def _stream(model: Model, info: ModelInfo, call: Call) -> Iterator[Result]:
-    """Yield each answer of a stream, with its run time, and the end marker."""
-    question = _single_row(call, info)
-    began = start = perf_counter()
-    answers = getattr(model, call.operation.value)(inputs_for(question, info), _config(call))
-    with contextlib.closing(answers) if hasattr(answers, "close") else contextlib.nullcontext():
-        for value in answers:
-            run_time = perf_counter() - start
-            outputs = tuple(output.copy() for output in check_outputs(value, info))
-            if call.rows is not None:
-                outputs = tuple(output[None] for output in outputs)
-            yield Result(outputs, run_time, more=True)
-            start = perf_counter()
-    yield Result((), perf_counter() - began)
-
-
-def _evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list[Result]:
-    """Evaluate the rows of all calls, which share one config, in one evaluation."""
-    counts = [call.rows or 1 for call in calls]
-    rows = sum(counts)
-    if rows > info.max_batch:
-        raise InvalidInput(
-            f"the call has {rows} rows, model {info.name!r} takes at most {info.max_batch}; "
-            "send fewer rows a call"
-        )
-    inputs = Inputs()
-    for k, tensor in enumerate(info.inputs):
-        parts = []
-        for call, count in zip(calls, counts, strict=True):
-            array = call.inputs[k]
-            shape = (count, *shape_of(array, tensor, call.rows)[call.rows is not None :])
-            parts.append(array.reshape(shape))
-        # The casts were checked call by call.
-        dtype = numpy_dtype(tensor.dtype)
-        inputs[tensor.name] = np.concatenate(parts, dtype=dtype, casting="unsafe")
-    config = _config(calls[0])
-    start = perf_counter()
-    value = model.evaluate(inputs, config)
-    run_time = perf_counter() - start
-    outputs = check_outputs(value, info, rows=rows)
-    results = []
-    first = 0
-    for call, count in zip(calls, counts, strict=True):
-        part = first if call.rows is None else slice(first, first + count)
-        # A copy of each part: views would keep the whole batch alive as long as one of them.
-        parts_of = tuple(_own(output[part]) for output in outputs)
-        results.append(Result(parts_of, run_time, batch_rows=rows))
-        first += count
-    return results
-
-
-def _own(part: Any) -> Array:
-    """Return a copy of a row or rows; numpy returns bytes, not an array, for a scalar row."""
-    if isinstance(part, np.ndarray | np.generic):
-        return np.array(part)
-    array = np.empty((), dtype=object)
-    array[()] = part
-    return array
-
-
-def _derivative(model: Model, info: ModelInfo, call: Call) -> Result:
-    wrt = call.derivative
-    assert wrt is not None  # guaranteed by check_call
-    inputs = inputs_for(call, info)
-    config = _config(call)
-    of_output, by_input = info.outputs[wrt.out_wrt], info.inputs[wrt.in_wrt]
-    arguments: tuple[Any, ...]
-    if call.operation is Operation.GRADIENT:
-        like = by_input
-        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.sens, of_output.shape)
-    elif call.operation is Operation.APPLY_JACOBIAN:
-        like = of_output
-        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.vec, by_input.shape)
-    else:
-        like = by_input
-        sens = _vector(wrt.sens, of_output.shape)
-        vec = _vector(wrt.vec, info.inputs[wrt.in_wrt2].shape)
-        arguments = wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, inputs, sens, vec
-    function = getattr(model, call.operation.value)
-    start = perf_counter()
-    value = function(*arguments, config)
-    run_time = perf_counter() - start
-    what = f"{call.operation} of model {info.name!r}"
-    array = checked_array(value, like.shape, "float64", what)
-    return Result((array.reshape(-1).copy(),), run_time)
-
-
-def _costs(model: Model, info: ModelInfo, call: Call) -> Result:
-    """Ask the model for the cost of each row; like inputs, the answer of a single row has no axis.
-
-    The method gets one row at a time, also from a model with batches.
-    """
-    function = getattr(model, call.operation.value)
-    costs = np.empty((call.rows or 1, 1))
-    run_time = 0.0
-    for row in range(len(costs)):
-        inputs = call.inputs if call.rows is None else tuple([a[row] for a in call.inputs])
-        asked = inputs_for(Call(call.model, call.operation, inputs), info)
-        config = _config(call)
-        start = perf_counter()
-        value = function(asked, config)
-        run_time += perf_counter() - start
-        costs[row] = _cost(value, info, row)
-    return Result((costs if call.rows is not None else costs[0],), run_time)
-
-
-def _cost(value: Any, info: ModelInfo, row: int) -> float:
-    try:
-        cost = float(np.asarray(value, np.float64).item())
-    except (TypeError, ValueError):
-        cost = np.nan
-    if not (np.isfinite(cost) and cost >= 0):
-        text = " ".join(repr(value)[:80].split())
-        raise InvalidOutput(
-            f"cost of model {info.name!r} is {text} for row {row} (counted from 0); "
-            "expected a finite number, 0 or more"
-        )
-    return cost
-
-
-def _vector(vector: Array | None, shape: tuple[int, ...]) -> Array:
-    return np.array(vector, dtype=np.float64).reshape(shape)

@@ -105,6 +105,24 @@ def test_calls_that_stand_out_tell_their_story() -> None:
     assert "queued again 0.2 s" in out
 
 
+def test_chains_are_shown_the_latest_first_and_not_all() -> None:
+    counts = {"queued": 3, "in_flight": 1, "done": 1234, "failed": 5}
+    times = {"calls_per_s": 2.3456, "share": 0.123456, "last_answer_s": 15.2}
+    rows = [{"client": "", "chain": f"chain {i}", **counts, **times} for i in range(100)]
+    rows[0] = {**rows[0], "client": "[me]", "chain": None, "last_answer_s": None}
+    rows[1] = {**rows[1], "client": "x" * 99, "chain": ""}
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(tables({**EMPTY, "events": [], "chains": rows}))
+    out = console.export_text()
+    assert re.search(r"\[me\] +3 +1 +1234 +5 +2\.35 +12\.3% *\n", out)
+    assert re.search(r"x{39}\u2026 +\(bulk\) +3 +1 +1234 +5 +2\.35 +12\.3% +15\.2 s", out)
+    assert re.search(r"\(no name\) +chain 19 +3 +1 ", out)
+    assert "chain 20" not in out
+    assert "and 80 more chains; --json lists them" in out
+    console.print(tables({**EMPTY, "events": [], "chains": []}))
+    assert "last answer" not in console.export_text(clear=False)[len(out) :]
+
+
 def test_clients_whose_calls_wait_see_why() -> None:
     why = [{"rule": "busy", "text": "all 2 workers are [busy]", "calls": 0}]
     why.append({"rule": "older", "text": "7 calls of its client came earlier", "calls": 7})

@@ -6,10 +6,23 @@ import io
 
 from rich.console import Console
 
-from farm.cli.tables import text_table
+from farm.cli.tables import LONGEST_NAME_SHOWN, short_name, text_table
 
 NUMBERS = ("done", "7", "1234")
 STATES = ("state", "busy", "None")
+
+
+def test_no_cell_changes_the_terminal() -> None:
+    console = Console(width=60, record=True, file=io.StringIO())
+    cells = ["\x1b[31mred", "\u202eabc\n", "\N{GREEK SMALL LETTER ETA} \\n"]
+    console.print(text_table(["a", "b", "c"], [cells]))
+    shown = console.export_text().splitlines()[1].split(maxsplit=2)
+    assert [cell.strip() for cell in shown] == [r"\x1b[31mred", r"\u202eabc\n", "\u03b7 \\n"]
+
+
+def test_a_long_name_is_cut() -> None:
+    assert short_name("x" * LONGEST_NAME_SHOWN) == "x" * LONGEST_NAME_SHOWN
+    assert short_name("x" * 1000) == "x" * (LONGEST_NAME_SHOWN - 1) + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def test_cells_are_text_below_their_columns() -> None:

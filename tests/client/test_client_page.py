@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,34 @@ def test_emcee_both_ways(names: dict[str, Any]) -> None:
     assert np.array_equal(*chains)
 
 
+def test_chains_have_names_in_three_ways(
+    served: Served, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
+    (block,) = (block for block in SHOWN if "farm.chain(" in block)
+    run_name = f"{uuid.uuid4()} "
+    block = block.replace('"chain ', f'"{run_name}')
+
+    def run_chain(seed: int) -> int:
+        for _ in range(seed):
+            names["model"](names["x"])
+        return seed
+
+    names |= {"run_chain": run_chain, "seeds": [2, 3], "seed": 5}
+    exec(compile(block, "docs/client.md, chains", "exec"), names)
+    assert names["samples"] == 5
+    with names["client"] as client:
+        client.model("plane")(names["x"])
+        rows = client.status()["chains"]
+    done = [(row["chain"], row["done"]) for row in rows if run_name in str(row["chain"])]
+    own = {(name.removeprefix(run_name), count) for name, count in done}
+    assert {name for name, _ in own} <= {"0", "1", "2", "3"}
+    assert ("3", 5) in own or ("3", 6) in own
+    assert sum(count for _, count in own) == 2 + 3 + 5 + 1
+
+
 def test_every_block_is_tested() -> None:
-    assert len(SHOWN) == 6
+    assert len(SHOWN) == 7
 
 
 def test_every_class_of_error_is_told() -> None:

@@ -50,6 +50,25 @@ def test_an_idle_thread_is_used_again() -> None:
     pool.shutdown()
 
 
+def test_each_thread_begins_with_its_number() -> None:
+    here = threading.local()
+    seen: queue.Queue[int] = queue.Queue()
+    meeting = threading.Barrier(3)
+
+    def begin(number: int) -> None:
+        here.number = number
+
+    def job() -> None:
+        meeting.wait(LIMIT_S)
+        seen.put(here.number)
+
+    pool = DaemonPool(3, "test pool of numbers", begin)
+    for _ in range(6):
+        pool.submit(job)
+    assert sorted(seen.get(timeout=LIMIT_S) for _ in range(6)) == [0, 0, 1, 1, 2, 2]
+    pool.shutdown()
+
+
 def test_jobs_run_in_order() -> None:
     pool = DaemonPool(1, "test pool 1")
     done: queue.Queue[int] = queue.Queue()

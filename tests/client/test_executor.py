@@ -5,11 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+import farm
 from farm.client import Client, Executor, RemoteModel
 from farm.errors import ModelFailed
 from tests.support.coroutines import LIMIT_S, wait_until
@@ -100,6 +102,37 @@ def test_an_exception_does_not_wait(client: Client, moody: RemoteModel) -> None:
     assert time.monotonic() - begun < LIMIT_S / 2
     never.set()
     assert [f.cancelled() for f in futures] == [False, True, True]
+
+
+@pytest.mark.parametrize("kind", ["client", "chain"])
+def test_each_thread_has_a_name(client: Client, moody: RemoteModel, kind: str) -> None:
+    run = uuid.uuid4()
+    meeting = threading.Barrier(3)
+
+    def sample(seed: int) -> None:
+        meeting.wait(LIMIT_S)  # so that three threads run
+        for _ in range(seed):
+            moody(1.0)
+
+    def work() -> None:
+        moody(1.0)
+
+    with Executor(3, **{kind: f"{run} {{i}}"}) as pool:
+        list(pool.map(sample, [2, 3, 4]))
+        list(pool.map(moody, [1.0] * 5))  # uses no thread
+    with Executor(3, **{kind: f"{run} all"}) as pool:
+        list(pool.map(moody, [1.0] * 5))
+        pool.submit(moody, 1.0).result(LIMIT_S)
+        pool.submit(work).result(LIMIT_S)
+        with farm.chain("not that of the pool's threads"):
+            pool.submit(work).result(LIMIT_S)
+    done: dict[str, int] = {}
+    for row in client.status()["chains"]:
+        if str(run) in str(row[kind]):
+            done[row[kind]] = done.get(row[kind], 0) + row["done"]
+    assert done.pop(f"{run} all") == 8
+    assert sorted(done) == [f"{run} {i}" for i in range(3)]
+    assert sorted(done.values()) == [2, 3, 4]
 
 
 def test_threads_end_with_it() -> None:

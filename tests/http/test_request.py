@@ -25,6 +25,16 @@ def test_a_client_is_its_own_name_or_its_user_name_or_its_host() -> None:
     assert hints((b"farm-priority", b"2"), user="ann") == Hints(client="ann", priority=2)
 
 
+def test_only_a_name_that_the_caller_gives_is_shown() -> None:
+    assert hints().shown_as is None
+    assert hints((b"farm-priority", b"2"), user="ann").shown_as is None
+    assert hints((b"farm-chain", b"")).shown_as is None
+    assert hints((b"farm-client", b"me")).shown_as == ("me", None)
+    assert hints((b"farm-client", b"me"), (b"farm-chain", b"")).shown_as == ("me", "")
+    assert hints((b"farm-chain", b"7"), user="ann").shown_as == ("ann", "7")
+    assert hints((b"farm-chain", b"7")).shown_as == ("10.0.0.7", "7")
+
+
 def test_priority_and_deadline_are_numbers() -> None:
     given = hints((b"farm-priority", b"-3"), (b"farm-deadline", b"2.5"))
     assert (given.priority, given.deadline_s) == (-3, 2.5)

@@ -42,11 +42,13 @@ def test_text_from_the_farm_is_never_markup() -> None:
 
 def test_the_page_reads_only_what_the_status_says() -> None:
     with front_door({"double": double}) as door:
-        door.ask("POST", "/Evaluate", {"name": "double", "input": [[1]]})
+        asked = {"name": "double", "input": [[1]]}
+        door.ask("POST", "/Evaluate", asked, headers={"Farm-Chain": "chain 1"})
         status = door.ask("GET", "/farm/status").json()
     assert used("state") <= {*status, "slurm", "kinds", "jobs", "problem", "experiments"}
     assert used("w", "worker") <= set(status["workers"][0])
     assert used("q") <= set(status["queues"][0])
+    assert used("chain") <= set(status["chains"][0])
     assert used("e") <= set(status["events"][0])
     assert status["calls"] == []
     assert used("c") <= set(a_call_that_is_shown("calls"))

@@ -25,6 +25,23 @@ def test_long_names_are_cut() -> None:
 
 
 @pytest.mark.parametrize(
+    ("client", "chain", "shown_as"),
+    [
+        ("", None, None),
+        ("", "", None),
+        ("me", None, ("me", None)),
+        ("me", "", ("me", "")),
+        ("", "chain 7", ("", "chain 7")),
+        ("c" * 1000, "x" * 1000, ("c" * LONGEST_NAME, "x" * LONGEST_NAME)),
+    ],
+)
+def test_calls_that_give_a_name_are_shown_under_it(
+    client: str, chain: str | None, shown_as: tuple[str, str | None] | None
+) -> None:
+    assert hints_of_row([client, 0, None, chain]).shown_as == shown_as
+
+
+@pytest.mark.parametrize(
     "row",
     [
         [1, 0, None, None],

@@ -120,6 +120,7 @@ class ClosedLoop:
         self._hints = Hints(
             client=f"experiment {number}",
             chain="",
+            shown_as=(f"experiment {number}", ""),
             deadline_s=None if kills else self._model.time_limit_s,
         )
         self._model.check_end(self._experiment.config, budget)

@@ -1,0 +1,236 @@
+"""Puts the questions of an op to the model: in bulk, and none of them twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array, ModelInfo, Operation, TensorInfo
+from farm.client import RemoteModel
+from farm.errors import FarmError, InvalidOutput
+from farm.ops.repeats import Answer, Repeats
+
+
+@dataclass
+class Counts:
+    """What an op has sent, and what it has not: over all threads of this process.
+
+    requests: bulk requests; calls: calls in them; repeats: answers that came from memory, or from
+    another point of the same request.
+    """
+
+    requests: int = 0
+    calls: int = 0
+    repeats: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of the model about many points. which: output, input, and second input."""
+
+    operation: Operation
+    which: tuple[int, ...] = ()
+    sens: Array | None = None  # by points; None for a result of one entry: 1.0
+    vec: Array | None = None  # by points
+
+    def key(self, row: int) -> tuple[Any, ...]:
+        sent = [b"" if array is None else array[row].tobytes() for array in (self.sens, self.vec)]
+        return (self.operation, *self.which, *sent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One call: the row of its point, and what to do with the answer."""
+
+    row: int
+    sens: Array | None
+    vec: Array | None
+    put: Callable[[Any], None]
+
+
+@dataclass(slots=True)
+class _Request:
+    operation: Operation
+    which: tuple[int, ...]
+    items: list[_Item] = field(default_factory=list)
+
+
+class Asking:
+    """The model behind an op, what it answered last, and counts. Threads may share it.
+
+    outputs: those whose values the op needs.
+    """
+
+    def __init__(
+        self,
+        model: RemoteModel,
+        config: Mapping[str, Any] | None,
+        info: ModelInfo,
+        outputs: Sequence[TensorInfo],
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._info = info
+        self._outputs = tuple(outputs)
+        self._repeats = Repeats()
+        self._lock = threading.Lock()
+        self._counts = Counts()
+
+    @property
+    def counts(self) -> Counts:
+        """Return what has been sent so far."""
+        with self._lock:
+            return Counts(**vars(self._counts))
+
+    def answers(
+        self,
+        points: list[Array],
+        questions: Sequence[Question],
+        count: int,
+        factors: Sequence[Array | None] | None = None,
+    ) -> list[list[Any]]:
+        """Return the answers to each question by points, from memory or from the model.
+
+        An answer is None where it would be multiplied by zero.
+        """
+        if self._info.repeatable:
+            repeats = self._repeats
+            keys = [b"".join(array[row].tobytes() for array in points) for row in range(count)]
+        else:  # every row is a question of its own
+            repeats = Repeats(most_bytes=0)
+            keys = [row.to_bytes(8) for row in range(count)]
+        repeats.expect(count)
+        found: list[list[Any]] = [[None] * count for _ in questions]
+        # By point and question: the first row of the point, the question, the places to fill.
+        missing: dict[bytes, dict[Hashable, tuple[int, Question, list[tuple[int, int]]]]] = {}
+        wanted = 0
+        for number, question in enumerate(questions):
+            factor = None if factors is None else factors[number]
+            for row, point in enumerate(keys):
+                if _vanishes(row, factor, question.sens, question.vec):
+                    continue
+                wanted += 1
+                key = question.key(row)
+                answer = repeats.find(point, key)
+                if answer is not None:
+                    found[number][row] = answer
+                    continue
+                at = missing.setdefault(point, {})
+                at.setdefault(key, (row, question, []))[2].append((number, row))
+
+        def filled(point: bytes, key: Hashable, places: list[tuple[int, int]]) -> Any:
+            def put(answer: Answer) -> None:
+                repeats.keep(point, key, answer)
+                for number, row in places:
+                    found[number][row] = answer
+
+            return put
+
+        requests: dict[tuple[Operation, tuple[int, ...]], _Request] = {}
+        questions_sent = 0
+        for point, at in missing.items():
+            questions_sent += len(at)
+            for operation, which, item in self._calls_at(point, at, filled):
+                request = requests.setdefault((operation, which), _Request(operation, which))
+                request.items.append(item)
+        self._send(points, list(requests.values()), wanted - questions_sent)
+        return found
+
+    def _calls_at(
+        self,
+        point: bytes,
+        at: dict[Hashable, tuple[int, Question, list[tuple[int, int]]]],
+        filled: Callable[[bytes, Hashable, list[tuple[int, int]]], Callable[[Answer], None]],
+    ) -> Iterator[tuple[Operation, tuple[int, ...], _Item]]:
+        """Yield the calls for what is missing at a point: the value goes with a gradient."""
+        value: Callable[[Answer], None] | None = None
+        row = 0
+        for key, (row, question, places) in at.items():
+            put = filled(point, key, places)
+            sens = None if question.sens is None else question.sens[row]
+            vec = None if question.vec is None else question.vec[row]
+            if question.operation is Operation.EVALUATE:
+                value = put
+            elif question.operation is Operation.GRADIENT and value is not None:
+                both = _parted(value, put)
+                value = None
+                yield Operation.VALUE_AND_GRADIENT, question.which, _Item(row, sens, vec, both)
+            else:
+                yield question.operation, question.which, _Item(row, sens, vec, put)
+        if value is not None:
+            yield Operation.EVALUATE, (), _Item(row, None, None, value)
+
+    def _send(self, points: list[Array], requests: list[_Request], repeats: int) -> None:
+        """Send all requests at the same time and pass on their answers."""
+        with self._lock:
+            self._counts.requests += len(requests)
+            self._counts.calls += sum(len(request.items) for request in requests)
+            self._counts.repeats += repeats
+        started: list[Iterator[Any]] = []
+        try:
+            # `map` sends the calls at once, and waits when its answers are taken.
+            started += [self._map(points, request) for request in requests]
+            for request, answers in zip(requests, started, strict=True):
+                for item, answer in zip(request.items, answers, strict=True):
+                    if isinstance(answer, FarmError):
+                        if len(points[0]) > 1:
+                            answer.add_note(f"at point {item.row}")
+                        raise answer
+                    item.put(self._answer(request, answer))
+        finally:
+            for answers in started:
+                close = getattr(answers, "close", None)  # cancels what is not answered yet
+                if close is not None:
+                    close()
+
+    def _map(self, points: list[Array], request: _Request) -> Iterator[Any]:
+        items = request.items
+        one = len(points) == 1
+        rows = [points[0][x.row] if one else [array[x.row] for array in points] for x in items]
+        keywords: dict[str, Any] = {}
+        for name, which in zip(("out", "wrt", "wrt2"), request.which, strict=False):
+            keywords[name] = which
+        if items[0].sens is not None:
+            keywords["sens"] = [item.sens for item in items]
+        if items[0].vec is not None:
+            keywords["vec"] = [item.vec for item in items]
+        return self._model.map(
+            rows, self._config, operation=request.operation, return_errors=True, **keywords
+        )
+
+    def _answer(self, request: _Request, answer: Any) -> Any:
+        """Return the answer as float64 arrays: the op's results in order, a derivative, or both."""
+        if request.operation is Operation.VALUE_AND_GRADIENT:
+            value, gradient = answer
+            return self._values(value), np.asarray(gradient, np.float64)
+        if request.operation is Operation.EVALUATE:
+            return self._values(answer)
+        return np.asarray(answer, np.float64)
+
+    def _values(self, output: Any) -> tuple[Array, ...]:
+        tensors = self._outputs
+        arrays = [output[t.name] if isinstance(output, Mapping) else output for t in tensors]
+        for array, tensor in zip(arrays, tensors, strict=True):
+            if np.shape(array) != tensor.shape:
+                raise InvalidOutput(
+                    f"output {tensor.name!r} has shape {np.shape(array)}, model "
+                    f"{self._info.name!r} declares {tensor.shape}"
+                )
+        return tuple(np.asarray(array, np.float64) for array in arrays)
+
+
+def _vanishes(row: int, *factors: Array | None) -> bool:
+    """Return whether a derivative is multiplied by a vector of zeros."""
+    return any(array is not None and not array[row].any() for array in factors)
+
+
+def _parted(value: Callable[[Any], None], gradient: Callable[[Any], None]) -> Callable[[Any], None]:
+    def put(answer: tuple[Any, Any]) -> None:
+        value(answer[0])
+        gradient(answer[1])
+
+    return put

@@ -1,0 +1,285 @@
+"""A served model as ops see it: shapes, and queries answered by numpy arrays."""
+
+from __future__ import annotations
+
+import operator
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from farm.call import BYTES, Array, Operation, TensorInfo, numpy_dtype
+from farm.client import RemoteModel
+from farm.errors import InvalidInput, UnsupportedFeature
+from farm.ops.asking import Asking, Counts, Question
+from farm.ops.query import Kind, Query
+
+NEEDED_FOR = {
+    Operation.GRADIENT: "reverse mode (grad, vjp, backward)",
+    Operation.APPLY_JACOBIAN: "forward mode (jvp, jacfwd) of this output",
+    Operation.APPLY_HESSIAN: "second derivatives",
+}
+
+
+NEEDS = {
+    Kind.VALUE: (Operation.EVALUATE,),
+    Kind.BOTH: (Operation.EVALUATE, Operation.GRADIENT),
+    Kind.PULL: (Operation.GRADIENT,),
+    Kind.PUSH: (Operation.APPLY_JACOBIAN,),
+    Kind.BEND: (Operation.APPLY_HESSIAN,),
+}
+
+
+class Evaluation:
+    """A served model as the op of a framework sees it: numpy arrays whose leading axes are points.
+
+    results: shapes of the op's results, without leading axes; () for an output of one entry. wrt:
+    positions of the inputs with derivatives. scalar: whether value and gradients are asked for
+    together, because the only result is a number. Can be pickled and used after a fork.
+    """
+
+    def __init__(
+        self,
+        model: RemoteModel,
+        config: Mapping[str, Any] | None = None,
+        out: int | str | Sequence[int | str] = 0,
+        wrt: int | str | Sequence[int | str] | None = None,
+    ) -> None:
+        """Raises FarmError if the model has no such tensors, or tensors that an op cannot have."""
+        self._given = (model, config, out, wrt)
+        info = self.info = model.describe(config)
+        self.inputs = info.inputs
+        for tensor in (*info.inputs, *info.outputs):
+            _check_tensor(tensor, info.name)
+        self.single = isinstance(out, int | str)
+        self.outs = _positions(out, info.outputs, "output", info.name)
+        real = [i for i, tensor in enumerate(info.inputs) if is_floating(tensor)]
+        chosen = real if wrt is None else _positions(wrt, info.inputs, "input", info.name)
+        for i in chosen:
+            if i not in real:
+                raise InvalidInput(
+                    f"input {info.inputs[i].name!r} of model {info.name!r} is "
+                    f"{info.inputs[i].dtype}; derivatives need floating-point numbers"
+                )
+        self.wrt = tuple(sorted(chosen))
+        self.results = tuple(() if t.size == 1 else t.shape for t in self._outputs())
+        both = {Operation.EVALUATE, Operation.GRADIENT}
+        self.scalar = self.results == ((),) and info.operations >= both
+        self._begin(model)
+
+    def _outputs(self) -> list[TensorInfo]:
+        return [self.info.outputs[i] for i in self.outs]
+
+    def _begin(self, model: RemoteModel) -> None:
+        """Begin in this process: nothing is remembered or counted yet."""
+        self._process = os.getpid()
+        self._asking = Asking(model, self._given[1], self.info, self._outputs())
+
+    @property
+    def counts(self) -> Counts:
+        """Return what has been sent so far."""
+        return self._asking.counts
+
+    def operands(self, query: Query) -> list[tuple[int, ...]]:
+        """Return the shapes of a query's operands, without leading axes."""
+        return [
+            *(tensor.shape for tensor in self.inputs),
+            *(self.results[k] for k in query.outs),
+            *(self.inputs[i].shape for i in query.along),
+        ]
+
+    def answers(self, query: Query) -> list[tuple[int, ...]]:
+        """Return the shapes of a query's answers, without leading axes."""
+        gradients = [self.inputs[i].shape for i in query.wrt]
+        if query.kind in (Kind.VALUE, Kind.PUSH):
+            return list(self.results)
+        return [(), *gradients] if query.kind is Kind.BOTH else gradients
+
+    def check_count(self, count: int) -> None:
+        """Raise InvalidInput unless `count` arguments are one for each input."""
+        if count != len(self.inputs):
+            names = ", ".join(repr(tensor.name) for tensor in self.inputs)
+            raise InvalidInput(
+                f"got {count} arguments, model {self.info.name!r} has {len(self.inputs)} inputs: "
+                f"{names}"
+            )
+
+    def check_offered(self, query: Query) -> None:
+        """Raise UnsupportedFeature if the model cannot answer a query."""
+        for operation in NEEDS[query.kind]:
+            self._check_offered(operation)
+
+    def leading(self, name: str, shape: Sequence[int], core: Sequence[int]) -> tuple[int, ...]:
+        """Return the leading axes of an argument. Raises InvalidInput if its shape does not fit."""
+        lead, own = tuple(shape[: len(shape) - len(core)]), tuple(shape[len(shape) - len(core) :])
+        if own != tuple(core):
+            expected = ", ".join(["...", *map(str, core)])
+            raise InvalidInput(
+                f"input {name!r} has shape {tuple(shape)}, model {self.info.name!r} expects "
+                f"({expected}), where ... are any axes of points"
+            )
+        return lead
+
+    def run(self, query: Query, operands: Sequence[Array]) -> list[Array]:
+        """Answer a query at all points of the leading axes, which all operands share.
+
+        Returns float64 arrays, whatever the operands' types. Raises FarmError.
+        """
+        if os.getpid() != self._process:
+            # Locks may be held by threads that this child of a fork does not have, and its parent's
+            # connection is not its own: unpickled, the model connects again.
+            self._begin(pickle.loads(pickle.dumps(self._given[0])))
+        self.check_offered(query)
+        shapes = self.operands(query)
+        lead = np.shape(operands[0])[: np.ndim(operands[0]) - len(shapes[0])]
+        count = prod(lead)
+        inputs = len(self.inputs)
+        rows = [
+            _rows(array, (count, *shape), self.inputs[i] if i < inputs else None)
+            for i, (array, shape) in enumerate(zip(operands, shapes, strict=True))
+        ]
+        points, given = rows[:inputs], rows[inputs:]
+        cotangents = dict(zip(query.outs, given, strict=False))
+        tangents = dict(zip(query.along, given[len(query.outs) :], strict=True))
+        found = self._found(query, points, cotangents, tangents, count)
+        return [
+            array.reshape((*lead, *shape))
+            for array, shape in zip(found, self.answers(query), strict=True)
+        ]
+
+    def _found(
+        self,
+        query: Query,
+        points: list[Array],
+        cotangents: dict[int, Array],
+        tangents: dict[int, Array],
+        count: int,
+    ) -> list[Array]:
+        """Return the answers by points."""
+        if query.kind is Kind.VALUE:
+            (values,) = self._asking.answers(points, [Question(Operation.EVALUATE)], count)
+            return [self._column(values, k, count) for k in range(len(self.outs))]
+        if query.kind is Kind.BOTH:
+            asked = [Question(Operation.EVALUATE), *(self._gradient(0, i) for i in query.wrt)]
+            values, *gradients = self._asking.answers(points, asked, count)
+            return [
+                self._column(values, 0, count),
+                *(
+                    _stack(g, self.inputs[i].shape)
+                    for g, i in zip(gradients, query.wrt, strict=True)
+                ),
+            ]
+        return self._derivatives(query, points, cotangents, tangents, count)
+
+    def _column(self, values: list[Any], which: int, count: int) -> Array:
+        column = np.empty((count, *self._outputs()[which].shape))
+        for row, value in enumerate(values):
+            column[row] = value[which]
+        return column
+
+    def _gradient(self, result: int, i: int, sens: Array | None = None) -> Question:
+        return Question(Operation.GRADIENT, (self.outs[result], i), sens)
+
+    def _derivatives(
+        self,
+        query: Query,
+        points: list[Array],
+        cotangents: dict[int, Array],
+        tangents: dict[int, Array],
+        count: int,
+    ) -> list[Array]:
+        """Return derivatives, which are sums of the model's own over outputs and inputs."""
+        terms: list[tuple[int, Array | None, Question]] = []  # position of the sum, factor, term
+        if query.kind is Kind.PUSH:
+            for k in range(len(self.outs)):
+                for i, vec in tangents.items():
+                    push = Question(Operation.APPLY_JACOBIAN, (self.outs[k], i), vec=vec)
+                    terms.append((k, None, push))
+        else:
+            for k, cotangent in cotangents.items():
+                # The derivatives of a number are linear in its cotangent: asked for with 1.0, they
+                # are those that were asked for before, whatever the cotangent is.
+                factor, sens = (cotangent, None) if self.results[k] == () else (None, cotangent)
+                for position, i in enumerate(query.wrt):
+                    if query.kind is Kind.PULL:
+                        terms.append((position, factor, self._gradient(k, i, sens)))
+                        continue
+                    for j, vec in tangents.items():
+                        which = (self.outs[k], i, j)
+                        question = Question(Operation.APPLY_HESSIAN, which, sens, vec)
+                        terms.append((position, factor, question))
+        sums = [np.zeros((count, *shape)) for shape in self.answers(query)]
+        asked = self._asking.answers(
+            points, [term for *_, term in terms], count, [f for _, f, _ in terms]
+        )
+        for (position, factor, _), answers in zip(terms, asked, strict=True):
+            for row, answer in enumerate(answers):
+                if answer is not None:
+                    part = np.asarray(answer).reshape(sums[position].shape[1:])
+                    sums[position][row] += part if factor is None else factor[row] * part
+        return sums
+
+    def _check_offered(self, operation: Operation) -> None:
+        if operation not in self.info.operations:
+            offered = ", ".join(sorted(self.info.operations))
+            purpose = NEEDED_FOR.get(operation, "a value")
+            raise UnsupportedFeature(
+                f"{purpose} needs {operation}, which model {self.info.name!r} does not offer; it "
+                f"offers {offered}"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Evaluation, self._given
+
+
+def is_floating(tensor: TensorInfo) -> bool:
+    """Return whether a tensor holds floating-point numbers, which have derivatives."""
+    return "float" in tensor.dtype
+
+
+def _check_tensor(tensor: TensorInfo, model: str) -> None:
+    if tensor.dtype == BYTES or numpy_dtype(tensor.dtype).kind == "c":
+        raise UnsupportedFeature(
+            f"{tensor.name!r} of model {model!r} is {tensor.dtype}; ops are of real numbers"
+        )
+    if tensor.varies:
+        raise UnsupportedFeature(
+            f"{tensor.name!r} of model {model!r} has shape {tensor.shape}, which varies; ops are "
+            "of fixed shapes: wrap the model in one that declares them"
+        )
+
+
+def _positions(
+    which: int | str | Sequence[int | str],
+    tensors: Sequence[TensorInfo],
+    what: str,
+    model: str,
+) -> tuple[int, ...]:
+    """Return positions of tensors, given by name or position."""
+    names = [tensor.name for tensor in tensors]
+    found = []
+    for each in [which] if isinstance(which, int | str) else which:
+        position = names.index(each) if each in names else each
+        if isinstance(position, str) or not 0 <= operator.index(position) < len(names):
+            raise InvalidInput(
+                f"model {model!r} has no {what} {each!r}; it has {', '.join(map(repr, names))}"
+            )
+        found.append(operator.index(position))
+    if not found or len(set(found)) < len(found):
+        raise InvalidInput(f"expected one or more different {what}s of {model!r}, got {which!r}")
+    return tuple(found)
+
+
+def _rows(array: Array, shape: tuple[int, ...], tensor: TensorInfo | None) -> Array:
+    """Return an operand as one row for each point; float64 except for inputs of whole numbers."""
+    array = np.asarray(array)
+    if tensor is None or is_floating(tensor):
+        array = array.astype(np.float64)
+    return np.ascontiguousarray(array).reshape(shape)
+
+
+def _stack(answers: list[Any], shape: tuple[int, ...]) -> Array:
+    return np.array(answers, np.float64).reshape(len(answers), *shape)

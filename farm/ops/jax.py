@@ -1,0 +1,248 @@
+"""Served models as functions of JAX arrays.
+
+A query is a JAX primitive of its own: its leading axes are points, so its batching rule only adds
+one more, and its derivatives are queries again. Outside of jit it runs as plain Python.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from farm.call import Array
+from farm.errors import FarmError
+from farm.ops.evaluation import Evaluation, is_floating
+from farm.ops.query import Kind, Query
+from farm.ops.rules import Rules
+
+
+class JaxOp:
+    """A served model as a function of JAX arrays, made by `farm.ops.jax_op`.
+
+    Arguments are the inputs in order, of shape (..., *shape of the input); leading axes broadcast.
+    Returns the output, of shape (..., *shape of the output), or (...) if it has one entry; a tuple
+    if several outputs were asked for. Results have the type of the arguments. Can be pickled.
+    """
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the output at the points. Raises FarmError."""
+        evaluation = self.evaluation
+        evaluation.check_count(len(inputs))
+        arrays = [jnp.asarray(x) for x in inputs]
+        real = [is_floating(tensor) for tensor in evaluation.inputs]
+        floats = [
+            x
+            for x, floating in zip(arrays, real, strict=True)
+            if floating and jnp.issubdtype(x.dtype, jnp.floating)
+        ]
+        dtype = jnp.result_type(*floats) if floats else _widest()
+        _warn_if_narrow()
+        shaped = []
+        for x, floating, tensor in zip(arrays, real, evaluation.inputs, strict=True):
+            if floating:
+                x = x.astype(dtype)
+            if x.ndim == 0 and tensor.size == 1:
+                x = x.reshape(tensor.shape)
+            evaluation.leading(tensor.name, x.shape, tensor.shape)
+            shaped.append(x)
+        results = _apply(evaluation, dtype, Query(Kind.VALUE), shaped)
+        return results[0] if evaluation.single else tuple(results)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JaxOp, (self.evaluation,)
+
+
+def _widest() -> Any:
+    """Return the type that JAX uses for floating-point numbers now."""
+    return jnp.zeros(()).dtype
+
+
+_told = False
+
+
+def _warn_if_narrow() -> None:
+    global _told
+    if not _told and _widest() != np.float64:
+        _told = True
+        warnings.warn(
+            "JAX rounds the model's results to float32; for float64, begin the program with "
+            'jax.config.update("jax_enable_x64", True)',
+            stacklevel=3,
+        )
+
+
+def _apply(evaluation: Evaluation, dtype: Any, query: Query, operands: Sequence[Any]) -> list[Any]:
+    """Ask a query whose operands may have different leading axes."""
+    shapes = evaluation.operands(query)
+    inputs = len(evaluation.inputs)
+    arrays = [
+        jnp.asarray(x) if n < inputs else jnp.asarray(x, dtype) for n, x in enumerate(operands)
+    ]
+    leads = [x.shape[: x.ndim - len(core)] for x, core in zip(arrays, shapes, strict=True)]
+    lead = jnp.broadcast_shapes(*leads)
+    full = [jnp.broadcast_to(x, (*lead, *core)) for x, core in zip(arrays, shapes, strict=True)]
+    found: list[Any] = query_p.bind(*full, evaluation=evaluation, query=query, dtype=dtype)
+    return found
+
+
+query_p = Primitive("farm_query")
+query_p.multiple_results = True
+
+
+def _run(*operands: Any, evaluation: Evaluation, query: Query, dtype: Any) -> list[Any]:
+    """Ask the model now: operands are arrays, not traced, so errors need no way out of XLA."""
+    return [jnp.asarray(y) for y in _answers(evaluation, query, dtype, *operands)]
+
+
+def _answers(evaluation: Evaluation, query: Query, dtype: Any, *operands: Any) -> list[Array]:
+    found = evaluation.run(query, [np.asarray(x) for x in operands])
+    return [y.astype(dtype) for y in found]
+
+
+query_p.def_impl(_run)
+
+
+def _abstract(*operands: Any, evaluation: Evaluation, query: Query, dtype: Any) -> list[Any]:
+    core = evaluation.operands(query)[0]
+    lead = operands[0].shape[: len(operands[0].shape) - len(core)]
+    shapes = evaluation.answers(query)
+    return [jax.core.ShapedArray((*lead, *shape), dtype) for shape in shapes]
+
+
+query_p.def_abstract_eval(_abstract)
+
+
+def _lowered(ctx: Any, *operands: Any, evaluation: Evaluation, query: Query, dtype: Any) -> Any:
+    """Compile to a call of Python, which gets numpy arrays."""
+
+    def callback(*arrays: Array) -> tuple[Array, ...]:
+        try:
+            return tuple(_answers(evaluation, query, dtype, *arrays))
+        except FarmError as error:
+            raise _errors.carried(error) from error
+
+    evaluation.check_offered(query)
+    _errors.install()
+    found, _, _ = mlir.emit_python_callback(
+        ctx,
+        callback,
+        None,
+        list(operands),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=False,
+        returns_token=False,
+    )
+    return found
+
+
+mlir.register_lowering(query_p, _lowered, cacheable=False)
+
+
+def _jvp(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    evaluation: Evaluation,
+    query: Query,
+    dtype: Any,
+) -> tuple[list[Any], list[Any]]:
+    rules = Rules(evaluation, partial(_apply, evaluation, dtype))
+    given = [None if isinstance(t, ad.Zero) else t for t in tangents]
+    answers, moved = rules.forward(query, primals, given)
+    return answers, [
+        ad.Zero.from_primal_value(y) if t is None else t
+        for y, t in zip(answers, moved, strict=True)
+    ]
+
+
+ad.primitive_jvps[query_p] = _jvp
+
+
+def _transposed(
+    cotangents: Sequence[Any],
+    *operands: Any,
+    evaluation: Evaluation,
+    query: Query,
+    dtype: Any,
+) -> list[Any]:
+    rules = Rules(evaluation, partial(_apply, evaluation, dtype))
+    given = [None if isinstance(ct, ad.Zero) else ct for ct in cotangents]
+    linear = [ad.is_undefined_primal(x) for x in operands]
+    found = rules.reverse(query, operands, (), given, linear)
+    return [
+        ad.Zero(x.aval) if undefined and ct is None else ct
+        for x, undefined, ct in zip(operands, linear, found, strict=True)
+    ]
+
+
+ad.primitive_transposes[query_p] = _transposed
+
+
+def _batched(operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+    """Add the batch axis to the points."""
+    (size,) = {x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None}
+    front = [batching.bdim_at_front(x, a, size) for x, a in zip(operands, axes, strict=True)]
+    found = query_p.bind(*front, **params)
+    return found, [0] * len(found)
+
+
+batching.primitive_batchers[query_p] = _batched
+
+
+class _Errors:
+    """Takes FarmErrors out of compiled programs, where XLA turns each exception into a text.
+
+    An error goes in with a mark in its text. `JaxRuntimeError`, which JAX makes of the text, then
+    finds the mark when it is made, and raises the error in its own place: so callers see the
+    FarmError itself, in the thread that waits for the program, whenever that is.
+    """
+
+    KEPT = 64
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._errors: OrderedDict[str, FarmError] = OrderedDict()
+        self._installed = False
+
+    def carried(self, error: FarmError) -> Exception:
+        """Return an exception whose text leads back to `error`."""
+        mark = f"<farm error {os.getpid()}.{next(self._numbers)}>"
+        self._errors[mark] = error
+        while len(self._errors) > self.KEPT:
+            self._errors.popitem(last=False)
+        return RuntimeError(f"{mark} {type(error).__name__}: {error}")
+
+    def install(self) -> None:
+        """Have `JaxRuntimeError` look for marks."""
+        if self._installed:
+            return
+        self._installed = True
+        made = jax.errors.JaxRuntimeError.__init__
+
+        def __init__(this: Any, *arguments: Any) -> None:
+            text = str(arguments[0]) if arguments else ""
+            if "<farm error " in text:
+                mark = "<farm error " + text.rpartition("<farm error ")[2].partition(">")[0] + ">"
+                if mark in self._errors:
+                    raise self._errors[mark].with_traceback(None)
+            made(this, *arguments)
+
+        jax.errors.JaxRuntimeError.__init__ = __init__
+
+
+_errors = _Errors()

@@ -1,0 +1,208 @@
+"""Served models as functions of PyTensor variables, as PyMC models are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.tensor.rewriting.basic import register_canonicalize
+
+from farm.ops.evaluation import Evaluation, is_floating
+from farm.ops.query import Kind, Query
+from farm.ops.rules import Rules
+
+
+class PytensorOp:
+    """A served model as a function of PyTensor variables, made by `farm.ops.pytensor_op`.
+
+    Arguments are the inputs in order, of shape (..., *shape of the input); leading axes broadcast.
+    Returns the output, of shape (..., *shape of the output), or (...) if it has one entry; a tuple
+    if several outputs were asked for. Results have the type of the arguments. Can be pickled.
+    """
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the output at the points. Raises FarmError."""
+        evaluation = self.evaluation
+        evaluation.check_count(len(inputs))
+        variables = [pt.as_tensor_variable(x) for x in inputs]
+        real = [is_floating(tensor) for tensor in evaluation.inputs]
+        floats = [
+            x.type.dtype
+            for x, floating in zip(variables, real, strict=True)
+            if floating and x.type.dtype.startswith("float")
+        ]
+        dtype = str(np.result_type(*floats)) if floats else pytensor.config.floatX
+        shaped = []
+        for x, floating, tensor in zip(variables, real, evaluation.inputs, strict=True):
+            if floating:
+                x = x.astype(dtype)
+            if x.type.ndim == 0 and tensor.size == 1:
+                x = x.reshape(tensor.shape)
+            evaluation.leading(tensor.name, _known(x, tensor.shape), tensor.shape)
+            shaped.append(x)
+        results = _apply(evaluation, dtype, Query(Kind.VALUE), _aligned(evaluation, shaped))
+        return results[0] if evaluation.single else tuple(results)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PytensorOp, (self.evaluation,)
+
+
+def _known(x: Any, core: Sequence[int]) -> tuple[int, ...]:
+    """Return a variable's shape; sizes that are not known yet are taken to fit."""
+    shape = tuple(-1 if n is None else n for n in x.type.shape)
+    own = zip(shape[len(shape) - len(core) :], core, strict=len(shape) >= len(core))
+    return (
+        *shape[: len(shape) - len(core)],
+        *(n if size == -1 else size for size, n in own),
+    )
+
+
+def _aligned(evaluation: Evaluation, inputs: list[Any]) -> list[Any]:
+    """Return the inputs with the same leading axes."""
+    cores = [tensor.shape for tensor in evaluation.inputs]
+    axes = [x.type.ndim - len(core) for x, core in zip(inputs, cores, strict=True)]
+    if len(inputs) == 1 or not any(axes):
+        return inputs
+    leads = [tuple(x.shape[axis] for axis in range(n)) for x, n in zip(inputs, axes, strict=True)]
+    lead = pt.broadcast_shape(*leads, arrays_are_shapes=True)
+    return [pt.broadcast_to(x, (*lead, *core)) for x, core in zip(inputs, cores, strict=True)]
+
+
+def _apply(evaluation: Evaluation, dtype: str, query: Query, operands: Sequence[Any]) -> list[Any]:
+    found: list[Any] = FarmQuery(evaluation, query, dtype)(*operands, return_list=True)
+    return found
+
+
+class FarmQuery(Op):  # type: ignore[misc]  # PyTensor has no types here
+    """One query as an op of a PyTensor graph. Its derivatives are queries again."""
+
+    __props__ = ("evaluation", "query", "dtype")
+
+    def __init__(self, evaluation: Evaluation, query: Query, dtype: str) -> None:
+        self.evaluation = evaluation
+        self.query = query
+        self.dtype = dtype
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}{{{self.evaluation.info.name}, {self.query.kind}}}"
+
+    def make_node(self, *operands: Any) -> Any:
+        """Return the node of this op with the operands' leading axes."""
+        count = len(self.evaluation.inputs)
+        variables = [
+            pt.as_tensor_variable(x) if n < count else pt.as_tensor_variable(x).astype(self.dtype)
+            for n, x in enumerate(operands)
+        ]
+        cores = self.evaluation.operands(self.query)
+        pairs = zip(variables, cores, strict=True)
+        leads = [x.type.shape[: x.type.ndim - len(core)] for x, core in pairs]
+        lead = max(leads, key=len) if len(set(leads)) == 1 else (None,) * max(map(len, leads))
+        outputs = [
+            pt.tensor(dtype=self.dtype, shape=(*lead, *shape))
+            for shape in self.evaluation.answers(self.query)
+        ]
+        return Apply(self, variables, outputs)
+
+    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+        """Ask the model. Raises FarmError."""
+        cores = self.evaluation.operands(self.query)
+        leads = [
+            np.shape(x)[: np.ndim(x) - len(core)] for x, core in zip(inputs, cores, strict=True)
+        ]
+        lead = np.broadcast_shapes(*leads)
+        full = [np.broadcast_to(x, (*lead, *core)) for x, core in zip(inputs, cores, strict=True)]
+        for storage, y in zip(output_storage, self.evaluation.run(self.query, full), strict=True):
+            storage[0] = y.astype(self.dtype)
+
+    def L_op(self, inputs: Any, outputs: Any, output_grads: Any) -> list[Any]:
+        """Return reverse-mode derivatives."""
+        cotangents = [None if _disconnected(ct) else ct for ct in output_grads]
+        wanted = [
+            differentiable and not isinstance(x, Constant)
+            for x, differentiable in zip(inputs, self._differentiable(), strict=True)
+        ]
+        query, answers = self.query, outputs
+        if query.kind is Kind.VALUE and self.evaluation.scalar:
+            count = len(self.evaluation.inputs)
+            query = Query(Kind.BOTH, wrt=tuple(i for i in range(count) if wanted[i]))
+            answers = _apply(self.evaluation, self.dtype, query, inputs)
+            cotangents = [*cotangents, *(None for _ in query.wrt)]
+        found = self._rules().reverse(query, inputs, answers, cotangents, wanted)
+        return [
+            DisconnectedType()() if not differentiable else x.zeros_like() if ct is None else ct
+            for x, ct, differentiable in zip(inputs, found, self._differentiable(), strict=True)
+        ]
+
+    pullback = L_op
+
+    def R_op(self, inputs: Any, eval_points: Any) -> list[Any]:
+        """Return forward-mode derivatives."""
+        tangents = [None if t is None or _disconnected(t) else t for t in eval_points]
+        _, moved = self._rules().forward(self.query, inputs, tangents)
+        return list(moved)
+
+    def connection_pattern(self, node: Any) -> list[list[bool]]:
+        """Return which operands have derivatives."""
+        return [[each] * len(node.outputs) for each in self._differentiable()]
+
+    def do_constant_folding(self, fgraph: Any, node: Any) -> bool:
+        """Return False: models run when a function is called, not when it is compiled."""
+        return False
+
+    def _rules(self) -> Rules:
+        return Rules(self.evaluation, partial(_apply, self.evaluation, self.dtype))
+
+    def _differentiable(self) -> list[bool]:
+        inputs = [i in self.evaluation.wrt for i in range(len(self.evaluation.inputs))]
+        return inputs + [True] * (len(self.query.outs) + len(self.query.along))
+
+
+def _disconnected(variable: Any) -> bool:
+    return isinstance(variable.type, DisconnectedType)
+
+
+@register_canonicalize
+@node_rewriter([FarmQuery])
+def ask_once(fgraph: Any, node: Any) -> Any:
+    """Take a value from the node that also asks for its gradients; drop gradients without use."""
+    op = node.op
+    if op.query.kind is Kind.VALUE:
+        for client, _ in fgraph.clients[node.inputs[0]]:
+            other = client.op
+            if (
+                isinstance(other, FarmQuery)
+                and other.query.kind is Kind.BOTH
+                and (other.evaluation, other.dtype) == (op.evaluation, op.dtype)
+                and client.inputs == node.inputs
+            ):
+                return client.outputs[:1]
+    if op.query.kind in (Kind.BOTH, Kind.PULL):
+        gradients = node.outputs[len(node.outputs) - len(op.query.wrt) :]
+        used = [bool(fgraph.clients[g]) for g in gradients]
+        if not all(used):
+            return _without_unused(node, used)
+    return None
+
+
+def _without_unused(node: Any, used: list[bool]) -> dict[Any, Any]:
+    op = node.op
+    kind, outs = op.query.kind, op.query.outs
+    wrt = tuple(i for i, each in zip(op.query.wrt, used, strict=True) if each)
+    if not wrt:
+        kind = Kind.VALUE
+    new = _apply(op.evaluation, op.dtype, Query(kind, outs, wrt=wrt), node.inputs)
+    first = len(node.outputs) - len(used)
+    kept = [*node.outputs[:first]]
+    kept += [g for g, each in zip(node.outputs[first:], used, strict=True) if each]
+    return dict(zip(kept, new, strict=True))

@@ -1,0 +1,229 @@
+"""Runs one operation of a model: gives the model its arguments, times it, checks its answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from farm.call import (
+    EMPTY_CONFIG,
+    Array,
+    Call,
+    ModelInfo,
+    Operation,
+    Result,
+    halves,
+    joined,
+    numpy_dtype,
+)
+from farm.errors import InvalidInput, InvalidOutput
+from farm.model import (
+    Config,
+    Inputs,
+    Model,
+    check_outputs,
+    checked_array,
+    inputs_for,
+    shape_of,
+)
+
+
+def evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
+    """Evaluate a model without a batch axis; a call of one row keeps that row's axis."""
+    inputs = inputs_for(_single_row(call, info), info)
+    config = config_of(call)
+    start = perf_counter()
+    value = model.evaluate(inputs, config)
+    run_time = perf_counter() - start
+    outputs = [output.copy() for output in check_outputs(value, info)]
+    if call.rows is not None:
+        outputs = [output[None] for output in outputs]
+    return Result(tuple(outputs), run_time)
+
+
+def evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list[Result]:
+    """Evaluate the rows of all calls, which share one config, in one evaluation."""
+    counts = [call.rows or 1 for call in calls]
+    rows = sum(counts)
+    if rows > info.max_batch:
+        raise InvalidInput(
+            f"the call has {rows} rows, model {info.name!r} takes at most {info.max_batch}; "
+            "send fewer rows a call"
+        )
+    inputs = Inputs()
+    for k, tensor in enumerate(info.inputs):
+        parts = []
+        for call, count in zip(calls, counts, strict=True):
+            array = call.inputs[k]
+            shape = (count, *shape_of(array, tensor, call.rows)[call.rows is not None :])
+            parts.append(array.reshape(shape))
+        # The casts were checked call by call.
+        dtype = numpy_dtype(tensor.dtype)
+        inputs[tensor.name] = np.concatenate(parts, dtype=dtype, casting="unsafe")
+    config = config_of(calls[0])
+    start = perf_counter()
+    value = model.evaluate(inputs, config)
+    run_time = perf_counter() - start
+    outputs = check_outputs(value, info, rows=rows)
+    results = []
+    first = 0
+    for call, count in zip(calls, counts, strict=True):
+        part = first if call.rows is None else slice(first, first + count)
+        # A copy of each part: views would keep the whole batch alive as long as one of them.
+        parts_of = tuple(_own(output[part]) for output in outputs)
+        results.append(Result(parts_of, run_time, batch_rows=rows))
+        first += count
+    return results
+
+
+def _own(part: Any) -> Array:
+    """Return a copy of a row or rows; numpy returns bytes, not an array, for a scalar row."""
+    if isinstance(part, np.ndarray | np.generic):
+        return np.array(part)
+    array = np.empty((), dtype=object)
+    array[()] = part
+    return array
+
+
+def answers_of(model: Model, info: ModelInfo, call: Call) -> Iterator[Result]:
+    """Yield each answer of a stream, with its run time, and the end marker."""
+    question = _single_row(call, info)
+    began = start = perf_counter()
+    answers = getattr(model, call.operation.value)(inputs_for(question, info), config_of(call))
+    with contextlib.closing(answers) if hasattr(answers, "close") else contextlib.nullcontext():
+        for value in answers:
+            run_time = perf_counter() - start
+            outputs = tuple(output.copy() for output in check_outputs(value, info))
+            if call.rows is not None:
+                outputs = tuple(output[None] for output in outputs)
+            yield Result(outputs, run_time, more=True)
+            start = perf_counter()
+    yield Result((), perf_counter() - began)
+
+
+def _single_row(call: Call, info: ModelInfo) -> Call:
+    """Return the call without its batch axis. Raises InvalidInput if it has several rows."""
+    if call.rows is None:
+        return call
+    if call.rows != 1:
+        raise InvalidInput(
+            f"the call has {call.rows} rows, model {info.name!r} takes one at a time; "
+            "send each row as its own call"
+        )
+    return replace(call, rows=None, inputs=tuple(a.reshape(a.shape[1:]) for a in call.inputs))
+
+
+def derivative(model: Model, info: ModelInfo, call: Call) -> Result:
+    """Differentiate a model at a point; the result is flat."""
+    wrt = call.derivative
+    assert wrt is not None  # guaranteed by check_call
+    inputs = inputs_for(call, info)
+    config = config_of(call)
+    of_output, by_input = info.outputs[wrt.out_wrt], info.inputs[wrt.in_wrt]
+    arguments: tuple[Any, ...]
+    if call.operation is Operation.GRADIENT:
+        like = by_input
+        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.sens, of_output.shape)
+    elif call.operation is Operation.APPLY_JACOBIAN:
+        like = of_output
+        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.vec, by_input.shape)
+    else:
+        like = by_input
+        sens = _vector(wrt.sens, of_output.shape)
+        vec = _vector(wrt.vec, info.inputs[wrt.in_wrt2].shape)
+        arguments = wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, inputs, sens, vec
+    function = getattr(model, call.operation.value)
+    start = perf_counter()
+    value = function(*arguments, config)
+    run_time = perf_counter() - start
+    what = f"{call.operation} of model {info.name!r}"
+    array = checked_array(value, like.shape, "float64", what)
+    return Result((array.reshape(-1).copy(),), run_time)
+
+
+def value_and_gradient(model: Model, info: ModelInfo, call: Call) -> Result:
+    """Return the outputs at a point and, last, the flat gradient.
+
+    A model that does not define it evaluates first: it may keep what its gradient needs.
+    """
+    if Operation.VALUE_AND_GRADIENT not in info.operations:
+        evaluation, gradient = halves(call)
+        if info.max_batch > 1:
+            value = evaluate_rows(model, info, [evaluation])[0]
+        else:
+            value = evaluate(model, info, evaluation)
+        return joined(value, derivative(model, info, gradient))
+    wrt = call.derivative
+    assert wrt is not None  # guaranteed by check_call
+    inputs = inputs_for(call, info)
+    sens = _vector(wrt.sens, info.outputs[wrt.out_wrt].shape)
+    config = config_of(call)
+    function = getattr(model, call.operation.value)
+    start = perf_counter()
+    pair = function(wrt.out_wrt, wrt.in_wrt, inputs, sens, config)
+    run_time = perf_counter() - start
+    what = f"{call.operation} of model {info.name!r}"
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        size = f" of {len(pair)}" if isinstance(pair, tuple | list) else ""
+        raise InvalidOutput(
+            f"{what} returned a {type(pair).__name__}{size}; expected a pair (outputs, gradient)"
+        )
+    outputs = [output.copy() for output in check_outputs(pair[0], info)]
+    array = checked_array(pair[1], info.inputs[wrt.in_wrt].shape, "float64", what)
+    return Result((*outputs, array.reshape(-1).copy()), run_time)
+
+
+def _vector(vector: Array | None, shape: tuple[int, ...]) -> Array:
+    return np.array(vector, dtype=np.float64).reshape(shape)
+
+
+def costs(model: Model, info: ModelInfo, call: Call) -> Result:
+    """Ask the model for the cost of each row; like inputs, the answer of a single row has no axis.
+
+    The method gets one row at a time, also from a model with batches.
+    """
+    function = getattr(model, call.operation.value)
+    costs = np.empty((call.rows or 1, 1))
+    run_time = 0.0
+    for row in range(len(costs)):
+        inputs = call.inputs if call.rows is None else tuple([a[row] for a in call.inputs])
+        asked = inputs_for(Call(call.model, call.operation, inputs), info)
+        config = config_of(call)
+        start = perf_counter()
+        value = function(asked, config)
+        run_time += perf_counter() - start
+        costs[row] = _cost(value, info, row)
+    return Result((costs if call.rows is not None else costs[0],), run_time)
+
+
+def _cost(value: Any, info: ModelInfo, row: int) -> float:
+    try:
+        cost = float(np.asarray(value, np.float64).item())
+    except (TypeError, ValueError):
+        cost = np.nan
+    if not (np.isfinite(cost) and cost >= 0):
+        text = " ".join(repr(value)[:80].split())
+        raise InvalidOutput(
+            f"cost of model {info.name!r} is {text} for row {row} (counted from 0); "
+            "expected a finite number, 0 or more"
+        )
+    return cost
+
+
+def config_of(call: Call) -> Config:
+    """Return a new config of a call. Raises InvalidInput if it is no JSON object."""
+    if call.config == EMPTY_CONFIG:
+        return {}
+    try:
+        config = json.loads(call.config)
+    except ValueError as error:
+        raise InvalidInput(f"config is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InvalidInput(f"config must be a JSON object, got {type(config).__name__}")
+    return config

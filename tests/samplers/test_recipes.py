@@ -1,0 +1,98 @@
+"""The recipes of docs/samplers.md that CI runs, from the document's own text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dynesty
+import emcee
+import numpy as np
+import pytest
+
+from tests.samplers import page
+from tests.samplers.target import (
+    COVARIANCE,
+    MEAN,
+    NOISE_SD,
+    Calls,
+    Served,
+    assert_moments,
+    linear_posterior,
+)
+
+
+def test_the_setup_names_the_test_models(here: Path) -> None:
+    names = page.run("", here)
+    assert names.model.name == "posterior"
+    assert names.forward.name == "forward"
+    assert f"{NOISE_SD**2:g} * np.eye(3)" in page.blocks()["tinyDA"]
+
+
+def test_emcee(here: Path, calls: Calls) -> None:
+    np.random.seed(1)
+    names = page.run("emcee", here, {"1000": "400"})
+    assert calls.count() == 32 * 401
+    draws = names.sampler.get_chain(discard=100, flat=True)
+    time = names.sampler.get_autocorr_time(discard=100, quiet=True).max()
+    assert_moments(draws, len(draws) / time, MEAN, COVARIANCE)
+
+
+def test_emcee_continues_its_chain(here: Path, calls: Calls) -> None:
+    chains = []
+    for steps in ((60,), (25, 60)):
+        np.random.seed(2)
+        for n in steps:
+            page.run("emcee", here, {"1000": str(n)})
+        chains.append(emcee.backends.HDFBackend(str(here / "chain.h5")).get_chain())
+        (here / "chain.h5").unlink()
+    assert np.array_equal(*chains)
+    assert calls.count() == 2 * 32 * 61
+
+
+def test_dynesty(here: Path, calls: Calls) -> None:
+    names = page.run("dynesty", here)
+    results = names.sampler.results
+    assert calls.repeats() == 0
+    # The evidence of a normal density under a uniform prior of area 400.
+    assert results.logz[-1] == pytest.approx(-np.log(400.0), abs=5 * results.logzerr[-1])
+    draws = results.samples_equal(rstate=np.random.default_rng(1))
+    assert_moments(draws, 500, MEAN, COVARIANCE)
+
+
+def test_dynesty_continues_from_its_checkpoint(here: Path, calls: Calls) -> None:
+    module = page.run(
+        "dynesty",
+        here,
+        {
+            "queue_size=16)": "queue_size=16, rstate=np.random.default_rng(3))",
+            'run_nested(checkpoint_file="nested.save")': "run_nested(maxiter=500)\n"
+            '    sampler.save("nested.save")',
+        },
+    )
+    before = calls.count()
+    with page.as_module("recipe", module), module.farm.Executor() as pool:
+        restored = dynesty.NestedSampler.restore("nested.save", pool=pool)
+        restored.run_nested(resume=True)
+    assert restored.results.niter > 500
+    assert calls.count() > before
+    assert calls.repeats() == 0
+
+
+@pytest.mark.parametrize("how", ["native", "umbridge"])
+def test_tinyda(here: Path, served: Served, calls: Calls, how: str) -> None:
+    changes: dict[str, str] = {}
+    if how == "umbridge":
+        remote = f'umbridge.HTTPModel("{served.url}", "forward")'
+        changes = {
+            "lambda theta: forward(theta, {": f"tda.UmBridgeModel({remote}, umbridge_config={{",
+            "import tinyDA as tda": "import tinyDA as tda, umbridge",
+        }
+    np.random.seed(3)
+    names = page.run("tinyDA", here, {"1000": "400", **changes})
+    chain = np.array([link.parameters for link in names.chains["chain_fine_0"]])
+    time = emcee.autocorr.integrated_time(chain[50:], quiet=True).max()
+    assert_moments(chain[50:], len(chain[50:]) / time, *linear_posterior(2.0))
+    fine = sum(line.split()[2] == "0" for line in calls.lines("forward"))
+    coarse = calls.count("forward") - fine
+    assert fine <= 401
+    assert coarse > 4 * fine
