@@ -18,7 +18,7 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo quick test test-slow test-root test-slurm test-gpu test-arithmetic \
-	test-lowest test-python test-pythons check format proto bench examples clean
+	test-lowest test-python test-pythons test-samplers test-clients check format proto bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,10 +51,10 @@ quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PURE) $(IMPURE:%=--ignore-glob=tests/protocols/%)
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
-	$(BIN)/python -m pytest -m "slow and not root and not slurm" --timeout 900
+	$(BIN)/python -m pytest -m "slow and not root and not slurm and not samplers" --timeout 900
 
 test-root: $(STAMP) ## the tests that only root can run, such as a full disk
-	$(BIN)/python -m pytest -m "root and not slurm" --timeout 300
+	$(BIN)/python -m pytest -m "root and not slurm and not samplers" --timeout 300
 
 test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu
@@ -93,6 +93,24 @@ test-pythons: $(STAMP) ## the same with each of PYTHONS, by default every newer 
 		{ echo "no newer Python is on PATH; try make test-pythons PYTHONS=/path/to/python3.13"; exit 1; }
 	@for python in $(PYTHONS); do $(MAKE) --no-print-directory test-python PYTHON=$$python || exit 1; done
 
+# Samplers warn of much that is no matter of farm's, so their warnings are not errors.
+SAMPLERS = -m pytest --quiet -n $(JOBS) --dist worksteal -W default --timeout 300 tests/samplers
+
+test-samplers: .venv-samplers/.installed ## farm with emcee, dynesty, tinyDA, BlackJAX, NumPyro and PyMC
+	.venv-samplers/bin/python $(SAMPLERS) -m "samplers and not clients"
+
+test-clients: .venv-samplers/.clients ## farm with every tool of docs/samplers.md, in the same environment
+	.venv-samplers/bin/python $(SAMPLERS) -m samplers
+
+.venv-samplers/.installed: $(STAMP) pyproject.toml constraints-samplers.txt
+	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	@$(UV_INSTALL) --constraint constraints-samplers.txt --group samplers --editable '.[jax]'
+	@touch $@
+
+.venv-samplers/.clients: .venv-samplers/.installed
+	@$(UV_INSTALL) --constraint constraints-samplers.txt --group clients
+	@touch $@
+
 check: $(STAMP) ## format, lint, types, import order
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
@@ -113,5 +131,5 @@ examples: $(STAMP) ## run every example; each checks its own answer
 	$(BIN)/python -m pytest --verbose tests/test_examples.py -m "slow or not slow" --timeout 300
 
 clean: ## remove the environment, caches and build products
-	rm -rf farm-demo .venv .venv-lowest .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf farm-demo .venv .venv-lowest .venv-python* .venv-samplers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
