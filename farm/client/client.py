@@ -5,29 +5,36 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client.http_line import HttpLine
 from farm.client.names import with_names
 from farm.client.remote import RemoteModel
 from farm.errors import FarmError, ModelNotFound, Unavailable
-from farm.transports.connection import read_connection
+from farm.transports.connection import CLIENTS_FILE, read_connection
 from farm.transports.line import Line, as_it_is, submit
-from farm.transports.native_client import NativeLine
+from farm.transports.native_client import PATIENCE_S, NativeLine
 
 RUN_FOLDER = Path("farm-run")
 """Default folder of the connection file that `farm serve` writes."""
 
-LOST_AFTER_S = 30.0
-"""Calls fail after the farm's dispatcher has been silent for this many seconds."""
+ANSWER_S = 10.0
+"""Timeout for the first answer of a farm."""
 
 GONE_S = 2.0
 """Timeout for the first answer of a farm whose process does not seem to exist."""
+
+LOOK_EVERY_S = 0.25
+"""Interval at which a farm that is not up yet, or has no models yet, is looked for."""
+
+T = TypeVar("T")
 
 
 def connect(
@@ -39,6 +46,7 @@ def connect(
     deadline_s: float | None = None,
     token: str | None = None,
     connections: int | None = None,
+    wait: float | None = None,
 ) -> Client:
     """Connect to the farm, or to the UM-Bridge server, at `target`.
 
@@ -51,21 +59,36 @@ def connect(
     needed.
     token: the token of a farm, if the URL has none; connections: most simultaneous connections to a
     URL.
+    wait: patience in seconds with a farm that does not answer, counted from the last contact; the
+    default is a minute. Within it, calls are asked again when the farm is back, unless the model is
+    not `repeatable`. With `wait` given, the first contact waits, too, so the farm may start later.
 
     Raises Unavailable if there is no answer.
     """
-    given = _default_target() if target is None else target
+    if wait is not None and not wait > 0:
+        raise ValueError(f"wait is {wait}; expected a number of seconds above 0")
+    patience_s = PATIENCE_S if wait is None else wait
     hints = Hints(client, priority, deadline_s, chain=chain)
+    first = _Patience(wait or 0.0)
+    given = first.with_(lambda: _default_target() if target is None else target)
     line: Line
     if isinstance(given, str) and re.match(r"https?://", given, re.IGNORECASE):
-        line = HttpLine(given, token=token, connections=connections)
+        line = HttpLine(
+            given,
+            token=token,
+            connections=connections,
+            patience_s=patience_s,
+            first_s=first.left_s(),
+        )
+        try:
+            names = line.names()
+        except BaseException:
+            line.close()
+            raise
     else:
-        line = _native_line(Path(given))
-    try:
-        line.names()
-    except BaseException:
-        line.close()
-        raise
+        given = Path(given).absolute()  # a pickled client may be in another folder
+        find = partial(_native_line, given, patience_s)
+        line, names = first.with_(find, lambda _: _may_come(given))
     settings = {
         "client": client,
         "chain": chain,
@@ -73,8 +96,35 @@ def connect(
         "deadline_s": deadline_s,
         "token": token,
         "connections": connections,
+        "wait": wait,
     }
-    return Client(line, hints, (given, settings))
+    return Client(line, hints, (given, settings), seen=names)
+
+
+class _Patience:
+    """Time to wait for something that is not there yet."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Return the rest of the time, at least 0."""
+        return max(0.0, self._until - time.monotonic())
+
+    def with_(
+        self, find: Callable[[], T], may_come: Callable[[FarmError], bool] = lambda _: True
+    ) -> T:
+        """Return what `find` returns once it finds something.
+
+        may_come: whether it helps to wait after this error of `find`. Raises the last error.
+        """
+        while True:
+            try:
+                return find()
+            except (Unavailable, ModelNotFound) as error:
+                if not self.left_s() or not may_come(error):
+                    raise
+            time.sleep(min(LOOK_EVERY_S, self.left_s()))
 
 
 def _default_target() -> str | Path:
@@ -91,21 +141,36 @@ def _default_target() -> str | Path:
     )
 
 
-def _native_line(path: Path) -> NativeLine:
+def _native_line(path: Path, patience_s: float) -> tuple[NativeLine, list[str]]:
+    """Return a line to a farm that has answered, and the names of its models."""
     connection = read_connection(path)
-    if connection.host != socket.gethostname() or _lives(connection.pid):
-        return NativeLine(connection, lost_after_s=LOST_AFTER_S)
-    line = NativeLine(connection, answer_s=GONE_S)
+    # The farm may live although its process has another id here, as in a container.
+    gone = connection.host == socket.gethostname() and not _lives(connection.pid)
+    line = NativeLine(
+        connection,
+        read=partial(read_connection, path),
+        patience_s=patience_s,
+        answer_s=GONE_S if gone else ANSWER_S,
+    )
     try:
-        line.names()
-    except Unavailable:
+        return line, line.names()
+    except BaseException as error:
         line.close()
-        raise Unavailable(
-            f"the farm that wrote {path} (process {connection.pid} on this host) has ended"
-        ) from None
-    line.close()
-    # The farm lives: its process has another id in our namespace, as in a container.
-    return NativeLine(connection, lost_after_s=LOST_AFTER_S)
+        if gone and isinstance(error, Unavailable):
+            raise Unavailable(
+                f"the farm that wrote {path} (process {connection.pid} on this host) has ended"
+            ) from None
+        raise
+
+
+def _may_come(path: Path) -> bool:
+    """Whether a farm may come to be there: a connection file that is no good remains so."""
+    file = path / CLIENTS_FILE if path.is_dir() else path
+    try:
+        read_connection(file)
+    except Unavailable:
+        return not file.exists()
+    return True
 
 
 def _lives(pid: int) -> bool:
@@ -119,16 +184,28 @@ def _lives(pid: int) -> bool:
 
 
 class Client:
-    """A client of a farm or of a UM-Bridge server. Threads may share it; processes may not.
+    """A client of a farm or of a UM-Bridge server, which threads may share.
 
+    A forked process has connections of its own, and none of the calls that are open in its parent.
     A pickled client reconnects when it is unpickled. As a context manager it closes at the end.
     """
 
-    def __init__(self, line: Line, hints: Hints, address: tuple[Any, ...]) -> None:
-        """Use `connect` to make clients. address: the arguments of `connect`, for pickling."""
+    def __init__(
+        self,
+        line: Line,
+        hints: Hints,
+        address: tuple[str | Path, dict[str, Any]],
+        *,
+        seen: Iterable[str] = (),
+    ) -> None:
+        """Use `connect` to make clients.
+
+        address: the target and the settings of `connect`, for pickling; seen: the models so far.
+        """
         self.line = line
         self._hints = hints
         self._address = address
+        self._seen = set(seen)
 
     @property
     def hints(self) -> Hints:
@@ -137,7 +214,9 @@ class Client:
 
     def models(self) -> list[str]:
         """Return the names of the served models."""
-        return sorted(self.line.names())
+        names = sorted(self.line.names())
+        self._seen.update(names)
+        return names
 
     def expect_models(self) -> list[str]:
         """Return the names of the served models, for callers that need at least one.
@@ -161,16 +240,27 @@ class Client:
     def model(self, name: str | None = None) -> RemoteModel:
         """Return a served model as a callable object; without a name, the only model.
 
-        Raises ModelNotFound, or Unavailable while a farm is waiting for its first workers.
+        With `wait`, and after a restart of the farm, this waits until the model is there. Raises
+        ModelNotFound, or Unavailable while a farm is waiting for its first workers.
         """
-        names = self.expect_models()
-        if name is None and len(names) == 1:
-            (name,) = names
-        if name not in names:
-            served = ", ".join(names) or "none; no worker has joined yet"
+        seen, here = self._seen.copy(), self._seen.copy()
+        wait = self._address[1].get("wait")
+        patience = _Patience((PATIENCE_S if seen else 0.0) if wait is None else wait)
+
+        def find() -> RemoteModel:
+            nonlocal here
+            here = set(self.expect_models())
+            found = next(iter(here)) if name is None and len(here) == 1 else name
+            if found is not None and found in here:
+                return RemoteModel(self, found)
+            served = ", ".join(sorted(here)) or "none; no worker has joined yet"
             problem = "specify a model" if name is None else f"model {name!r} is not served here"
             raise ModelNotFound(f"{problem}; the models are: {served}")
-        return RemoteModel(self, name)
+
+        def may_come(error: FarmError) -> bool:
+            return isinstance(error, Unavailable) or not here or name in seen
+
+        return patience.with_(find, may_come)
 
     def submit(self, call: Call, hints: Hints | None = None) -> Future[Result]:
         """Submit a call and return a future of its result; `cancel()` cancels the call.
@@ -202,8 +292,16 @@ class Client:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _connect_again, self._address
+        return _connect_again, (*self._address, bool(self._seen))
 
 
-def _connect_again(target: str | Path, settings: Mapping[str, Any]) -> Client:
-    return connect(target, **settings)
+def _connect_again(target: str | Path, settings: Mapping[str, Any], had_models: bool) -> Client:
+    """Connect as the pickled client did; its farm was there, so wait for it and for its models."""
+    again = dict(settings)
+    if again["wait"] is None:
+        again["wait"] = PATIENCE_S
+    patience = _Patience(again["wait"])
+    client = connect(target, **again)
+    while had_models and patience.left_s() and not client.models():
+        time.sleep(LOOK_EVERY_S)
+    return client

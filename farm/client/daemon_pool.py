@@ -6,6 +6,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from farm.machine.forks import renew_in_children
+
 Job = Callable[[], None]
 Begin = Callable[[int], None]
 
@@ -16,13 +18,19 @@ class DaemonPool:
     begin: called in each thread before its first job, with the thread's number from 0.
 
     The standard library's pool waits for its threads when the program exits, which for a model call
-    may take hours; daemon threads end with the program.
+    may take hours; daemon threads end with the program. A forked process has a pool of its own,
+    without the jobs of its parent.
     """
 
     def __init__(self, size: int, name: str, begin: Begin | None = None) -> None:
         self._size = size
         self._name = name
         self._begin = begin
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Start without jobs and threads; called in a forked process, which has no threads."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -25,14 +25,17 @@ from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo, hal
 from farm.client.daemon_pool import DaemonPool
 from farm.errors import (
     Cancelled,
+    DeadlineExceeded,
     FarmError,
     InvalidOutput,
     InvalidRequest,
     ModelFailed,
+    ModelNotFound,
     Unavailable,
     UnsupportedFeature,
 )
 from farm.http.client import JSON, Cancellation, HttpClient, Response
+from farm.machine.forks import renew_in_children
 from farm.protocols.points.client import alike, decode_line, encode_points
 from farm.protocols.umbridge.client import (
     Headers,
@@ -46,6 +49,7 @@ from farm.protocols.umbridge.client import (
 )
 from farm.protocols.umbridge.codec import Endpoint, Question
 from farm.transports.line import Outcome, Receiver
+from farm.transports.native_client import PATIENCE_S
 
 log = logging.getLogger(__name__)
 
@@ -62,23 +66,86 @@ CONNECT_S = 10.0
 
 BOTH = Operation.VALUE_AND_GRADIENT
 
+PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5)
+"""Pauses before a request without an answer is sent again; the last one is repeated."""
+
+NO_ANSWER = (502, 503, 504)
+"""Statuses of a farm that starts or stops, and of a proxy whose farm is away."""
+
+DENIED = (401, 403, 407)
+"""Statuses of a server that wants other credentials: the next answer would be the same."""
+
 Task = tuple[int, Call]
 
 
+class _Denied(Exception):
+    """The server wants other credentials."""
+
+    def __init__(self, error: FarmError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class _Silence:
+    """Measures how long a request has had no answer, and when to send it again.
+
+    patience_s: after this time, not again.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.end()
+
+    def end(self) -> None:
+        """Report an answer."""
+        self._since: float | None = None
+        self._pauses = 0
+
+    def pause_s(self) -> float | None:
+        """Return how long to wait before asking again; None if there was no answer for too long."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        left_s = self._since + self._patience_s - now
+        if left_s <= 0:
+            return None
+        pause_s = PAUSES_S[min(self._pauses, len(PAUSES_S) - 1)]
+        self._pauses += 1
+        return min(pause_s, left_s)
+
+
 class _Job:
-    """The calls of one request, and the cancellation of that request."""
+    """The calls of one request, which is sent again without those that have an outcome."""
 
     def __init__(
-        self, tasks: Sequence[Task], headers: Mapping[str, str], waiting: Mapping[int, _WaitingTask]
+        self,
+        tasks: Sequence[Task],
+        hints: Hints,
+        waiting: Mapping[int, _WaitingTask],
+        patience_s: float,
     ) -> None:
-        self.headers = headers
+        self.hints = hints
+        self.silence = _Silence(patience_s)
+        self.model = tasks[0][1].model
         self.cancellation = Cancellation()
+        self._since = time.monotonic()
         self._tasks = tasks
         self._waiting = waiting
 
     def tasks(self) -> list[Task]:
         """Return the calls that are neither cancelled nor answered."""
         return [task for task in self._tasks if task[0] in self._waiting]
+
+    def left_s(self) -> float | None:
+        """Return the time to the calls' deadline; None if they have none."""
+        if self.hints.deadline_s is None:
+            return None
+        return self.hints.deadline_s - (time.monotonic() - self._since)
+
+    def late(self) -> DeadlineExceeded:
+        """Return the error of calls whose deadline has passed without an answer."""
+        waited_s = time.monotonic() - self._since
+        return DeadlineExceeded(f"no answer within {waited_s:.3g} s; the server was away")
 
     def wanted(self) -> bool:
         """Whether any call is neither cancelled nor answered."""
@@ -94,31 +161,46 @@ class _WaitingTask(NamedTuple):
 
 
 class HttpLine:
-    """A line to the server at `url`; threads may share it, processes may not.
+    """A line to the server at `url`; threads may share it, a forked process has connections anew.
 
-    connections: most at a time. Raises Unavailable if there is no answer, InvalidRequest if it is
+    connections: most at a time; patience_s: time without an answer after which calls fail; first_s:
+    the same for the first answer. Raises Unavailable if there is no answer, InvalidRequest if it is
     another kind of server.
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, connections: int | None = None
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        connections: int | None = None,
+        patience_s: float = PATIENCE_S,
+        first_s: float = 0.0,
     ) -> None:
         self._client = HttpClient(url, token=token, keep=False, connect_s=CONNECT_S)
-        self._pid = os.getpid()
+        self._patience_s = first_s
+        self._repeatable: dict[str, bool] = {}  # by the names of the models described so far
         # Each operation on these is atomic; the thread that pops an entry of `_waiting` settles it.
         self._ids = itertools.count(1)
         self._waiting: dict[int, _WaitingTask] = {}
         self._closed = threading.Event()
         self.is_farm = False
-        status, headers, body = self._ask("/farm/models")
-        if status in (401, 403):
-            raise decode_error(status, headers, body)
+        status, _, _ = self._ask("/farm/models")
         self.is_farm = self._client.keep = status == 200
         if not self.is_farm:
             self._check_language()
         most = connections or (CONNECTIONS_TO_FARM if self.is_farm else CONNECTIONS_TO_OTHERS)
         self._pool = DaemonPool(most, "farm client")
         self._shut_down = weakref.finalize(self, self._pool.shutdown)
+        self._patience_s = patience_s
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Leave the open calls to the parent; called in a forked process."""
+        self._waiting = {}
+        closed, self._closed = self._closed, threading.Event()
+        if closed.is_set():
+            self._closed.set()
 
     # Queries
 
@@ -139,22 +221,26 @@ class HttpLine:
         if self.is_farm:
             path = f"/farm/models/{quote(model)}?config={quote(config)}"
             try:
-                return ModelInfo.from_json(self._json(path))
+                info = ModelInfo.from_json(self._json(path, model))
             except (KeyError, TypeError, ValueError) as error:
                 raise InvalidRequest(
                     f"the farm's description has an unknown form: {error!r}"
                 ) from None
-        ask = Question(Endpoint.MODEL_INFO, model)
-        return ModelInfo(
-            model,
-            inputs=self._sizes(Question(Endpoint.INPUT_SIZES, model, config), "in"),
-            outputs=self._sizes(Question(Endpoint.OUTPUT_SIZES, model, config), "out"),
-            operations=decode_model_info(*self._ask(*encode_question(ask))),
-            description=f"{model} at {self._client.url}",
-        )
+        else:
+            ask = Question(Endpoint.MODEL_INFO, model)
+            info = ModelInfo(
+                model,
+                inputs=self._sizes(Question(Endpoint.INPUT_SIZES, model, config), "in"),
+                outputs=self._sizes(Question(Endpoint.OUTPUT_SIZES, model, config), "out"),
+                operations=decode_model_info(*self._ask(*encode_question(ask), model=model)),
+                description=f"{model} at {self._client.url}",
+            )
+        self._repeatable[model] = info.repeatable
+        return info
 
     def _sizes(self, question: Question, prefix: str) -> tuple[TensorInfo, ...]:
-        sizes = decode_sizes(question, *self._ask(*encode_question(question)))
+        answer = self._ask(*encode_question(question), model=question.model)
+        sizes = decode_sizes(question, *answer)
         return tuple(TensorInfo(f"{prefix}{i}", (n,)) for i, n in enumerate(sizes))
 
     def status(self) -> dict[str, Any]:
@@ -164,14 +250,39 @@ class HttpLine:
         state: dict[str, Any] = self._json("/farm/status")
         return state
 
-    def _json(self, path: str) -> Any:
-        status, headers, body = self._ask(path)
+    def _json(self, path: str, model: str | None = None) -> Any:
+        status, headers, body = self._ask(path, model=model)
         if status != 200:
             raise decode_error(status, headers, body)
         return orjson.loads(body)
 
-    def _ask(self, path: str, body: bytes = b"") -> tuple[int, Headers, bytes]:
-        return self._client.ask(path, body)
+    def _ask(
+        self, path: str, body: bytes = b"", model: str | None = None
+    ) -> tuple[int, Headers, bytes]:
+        """Return the answer to a question; ask again while there is none. Raises Unavailable.
+
+        model: the model that the question is about; one that was there before is awaited.
+        """
+        silence = _Silence(self._patience_s)
+        known = model is None or model in self._repeatable
+        while True:
+            try:
+                status, headers, answer = self._client.ask(path, body)
+                if status in DENIED:
+                    raise _Denied(decode_error(status, headers, answer))
+                is_model_away = status == 404 and model is not None
+                if not known or not (status in NO_ANSWER or is_model_away):
+                    return status, headers, answer
+                pause_s = silence.pause_s()
+                if pause_s is None:
+                    return status, headers, answer
+            except _Denied as denied:
+                raise denied.error from None
+            except Unavailable:
+                pause_s = silence.pause_s()
+                if pause_s is None or self._closed.is_set():
+                    raise
+            self._closed.wait(pause_s)
 
     # Calls
 
@@ -182,15 +293,12 @@ class HttpLine:
 
         Raises Unavailable if the line is closed.
         """
-        if os.getpid() != self._pid:
-            raise Unavailable("a client does not survive a fork: connect in each process")
         if self._closed.is_set():
             raise Unavailable("the client is closed")
-        headers = self._headers(hints)
         keyed = list(zip(calls, self._ids, strict=False))
         keys = {call_id: key for (key, _), call_id in keyed}
         for tasks in self._requests([(call_id, call) for (_, call), call_id in keyed]):
-            job = _Job(tasks, headers, self._waiting)
+            job = _Job(tasks, hints, self._waiting, self._patience_s)
             for call_id, _ in tasks:
                 self._waiting[call_id] = _WaitingTask(receiver, keys[call_id], job)
             self._pool.submit(partial(self._run, job))
@@ -198,8 +306,9 @@ class HttpLine:
             raise Unavailable("the client is closed")
         return list(keys)
 
-    def _headers(self, hints: Hints) -> dict[str, str]:
+    def _headers(self, job: _Job) -> dict[str, str]:
         headers = dict(JSON)
+        hints, left_s = job.hints, job.left_s()
         if self.is_farm:
             if hints.client:
                 headers["Farm-Client"] = hints.client
@@ -207,8 +316,8 @@ class HttpLine:
                 headers["Farm-Chain"] = hints.chain
             if hints.priority:
                 headers["Farm-Priority"] = str(hints.priority)
-            if hints.deadline_s is not None:
-                headers["Farm-Deadline"] = str(hints.deadline_s)
+            if left_s is not None:
+                headers["Farm-Deadline"] = str(left_s)
         return headers
 
     def _requests(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
@@ -248,31 +357,65 @@ class HttpLine:
             if waiting is not None:
                 waiting.receiver.put(waiting.key, error)
                 waiting.receiver.flush()
+                waiting.job.cancellation.cancel()  # it may be in a pause
         self._shut_down()
         self._client.close()
 
     # These methods run on the threads of the pool.
 
     def _run(self, job: _Job) -> None:
-        tasks = job.tasks()
-        try:
-            if len(tasks) > 1 or (tasks and self.is_farm and tasks[0][1].operation is BOTH):
-                self._stream(job, tasks)
-            elif tasks:
-                self._one(job, *tasks[0])
-        except FarmError as error:
-            self._settle([(call_id, error) for call_id, _ in tasks])
-        except Exception as error:
-            log.exception("asking %s", self._client.url)
-            failure = Unavailable(f"the client failed: {error!r}")
-            self._settle([(call_id, failure) for call_id, _ in tasks])
+        """Send a request, again without an answer, until all its calls have an outcome."""
+        while tasks := job.tasks():
+            try:
+                error = self._sent(job, tasks)
+                pause_s = self._pause_s(job)
+            except _Denied as denied:
+                error, pause_s = denied.error, None
+            except FarmError as refusal:
+                error, pause_s = refusal, None
+            except Exception as failure:
+                log.exception("asking %s", self._client.url)
+                error, pause_s = Unavailable(f"the client failed: {failure!r}"), None
+            if pause_s is not None and job.wanted():
+                job.cancellation.wait(pause_s)
+                left_s = job.left_s()
+                if left_s is None or left_s > 0:
+                    continue
+                error = job.late()
+            self._settle([(call_id, error) for call_id, _ in job.tasks()])
 
-    def _one(self, job: _Job, call_id: int, call: Call) -> None:
+    def _sent(self, job: _Job, tasks: Sequence[Task]) -> FarmError:
+        """Send a request and settle its calls; return why others have no answer, if there are any.
+
+        Raises the errors that are those of all its calls.
+        """
+        try:
+            if len(tasks) > 1 or (self.is_farm and tasks[0][1].operation is BOTH):
+                return self._stream(job, tasks)
+            return self._one(job, *tasks[0])
+        except (Unavailable, ModelNotFound) as error:
+            return error
+
+    def _pause_s(self, job: _Job) -> float | None:
+        """Return how long to wait before a request is sent again; None if it must not be.
+
+        A farm that starts may not have its models yet. Models that it never had are not awaited.
+        """
+        if not self._repeatable.get(job.model, False):
+            return None
+        pause_s = job.silence.pause_s()
+        left_s = job.left_s()
+        if pause_s is None or left_s is None:
+            return pause_s
+        return min(pause_s, max(0.0, left_s))
+
+    def _one(self, job: _Job, call_id: int, call: Call) -> FarmError:
         if call.operation is BOTH:
             result = joined(*[self._asked(job, half) for half in halves(call)])
         else:
             result = self._asked(job, call)
         self._settle([(call_id, result)])
+        return self._cut_off()
 
     def _asked(self, job: _Job, call: Call) -> Result:
         path, body = encode_request(call)
@@ -280,21 +423,38 @@ class HttpLine:
             whole = answer.read()
         return decode_response(call, answer.status, answer.headers, whole)
 
-    def _stream(self, job: _Job, tasks: Sequence[Task]) -> None:
+    def _stream(self, job: _Job, tasks: Sequence[Task]) -> FarmError:
         path = f"/farm/models/{quote(tasks[0][1].model)}/evaluate"
         body = encode_points([call for _, call in tasks])
+        refusal: FarmError | None = None
         with self._answer(job, path, body) as answer:
             if answer.status != 200:
                 raise decode_error(answer.status, answer.headers, answer.read())
             rest = b""
             for piece in answer.portions():
                 *lines, rest = (rest + piece).split(b"\n")
-                self._settle([_outcome(line, tasks) for line in lines])
-        if job.wanted():
-            raise Unavailable(f"{self._client.url} ended its answer before all points were done")
+                outcomes = []
+                for line in lines:
+                    call_id, outcome = _outcome(line, tasks)
+                    if isinstance(outcome, Unavailable | ModelNotFound):
+                        refusal = outcome
+                    else:
+                        outcomes.append((call_id, outcome))
+                if outcomes:
+                    job.silence.end()
+                    self._settle(outcomes)
+        return refusal or self._cut_off()
 
-    def _answer(self, job: _Job, path: str, body: bytes) -> AbstractContextManager[Response]:
-        return self._client.answer(path, body, job.headers, cancellation=job.cancellation)
+    def _cut_off(self) -> Unavailable:
+        return Unavailable(f"{self._client.url} ended its answer before all points were done")
+
+    @contextmanager
+    def _answer(self, job: _Job, path: str, body: bytes) -> Iterator[Response]:
+        headers = self._headers(job)
+        with self._client.answer(path, body, headers, cancellation=job.cancellation) as answer:
+            if answer.status in DENIED:
+                raise _Denied(decode_error(answer.status, answer.headers, answer.read()))
+            yield answer
 
     def _settle(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
         receivers = set()

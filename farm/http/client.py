@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
+import os
 import socket
 import ssl
 import threading
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from farm.errors import Cancelled, InvalidRequest, Unavailable
+from farm.machine.forks import renew_in_children
 from farm.machine.listener import CONNECT_TIMEOUT_S, SOCKET_OPTIONS
 from farm.version import __version__
 
@@ -145,9 +147,16 @@ class Cancellation:
         with self._lock:
             self._socket = None
 
+    def drop(self) -> None:
+        """Close a forked process's copy of the socket; the parent's request goes on."""
+        used, self._socket = self._socket, None
+        _close_copy(used)
+
 
 class HttpClient:
     """Sends requests to one server. Threads may share it: no two requests use a connection at once.
+
+    A forked process opens connections of its own.
 
     url, token: as for `Address`. keep: whether connections are reused; it may be changed later.
     connect_s: time limit of one attempt to connect. Answers have no limit: models may take long.
@@ -172,6 +181,17 @@ class HttpClient:
         self._running: set[Cancellation] = set()
         self._closed = False
         weakref.finalize(self, _close_all, self._idle).atexit = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Start without connections, in a forked process; its parent's requests go on."""
+        for cancellation in self._running:
+            cancellation.drop()
+        for _, connection in self._idle:
+            _close_copy(connection.sock)
+        self._lock = threading.Lock()
+        self._running = set()
+        self._idle.clear()
 
     def ask(
         self,
@@ -351,6 +371,13 @@ def _is_open(connection: HTTPConnection) -> bool:
 def _close_all(idle: deque[tuple[float, HTTPConnection]]) -> None:
     while idle:
         idle.pop()[1].close()
+
+
+def _close_copy(shared: socket.socket | None) -> None:
+    """Close this process's descriptor only; `close` would wait for the files made of the socket."""
+    descriptor = -1 if shared is None else socket.socket.detach(shared)
+    if descriptor >= 0:
+        os.close(descriptor)
 
 
 def _reason(error: BaseException) -> str:

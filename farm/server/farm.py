@@ -177,7 +177,10 @@ class Farm:
         if self._models and settings.workers:
             self._start_workers()
         if self._workers is not None or self._dask is not None:
+            # Native clients may be here already: those of a farm that was killed in this folder.
+            awaited, self.dispatcher.awaited = self.dispatcher.awaited, _starting
             await self._first_worker()
+            self.dispatcher.awaited = awaited
         self._check_models()
         if self._with_doors:
             await self._open_doors()
@@ -394,6 +397,10 @@ class Farm:
                 f"a farm on {before.host} runs in {folder} already, as something answers at "
                 f"{before.endpoint}; stop it, or give this one its own --dir"
             )
+
+
+def _starting() -> str:
+    return "the farm is starting and waits for its first worker"
 
 
 def _lives(pid: int) -> bool:

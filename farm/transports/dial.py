@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from farm.call import Buffer
@@ -40,8 +42,97 @@ class DialedLine(Protocol):
     def ended(self) -> bool:
         """Whether the line is gone; call it after `receive` returned None, to lose no message."""
 
+    def broken(self) -> bool:
+        """Whether there is no connection now; a line that may come back can be broken for long."""
+
     def close(self) -> None:
         """Release all resources."""
+
+
+class NoLine:
+    """A `DialedLine` that has ended, for a peer that has not dialed yet."""
+
+    may_come_back = False
+
+    def send(self, frames: list[Buffer]) -> bool:
+        """Return False: the line has ended."""
+        return False
+
+    def receive(self) -> Sequence[Buffer] | None:
+        """Return None: there are no messages."""
+        return None
+
+    def flush(self, timeout_s: float) -> bool:
+        """Return False: nothing can leave."""
+        return False
+
+    def fileno(self) -> int:
+        """Return -1: there is no descriptor."""
+        return -1
+
+    def ended(self) -> bool:
+        """Return True."""
+        return True
+
+    def broken(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Dialer:
+    """Dials the dispatcher, and again wherever the one that replaces it listens.
+
+    A farm that is killed and started again in its run folder writes another connection file, with
+    other ports, keys and another process. `connection` is the one that was dialed last.
+    read: reads the connection file; None: it never changes. The rest is as for `dial`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        *,
+        read: Callable[[], Connection] | None = None,
+        heartbeat_s: float = 5.0,
+        on_return: Callable[[], None] | None = None,
+    ) -> None:
+        self.connection = _for_dialing(connection)
+        self._name = name
+        self._read = read
+        self._heartbeat_s = heartbeat_s
+        self._on_return = on_return
+
+    def dial(self) -> DialedLine:
+        """Return a line. Raises Unavailable if the dispatcher cannot be reached from here."""
+        return self._dial(self.connection)
+
+    def again(self, line: DialedLine) -> DialedLine | None:
+        """Return a line in place of one that is ended, broken or silent; None if there is none yet.
+
+        Without another connection file, only a line that has ended is replaced.
+        """
+        there = self._current()
+        if isinstance(line, NoLine) or there != self.connection:
+            with contextlib.suppress(Unavailable):  # it may not listen yet
+                replacement = self._dial(there)
+                self.connection = there
+                return replacement
+        return dial_local(self.connection, self._name) if line.ended() else None
+
+    def _dial(self, connection: Connection) -> DialedLine:
+        return dial(
+            connection, self._name, heartbeat_s=self._heartbeat_s, on_return=self._on_return
+        )
+
+    def _current(self) -> Connection:
+        """Return the connection as the file has it now; the last one if there is no file."""
+        if self._read is not None:
+            with contextlib.suppress(Unavailable):
+                return _for_dialing(self._read())
+        return self.connection
 
 
 def dial(
@@ -71,6 +162,11 @@ def dial(
             "only; start it with --host 0.0.0.0 or --transport zmq"
         )
     raise Unavailable(f"no farm listens at {connection.local}; is the farm running?")
+
+
+def _for_dialing(connection: Connection) -> Connection:
+    """Return the connection without what is no address of the dispatcher, and is written later."""
+    return replace(connection, url="", grpc="", addresses={}, token="")
 
 
 def dial_local(connection: Connection, name: str) -> StreamLine | None:

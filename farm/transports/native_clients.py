@@ -132,7 +132,8 @@ class NativeClients:
     def _check_repeatable(self, call: Call) -> None:
         """Raise WorkerLost for a call that may have run before and must not run twice."""
         info = self._dispatcher.models().get(call.model)
-        if info is not None and not info.repeatable:
+        runs = call.operation is not Operation.DESCRIBE
+        if runs and info is not None and not info.repeatable:
             raise WorkerLost(
                 "the answer may have been lost with the client's connection, and "
                 f"model {call.model!r} is not repeatable"

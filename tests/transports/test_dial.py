@@ -13,7 +13,7 @@ import zmq
 
 from farm.errors import Unavailable
 from farm.transports.connection import Connection
-from farm.transports.dial import dial, dial_local
+from farm.transports.dial import Dialer, NoLine, dial, dial_local
 from farm.transports.keys import new_keys
 from farm.transports.stream.address import ListeningSocket
 from farm.transports.stream.line import StreamLine
@@ -83,3 +83,58 @@ def test_zeromq_is_loaded_only_where_it_is_needed() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert done.stdout == "False\n"
+
+
+def test_a_line_that_was_never_dialed_has_ended() -> None:
+    line = NoLine()
+    assert (line.ended(), line.broken(), line.fileno(), line.receive()) == (True, True, -1, None)
+    assert not line.send([b"m"])
+    assert not line.flush(0.0)
+    line.close()
+
+
+def test_a_dispatcher_is_dialed_where_its_file_says_now(tmp_path: Path) -> None:
+    folders = [tmp_path / "1", tmp_path / "2"]
+    for folder in folders:
+        folder.mkdir()
+    places = [ListeningSocket(folder) for folder in folders]
+    read = [here(places[0])]
+    dialer = Dialer(here(places[0]), NAME, read=lambda: read[-1])
+    line = dialer.dial()
+    # With the same file, a line is replaced only when it has ended.
+    read.append(replace(read[-1], url="http://127.0.0.1:1", grpc="127.0.0.1:2", token="t"))
+    assert dialer.again(line) is None
+    accepted = StreamLine(places[0].socket.accept()[0])
+    accepted.close()
+    assert line.receive() is None
+    again = dialer.again(line)
+    assert again is not None
+    assert not again.ended()
+    # With another file, it is dialed there; not before something listens.
+    read.append(replace(here(places[1]), local=str(tmp_path / "not yet")))
+    assert dialer.again(again) is None
+    read.append(here(places[1]))
+    moved = dialer.again(again)
+    assert moved is not None
+    assert dialer.connection.local == str(places[1].path)
+    there = StreamLine(places[1].socket.accept()[0])
+    frames = there.receive()
+    assert frames is not None
+    assert bytes(frames[0]) == NAME.encode()
+    for one in (line, again, moved, there):
+        one.close()
+    for place in places:
+        place.close()
+
+
+def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    def read() -> Connection:
+        raise Unavailable("no connection file")
+
+    place = ListeningSocket(tmp_path)
+    dialer = Dialer(here(place), NAME, read=read)
+    line = dialer.again(NoLine())
+    assert line is not None
+    assert dialer.again(line) is None
+    line.close()
+    place.close()

@@ -31,11 +31,12 @@ from farm.errors import (
     ModelNotFound,
     Unavailable,
 )
-from farm.transports import native_client
+from farm.transports import native_end
 from farm.transports.connection import read_connection, read_worker_connection
 from farm.transports.keys import Keys, new_keys
 from farm.transports.line import Outcome, as_it_is, submit
-from farm.transports.native_client import BYTES_A_MESSAGE, CALLS_A_MESSAGE, NativeLine
+from farm.transports.native_client import NativeLine
+from farm.transports.native_end import BYTES_A_MESSAGE, CALLS_A_MESSAGE
 from farm.wire import bounds as wire_bounds
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
@@ -228,7 +229,7 @@ def test_a_cancelled_call_is_taken_back(desk: Desk, line: NativeLine) -> None:
 def test_very_many_calls_are_taken_back_in_several_messages(
     desk: Desk, line: NativeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_client, "IDS_A_MESSAGE", 3)
+    monkeypatch.setattr(native_end, "IDS_A_MESSAGE", 3)
     ids = line.send(list(enumerate(cube_calls(8))), NO_HINTS, Inbox())
     desk.hear(Kind.CALLS)
     line.cancel(ids)
@@ -274,9 +275,9 @@ def test_a_question_without_an_answer_has_a_limit(desk: Desk) -> None:
 def test_silence_is_asked_about_and_then_given_up(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_client, "ASK_AFTER_SILENCE_S", 0.1)
-    monkeypatch.setattr(native_client, "TICK_MS", 20)
-    line = NativeLine(desk.connection, lost_after_s=1.0)
+    monkeypatch.setattr(native_end, "ASK_AFTER_SILENCE_S", 0.1)
+    monkeypatch.setattr(native_end, "TICK_MS", 20)
+    line = NativeLine(desk.connection, patience_s=1.0)
     future = send(line, 1.0)
     desk.hear(Kind.CALLS)
     desk.hear(Kind.PROBE)
@@ -290,8 +291,8 @@ def test_silence_is_asked_about_and_then_given_up(
 def test_nobody_gives_up_while_the_dispatcher_is_heard(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_client, "TICK_MS", 20)
-    line = NativeLine(desk.connection, lost_after_s=0.3)
+    monkeypatch.setattr(native_end, "TICK_MS", 20)
+    line = NativeLine(desk.connection, patience_s=0.3)
     future = send(line, 1.0)
     calls = calls_heard(desk)[1]
     for _ in range(10):
@@ -303,8 +304,8 @@ def test_nobody_gives_up_while_the_dispatcher_is_heard(
 
 
 def test_an_idle_client_counts_no_silence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_client, "TICK_MS", 20)
-    line = NativeLine(desk.connection, lost_after_s=0.5)
+    monkeypatch.setattr(native_end, "TICK_MS", 20)
+    line = NativeLine(desk.connection, patience_s=0.5)
     time.sleep(0.8)
     future = send(line, 1.0)
     calls = calls_heard(desk)[1]
@@ -374,7 +375,7 @@ def test_closing_says_goodbye_and_cancels(desk: Desk, line: NativeLine) -> None:
 
 def test_a_dropped_line_closes(desk: Desk) -> None:
     line = NativeLine(desk.connection)
-    thread = weakref.ref(line._end._thread)
+    thread = weakref.ref(line._end._thread)  # type: ignore[union-attr]  # opened
     future = send(line, 1.0)
     del line
     gc.collect()
@@ -385,30 +386,6 @@ def test_a_dropped_line_closes(desk: Desk) -> None:
     gc.collect()
     desk.hear(Kind.LEAVE)
     wait_until(lambda: thread() is None or not thread().is_alive())  # type: ignore[union-attr]  # just asked
-
-
-FORKER = """
-import json, os, sys
-import numpy as np
-from farm.call import NO_HINTS, Call, Operation
-from farm.errors import Unavailable
-from farm.transports.connection import Connection
-from farm.transports.line import as_it_is, submit
-from farm.transports.native_client import NativeLine
-
-line = NativeLine(Connection(**json.loads(sys.argv[1])))
-if os.fork() == 0:
-    try:
-        submit(line, Call("cube", Operation.EVALUATE, (np.ones(1),)), NO_HINTS, as_it_is)
-    except Unavailable as error:
-        os._exit("fork" in error.message)
-    os._exit(2)
-sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) != 1)
-"""
-
-
-def test_a_fork_is_refused(desk: Desk) -> None:
-    run_program(FORKER, json.dumps(asdict(desk.connection)))
 
 
 CARELESS = """
@@ -583,6 +560,78 @@ def test_another_life_of_the_farm_gets_the_open_calls(carrier: None, tmp_path: P
         line.close()
 
 
+FORKER = """
+import gc, os, sys
+import numpy as np
+from farm.call import NO_HINTS, Call, Operation
+from farm.transports.connection import read_connection
+from farm.transports.line import as_it_is, submit
+from farm.transports.native_client import NativeLine
+
+def ask(line, model, x):
+    call = Call(model, Operation.EVALUATE, (np.array([x]),))
+    return submit(line, call, NO_HINTS, as_it_is)
+
+line = NativeLine(read_connection(sys.argv[1]))
+left = ask(line, "sleep", 1.0)
+if os.fork() == 0:
+    left.cancel()  # it is the parent's
+    assert ask(line, "cube", 2.0).result().outputs[0][0] == 8.0
+    assert "cube" in line.names()
+    if os.fork() == 0:
+        assert ask(line, "cube", 3.0).result().outputs[0][0] == 27.0
+        line.close()
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    del line, left
+    gc.collect()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+assert left.result().outputs[0][0] == 1.0
+assert ask(line, "cube", 4.0).result().outputs[0][0] == 64.0
+"""
+
+
+def test_a_forked_process_has_a_line_of_its_own(farm: Farm, worker: object) -> None:
+    run_program(FORKER, str(farm.connect))
+    assert farm.snapshot()["done"] == 4
+
+
+ORPHAN = """
+import os, signal, sys
+import numpy as np
+from farm.call import NO_HINTS, Call, Operation
+from farm.transports.connection import read_connection
+from farm.transports.line import as_it_is, submit
+from farm.transports.native_client import NativeLine
+
+line = NativeLine(read_connection(sys.argv[1]))
+call = Call("sleep", Operation.EVALUATE, (np.array([600.0]),))
+calls = [submit(line, call, NO_HINTS, as_it_is) for _ in range(5)]
+if os.fork() == 0:
+    print("forked", flush=True)
+    signal.pause()
+signal.pause()
+"""
+
+
+def test_a_child_does_not_keep_the_calls_of_a_killed_parent(tmp_path: Path) -> None:
+    with running(tmp_path) as farm, at_work(farm):
+        command = [sys.executable, "-W", "ignore", "-c", ORPHAN, str(farm.connect)]
+        parent = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "forked\n"
+            wait_until(lambda: sum(q["queued"] for q in farm.snapshot()["queues"]) == 4)
+            parent.kill()
+            wait_until(lambda: sum(q["queued"] for q in farm.snapshot()["queues"]) == 0)
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+            parent.communicate()
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_frozen_dispatcher_is_given_up(
     carrier: None, tmp_path: Path, signal_number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -593,12 +642,12 @@ def test_a_dead_or_frozen_dispatcher_is_given_up(
         "from tests.support.running_farm import Farm\n"
         "farm = Farm(Path(sys.argv[1]), wire=sys.argv[2])\n"
     )
-    monkeypatch.setattr(native_client, "TICK_MS", 20)
+    monkeypatch.setattr(native_end, "TICK_MS", 20)
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path), Farm.wire])
     try:
         wait_until((tmp_path / "farm.json").exists)
         with at_work_elsewhere(tmp_path):
-            line = NativeLine(read_connection(tmp_path), lost_after_s=1.5, heartbeat_s=0.5)
+            line = NativeLine(read_connection(tmp_path), patience_s=1.5, heartbeat_s=0.5)
             wait_until(lambda: "cube" in line.names())
             assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
             future = send(line, 600.0, "sleep")

@@ -178,6 +178,10 @@ class StreamLine:
         """Whether the peer is gone; call it after `receive` returned None, to lose no message."""
         return self._over
 
+    def broken(self) -> bool:
+        """Whether the peer is gone: the line does not come back."""
+        return self._over
+
     # Writing
 
     def send(self, frames: Sequence[Buffer]) -> bool:

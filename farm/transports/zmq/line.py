@@ -93,6 +93,10 @@ class DealerLine:
         """Return False: the connection may always come back."""
         return False
 
+    def broken(self) -> bool:
+        """Whether the connection was lost and is not restored; only known with `on_return`."""
+        return self._broken
+
     def close(self) -> None:
         """Close; if connected, recently sent messages have two seconds to leave."""
         if self._socket.closed:
