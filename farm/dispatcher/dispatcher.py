@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.descriptions import Descriptions, not_served
@@ -22,7 +22,10 @@ from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.flush_policy import FlushPolicy
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.partition import Rows, WholeCall
+from farm.dispatcher.reuse import Memory, Reuse, calls_of
 from farm.dispatcher.statistics import ModelStatistics, Statistics
+from farm.dispatcher.timer import Timer
+from farm.dispatcher.transport import Transport
 from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
@@ -39,33 +42,16 @@ WORKERS_GRACE_S = 5.0
 OnDone = Callable[[Outcome], None]
 
 
-class Transport(Protocol):
-    """A connection to workers; it reports facts by calling the dispatcher's methods."""
-
-    def start(self, dispatcher: Dispatcher) -> None:
-        """Start on the running event loop."""
-
-    def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
-        """Send tasks to a worker; an unreachable worker is reported by `worker_left`."""
-
-    def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
-        """Recall tasks from a worker, which answers with `recalled`."""
-
-    def end_stream(self, worker: WorkerId, task: TaskId) -> None:
-        """Tell a worker that no answer to a task is needed: a stream ends, if possible."""
-
-    def stop_workers(self) -> None:
-        """Ask every worker to drain and exit."""
-
-    async def close(self) -> None:
-        """Release all resources."""
-
-
 class Dispatcher:
     """Accepts calls, runs them on workers and reports outcomes; `farm.scheduler` has the policy."""
 
-    def __init__(self, transports: Sequence[Transport], **limits: Any) -> None:
-        """limits: for the Scheduler: max_queued, max_queued_per_client, retries, policies."""
+    def __init__(
+        self, transports: Sequence[Transport], *, memory: Memory | None = None, **limits: Any
+    ) -> None:
+        """memory: keeps evaluations, and may answer calls from them.
+
+        limits: for the Scheduler: max_queued, max_queued_per_client, retries, policies.
+        """
         # Random first id: a late answer to a task of an earlier farm process matches no task.
         first_task = secrets.randbits(30) << 32
         self._scheduler = Scheduler(first_task=first_task, **limits)
@@ -77,8 +63,7 @@ class Dispatcher:
         self._descriptions = Descriptions()
         self._waiting: dict[TaskId, OnDone] = {}
         self._feeder = Feeder(self._start_part, self.cancel, self._act_soon)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: float | None = None
+        self._timer = Timer(self._act)
         self.calls_taken = 0
         self._flush_policy = FlushPolicy(self)
         self._acts_soon = self._closed = False
@@ -87,6 +72,11 @@ class Dispatcher:
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self._parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
+        self._memory = memory
+        self._reuse: Reuse | None = None
+        if memory is not None and memory.reuses:
+            new_id, count = self._feeder.new_id, self._statistics.add_reused
+            self._reuse = Reuse(memory, self._begin, self._drop, new_id, self._act_soon, count)
         self.awaited: Callable[[], str] = str  # why models may be missing; "": none is missing
         self.workers_may_come: Callable[[], bool] = bool  # whether more workers may join
         self._started = time.time()
@@ -172,6 +162,13 @@ class Dispatcher:
     def _start(
         self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...] = ()
     ) -> TaskId:
+        self.calls_taken += 1
+        start = self._begin if self._reuse is None else self._reuse.start
+        return start(call, hints, on_done, now, lost_on)
+
+    def _begin(
+        self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...]
+    ) -> TaskId:
         task_id = self._scheduler.submit(
             call,
             client=hints.client,
@@ -183,18 +180,24 @@ class Dispatcher:
             now=now,
         )
         self._waiting[task_id] = on_done
-        self.calls_taken += 1
         self._act_soon()
         return task_id
 
     def cancel(self, task_id: TaskId) -> None:
         """Cancel a call: its `on_done` will not be called."""
-        if self._waiting.pop(task_id, None) is not None:
-            self._scheduler.cancel(task_id)
-            self._act_soon()
-            self._changed.set()
-        elif task_id < 0:
+        if self._reuse is not None and self._reuse.cancel(task_id):
+            return
+        if not self._drop(task_id) and task_id < 0:
             self._feeder.cancel(task_id)
+
+    def _drop(self, task_id: TaskId) -> bool:
+        """Cancel a task in the scheduler; False if it has its outcome, or is none."""
+        if self._waiting.pop(task_id, None) is None:
+            return False
+        self._scheduler.cancel(task_id)
+        self._act_soon()
+        self._changed.set()
+        return True
 
     def models(self) -> Mapping[str, ModelInfo]:
         """Return the served models with their descriptions for the empty config."""
@@ -244,6 +247,8 @@ class Dispatcher:
         self._scheduler.worker_joined(
             worker, info.models, slots=info.slots, ends_at=ends_at, host=info.host, now=now
         )
+        if self._memory is not None:
+            self._memory.joined(info)
         self._tell("joined", worker, ", ".join(m.name for m in info.models))
         self._act_soon()
 
@@ -262,6 +267,8 @@ class Dispatcher:
         if self._workers.pop(worker, None) is None:
             return
         self._carrier.pop(worker, None)
+        if self._memory is not None:
+            self._memory.left(worker)
         self._scheduler.worker_left(
             worker,
             reason,
@@ -355,20 +362,26 @@ class Dispatcher:
         self._acts_soon = True  # no new callback: parts fed here are acted on below
         more_to_feed = self._feeder.feed()
         self._acts_soon = False
+        if self._reuse is not None:
+            self._reuse.answer()
         # Read the clock each time: a caller may submit its next call when it gets an answer.
         while actions := self._scheduler.actions(now := time.monotonic()):
             # Replies last, so that no worker is idle while answers are written.
             for action in actions:
                 if not isinstance(action, Reply):
                     self._tell_worker(action)
-            for action in actions:
-                if isinstance(action, Reply):
-                    self._reply(action, now)
+            replies = [action for action in actions if isinstance(action, Reply)]
+            if replies and self._memory is not None:
+                self._memory.keep(replies)
+            for reply in replies:
+                self._reply(reply, now)
+        if self._closed:
+            self._changed.set()
         for callback in self._after_acting:
             callback()
         if more_to_feed:
             self._act_soon()
-        self._set_timer()
+        self._timer.set(self._scheduler.wakeup())
 
     def _tell_worker(self, action: Send | Recall | EndStream) -> None:
         carrier = self._carrier.get(action.worker)
@@ -392,29 +405,12 @@ class Dispatcher:
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
             self._statistics.add_run(task, outcome)
-            calls = on_done.calls(task.rows) if isinstance(on_done, Part) else 1
+            calls = calls_of(on_done, task.rows)
             if calls:
                 waited_s = now - task.submitted_at
                 self._statistics.add_outcome(task.call, outcome, waited_s, time.time(), calls)
         if on_done is not None:
             on_done(outcome)
-        if self._closed:
-            self._changed.set()
-
-    def _set_timer(self) -> None:
-        at = self._scheduler.wakeup()
-        if at == self._timer_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at, self._timer = at, None
-        if at is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = self._timer_at = None
-        self._act()
 
     # Start and shutdown
 
@@ -443,7 +439,7 @@ class Dispatcher:
         Calls that have not finished after `grace_s` seconds are answered with Unavailable.
         """
         self._closed = True
-        await self._until(lambda: not self._waiting and not self._feeder, grace_s)
+        await self._until(lambda: not (self._waiting or self._feeder or self._reuse), grace_s)
         self.give_up()
         for transport in self._transports:
             transport.stop_workers()
@@ -452,8 +448,7 @@ class Dispatcher:
         self._carrier.clear()
         for transport in self._transports:
             await transport.close()
-        if self._timer:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def give_up(self) -> None:
         """Refuse new calls, and answer the open ones with Unavailable now."""
@@ -461,7 +456,7 @@ class Dispatcher:
         error = Unavailable("the farm shut down before the call finished")
         self._feeder.fail_all(error)
         for task_id, on_done in list(self._waiting.items()):
-            self.cancel(task_id)
+            self._drop(task_id)
             on_done(error)
         self._changed.set()
 

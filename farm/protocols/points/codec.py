@@ -208,6 +208,8 @@ def encode_result_line(form: LineForm, index: int, info: ModelInfo, result: Resu
     }
     if result.copied:
         line["copied"] = True
+    if result.reused:
+        line["reused"] = True
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
