@@ -33,7 +33,8 @@ class ModelStatistics:
     success, fail: time from accepting a call to its outcome; queue: time until its run, or the run
     of its last part, starts; compute: each call's share of the runs, by rows. rows: rows that ran;
     executions: runs of the model, so that rows / executions is the mean batch size; by_batch: runs
-    by number of rows. last: Unix time of the last success, 0 before the first.
+    by number of rows. last: Unix time of the last success, 0 before the first. reused: rows whose
+    answer came from an evaluation for another call.
     """
 
     success: Duration = field(default_factory=Duration)
@@ -44,6 +45,7 @@ class ModelStatistics:
     executions: float = 0.0
     by_batch: dict[int, Duration] = field(default_factory=dict)
     last: float = 0.0
+    reused: int = 0
 
     def add_run(self, rows: int, result: Result, *, one_by_one: bool = False) -> float:
         """Record the run of a task's rows and return its worker-seconds.
@@ -138,6 +140,12 @@ class Statistics:
         """Record the outcome of a call, or of `calls` calls that ran as its rows."""
         if call.operation not in QUESTIONS:
             self._of(call).add_outcome(outcome, waited_s, today, calls)
+
+    def add_reused(self, call: Call, calls: int, rows: int) -> None:
+        """Record `calls` calls with `rows` rows that were answered without a run of their own."""
+        of_model = self._of(call)
+        of_model.success.add(0.0, calls)
+        of_model.reused += rows
 
     def _of(self, call: Call) -> ModelStatistics:
         known = self.models.get(call.model)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from farm.call import BOTH, Call, Hints, ModelInfo, Operation, Result, halves, joined
+from farm.dispatcher.reuse import Counted
 from farm.dispatcher.statistics import Statistics
 from farm.errors import FarmError
 from farm.scheduler.actions import Outcome
@@ -28,10 +29,8 @@ def runs_as(operation: Operation, info: ModelInfo) -> tuple[Operation, ...]:
     return (operation,)
 
 
-class Half:
+class Half(Counted):
     """The evaluation or the gradient of a pair; it is called with its outcome."""
-
-    __slots__ = ("pair", "result", "task")
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -40,6 +39,10 @@ class Half:
 
     def __call__(self, outcome: Outcome) -> None:
         self.pair.outcome(self, outcome)
+
+    def calls(self, rows: int) -> int:
+        """Return 0: a pair is counted at its end."""
+        return 0
 
 
 class Pair:

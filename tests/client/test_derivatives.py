@@ -73,7 +73,7 @@ def test_the_second_input_of_a_hessian_is_the_first_if_none_is_named() -> None:
         repeat(np.array([1.0, 2.0])),
         (row for row in np.tile([1.0, 2.0], (4, 1))),
     ],
-    ids=repr,
+    ids=["list", "column", "lists", "table", "iterator", "repeat", "generator"],
 )
 def test_a_vector_is_for_all_points_or_for_each(sens: Any) -> None:
     calls = derivatives(MATRIX, GRADIENT, sens=sens).table(X)
