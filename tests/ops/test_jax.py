@@ -31,9 +31,10 @@ JIT = pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"
 
 @pytest.fixture(autouse=True)
 def wide() -> Iterator[None]:
-    """Enable float64 in JAX for one test."""
-    with jax.enable_x64(True):
-        yield
+    """Enable float64 in JAX for one test, in all threads."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
 
 
 def waves(out: str | list[str]) -> Callable[[Any, Any], Any]:
@@ -73,16 +74,32 @@ TRANSFORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@JIT
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("out", ["sum", "y", ["y", "sum"]], ids=str)
+SLOW = {"forward over forward", "reverse over reverse", "checkpoint", "vmap of jacrev"}
+"""Those that take JAX seconds to compile and follow from others."""
+
+
+def cases() -> Iterator[Any]:
+    for transform in TRANSFORMS:
+        for out in ("sum", "y", ["y", "sum"]):
+            slow = out == "y" or transform in SLOW
+            marks = [pytest.mark.slow] if slow else []
+            yield pytest.param(out, transform, marks=marks, id=f"{transform}-{out}")
+
+
+@pytest.mark.parametrize(("out", "transform"), list(cases()))
 def test_transformations_are_those_of_the_function(
-    client: Client, out: str | list[str], transform: str, jit: Callable[[Any], Any]
+    client: Client, out: str | list[str], transform: str
 ) -> None:
     op = farm.ops.jax_op(client.model("waves"), out=out)
-    change = TRANSFORMS[transform]
-    x = jnp.array(X[0, 0])
-    assert_same(jit(change(op))(x, jnp.array(K)), change(waves(out))(x, jnp.array(K)))
+    change, x, k = TRANSFORMS[transform], jnp.array(X[0, 0]), jnp.array(K)
+    assert_same(jax.jit(change(op))(x, k), jax.jit(change(waves(out)))(x, k))
+
+
+@pytest.mark.parametrize("transform", ["value", "jacrev", "jacfwd"])
+def test_transformations_without_jit(client: Client, transform: str) -> None:
+    op = farm.ops.jax_op(client.model("waves"), out="y")
+    change, x, k = TRANSFORMS[transform], jnp.array(X[0, 0]), jnp.array(K)
+    assert_same(change(op)(x, k), jax.jit(change(waves("y")))(x, k))
 
 
 @JIT
@@ -285,8 +302,7 @@ def test_threads_share_a_compiled_function(client: Client) -> None:
 
     def chain(seed: int) -> list[Any]:
         points = np.random.default_rng(seed).standard_normal((10, 2))
-        with jax.enable_x64(True):
-            return [(x, *step(x)) for x in points]
+        return [(x, *step(x)) for x in points]
 
     with ThreadPoolExecutor(4) as pool:
         for each in pool.map(chain, range(4), timeout=scaled(30)):
