@@ -62,6 +62,13 @@ Examples:
 @click.option("--sens", metavar="VECTOR", help="Weights of the output's entries, like 1,0,0.")
 @click.option("--vec", metavar="VECTOR", help="Direction in the input's space, like 1,0,0.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Longest time to wait.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Patience with a farm that does not answer, also at the first contact.  [default: 60 s, "
+    "but none at the first contact]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 def call(
     inputs: tuple[str, ...],
@@ -75,6 +82,7 @@ def call(
     sens: str | None,
     vec: str | None,
     timeout: float | None,
+    wait: float | None,
     as_json: bool,
 ) -> None:
     """Call a model once and print the result.
@@ -86,7 +94,9 @@ def call(
     derivative = None
     if operation is not None:
         derivative = Derivative(out_wrt, in_wrt, in_wrt2, _vector(sens), _vector(vec))
-    with connect(target) as client:
+    with connect(target, wait=wait) as client:
+        if wait is not None:
+            model = client.model(model).name  # waits for the farm's first worker
         info = _described(client, model, canonical)
         asked = Call(
             info.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from farm.errors import Unavailable
 from farm.machine.addresses import is_loopback
 from farm.settings import ANY_HOST, Settings
-from farm.transports.connection import Connection, new_token
+from farm.transports.connection import Connection, new_token, read_connection
 from farm.transports.peers import Listener
 from farm.transports.stream.listener import UnixListener
 
@@ -39,7 +40,7 @@ def listen(settings: Settings, *, elastic: bool, reach: str = "") -> Wires:
     Raises Unavailable if an address cannot be bound.
     """
     host = socket.gethostname()
-    here = Connection("", host=host, pid=os.getpid(), token=new_token())
+    here = Connection("", host=host, pid=os.getpid(), token=_token_before(settings) or new_token())
     wires = Wires((), here, replace(here, token=""))
     if elastic or settings.transport == "zmq" or not is_loopback(settings.host):
         wires = _listen_beyond(settings, here, elastic=elastic, reach=reach or host)
@@ -54,6 +55,13 @@ def listen(settings: Settings, *, elastic: bool, reach: str = "") -> Wires:
         for_clients=replace(wires.for_clients, local=local),
         for_workers=replace(wires.for_workers, local=local),
     )
+
+
+def _token_before(settings: Settings) -> str:
+    """Return the token of a farm that was killed in this folder: its clients still have it."""
+    with contextlib.suppress(Unavailable):
+        return read_connection(settings.dir).token
+    return ""
 
 
 def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach: str) -> Wires:

@@ -340,6 +340,9 @@ class End:
 
     def _fail_all(self, error: FarmError) -> None:
         self._calls.fail_all(error)
+        self._fail_questions(error)
+
+    def _fail_questions(self, error: FarmError) -> None:
         for number in list(self._asked):
             _, future = self._asked.pop(number, ("", None))
             if future is not None:
@@ -386,12 +389,10 @@ class End:
         if silent_s > self._patience_s:
             for some in _batches(list(self._waiting)):
                 self._send(wire.encode(Kind.CANCEL, some))
-            self._fail_all(
-                Unavailable(
-                    f"no word from the farm at {self._address()} for {silent_s:.0f} s; "
-                    "is it running?"
-                )
-            )
+            text = f"no word from the farm at {self._address()} for {silent_s:.0f} s"
+            error = Unavailable(f"{text}; is it running?")
+            self._calls.give_up(error)
+            self._fail_questions(error)
         elif silent_s > ASK_AFTER_SILENCE_S and now - self._probed_at > ASK_AFTER_SILENCE_S:
             self._probed_at = now
             self._send(wire.encode(Kind.PROBE))

@@ -45,6 +45,7 @@ class OpenCalls:
         self._patience_s = patience_s
         self._refused: list[int] = []  # to be sent again
         self._refused_at: dict[int, float] = {}  # when each was refused first
+        self._refusals: dict[int, FarmError] = {}  # and why
         self._again_at = 0.0
 
     def settle(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
@@ -77,6 +78,10 @@ class OpenCalls:
         """Settle all calls with this error."""
         self.settle([(call_id, error) for call_id in list(self.waiting)])
 
+    def give_up(self, error: FarmError) -> None:
+        """Settle all calls: with the reason of the farm if it refused them, else with `error`."""
+        self.settle([(i, self._refusals.get(i, error)) for i in list(self.waiting)])
+
     def fail_late(self, now: float) -> None:
         """Fail calls whose deadline has passed, while there is no farm to do so."""
         self.settle(
@@ -102,6 +107,7 @@ class OpenCalls:
         now = time.monotonic()
         if now - self._refused_at.setdefault(call_id, now) >= self._patience_s:
             return False
+        self._refusals[call_id] = error
         self._refused.append(call_id)
         return True
 
@@ -113,6 +119,7 @@ class OpenCalls:
         refused, self._refused = self._refused, []
         waiting = self.waiting.copy()
         self._refused_at = {i: at for i, at in self._refused_at.items() if i in waiting}
+        self._refusals = {i: self._refusals[i] for i in self._refused_at}
         return {i: waiting[i] for i in refused if i in waiting}
 
     # Calls that must not run twice

@@ -97,7 +97,7 @@ def wait_for_busy_worker(folder: Path) -> None:
 
 def test_a_second_signal_hurries(served: Served, folder: Path) -> None:
     with subprocess.Popen(
-        [*FARM, "call", "1,2,4", "8", "--config", '{"sleep": 600}', "--to", "run"],
+        [*FARM, "call", "1,2,4", "8", "--config", '{"sleep": 600}', "--to", "run", "--wait", "2"],
         cwd=folder,
         env=environment(),
         stderr=subprocess.PIPE,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -109,6 +111,58 @@ def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
                 client.model("any")
     finally:
         farm.close()
+
+
+@pytest.mark.parametrize("wait", [0.0, -1.0, float("nan")])
+def test_a_patience_that_is_no_time_is_refused(served: Served, wait: float) -> None:
+    with pytest.raises(ValueError, match="expected a number of seconds above 0"):
+        connect(served.folder, wait=wait)
+
+
+def test_patience_may_have_no_end(served: Served) -> None:
+    for target in (served.folder, served.connection.url):
+        with connect(target, wait=math.inf) as client:
+            assert client.model("moody")(2.0)[0] == 2.0
+            assert client.status()["models"] == MODELS
+
+
+def test_the_first_contact_waits_for_a_farm(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(connect, tmp_path / "farm.json", wait=LIMIT_S)
+        farm = Farm(tmp_path)
+        try:
+            with found.result(LIMIT_S) as client:
+                assert client.models() == []
+        finally:
+            farm.close()
+
+
+def test_a_farm_that_does_not_come_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no connection file"):
+        connect(tmp_path / "farm.json", wait=0.1)
+    with pytest.raises(Unavailable, match="no farm specified"):
+        connect(wait=0.1)
+
+
+def test_a_file_that_others_can_read_is_reported_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "farm.json"
+    write_connection(file, Connection("", local="farm.sock", host=socket.gethostname()))
+    file.chmod(0o644)
+    with pytest.raises(Unavailable, match="others can read"):
+        connect(tmp_path, wait=math.inf)
+
+
+def test_a_model_that_is_not_there_is_awaited_only_where_it_may_come(served: Served) -> None:
+    with (
+        connect(served.folder, wait=math.inf) as client,
+        pytest.raises(ModelNotFound, match="'nope' is not served here"),
+    ):
+        client.model("nope")
+    with (
+        connect(served.folder, wait=math.inf) as client,
+        pytest.raises(ModelNotFound, match="specify a model"),
+    ):
+        client.model()
 
 
 @pytest.mark.parametrize("url", ["http://", "http:///x", "ftp://host"])

@@ -96,3 +96,23 @@ def test_the_program_ends_while_a_job_runs() -> None:
         "running.wait()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=LIMIT_S)
+
+
+FORKER = """
+import os, sys, threading
+from farm.client.daemon_pool import DaemonPool
+
+pool = DaemonPool(1, "test pool")
+go = threading.Event()
+pool.submit(go.wait)
+pool.submit(lambda: os._exit(9))  # the parent's
+child = os.fork()
+if child == 0:
+    pool.submit(lambda: os._exit(0))
+    threading.Event().wait()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_has_threads_of_its_own_and_no_jobs_of_its_parent() -> None:
+    subprocess.run([sys.executable, "-c", FORKER], check=True, timeout=LIMIT_S)

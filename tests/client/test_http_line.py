@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -251,6 +253,8 @@ class Stranger(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.authorizations.append(self.headers.get("Authorization"))
+        if self.server.is_faulty(self):
+            return
         if self.server.wants_token and self.headers.get("Authorization") != "Bearer t":
             self.answer(401, b"who are you")
         elif self.path == "/Info":
@@ -260,6 +264,11 @@ class Stranger(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.is_faulty(self):
+            return
+        if self.server.wants_token and self.headers.get("Authorization") != "Bearer t":
+            self.answer(401, b"who are you")
+            return
         with self.server.lock:
             self.server.at_once.append(self.server.now + 1)
             self.server.now += 1
@@ -299,7 +308,21 @@ class StrangeServer(ThreadingHTTPServer):
         self.ports: set[int] = set()
         self.wants_token = False
         self.authorizations: list[str | None] = []
+        self.faults: deque[int] = deque()
+        """Statuses of the next answers; 0: the connection is cut instead."""
         self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def is_faulty(self, request: Stranger) -> bool:
+        """Answer with the next fault, if there is one."""
+        try:
+            status = self.faults.popleft()
+        except IndexError:
+            return False
+        if status:
+            request.answer(status, b"not now")
+        else:
+            request.connection.shutdown(socket.SHUT_RDWR)
+        return True
 
 
 @pytest.fixture
@@ -374,3 +397,121 @@ def test_a_request_is_bounded_by_points_and_bytes(
     assert [len(request) for request in line._requests(tasks)] == [3, 3, 1]
     monkeypatch.setattr(http_client, "BYTES_A_REQUEST", 20)
     assert [len(request) for request in line._requests(tasks)] == [2, 2, 2, 1]
+
+
+# Servers that are away for a while
+
+
+@pytest.fixture
+def known(stranger: StrangeServer) -> Iterator[HttpLine]:
+    """A line whose server has described its model."""
+    line = HttpLine(stranger.url, patience_s=60.0)
+    line.describe("half", EMPTY_CONFIG)
+    yield line
+    line.close()
+
+
+def test_calls_without_an_answer_are_sent_again(stranger: StrangeServer, known: HttpLine) -> None:
+    stranger.faults.extend([0, 503, 0, 502, 404])
+    inbox = Inbox()
+    known.send([(k, half(float(k))) for k in range(10)], NO_HINTS, inbox)
+    wait_until(lambda: len(inbox.outcomes) == 10)
+    assert all(first(y) == k / 2 for k, y in inbox.outcomes.items())  # type: ignore[operator]  # keys are numbers
+    assert not stranger.faults
+
+
+def test_questions_without_an_answer_are_asked_again(
+    stranger: StrangeServer, known: HttpLine
+) -> None:
+    stranger.faults.extend([0, 503, 0])
+    assert known.names() == ["half"]
+    stranger.faults.extend([504, 0, 404])
+    assert known.describe("half", EMPTY_CONFIG).inputs[0].shape == (1,)
+    assert not stranger.faults
+
+
+def test_the_first_contact_may_wait(stranger: StrangeServer) -> None:
+    stranger.faults.extend([0, 503])
+    line = HttpLine(stranger.url, first_s=60.0)
+    assert line.names() == ["half"]
+    line.close()
+    stranger.faults.extend([0, 0])
+    with pytest.raises(Unavailable, match="does not answer"):
+        HttpLine(stranger.url)
+
+
+def test_patience_ends(stranger: StrangeServer) -> None:
+    line = HttpLine(stranger.url, patience_s=0.3)
+    line.describe("half", EMPTY_CONFIG)
+    stranger.faults.extend([0] * 1000)
+    error = submit(line, half(1.0), NO_HINTS, as_it_is).exception(LIMIT_S)
+    assert isinstance(error, Unavailable)
+    with pytest.raises(Unavailable, match="does not answer"):
+        line.names()
+    assert 1 < len(stranger.faults) < 999
+    line.close()
+
+
+def test_deadlines_hold_while_the_server_is_away(stranger: StrangeServer, known: HttpLine) -> None:
+    stranger.faults.extend([503] * 1000)
+    error = submit(known, half(1.0), Hints(deadline_s=0.5), as_it_is).exception(LIMIT_S)
+    assert isinstance(error, DeadlineExceeded)
+    assert "the server was away" in error.message
+
+
+def test_a_model_that_must_not_run_twice_is_called_once(
+    stranger: StrangeServer, known: HttpLine
+) -> None:
+    known._repeatable["half"] = False
+    stranger.faults.extend([0, 0])
+    error = submit(known, half(1.0), NO_HINTS, as_it_is).exception(LIMIT_S)
+    assert isinstance(error, Unavailable)
+    assert len(stranger.faults) == 1
+
+
+def test_a_model_that_was_never_there_is_not_awaited(stranger: StrangeServer) -> None:
+    line = HttpLine(stranger.url)
+    stranger.faults.extend([404, 404])
+    assert isinstance(submit(line, half(1.0), NO_HINTS, as_it_is).exception(LIMIT_S), FarmError)
+    assert len(stranger.faults) == 1
+    line.close()
+
+
+def test_wrong_credentials_are_reported_at_once(stranger: StrangeServer, known: HttpLine) -> None:
+    stranger.wants_token = True
+    error = submit(known, half(1.0), NO_HINTS, as_it_is).exception(LIMIT_S)
+    assert isinstance(error, Unavailable)
+    assert "wants credentials" in error.message
+    with pytest.raises(Unavailable, match="wants credentials"):
+        known.names()
+
+
+def test_closing_ends_a_pause(stranger: StrangeServer, known: HttpLine) -> None:
+    stranger.faults.extend([503] * 1000)
+    future = submit(known, half(1.0), NO_HINTS, as_it_is)
+    wait_until(lambda: len(stranger.faults) < 999)
+    known.close()
+    assert isinstance(future.exception(0), Cancelled)
+    with pytest.raises(Unavailable, match="is closed"):
+        known.names()
+
+
+def test_points_that_a_starting_farm_refuses_are_sent_again(
+    door: Door, line: HttpLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line.describe("gate", EMPTY_CONFIG)
+    refused: list[str] = []
+    check = door.dispatcher._check_served
+
+    def refuse(model: str) -> None:
+        if len(refused) < 3:
+            refused.append(model)
+            raise Unavailable("the farm is starting")
+        check(model)
+
+    monkeypatch.setattr(door.dispatcher, "_check_served", refuse)
+    inbox = Inbox()
+    line.send([(k, call(float(k))) for k in range(5)], NO_HINTS, inbox)
+    wait_until(lambda: len(inbox.outcomes) == 5)
+    assert all(first(y) == 2.0 * k for k, y in inbox.outcomes.items())  # type: ignore[operator]  # keys are numbers
+    assert len(refused) == 3

@@ -97,6 +97,69 @@ def test_a_kept_connection_is_used_again(client: HttpClient, server: Server) -> 
     assert "Connection" not in server.asked[0][2]
 
 
+FORKER = """
+import os, sys
+from farm.http.client import HttpClient
+
+client = HttpClient(sys.argv[1], keep=True)
+def connection():
+    return client._idle[-1][1].sock.getsockname()
+
+client.ask("/x")
+mine = connection()
+child = os.fork()
+if child == 0:
+    client.ask("/x")
+    assert connection() != mine
+    client.close()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+client.ask("/x")
+assert connection() == mine
+"""
+
+
+def test_a_forked_process_has_connections_of_its_own(server: Server) -> None:
+    subprocess.run([sys.executable, "-c", FORKER, server.url], check=True, timeout=LIMIT_S)
+    assert len(server.ports) == 2
+
+
+UNDER_WAY = """
+import os, sys, threading
+from farm.http.client import Cancellation, HttpClient
+
+client = HttpClient(sys.argv[1], keep=True)
+asked = threading.Event()
+
+class Watching(Cancellation):
+    def watch(self, used):
+        super().watch(used)
+        self.used = used
+        asked.set()
+
+request = Watching()
+def run():
+    with client.answer("/never", cancellation=request):
+        pass
+
+threading.Thread(target=run, daemon=True).start()
+asked.wait()
+child = os.fork()
+if child == 0:
+    assert request.used.fileno() == -1  # its parent's request ends with the parent
+    request.cancel()  # and this is no business of the parent
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert request.used.fileno() >= 0
+"""
+
+
+def test_a_forked_process_drops_the_requests_of_its_parent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        subprocess.run([sys.executable, "-c", UNDER_WAY, url], check=True, timeout=LIMIT_S)
+
+
 def test_else_each_request_has_its_own(server: Server) -> None:
     client = HttpClient(server.url, keep=False)
     for _ in range(3):

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,32 @@ def test_workers_serve_what_is_in_a_file(tmp_path: Path) -> None:
         result = client.model("beam").evaluate({"E": [1, 2, 4], "load": [8]})
         assert list(result) == [8, 4, 2]
     assert list((tmp_path / "run" / "logs").glob("*.log"))
+
+
+def test_clients_of_a_farm_without_a_worker_yet_are_told(tmp_path: Path) -> None:
+    """A client of a farm that was killed here is back sooner than the workers."""
+    go = tmp_path / "go"
+    wait = f"import time\nfrom pathlib import Path\nwhile not Path({str(go)!r}).exists():\n"
+    (tmp_path / "beam.py").write_text(wait + "    time.sleep(0.01)\n" + BEAM)
+    folder = tmp_path / "run"
+    part = Farm([str(tmp_path / "beam.py")], Settings(port=0, dir=folder))
+
+    def serve() -> list[float]:
+        with running(part), farm.connect(folder) as client:
+            return list(client.model("beam").evaluate({"E": [1, 2, 4], "load": [8]}))
+
+    with ThreadPoolExecutor(1) as threads:
+        served = threads.submit(serve)
+        try:
+            wait_until((folder / "farm.json").exists)
+            with (
+                farm.connect(folder) as client,
+                pytest.raises(Unavailable, match="is starting and waits for its first worker"),
+            ):
+                client.model("beam")
+        finally:
+            go.touch()
+        assert served.result(LIMIT_S) == [8, 4, 2]
 
 
 @pytest.mark.parametrize(("mpi", "in_its_job"), [(None, False), (2, False), (None, True)])

@@ -14,7 +14,11 @@ import pytest
 from farm.server.farm import Farm
 from farm.server.wires import listen
 from farm.settings import Settings
-from farm.transports.connection import read_connection, read_worker_connection
+from farm.transports.connection import (
+    read_connection,
+    read_worker_connection,
+    write_connection,
+)
 from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq.listener import ZmqListener
 from tests.support.coroutines import on_uvloop
@@ -154,3 +158,21 @@ async def test_what_a_killed_farm_left_is_in_nobodys_way(tmp_path: Path) -> None
     assert connection.local == "farm.sock"
     await farm.stop()
     assert not (tmp_path / "farm.sock").exists()
+
+
+@on_uvloop
+async def test_a_farm_takes_over_the_token_of_one_that_was_killed(tmp_path: Path) -> None:
+    """HTTP clients on other machines have it in their URL."""
+    here = settings(tmp_path)
+    first = listen(here, elastic=False)
+    assert first.for_clients.token
+    write_connection(tmp_path / "farm.json", first.for_clients)
+    second = listen(here, elastic=False)
+    assert second.for_clients.token == first.for_clients.token
+    (tmp_path / "farm.json").unlink()  # as after an orderly end
+    third = listen(here, elastic=False)
+    assert third.for_clients.token not in ("", first.for_clients.token)
+    for wires in (third, second, first):
+        (listener,) = wires.listeners
+        assert isinstance(listener, UnixListener)
+        listener._place.close()

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import distributed
+import joblib
 import numpy as np
 import pytest
+from joblib.externals.loky import get_reusable_executor
 
 import farm
 from farm.client import Client, RemoteModel
@@ -59,7 +62,13 @@ def served(folder: Path, over: str) -> RestartedFarm:
     return RestartedFarm(folder, *models, "--workers", "2", "--config", "farm.toml")
 
 
-@pytest.fixture(params=["stream", "zmq", "http"])
+ALL_ROADS = pytest.mark.parametrize("over", ["stream", "zmq", "http"], indirect=True)
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(
+    params=["stream", pytest.param("zmq", marks=SLOW), pytest.param("http", marks=SLOW)]
+)
 def over(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -90,6 +99,7 @@ def squares(model: RemoteModel, numbers: range) -> list[float]:
     return [float(model([float(k)])[0]) for k in numbers]
 
 
+@ALL_ROADS
 def test_map_and_single_calls_outlive_a_killed_front_door(
     door: RestartedFarm, client: Client
 ) -> None:
@@ -108,6 +118,7 @@ def test_map_and_single_calls_outlive_a_killed_front_door(
             assert chain.result(LIMIT_S) == [float(k**2) for k in range(100)]
 
 
+@ALL_ROADS
 def test_questions_are_asked_again(door: RestartedFarm, client: Client) -> None:
     square = client.model("square")
     door.kill()
@@ -220,6 +231,7 @@ def inherited_chain(numbers: range) -> list[float]:
 
 
 @FORKS_OF_THREADS
+@ALL_ROADS
 def test_a_forked_process_has_a_connection_of_its_own(door: RestartedFarm, client: Client) -> None:
     square, sleep = client.model("square"), client.model("sleep")
     squares(square, range(3))
@@ -257,6 +269,26 @@ def test_a_pickled_model_connects_in_a_new_process(client: Client) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         outputs = pool.map(square, [[float(k)] for k in range(8)])
     assert [float(y[0]) for y in outputs] == [float(k**2) for k in range(8)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("over", ["stream"], indirect=True)
+def test_loky_and_dask_call_a_pickled_model(client: Client) -> None:
+    square = client.model("square")
+    expected = [float(k**2) for k in range(8)]
+    points = [[float(k)] for k in range(8)]
+    outputs = joblib.Parallel(n_jobs=2)(joblib.delayed(square)(point) for point in points)
+    assert [float(y[0]) for y in outputs] == expected
+    get_reusable_executor().shutdown(wait=True)
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as dask,
+    ):
+        answers = dask.gather(dask.map(square, points))
+    assert [float(y[0]) for y in answers] == expected
 
 
 def test_a_model_is_unpickled_while_the_farm_is_away(door: RestartedFarm, client: Client) -> None:

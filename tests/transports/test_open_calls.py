@@ -92,6 +92,14 @@ def test_a_refused_call_that_is_cancelled_is_forgotten(inbox: Inbox) -> None:
     del calls.waiting[1]
     assert calls.refused(time.monotonic()) == {}
     assert calls._refused_at == {}
+    assert calls._refusals == {}
+
+
+def test_a_lost_farm_is_reported_with_its_last_words(inbox: Inbox) -> None:
+    calls = calls_of(inbox, "often", "often")
+    calls.answered([(1, Unavailable("shutting down"))])
+    calls.give_up(Unavailable("no word"))
+    assert [str(inbox.outcomes[i]) for i in (1, 2)] == ["shutting down", "no word"]
 
 
 def test_refusals_are_reported_when_patience_ends(inbox: Inbox) -> None:
