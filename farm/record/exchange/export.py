@@ -36,7 +36,7 @@ class Selection:
 
 
 @dataclass(slots=True)
-class Points:
+class RecordedPoints:
     """Evaluations of one version of one model: of each point the last one, finite if there is one.
 
     damage: the damaged places of the record.
@@ -47,7 +47,7 @@ class Points:
     damage: list[Damage]
 
 
-def points_of(path: Path, asked: Selection, tick: Tick = lambda done: None) -> Points:
+def points_of(path: Path, asked: Selection, tick: Tick = lambda done: None) -> RecordedPoints:
     """Read the selected evaluations. Raises InvalidInput, which says what there is, Unavailable."""
     damage: list[Damage] = []
     kept: dict[bytes, Entry] = {}
@@ -76,7 +76,7 @@ def points_of(path: Path, asked: Selection, tick: Tick = lambda done: None) -> P
     first = entries[0]
     known = next((entry for entry in entries if entry.outputs), first)
     info = infos.get((first.model, first.version), ModelInfo(first.model, (), ()))
-    return Points(_as_recorded(info, known), entries, damage)
+    return RecordedPoints(_as_recorded(info, known), entries, damage)
 
 
 def _is_selected(entry: Entry, asked: Selection) -> bool:
@@ -115,14 +115,14 @@ def _as_recorded(info: ModelInfo, entry: Entry) -> ModelInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Points as columns of numbers. config: the entries that all points have in common."""
+    """RecordedPoints as columns of numbers. config: the entries that all points have in common."""
 
     parameters: tuple[BoundParameter, ...]
     theta: Array
     config: Mapping[str, Any]
 
 
-def table_of(points: Points) -> Table:
+def table_of(points: RecordedPoints) -> Table:
     """Return inputs, and config entries that differ, as columns. Raises InvalidInput."""
     for tensor in (*points.info.inputs, *points.info.outputs):
         if tensor.dtype == "bytes" or np.dtype(tensor.dtype).kind == "c":
@@ -182,7 +182,7 @@ def _column(key: str, configs: Sequence[Mapping[str, Any]]) -> Array:
     return np.array(values, dtype=np.float64)
 
 
-def write_sweep(points: Points, path: Path, provenance: Mapping[str, str]) -> int:
+def write_sweep(points: RecordedPoints, path: Path, provenance: Mapping[str, str]) -> int:
     """Write evaluations as a complete sweep file; return their number.
 
     Raises InvalidInput, SweepError, OSError.
