@@ -13,6 +13,7 @@ from typing import Any
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client.http_line import HttpLine
+from farm.client.recorded_line import RecordedLine
 from farm.client.remote import RemoteModel
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.transports.connection import read_connection
@@ -38,6 +39,9 @@ def connect(
     deadline_s: float | None = None,
     token: str | None = None,
     connections: int | None = None,
+    record: str | Path | None = None,
+    reuse: bool = False,
+    version: str = "",
 ) -> Client:
     """Connect to the farm, or to the UM-Bridge server, at `target`.
 
@@ -50,9 +54,14 @@ def connect(
     needed.
     token: the token of a farm, if the URL has none; connections: most simultaneous connections to a
     URL.
+    record: file that keeps every evaluation of this client, for farms of others; your own farm has
+    `farm serve --record`. reuse: answer exact repeats from it; this needs the models' versions, or
+    `version`, which stands for all of them. A pickled client records nothing elsewhere.
 
-    Raises Unavailable if there is no answer.
+    Raises Unavailable if there is no answer, or if the record is in use.
     """
+    if (reuse or version) and record is None:
+        raise ValueError("reuse and version need record, the file from which calls are answered")
     given = _default_target() if target is None else target
     hints = Hints(client, priority, deadline_s, chain=chain)
     line: Line
@@ -62,6 +71,8 @@ def connect(
         line = _native_line(Path(given))
     try:
         line.names()
+        if record is not None:
+            line = RecordedLine(line, Path(record), reuse=reuse, version=version)
     except BaseException:
         line.close()
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -16,6 +15,7 @@ from farm.record.entry import MODEL, Entry, encoded, status_of
 from farm.record.exchange.survey import Tick
 from farm.record.file import RecordFile, entries_in
 from farm.record.key import keys_of
+from farm.record.recorder import model_record
 from farm.storage.frames import Damage, Record
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import PointStatus
@@ -92,7 +92,7 @@ def import_sweep(path: Path, out: Path, version: str, tick: Tick) -> tuple[int, 
     batch: list[Record] = []
     with closing(RecordFile(out, indexed=True)) as file, open_sweep(path) as sweep:
         info = replace(plan.info, version=version)
-        batch.append(Record(MODEL, json.dumps(info.to_json()).encode()))
+        batch.append(model_record(info))
         for first in range(0, len(done), AT_ONCE):
             some = done[first : first + AT_ONCE]
             columns = {column.name: sweep[column.name][some] for column in plan.columns}
