@@ -30,7 +30,7 @@ FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|managers?|common)($|_)")
 
 WITHOUT_TEST_FILE = {
     "farm/__main__.py": "one call of the command line, which tests/cli runs",
-    "farm/dispatcher/transport.py": "an interface without code",
+    "farm/dispatcher/transport.py": "an interface, whose contract tests/contracts tests",
     "farm/experiment/config/definition.py": "values without code",
     "farm/experiment/models/libraries.py": "imports, whose warnings test_proposals.py would see",
     "farm/experiment/loop/progress.py": "a value without code",
@@ -63,7 +63,7 @@ FOREIGN_PRIVATE_NAMES = {
 }
 """Names of other packages that begin with an underscore or are assigned to, and why."""
 
-NOT_MIRRORED = {"contracts", "conformance", "slurm", "support", "system"}
+NOT_MIRRORED = {"contracts", "conformance", "samplers", "slurm", "support", "system"}
 """Test folders that go across the package: one suite over several modules, or over processes."""
 
 

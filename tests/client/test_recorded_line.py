@@ -70,14 +70,13 @@ def test_a_client_that_starts_again_asks_nothing_twice(path: Path, native: bool)
 
 def test_failures_and_nan_are_asked_again(path: Path) -> None:
     square = Square()
-    target = path.with_name("run")
-    with farm.serve(square, dir=target):
-        with farm.connect(target, record=path, reuse=True) as client:
-            model = client.model()
-            for _ in range(2):
-                with pytest.raises(ModelFailed):
-                    model([-1.0, 1.0])
-                assert np.isnan(model([0.0, 0.0])).all()
+    run = path.with_name("run")
+    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=True) as client:
+        model = client.model()
+        for _ in range(2):
+            with pytest.raises(ModelFailed):
+                model([-1.0, 1.0])
+            assert np.isnan(model([0.0, 0.0])).all()
     assert len(square.ran) == 4
     assert [e.status for e in entries(path)] == [Status.FAILED, Status.NOT_FINITE] * 2
 
