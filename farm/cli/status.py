@@ -61,6 +61,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         parts.append(_waits(state["waits"]))
     if state.get("calls"):
         parts.append(_calls(state["calls"]))
+    if state.get("record"):
+        parts.append(_record(state["record"]))
     if "slurm" in state:
         parts += _slurm(state["slurm"])
     if state.get("experiments"):
@@ -79,6 +81,17 @@ def tables(state: dict[str, Any]) -> RenderableType:
         for event in state["events"][-EVENTS_SHOWN:]
     )
     return Group(*parts)
+
+
+def _record(record: dict[str, Any]) -> str:
+    """A line about the record: its size, the calls answered from it, and why it stopped."""
+    line = f"record {escape(record['file'])}: {record['points']} evaluations"
+    if record["reuse"]:
+        names = ", ".join(name for name, model in record["models"].items() if model["reused"])
+        line += f", {record['answered']} calls answered without a run; reused: {names or 'none'}"
+    if record["trouble"]:
+        line += f"; [b]nothing more is recorded: {escape(record['trouble'])}[/b]"
+    return line
 
 
 def _queues(rows: list[dict[str, Any]]) -> Table:

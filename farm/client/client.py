@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client.http_line import HttpLine
 from farm.client.names import with_names
+from farm.client.recorded_line import RecordedLine
 from farm.client.remote import RemoteModel
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.transports.connection import CLIENTS_FILE, read_connection
@@ -47,6 +48,9 @@ def connect(
     token: str | None = None,
     connections: int | None = None,
     wait: float | None = None,
+    record: str | Path | None = None,
+    reuse: bool = False,
+    version: str = "",
 ) -> Client:
     """Connect to the farm, or to the UM-Bridge server, at `target`.
 
@@ -62,11 +66,16 @@ def connect(
     wait: patience in seconds with a farm that does not answer, counted from the last contact; the
     default is a minute. Within it, calls are asked again when the farm is back, unless the model is
     not `repeatable`. With `wait` given, the first contact waits, too, so the farm may start later.
+    record: file that keeps every evaluation of this client, for farms of others; your own farm has
+    `farm serve --record`. reuse: answer exact repeats from it; this needs the models' versions, or
+    `version`, which stands for all of them. A pickled client records nothing elsewhere.
 
-    Raises Unavailable if there is no answer.
+    Raises Unavailable if there is no answer, or if the record is in use.
     """
     if wait is not None and not wait > 0:
         raise ValueError(f"wait is {wait}; expected a number of seconds above 0")
+    if (reuse or version) and record is None:
+        raise ValueError("reuse and version need record, the file from which calls are answered")
     patience_s = PATIENCE_S if wait is None else wait
     hints = Hints(client, priority, deadline_s, chain=chain)
     first = _Patience(wait or 0.0)
@@ -89,6 +98,12 @@ def connect(
         given = Path(given).absolute()  # a pickled client may be in another folder
         find = partial(_native_line, given, patience_s)
         line, names = first.with_(find, lambda _: _may_come(given))
+    if record is not None:
+        try:
+            line = RecordedLine(line, Path(record), reuse=reuse, version=version)
+        except BaseException:
+            line.close()
+            raise
     settings = {
         "client": client,
         "chain": chain,

@@ -25,15 +25,17 @@ from farm.storage.errors import LockTaken, RecordTooLarge, StorageError, WrongFo
 from farm.storage.files import is_full
 from farm.storage.frames import (
     FRAME,
-    HEAD,
     Damage,
+    Frame,
     Record,
     check_format,
+    damage_after,
     intact_record,
+    read_frames,
     read_past_damage,
 )
 from farm.storage.journal import Journal
-from farm.storage.lock import BEAT_S, Lock
+from farm.storage.lock import BEAT_S, Lock, is_held
 
 log = logging.getLogger(__name__)
 
@@ -263,11 +265,13 @@ def wrong_format(error: WrongFormat) -> str:
 def entries_in(path: Path, damage: Callable[[Damage], None]) -> Iterator[tuple[int, Entry | bytes]]:
     """Yield each intact record of a file with the offset after it: evaluations, and models' JSON.
 
-    damage: called with each damaged place. The caller holds the record's lock, or nothing writes
-    the file. Raises Unavailable.
+    damage: called with each damaged place. Of a file that a farm writes now, yields the records up
+    to the first damaged place, if there is one. Raises Unavailable.
     """
     try:
-        for found in read_past_damage(path, FORMAT):
+        with path.open("rb") as file:
+            check_format(file, path, FORMAT)
+        for found in _frames(path):
             if isinstance(found, Damage):
                 damage(found)
             elif found.kind != EVALUATION:
@@ -276,7 +280,22 @@ def entries_in(path: Path, damage: Callable[[Damage], None]) -> Iterator[tuple[i
                 try:
                     yield found.end, decoded(found.payload)
                 except UNREADABLE:
-                    start = found.end - len(found.payload) - HEAD.size - FRAME.size
+                    start = found.end - len(found.payload) - PREFIX
                     damage(Damage(start, found.end))
+    except WrongFormat as error:
+        raise Unavailable(wrong_format(error)) from None
     except OSError as error:
-        raise Unavailable(f"record {path} cannot be read: {error}") from None
+        raise Unavailable(f"record {path} cannot be read: {error.strerror or error}") from None
+
+
+def _frames(path: Path) -> Iterator[Frame | Damage]:
+    if not is_held(lock_of(path)):
+        yield from read_past_damage(path, FORMAT)
+        return
+    end = sequence = 0
+    for frame in read_frames(path, FORMAT):  # the file may shrink if its writer meets a full disk
+        end, sequence = frame.end, frame.sequence
+        yield frame
+    place = damage_after(path, FORMAT, end, sequence) if end else None
+    if place is not None:
+        yield place

@@ -69,10 +69,13 @@ def _head(
 def _shaped(array: Array, tensor: TensorInfo | None, rows: int | None) -> Array:
     if tensor is None:
         return array
-    if array.dtype is not _FLOAT64 or tensor.dtype != "float64":
-        array = array.astype(numpy_dtype(tensor.dtype), copy=False)
-    if array.shape != tensor.shape or rows is not None:
-        array = array.reshape(shape_of(array, tensor, rows))
+    try:
+        if array.dtype is not _FLOAT64 or tensor.dtype != "float64":
+            array = array.astype(numpy_dtype(tensor.dtype), copy=False)
+        if array.shape != tensor.shape or rows is not None:
+            array = array.reshape(shape_of(array, tensor, rows))
+    except (ValueError, TypeError, AssertionError):
+        pass  # it does not fit: the description is not that of the call's config
     return array
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +215,7 @@ class Recorder:
             version = ""  # kept, and never reused
         if self._described.get((call.model, version)) != model:
             self._described[call.model, version] = model
-            data = {**model.to_json(), "version": version}
-            yield Record(MODEL, json.dumps(data).encode())
+            yield model_record(replace(model, version=version))
         keys = keys_of(call, self._describe(call.model, call.config), version)
         came_from = outcome.worker if isinstance(outcome, Result) else ""
         for row, status, outputs, run_time_s, error in _rows_of(call, outcome):
@@ -238,6 +238,11 @@ class Recorder:
                 chain=task.chain or "",
             )
             yield encoded(entry)
+
+
+def model_record(info: ModelInfo) -> Record:
+    """Return the record of a model's description."""
+    return Record(MODEL, json.dumps(info.to_json()).encode())
 
 
 RowOutcome = tuple[int, Status, tuple[Array, ...], float, tuple[str, str, str] | None]

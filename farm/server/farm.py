@@ -171,7 +171,7 @@ class Farm:
         )
         if self._recorder is not None:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)
-            self.dispatcher.add_part("record", self._recorder.status)
+            self.dispatcher.add_part("record", self._state_of_record)
         # Workers that are replaced when they end, or started when calls wait.
         self.dispatcher.workers_may_come = lambda: (
             self._workers is not None or self._elastic is not None or self._dask is not None
@@ -192,6 +192,12 @@ class Farm:
         self._check_models()
         if self._with_doors:
             await self._open_doors()
+
+    def _state_of_record(self) -> dict[str, Any]:
+        """Return the state of the record, with the rows that were answered without a run."""
+        reused = sum(of_model.reused for of_model in self.dispatcher.statistics().values())
+        recorder = self._recorder
+        return {} if recorder is None else {**recorder.status(), "answered": reused}
 
     def _has_started(self, info: WorkerInfo) -> bool:
         """Whether this farm's supervisor, its jobs or the SLURM job around it started a worker."""

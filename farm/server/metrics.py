@@ -37,6 +37,10 @@ COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
         lambda m: m.compute.seconds * 1e6,
     ),
     "nv_inference_compute_output_duration_us": ("Counted as compute_infer", lambda m: 0),
+    "nv_cache_num_hits_per_model": (
+        "Rows answered from the record, or from another call's run",
+        lambda m: m.reused,
+    ),
 }
 PENDING = "nv_inference_pending_request_count"
 

@@ -157,3 +157,23 @@ EMPTY: dict[str, Any] = {
 )
 def test_durations_have_units_that_suit_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_the_record_is_shown_with_what_stopped_it() -> None:
+    console = Console(record=True, width=200, file=io.StringIO())
+    record = {
+        "file": "a.record",
+        "points": 7,
+        "reuse": True,
+        "answered": 3,
+        "models": {"beam": {"reused": True}, "plate": {"reused": False}},
+        "trouble": "the disk is full",
+    }
+    state = {**EMPTY, "record": record, "events": []}
+    console.print(tables(state))
+    shown = console.export_text()
+    assert "record a.record: 7 evaluations, 3 calls answered without a run; reused: beam;" in shown
+    assert "nothing more is recorded: the disk is full" in shown
+    quiet = {**record, "reuse": False, "trouble": ""}
+    console.print(tables({**state, "record": quiet}))
+    assert "record a.record: 7 evaluations\n" in console.export_text().replace(" \n", "\n")

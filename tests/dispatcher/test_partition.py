@@ -74,6 +74,17 @@ def test_a_call_of_which_a_part_was_copied_says_so(copied: tuple[int, ...]) -> N
     of.finished()
     assert isinstance(outcomes[0], Result)
     assert outcomes[0].copied == bool(copied)
+    assert not outcomes[0].reused
+
+
+@pytest.mark.parametrize("reused", [(), (1,), (0, 2)])
+def test_a_call_of_which_a_part_was_reused_says_so(reused: tuple[int, ...]) -> None:
+    of, outcomes = whole(6)
+    for k in range(3):
+        of.done(2 * k, 2 * k + 2, replace(answer(k), reused=k in reused))
+    of.finished()
+    assert isinstance(outcomes[0], Result)
+    assert (outcomes[0].reused, outcomes[0].copied) == (bool(reused), False)
 
 
 def test_the_number_of_workers_stands_for_several() -> None:

@@ -163,7 +163,7 @@ async def test_the_second_twin_gets_its_answer_if_the_first_is_cancelled() -> No
     await turns()
     first.cancel()
     await turns()
-    assert worker.ended == worker.recalled == []
+    assert (worker.ended, worker.recalled) == ([], [])
     await worker.evaluate()
     assert (await second).outputs[0].tolist() == [8.0]
     assert dispatcher.calls_open() == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.call import Array, Operation
@@ -17,7 +17,9 @@ def same(one: Array | None, other: Array | None) -> bool:
         return one is other
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    return one.tolist() == other.tolist() if one.dtype == object else bytes(one) == bytes(other)
+    return (
+        one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
+    )
 
 
 entries = st.builds(
@@ -40,6 +42,7 @@ entries = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(entries)
 def test_an_evaluation_comes_back(entry: Entry) -> None:
     payload = memoryview(encoded(entry).payload)

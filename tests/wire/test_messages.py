@@ -303,6 +303,17 @@ def test_results_tell_that_a_copy_ran() -> None:
     assert (copied, len(answers)) == ([3], 9)
 
 
+def test_results_tell_that_they_were_reused() -> None:
+    marks = [(False, True), (True, True), (True, False), (False, False)] * 3
+    sent = [
+        (k, Result((np.ones(2),), 0.5, worker="w", copied=copied, reused=reused))
+        for k, (copied, reused) in enumerate(marks)
+    ]
+    answers = dict(wire.decode_answers(received(wire.encode_answers(sent))))
+    found = [got for _, got in sorted(answers.items()) if isinstance(got, Result)]
+    assert [(got.copied, got.reused) for got in found] == marks
+
+
 def test_results_without_a_copy_have_the_fields_that_earlier_releases_read() -> None:
     message = received(wire.encode_answers([(1, Result((np.ones(2),), 0.5, worker="w"))]))
     ((row,), _) = message.data

@@ -147,13 +147,14 @@ def test_a_gradient_that_is_no_numbers_fails_its_point_alone() -> None:
 def test_results_arrive_as_they_were(numbers: list[float], index: int) -> None:
     y, z, t = np.array(numbers[:2]), np.array(numbers[2]), np.array([numbers[3:]])
     points = decode_points(encode_points([call([1, 2, 3, 4], 1)] * 4))
-    copied = index == 1
-    result = Result((y, z, t), 0.25, worker="w/1", queue_time_s=0.5, copied=copied)
+    copied, reused = index == 1, index == 2
+    marks = {"copied": copied, "reused": reused}
+    result = Result((y, z, t), 0.25, worker="w/1", queue_time_s=0.5, **marks)
     got_index, got = decode_line(encode_result_line(points.form, index, MODEL, result))
     assert got_index == index
     assert isinstance(got, Result)
     assert (got.run_time_s, got.queue_time_s, got.worker) == (0.25, 0.5, "w/1")
-    assert got.copied == copied
+    assert (got.copied, got.reused) == (copied, reused)
     for a, b in zip(got.outputs, (y, z.reshape(1), t), strict=True):
         assert np.array_equal(a, b, equal_nan=True)
 

@@ -158,6 +158,8 @@ def test_headers_of_a_farm_give_times_and_worker() -> None:
     result = decode_response(EVALUATE, 200, headers, b'{"output":[[1]]}')
     assert (result.run_time_s, result.queue_time_s, result.worker) == (0.25, 1.5, "node3/1-ab")
     assert not result.copied
+    assert not result.reused
+    assert decode_response(EVALUATE, 200, {"farm-reused": "true"}, b'{"output":[[1]]}').reused
     assert decode_response(EVALUATE, 200, {"farm-copied": "true"}, b'{"output":[[1]]}').copied
     bare = decode_response(EVALUATE, 200, {"farm-run-time": "soon"}, b'{"output":[[1]]}')
     assert (bare.run_time_s, bare.queue_time_s, bare.worker) == (0.0, 0.0, "")

@@ -340,11 +340,18 @@ def test_the_call_and_its_hints_reach_the_farm() -> None:
     assert headers[b"farm-queue-time"] == b"0.000000"
     assert headers[b"farm-worker"] == b"n?de/1"
     assert b"farm-copied" not in headers
+    assert b"farm-reused" not in headers
 
 
 def test_an_answer_tells_that_a_copy_ran() -> None:
     _, headers, _ = asked(Script(replace(ANSWER, copied=True)))
     assert headers[b"farm-copied"] == b"true"
+
+
+def test_an_answer_tells_that_it_was_reused() -> None:
+    _, headers, _ = asked(Script(replace(ANSWER, reused=True)))
+    assert headers[b"farm-reused"] == b"true"
+    assert b"farm-copied" not in headers
 
 
 def test_a_client_without_a_name_is_known_by_its_host() -> None:

@@ -123,7 +123,18 @@ def test_a_point_is_copied_if_one_of_its_calls_was() -> None:
     farm.futures[0].set_result(answer())
     farm.futures[1].set_result(replace(gradient(1, 2, 3), copied=True))
     farm.futures[2].set_result(gradient(4))
-    assert row_of(plan, sent, None, attempt=1, worker=5, answered=sent.submitted_at + 3).copied
+    row = row_of(plan, sent, None, attempt=1, worker=5, answered=sent.submitted_at + 3)
+    assert (row.copied, row.reused) == (True, False)
+
+
+def test_a_point_is_reused_if_one_of_its_calls_was() -> None:
+    plan, farm = plan_of(gradients=["u[1]"]), Open()
+    sent = submit_point(farm, plan, 3, NO_HINTS)
+    farm.futures[0].set_result(replace(answer(), reused=True))
+    farm.futures[1].set_result(gradient(1, 2, 3))
+    farm.futures[2].set_result(gradient(4))
+    row = row_of(plan, sent, None, attempt=1, worker=5, answered=sent.submitted_at + 3)
+    assert (row.copied, row.reused) == (False, True)
 
 
 @pytest.mark.parametrize(
