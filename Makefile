@@ -104,7 +104,7 @@ test-clients: .venv-samplers/.clients ## farm with every tool of docs/samplers.m
 
 .venv-samplers/.installed: $(STAMP) pyproject.toml constraints-samplers.txt
 	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
-	@$(UV_INSTALL) --constraint constraints-samplers.txt --group samplers --editable '.[jax]'
+	@$(UV_INSTALL) --constraint constraints-samplers.txt --group samplers --editable '.[jax,onnx]'
 	@touch $@
 
 # EasyVVUQ brings a package `tests` of its own, which would hide ours.
