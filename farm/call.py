@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -265,6 +265,24 @@ class Result:
         if asked == 1 or not self.outputs:
             return 0 if self.failed is not None else asked
         return len(self.outputs[0])
+
+
+def halves(call: Call) -> tuple[Call, Call]:
+    """Return the evaluation and the gradient that a call of value_and_gradient consists of."""
+    evaluation = replace(call, operation=Operation.EVALUATE, derivative=None)
+    return evaluation, replace(call, operation=Operation.GRADIENT)
+
+
+def joined(value: Result, gradient: Result) -> Result:
+    """Return the results of both `halves` as one: with the sum of the run times."""
+    workers = {value.worker, gradient.worker}
+    return Result(
+        value.outputs + gradient.outputs,
+        run_time_s=value.run_time_s + gradient.run_time_s,
+        worker=value.worker if len(workers) == 1 else f"{len(workers)} workers",
+        queue_time_s=max(value.queue_time_s, gradient.queue_time_s),
+        copied=value.copied or gradient.copied,
+    )
 
 
 LONGEST_NAME = 100

@@ -182,8 +182,8 @@ class Vectors:
             array = numbers(value, _FLOAT64, key)
             if array.size == tensor.size:
                 self._shared = array.reshape(-1)
-            elif array.ndim and array.shape[1:] in (tensor.shape, (tensor.size,)):
-                self._each = array.reshape(len(array), -1)
+            elif array.shape == (0,) or array.shape[1:] in (tensor.shape, (tensor.size,)):
+                self._each = array
             else:
                 raise InvalidInput(f"{key} has shape {array.shape}; expected {self._expected()}")
 

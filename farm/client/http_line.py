@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import orjson
 
-from farm.call import Call, Hints, ModelInfo, Operation, TensorInfo
+from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo, halves, joined
 from farm.client.daemon_pool import DaemonPool
 from farm.errors import (
     Cancelled,
@@ -33,7 +33,7 @@ from farm.errors import (
     UnsupportedFeature,
 )
 from farm.http.client import JSON, Cancellation, HttpClient, Response
-from farm.protocols.points.client import decode_line, encode_points
+from farm.protocols.points.client import alike, decode_line, encode_points
 from farm.protocols.umbridge.client import (
     Headers,
     decode_error,
@@ -59,6 +59,8 @@ BYTES_A_REQUEST = 4 * 1024**2
 
 CONNECT_S = 10.0
 """Timeout of one attempt to connect, in seconds; short, as a user may be waiting."""
+
+BOTH = Operation.VALUE_AND_GRADIENT
 
 Task = tuple[int, Call]
 
@@ -219,11 +221,13 @@ class HttpLine:
         for task in tasks:
             call = task[1]
             full = len(request) >= POINTS_A_REQUEST or size >= BYTES_A_REQUEST
-            if request and (full or not _alike(call, request[0][1])):
+            if request and (full or not alike(call, request[0][1])):
                 yield request
                 request, size = [], 0
             request.append(task)
             size += sum([a.nbytes for a in call.inputs])
+            if (wrt := call.derivative) is not None:
+                size += sum([v.nbytes for v in (wrt.sens, wrt.vec) if v is not None])
         if request:
             yield request
 
@@ -252,7 +256,7 @@ class HttpLine:
     def _run(self, job: _Job) -> None:
         tasks = job.tasks()
         try:
-            if len(tasks) > 1:
+            if len(tasks) > 1 or (tasks and self.is_farm and tasks[0][1].operation is BOTH):
                 self._stream(job, tasks)
             elif tasks:
                 self._one(job, *tasks[0])
@@ -264,10 +268,17 @@ class HttpLine:
             self._settle([(call_id, failure) for call_id, _ in tasks])
 
     def _one(self, job: _Job, call_id: int, call: Call) -> None:
+        if call.operation is BOTH:
+            result = joined(*[self._asked(job, half) for half in halves(call)])
+        else:
+            result = self._asked(job, call)
+        self._settle([(call_id, result)])
+
+    def _asked(self, job: _Job, call: Call) -> Result:
         path, body = encode_request(call)
         with self._answer(job, path, body) as answer:
             whole = answer.read()
-        self._settle([(call_id, decode_response(call, answer.status, answer.headers, whole))])
+        return decode_response(call, answer.status, answer.headers, whole)
 
     def _stream(self, job: _Job, tasks: Sequence[Task]) -> None:
         path = f"/farm/models/{quote(tasks[0][1].model)}/evaluate"
@@ -294,16 +305,6 @@ class HttpLine:
                 receivers.add(waiting.receiver)
         for receiver in receivers:
             receiver.flush()
-
-
-def _alike(call: Call, other: Call) -> bool:
-    """Whether two calls may share a request."""
-    return (
-        call.operation is other.operation is Operation.EVALUATE
-        and call.rows is other.rows is None
-        and call.model == other.model
-        and call.config == other.config
-    )
 
 
 def _outcome(line: bytes, tasks: Sequence[Task]) -> tuple[int, Outcome]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from farm.call import BOTH, Call, Hints, ModelInfo, Operation, Result
+from farm.call import BOTH, Call, Hints, ModelInfo, Operation, Result, halves, joined
 from farm.dispatcher.statistics import Statistics
 from farm.errors import FarmError
 from farm.scheduler.actions import Outcome
@@ -60,7 +60,7 @@ class Pair:
             return
         half.result = outcome
         if self.value.result is not None and self.gradient.result is not None:
-            self._on_end(self, _joined(self.value.result, self.gradient.result))
+            self._on_end(self, joined(self.value.result, self.gradient.result))
 
 
 class Pairs:
@@ -98,9 +98,8 @@ class Pairs:
         pair = Pair(self._new_id(), ended)
         if hints.chain is None:  # both halves are one caller
             hints = replace(hints, chain=f"pair {pair.id}")
-        evaluate = replace(call, operation=Operation.EVALUATE, derivative=None)
-        gradient = replace(call, operation=Operation.GRADIENT)
-        pair.value.task = self._start(evaluate, hints, pair.value, now)
+        evaluation, gradient = halves(call)
+        pair.value.task = self._start(evaluation, hints, pair.value, now)
         try:
             pair.gradient.task = self._start(gradient, hints, pair.gradient, now)
         except FarmError:
@@ -117,15 +116,3 @@ class Pairs:
         for half in (pair.value, pair.gradient):
             self._cancel(half.task)
         return True
-
-
-def _joined(value: Result, gradient: Result) -> Result:
-    """Return both results as one; the run times add up, the longer queue time counts."""
-    workers = {value.worker, gradient.worker}
-    return Result(
-        value.outputs + gradient.outputs,
-        run_time_s=value.run_time_s + gradient.run_time_s,
-        worker=value.worker if len(workers) == 1 else f"{len(workers)} workers",
-        queue_time_s=max(value.queue_time_s, gradient.queue_time_s),
-        copied=value.copied or gradient.copied,
-    )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from farm.call import EMPTY_CONFIG, Array, Derivative, Operation, canonical_config
+from farm.call import (
+    EMPTY_CONFIG,
+    TAKE_SENS,
+    TAKE_VEC,
+    Array,
+    Derivative,
+    Operation,
+    canonical_config,
+)
 from farm.encoding.json_numbers import EXACT_UP_TO, MOST_CONFIG, kind_of, parse_slowly, vector
 from farm.errors import InvalidInput
 
@@ -56,8 +64,8 @@ def decode_derivative(message: dict[str, Any], operation: Operation) -> Derivati
         out_wrt=_index(message, "outWrt"),
         in_wrt=_index(message, "inWrt1" if hessian else "inWrt"),
         in_wrt2=_index(message, "inWrt2") if hessian else 0,
-        sens=None if operation is Operation.APPLY_JACOBIAN else _vector(message, "sens"),
-        vec=None if operation is Operation.GRADIENT else _vector(message, "vec"),
+        sens=_vector(message, "sens") if operation in TAKE_SENS else None,
+        vec=_vector(message, "vec") if operation in TAKE_VEC else None,
     )
 
 

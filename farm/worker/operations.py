@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import EMPTY_CONFIG, Array, Call, ModelInfo, Operation, Result, numpy_dtype
+from farm.call import (
+    EMPTY_CONFIG,
+    Array,
+    Call,
+    ModelInfo,
+    Operation,
+    Result,
+    halves,
+    joined,
+    numpy_dtype,
+)
 from farm.errors import InvalidInput, InvalidOutput
 from farm.model import (
     Config,
@@ -143,14 +153,12 @@ def value_and_gradient(model: Model, info: ModelInfo, call: Call) -> Result:
     A model that does not define it evaluates first: it may keep what its gradient needs.
     """
     if Operation.VALUE_AND_GRADIENT not in info.operations:
-        question = replace(call, operation=Operation.EVALUATE, derivative=None)
+        evaluation, gradient = halves(call)
         if info.max_batch > 1:
-            value = evaluate_rows(model, info, [question])[0]
+            value = evaluate_rows(model, info, [evaluation])[0]
         else:
-            value = evaluate(model, info, question)
-        gradient = derivative(model, info, replace(call, operation=Operation.GRADIENT))
-        run_time = value.run_time_s + gradient.run_time_s
-        return Result(value.outputs + gradient.outputs, run_time)
+            value = evaluate(model, info, evaluation)
+        return joined(value, derivative(model, info, gradient))
     wrt = call.derivative
     assert wrt is not None  # guaranteed by check_call
     inputs = inputs_for(call, info)

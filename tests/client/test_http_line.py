@@ -129,6 +129,25 @@ def test_many_calls_travel_in_few_requests(line: HttpLine) -> None:
     assert inbox.flushes < 1000
 
 
+def test_many_derivatives_travel_in_few_requests(line: HttpLine) -> None:
+    for operation in (Operation.GRADIENT, Operation.VALUE_AND_GRADIENT):
+        inbox = Inbox()
+        calls = []
+        for k in range(14, 1014):
+            of = Derivative(0, 0, sens=np.array([1.0, k]))
+            calls.append((k, Call("gate", operation, (np.array([k, 0.5]),), derivative=of)))
+        line.send(calls, NO_HINTS, inbox)
+        wait_until(lambda inbox=inbox: len(inbox.outcomes) == 1000)  # type: ignore[misc]
+        for k, call in calls:
+            outcome = inbox.outcomes[k]
+            assert isinstance(outcome, Result), outcome
+            *value, gradient = [output.tolist() for output in outcome.outputs]
+            assert gradient == [2.0, 2.0 * k]
+            both = operation is Operation.VALUE_AND_GRADIENT
+            assert value == ([[(2.0 * call.inputs[0]).tolist()]] if both else [])
+        assert inbox.flushes < 1000
+
+
 def test_calls_of_all_kinds_may_be_sent_together(line: HttpLine) -> None:
     inbox = Inbox()
     wrt = Derivative(0, 0, sens=np.ones(2))

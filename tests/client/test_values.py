@@ -120,61 +120,17 @@ def test_outputs_are_private_arrays_in_their_declared_form() -> None:
 def test_outputs_fill_their_row() -> None:
     values = Values(ONE, CONFIG)
     room = values.room(2)
-    values.put_output(Result((np.array([1.0, 2.0]),)), room[0])
-    values.put_output(Result((np.array([[3.0], [4.0]]),)), room[1])
+    values.put(Result((np.array([1.0, 2.0]),)), room, 0)
+    values.put(Result((np.array([[3.0], [4.0]]),)), room, 1)
     assert room.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     with pytest.raises(InvalidOutput):
-        values.put_output(Result((np.ones(1),)), room[0])
+        values.put(Result((np.ones(1),)), room, 0)
 
 
 @pytest.mark.parametrize("outputs", [(), (np.ones(3),), (np.ones(2), np.ones(2))])
 def test_answers_that_do_not_fit_are_refused(outputs: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidOutput, match="model 'one' declares"):
         Values(ONE, CONFIG).output(Result(outputs))
-
-
-def test_derivatives_take_names_or_positions() -> None:
-    values = Values(TWO, CONFIG)
-    point = {"a": [1, 2], "n": 3}
-    call = values.derivative(
-        Operation.APPLY_HESSIAN, point, "v", "n", "a", sens=[1.0], vec=[[1.0], [2.0]]
-    )
-    wrt = call.derivative
-    assert wrt is not None
-    assert (wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2) == (1, 1, 0)
-    assert wrt.vec is not None
-    assert wrt.vec.tolist() == [1.0, 2.0]
-    call = values.derivative(Operation.GRADIENT, point, 0, 0, sens=[1, 2])
-    assert call.derivative is not None
-    assert type(call.derivative.out_wrt) is int
-
-
-@pytest.mark.parametrize(
-    ("out_wrt", "in_wrt", "sens", "text"),
-    [
-        ("w", 0, [1.0, 2.0], r"no output is named 'w'; the outputs are u \(2,\), v \(1,\)"),
-        (2, 0, [1.0], "outWrt is 2, but model 'two' has 2 output vectors"),
-        (0, -1, [1.0, 1.0], "inWrt is -1"),
-        (0, 0, [1.0], "sens has length 1, expected 2 numbers"),
-        (0, 0, ["a", "b"], "sens is <U1"),
-    ],
-)
-def test_derivatives_that_cannot_be_are_refused(
-    out_wrt: Any, in_wrt: Any, sens: Any, text: str
-) -> None:
-    with pytest.raises(InvalidInput, match=text):
-        Values(TWO, CONFIG).derivative(Operation.GRADIENT, [[1, 2], 3], out_wrt, in_wrt, sens=sens)
-
-
-def test_derivative_outputs_have_the_shape_of_what_they_are_for() -> None:
-    values = Values(ONE, CONFIG)
-    x = np.ones((2, 3))
-    gradient = values.derivative(Operation.GRADIENT, x, 0, 0, sens=[1, 2])
-    assert values.derivative_output(gradient, Result((np.ones(6),))).shape == (2, 3)
-    jacobian = values.derivative(Operation.APPLY_JACOBIAN, x, 0, 0, vec=np.ones(6))
-    assert values.derivative_output(jacobian, Result((np.ones(2),))).shape == (2,)
-    with pytest.raises(InvalidOutput, match=r"vectors of lengths \[2\], expected one of 6"):
-        values.derivative_output(gradient, Result((np.ones(2),)))
 
 
 def test_the_bytes_of_an_evaluation_are_known() -> None:

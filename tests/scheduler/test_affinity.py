@@ -245,6 +245,26 @@ def test_a_gradient_goes_to_the_worker_that_evaluated_its_point(farm: Recorder) 
         farm.expect(sent(worker, task))
 
 
+def test_a_value_with_its_gradient_marks_its_point(farm: Recorder) -> None:
+    farm.join("v", keeping())
+    task = farm.submit(point(1.0, Operation.VALUE_AND_GRADIENT))
+    farm.expect(sent("v", task))
+    farm.after(1.0).finish("v", task, 1.0)
+    farm.expect(replied(task, 1.0, "v"))
+    farm.join("w", keeping())
+    evaluated(farm, "w", 2.0)
+    task = farm.submit(point(1.0, Operation.APPLY_HESSIAN))
+    farm.expect(sent("v", task))
+
+
+def test_a_value_with_its_gradient_does_not_wait_for_a_worker(
+    busy: tuple[Recorder, TaskId, TaskId],
+) -> None:
+    farm, _, _ = busy
+    task = farm.submit(point(1.0, Operation.VALUE_AND_GRADIENT))
+    farm.expect(sent("w", task))
+
+
 def gradients_known(farm: Recorder, seconds: float) -> None:
     farm.join("teacher", keeping())
     task = farm.submit(point(0.0, Operation.GRADIENT))

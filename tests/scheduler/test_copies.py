@@ -209,6 +209,7 @@ def test_derivatives_are_copied_but_no_stream_or_description(farm: Recorder) -> 
         Operation.GRADIENT,
         Operation.APPLY_JACOBIAN,
         Operation.APPLY_HESSIAN,
+        Operation.VALUE_AND_GRADIENT,
     }
 
 

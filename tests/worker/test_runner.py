@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.call import RUN_BYTES, RUN_S, Array, Call, Derivative, Operation, Result, TensorInfo
+from farm.call import RUN_BYTES, RUN_S, Call, Derivative, Operation, Result, TensorInfo
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -427,89 +427,6 @@ def test_what_is_not_claimed_does_not_run() -> None:
 def test_no_calls_no_outcomes() -> None:
     assert Runner({}).execute([]) == []
     assert Runner({}).models() == ()
-
-
-# --- derivatives ------------------------------------------------------------------------------
-
-
-class Matrix(Model):
-    """y = scale * (A : x) summed over rows, plus z; A is 2 x 3, so J^T sens = A * sens."""
-
-    inputs = {"x": (2, 3), "z": 2}
-    outputs = {"y": (2, 1)}
-    A = np.arange(6.0).reshape(2, 3)
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        return (self.A * inputs["x"]).sum(axis=1) + inputs["z"]
-
-    def gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Any:
-        assert sens.shape == (2, 1)
-        return self.A * sens if in_wrt == 0 else sens.ravel()
-
-    def apply_jacobian(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
-    ) -> Any:
-        assert vec.shape == ((2, 3) if in_wrt == 0 else (2,))
-        return (self.A * vec).sum(axis=1) if in_wrt == 0 else vec
-
-    def apply_hessian(
-        self,
-        out_wrt: int,
-        in_wrt1: int,
-        in_wrt2: int,
-        inputs: Inputs,
-        sens: Array,
-        vec: Array,
-        config: Config,
-    ) -> Any:
-        assert (sens.shape, vec.shape) == ((2, 1), (2, 3) if in_wrt2 == 0 else (2,))
-        return [float(in_wrt1), float(in_wrt2)] + ([0.0] * 4 if in_wrt1 == 0 else [])
-
-
-def derivative(
-    operation: Operation, *, sens: Any = None, vec: Any = None, in_wrt: int = 0, in_wrt2: int = 0
-) -> Outcome:
-    def array(value: Any) -> Array | None:
-        return None if value is None else np.asarray(value, dtype=float)
-
-    wrt = Derivative(0, in_wrt, in_wrt2, array(sens), array(vec))
-    call = Call("m", operation, (np.zeros(6), np.zeros(2)), derivative=wrt)
-    return Runner({"m": Matrix()}).execute([call])[0]
-
-
-def test_gradient_is_like_its_input_and_flat() -> None:
-    outcome = derivative(Operation.GRADIENT, sens=[1, 10])
-    np.testing.assert_array_equal(result(outcome).outputs[0], [0, 1, 2, 30, 40, 50])
-    outcome = derivative(Operation.GRADIENT, sens=[1, 10], in_wrt=1)
-    np.testing.assert_array_equal(result(outcome).outputs[0], [1, 10])
-
-
-def test_jacobian_action_is_like_its_output_and_flat() -> None:
-    outcome = derivative(Operation.APPLY_JACOBIAN, vec=np.ones(6))
-    np.testing.assert_array_equal(result(outcome).outputs[0], [3, 12])
-    outcome = derivative(Operation.APPLY_JACOBIAN, vec=[5, 6], in_wrt=1)
-    np.testing.assert_array_equal(result(outcome).outputs[0], [5, 6])
-
-
-def test_hessian_action_is_like_the_first_of_its_inputs() -> None:
-    outcome = derivative(Operation.APPLY_HESSIAN, sens=[1, 1], vec=[1, 1], in_wrt2=1)
-    np.testing.assert_array_equal(result(outcome).outputs[0], [0, 1, 0, 0, 0, 0])
-    outcome = derivative(Operation.APPLY_HESSIAN, sens=[1, 1], vec=np.ones(6), in_wrt=1)
-    np.testing.assert_array_equal(result(outcome).outputs[0], [1, 0])
-
-
-def test_a_derivative_of_the_wrong_length_is_the_models_fault() -> None:
-    class Wrong(Matrix):
-        def gradient(self, *args: Any) -> Any:
-            return [1.0, 2.0]
-
-    wrt = Derivative(0, 0, sens=np.ones(2))
-    call = Call("m", Operation.GRADIENT, (np.zeros(6), np.zeros(2)), derivative=wrt)
-    (outcome,) = Runner({"m": Wrong()}).execute([call])
-    assert isinstance(outcome, InvalidOutput)
-    assert outcome.message == "gradient of model 'm' has shape (2,), expected (2, 3)"
 
 
 def test_an_operation_that_the_model_lacks_is_named() -> None:

@@ -9,7 +9,8 @@
 For the operation stream, each answer is a line with the status "answer", and a line with "done" and
 no outputs, or with "failed", follows the last one. Lines are sent in the order in which points
 finish. An invalid point fails alone. Inputs may be flat or nested like the tensor's shape; outputs
-are nested, in order or by name as the inputs were.
+are nested, in order or by name as the inputs were. A derivative is one flat list in the outputs; a
+value_and_gradient has the outputs of an evaluation, and the flat list as "gradient".
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ KEYS = MappingProxyType(
     {
         "inputs": "the points: each a list of inputs in order, or an object with inputs by name",
         "config": "the model's config, the same for all points; {} when left out",
-        "operation": "evaluate, gradient, apply_jacobian, apply_hessian, stream; default evaluate",
+        "operation": "evaluate, gradient, apply_jacobian, apply_hessian, value_and_gradient or "
+        "stream; default evaluate",
         "outWrt": "derivatives: the output, counted from 0",
-        "inWrt": "gradient and apply_jacobian: the input, counted from 0",
+        "inWrt": "gradient, apply_jacobian and value_and_gradient: the input, counted from 0",
         "inWrt1": "apply_hessian: the first input",
         "inWrt2": "apply_hessian: the second input",
-        "sens": "gradient and apply_hessian: one list for all points, or a list of one list each",
+        "sens": "gradient, apply_hessian and value_and_gradient: one list of numbers for all "
+        "points, or a list of one list each",
         "vec": "apply_jacobian and apply_hessian: as sens",
         "non_finite": "how NaN and infinities are written: literal, null or error",
     }
@@ -190,15 +193,17 @@ def encode_result_line(form: LineForm, index: int, info: ModelInfo, result: Resu
     UTF-8.
     """
     outputs: dict[str, orjson.Fragment] | list[orjson.Fragment]
-    if form.operation in DERIVATIVES:
+    both = form.operation is Operation.VALUE_AND_GRADIENT
+    if form.operation in DERIVATIVES and not both:
         outputs = [_fragment(result.outputs[0], form, "output")]
     else:
+        values = result.outputs[:-1] if both else result.outputs
         named = {
             t.name: _fragment(y, form, f"output {t.name!r}")
-            for t, y in zip(info.outputs, result.outputs, strict=bool(result.outputs))
+            for t, y in zip(info.outputs, values, strict=bool(values))
         }
         outputs = named if form.by_name else list(named.values())
-    line = {
+    line: dict[str, Any] = {
         "index": index,
         "status": "answer" if result.more else "done",
         "outputs": outputs,
@@ -206,6 +211,8 @@ def encode_result_line(form: LineForm, index: int, info: ModelInfo, result: Resu
         "queue_time_s": result.queue_time_s,
         "worker": result.worker,
     }
+    if both:
+        line["gradient"] = _fragment(result.outputs[-1], form, "gradient")
     if result.copied:
         line["copied"] = True
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)

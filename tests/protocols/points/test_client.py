@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+from farm.call import (
+    DERIVATIVES,
+    TAKE_SENS,
+    TAKE_VEC,
+    Array,
+    Call,
+    Derivative,
+    ModelInfo,
+    Operation,
+    Result,
+    TensorInfo,
+)
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, ModelFailed
-from farm.protocols.points.client import decode_line, encode_points
+from farm.protocols.points.client import alike, decode_line, encode_points
 from farm.protocols.points.codec import decode_points, encode_error_line, encode_result_line
 
 MODEL = ModelInfo(
@@ -40,6 +52,95 @@ def test_calls_arrive_as_they_were(points: list[tuple[list[float], int]]) -> Non
         for a, b in zip(got.inputs, sent.inputs, strict=True):
             assert a.dtype == b.dtype
             assert np.array_equal(a, b, equal_nan=True)
+
+
+def differentiated(
+    operation: Operation, *, sens: Array | None = None, vec: Array | None = None, out: int = 1
+) -> Call:
+    second = 1 if operation is Operation.APPLY_HESSIAN else 0
+    return replace(
+        call([1.0, 2.0, 3.0, 4.0], 5),
+        operation=operation,
+        derivative=Derivative(out, 0, second, sens, vec),
+    )
+
+
+@pytest.mark.parametrize("operation", sorted(DERIVATIVES))
+@given(numbers=st.lists(NUMBERS, min_size=1, max_size=4), shared=st.booleans())
+def test_derivatives_arrive_as_they_were(
+    operation: Operation, numbers: list[float], shared: bool
+) -> None:
+    one = np.array([7.0, 8.0])
+    vectors = [one if shared else np.array([number, 1.0]) for number in numbers]
+    calls = [
+        differentiated(
+            operation,
+            sens=vector if operation in TAKE_SENS else None,
+            vec=vector if operation in TAKE_VEC else None,
+        )
+        for vector in vectors
+    ]
+    heard = decode_points(encode_points(calls))
+    for i, sent in enumerate(calls):
+        got = heard.call(i, MODEL)
+        assert got.operation is operation
+        wrt, expected = got.derivative, sent.derivative
+        assert wrt is not None
+        assert expected is not None
+        assert (wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2) == (1, 0, expected.in_wrt2)
+        for a, b in ((wrt.sens, expected.sens), (wrt.vec, expected.vec)):
+            assert (a is None) == (b is None)
+            assert a is None or b is None or np.array_equal(a, b, equal_nan=True)
+
+
+def test_a_vector_that_all_share_is_sent_once() -> None:
+    sens = np.array([1.0, 2.0])
+    calls = [differentiated(Operation.GRADIENT, sens=sens)] * 3
+    assert b'"sens":[1.0,2.0]' in encode_points(calls)
+
+
+def test_only_calls_of_one_kind_share_a_request() -> None:
+    x = call([1.0, 2.0, 3.0, 4.0], 5)
+    gradient = differentiated(Operation.GRADIENT, sens=np.ones(2))
+    assert alike(x, call([0.0] * 4, 6))
+    assert alike(gradient, differentiated(Operation.GRADIENT, sens=np.zeros(2)))
+    for a, b in (
+        (x, gradient),
+        (gradient, differentiated(Operation.VALUE_AND_GRADIENT, sens=np.ones(2))),
+        (gradient, differentiated(Operation.GRADIENT, sens=np.ones(2), out=0)),
+        (x, replace(x, config='{"a":1}')),
+        (x, replace(x, model="n")),
+        (x, replace(x, rows=1)),
+        (replace(x, rows=1), replace(x, rows=1)),
+    ):
+        assert not alike(a, b)
+    cost = replace(x, operation=Operation.COST)
+    assert not alike(cost, cost)
+
+
+@given(st.lists(NUMBERS, min_size=7, max_size=7))
+def test_a_gradient_arrives_beside_its_value(numbers: list[float]) -> None:
+    y, z, t = np.array(numbers[:2]), np.array(numbers[2]), np.array([numbers[3:5]])
+    gradient = np.array(numbers[5:])
+    points = decode_points(
+        encode_points([differentiated(Operation.VALUE_AND_GRADIENT, sens=np.ones(2))])
+    )
+    line = encode_result_line(points.form, 0, MODEL, Result((y, z, t, gradient)))
+    _, got = decode_line(line)
+    assert isinstance(got, Result)
+    for a, b in zip(got.outputs, (y, z.reshape(1), t, gradient), strict=True):
+        assert np.array_equal(a, b, equal_nan=True)
+
+
+def test_a_gradient_that_is_no_numbers_fails_its_point_alone() -> None:
+    line = (
+        b'{"index": 2, "status": "done", "outputs": [[1]], "gradient": {"a": 1},'
+        b' "run_time_s": 1, "queue_time_s": 1, "worker": "w"}'
+    )
+    index, got = decode_line(line)
+    assert index == 2
+    assert isinstance(got, InvalidOutput)
+    assert "gradient is an object" in got.message
 
 
 @given(st.lists(NUMBERS, min_size=5, max_size=5), st.integers(0, 3))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.call import ModelInfo, Operation, Result, TensorInfo
+from farm.call import DERIVATIVES, ModelInfo, Operation, Result, TensorInfo
 from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError, InvalidInput, InvalidOutput, InvalidRequest, ModelFailed
 from farm.protocols.points.codec import (
@@ -141,6 +141,45 @@ def test_the_line_of_a_derivative_holds_one_flat_vector() -> None:
     assert json.loads(line)["outputs"] == [[1.0, 1.0, 1.0, 1.0]]
 
 
+def test_the_line_of_a_value_and_gradient_holds_both() -> None:
+    outputs = (np.array([1.0, 2.0]), np.ones((2, 2)), np.array([5.0, math.inf]))
+    for inputs, expected in (
+        ([IN_ORDER], [[1.0, 2.0], [[1.0, 1.0], [1.0, 1.0]]]),
+        ([BY_NAME], {"w": [1.0, 2.0], "field": [[1.0, 1.0], [1.0, 1.0]]}),
+    ):
+        asked = decode(gradient(inputs=inputs, sens=[1, 2], operation="value_and_gradient"))
+        call = asked.call(0, MODEL)
+        assert call.operation is Operation.VALUE_AND_GRADIENT
+        assert call.derivative is not None
+        assert call.derivative.sens is not None
+        line = json.loads(encode_result_line(asked.form, 1, MODEL, Result(outputs)))
+        assert (line["outputs"], line["gradient"]) == (expected, [5.0, math.inf])
+    strict = gradient(inputs=[IN_ORDER], operation="value_and_gradient", non_finite="error")
+    with pytest.raises(InvalidOutput, match=r"gradient\[1\] is inf"):
+        encode_result_line(decode(strict).form, 0, MODEL, Result(outputs))
+
+
+@pytest.mark.parametrize(
+    ("about", "text"),
+    [
+        ({}, "sens is missing"),
+        ({"sens": [1, "a"]}, r"sens\[1\] is a string"),
+        ({"sens": [[1, 2], "x"]}, "sens is a string"),
+        ({"sens": [[[1, 2]], [[1, 2]]]}, r"sens\[0\] is a list"),
+        ({"sens": {"a": 1}}, "sens is an object"),
+        ({"sens": [1, 2], "outWrt": 0.5}, "outWrt is a number; expected a whole number"),
+        ({"sens": [1, 2], "inWrt": None}, "inWrt is null"),
+        ({"sens": [1, 2], "inWrt": True}, "inWrt is"),
+    ],
+)
+def test_a_derivative_that_cannot_be_is_refused_at_each_point(
+    about: dict[str, Any], text: str
+) -> None:
+    asked = decode(gradient(operation="value_and_gradient", **about))
+    with pytest.raises(InvalidInput, match=text):
+        asked.call(1, MODEL)
+
+
 def test_the_request_chooses_how_non_finite_numbers_are_written() -> None:
     result = Result((np.array([1.0, math.inf]), np.zeros((2, 2))))
     as_null = decode({"inputs": [IN_ORDER], "non_finite": "null"})
@@ -179,7 +218,9 @@ def test_any_json_gives_points_or_a_farm_error(message: Any) -> None:
             points.call(index, MODEL)
 
 
-@given(st.lists(values, min_size=1), st.sampled_from([op.value for op in OPERATIONS.values()]))
+@given(
+    st.lists(values, min_size=1), st.sampled_from([Operation.EVALUATE.value, *sorted(DERIVATIVES)])
+)
 def test_any_point_gives_a_call_or_a_farm_error(inputs: list[Any], operation: str) -> None:
     points = decode(gradient(inputs=inputs, sens=[1], operation=operation, inWrt1=0, inWrt2=0))
     for index in range(len(points)):
