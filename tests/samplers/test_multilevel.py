@@ -26,7 +26,7 @@ LIMIT_S = scaled(100.0)
 @pytest.mark.timeout(LIMIT_S + 10)
 def test_the_example_saves_fine_evaluations(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, str(EXAMPLE / "sample.py")],
+        [sys.executable, str(EXAMPLE / "levels.py")],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -1,6 +1,6 @@
 """Sample a posterior with few evaluations of the fine model: three levels on one farm, by tinyDA.
 
-    python examples/multilevel/sample.py
+    python examples/multilevel/levels.py
 
 The levels are a surrogate, trained on a sweep and served from an ONNX file, a coarse mesh and a
 fine mesh. Four chains, each in a thread of its own, share the workers. Ends with exit code 0 only
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,8 +46,15 @@ SUBCHAINS = (5, 2)
 def train(path: Path) -> bytes:
     """An ONNX file of a Gaussian process, trained on a sweep of the fine model."""
     near = (PRIOR_MEAN[0] - 3 * PRIOR_SD, PRIOR_MEAN[0] + 3 * PRIOR_SD)
-    design = {"design": "sobol", "n": TRAINING_POINTS, "seed": 1}
-    with farm.sweep(f"{ROD}:Fine", {"resistance": near}, out=path, show=False, **design):
+    with farm.sweep(
+        f"{ROD}:Fine",
+        {"resistance": near},
+        design="sobol",
+        n=TRAINING_POINTS,
+        seed=1,
+        out=path,
+        show=False,
+    ):
         pass  # leaving the block waits for the last point
     with h5py.File(path) as file:
         points, readings = file["theta"][:], file["out_0"][:]
@@ -107,11 +114,17 @@ def sample_chains(
     return np.stack([chain.draws for chain in chains]), calls
 
 
+def independent(draws: Array) -> float:
+    """How many independent draws the chains are worth, at least."""
+    ess: Callable[[Array], float] = arviz.ess
+    return min(ess(draws[..., i]) for i in range(2))
+
+
 def posterior(readings: Array) -> tuple[Array, Array]:
     """Mean and covariance of the posterior in closed form: the exact model is linear."""
     matrix = exact()
     precision = matrix.T @ matrix / NOISE_SD**2 + np.eye(2) / PRIOR_SD**2
-    covariance = np.linalg.inv(precision)
+    covariance = np.asarray(np.linalg.inv(precision), float)
     shift = matrix.T @ (readings - matrix @ PRIOR_MEAN) / NOISE_SD**2
     return PRIOR_MEAN + covariance @ shift, covariance
 
@@ -129,7 +142,7 @@ def main() -> None:
             for title, steps in STEPS.items():
                 models = [client.model(level) for level in title.split(", ")]
                 draws, calls = sample_chains(models, readings, steps)
-                effective = min(float(arviz.ess(draws[..., i])) for i in range(2))
+                effective = independent(draws)
                 paid = calls[-1] + (TRAINING_POINTS if len(models) > 1 else 0)
                 fine_calls_per_draw[title] = paid / effective
                 print(f"{title}: {' + '.join(map(str, calls))} evaluations", end=", ")
