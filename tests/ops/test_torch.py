@@ -20,6 +20,11 @@ from farm.ops.asking import Counts
 from tests.ops.waves import MATRIX
 from tests.support.time_limits import scaled
 
+# torch's own forward mode loads parts of it that warn.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)
+
 A = torch.tensor(MATRIX)
 X = torch.tensor(np.random.default_rng(1).standard_normal((4, 5, 2)))
 K = torch.tensor([1.7], dtype=torch.float64)
