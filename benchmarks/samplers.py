@@ -25,7 +25,7 @@ from machine import versions
 PAGE = Path(__file__).parent.parent / "docs" / "samplers.md"
 WORKERS = (1, 4)
 PAUSE_S = 1.0
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 MODELS = """
 import time
@@ -105,7 +105,7 @@ TOOLS: dict[str, tuple[str, dict[str, str]]] = {
     "pocoMC": (
         "pocoMC",
         {
-            "vectorize=True": "vectorize=True, n_active=32, n_effective=64, n_max_steps=2",
+            "vectorize=True": "vectorize=True, n_active=32, n_effective=64, precondition=False",
             "sampler.run()": "sampler.run(64, 0, progress=False)",
         },
     ),

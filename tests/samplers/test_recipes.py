@@ -27,6 +27,13 @@ from tests.support.time_limits import scaled
 LIMIT_S = scaled(60.0)
 
 
+def test_every_recipe_is_run() -> None:
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*recipes.py"))
+    shown = {heading for language in ("python", "r", "octave") for heading in page.blocks(language)}
+    assert len(shown - {""}) == 22
+    assert {heading for heading in shown - {""} if f'"{heading}"' not in tests} == set()
+
+
 def test_the_setup_names_the_test_models(here: Path) -> None:
     names = page.run("", here)
     assert names.model.name == "posterior"
