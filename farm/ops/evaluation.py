@@ -15,7 +15,7 @@ from farm.call import BYTES, Array, Operation, TensorInfo, numpy_dtype
 from farm.client import RemoteModel
 from farm.errors import InvalidInput, UnsupportedFeature
 from farm.ops.asking import Asking, Counts, ModelQuestion
-from farm.ops.query import OpQuery, QueryKind
+from farm.ops.query import OpQuery, OpQueryKind
 
 NEEDED_FOR = {
     Operation.GRADIENT: "reverse mode (grad, vjp, backward) needs",
@@ -25,11 +25,11 @@ NEEDED_FOR = {
 
 
 NEEDS = {
-    QueryKind.VALUE: (Operation.EVALUATE,),
-    QueryKind.BOTH: (Operation.EVALUATE, Operation.GRADIENT),
-    QueryKind.PULL: (Operation.GRADIENT,),
-    QueryKind.PUSH: (Operation.APPLY_JACOBIAN,),
-    QueryKind.BEND: (Operation.APPLY_HESSIAN,),
+    OpQueryKind.VALUE: (Operation.EVALUATE,),
+    OpQueryKind.BOTH: (Operation.EVALUATE, Operation.GRADIENT),
+    OpQueryKind.PULL: (Operation.GRADIENT,),
+    OpQueryKind.PUSH: (Operation.APPLY_JACOBIAN,),
+    OpQueryKind.BEND: (Operation.APPLY_HESSIAN,),
 }
 
 
@@ -94,9 +94,9 @@ class Evaluation:
     def answers(self, query: OpQuery) -> list[tuple[int, ...]]:
         """Return the shapes of a query's answers, without leading axes."""
         gradients = [self.inputs[i].shape for i in query.wrt]
-        if query.kind in (QueryKind.VALUE, QueryKind.PUSH):
+        if query.kind in (OpQueryKind.VALUE, OpQueryKind.PUSH):
             return list(self.results)
-        return [(), *gradients] if query.kind is QueryKind.BOTH else gradients
+        return [(), *gradients] if query.kind is OpQueryKind.BOTH else gradients
 
     def check_count(self, count: int) -> None:
         """Raise InvalidInput unless `count` arguments are one for each input."""
@@ -159,10 +159,10 @@ class Evaluation:
         count: int,
     ) -> list[Array]:
         """Return the answers by points."""
-        if query.kind is QueryKind.VALUE:
+        if query.kind is OpQueryKind.VALUE:
             (values,) = self._asking.answers(points, [ModelQuestion(Operation.EVALUATE)], count)
             return [self._column(values, k, count) for k in range(len(self.outs))]
-        if query.kind is QueryKind.BOTH:
+        if query.kind is OpQueryKind.BOTH:
             asked = [ModelQuestion(Operation.EVALUATE), *(self._gradient(0, i) for i in query.wrt)]
             values, *gradients = self._asking.answers(points, asked, count)
             return [
@@ -195,7 +195,7 @@ class Evaluation:
         terms: list[
             tuple[int, Array | None, ModelQuestion]
         ] = []  # position of the sum, factor, term
-        if query.kind is QueryKind.PUSH:
+        if query.kind is OpQueryKind.PUSH:
             for k in range(len(self.outs)):
                 for i, vec in tangents.items():
                     push = ModelQuestion(Operation.APPLY_JACOBIAN, (self.outs[k], i), vec=vec)
@@ -206,7 +206,7 @@ class Evaluation:
                 # are those that were asked for before, whatever the cotangent is.
                 factor, sens = (cotangent, None) if self.results[k] == () else (None, cotangent)
                 for position, i in enumerate(query.wrt):
-                    if query.kind is QueryKind.PULL:
+                    if query.kind is OpQueryKind.PULL:
                         terms.append((position, factor, self._gradient(k, i, sens)))
                         continue
                     for j, vec in tangents.items():

@@ -23,7 +23,7 @@ from jax.interpreters import ad, batching, mlir
 from farm.call import Array
 from farm.errors import FarmError
 from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import OpQuery, QueryKind
+from farm.ops.query import OpQuery, OpQueryKind
 from farm.ops.rules import DerivativeRules
 from farm.ops.served import ServedOp
 
@@ -52,7 +52,7 @@ class JaxOp(ServedOp):
                 x = x.reshape(tensor.shape)
             evaluation.leading(tensor.name, x.shape, tensor.shape)
             shaped.append(x)
-        results = _apply(evaluation, dtype, OpQuery(QueryKind.VALUE), shaped)
+        results = _apply(evaluation, dtype, OpQuery(OpQueryKind.VALUE), shaped)
         return results[0] if evaluation.single else tuple(results)
 
 

@@ -16,7 +16,7 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
 from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import OpQuery, QueryKind
+from farm.ops.query import OpQuery, OpQueryKind
 from farm.ops.rules import DerivativeRules
 from farm.ops.served import ServedOp
 
@@ -44,7 +44,9 @@ class PytensorOp(ServedOp):
                 x = x.reshape(tensor.shape)
             evaluation.leading(tensor.name, _known(x, tensor.shape), tensor.shape)
             shaped.append(x)
-        results = _apply(evaluation, dtype, OpQuery(QueryKind.VALUE), _aligned(evaluation, shaped))
+        results = _apply(
+            evaluation, dtype, OpQuery(OpQueryKind.VALUE), _aligned(evaluation, shaped)
+        )
         return results[0] if evaluation.single else tuple(results)
 
 
@@ -125,9 +127,9 @@ class FarmQuery(Op):  # type: ignore[misc]  # not read by mypy
             for x, differentiable in zip(inputs, self._differentiable(), strict=True)
         ]
         query, answers = self.query, outputs
-        if query.kind is QueryKind.VALUE and self.evaluation.scalar:
+        if query.kind is OpQueryKind.VALUE and self.evaluation.scalar:
             count = len(self.evaluation.inputs)
-            query = OpQuery(QueryKind.BOTH, wrt=tuple(i for i in range(count) if wanted[i]))
+            query = OpQuery(OpQueryKind.BOTH, wrt=tuple(i for i in range(count) if wanted[i]))
             answers = _apply(self.evaluation, self.dtype, query, inputs)
             cotangents = [*cotangents, *(None for _ in query.wrt)]
         found = self._rules().reverse(query, inputs, answers, cotangents, wanted)
@@ -167,17 +169,17 @@ def _disconnected(variable: Any) -> bool:
 def ask_once(fgraph: Any, node: Any) -> Any:
     """Take a value from the node that also asks for its gradients; drop gradients without use."""
     op = node.op
-    if op.query.kind is QueryKind.VALUE:
+    if op.query.kind is OpQueryKind.VALUE:
         for client, _ in fgraph.clients[node.inputs[0]]:
             other = client.op
             if (
                 isinstance(other, FarmQuery)
-                and other.query.kind is QueryKind.BOTH
+                and other.query.kind is OpQueryKind.BOTH
                 and (other.evaluation, other.dtype) == (op.evaluation, op.dtype)
                 and client.inputs == node.inputs
             ):
                 return client.outputs[:1]
-    if op.query.kind in (QueryKind.BOTH, QueryKind.PULL):
+    if op.query.kind in (OpQueryKind.BOTH, OpQueryKind.PULL):
         gradients = node.outputs[len(node.outputs) - len(op.query.wrt) :]
         used = [bool(fgraph.clients[g]) for g in gradients]
         if not all(used):
@@ -193,7 +195,7 @@ def _without_unused(node: Any, used: list[bool]) -> dict[Any, Any]:
     kind, outs = op.query.kind, op.query.outs
     wrt = tuple(i for i, each in zip(op.query.wrt, used, strict=True) if each)
     if not wrt:
-        kind = QueryKind.VALUE
+        kind = OpQueryKind.VALUE
     new = _apply(op.evaluation, op.dtype, OpQuery(kind, outs, wrt=wrt), node.inputs)
     first = len(node.outputs) - len(used)
     kept = [*node.outputs[:first]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class QueryKind(StrEnum):
+class OpQueryKind(StrEnum):
     """What a query returns. J: the Jacobian of the results with respect to the inputs."""
 
     VALUE = "value"
@@ -29,7 +29,7 @@ class OpQuery:
     inputs whose tangents are given; wrt: the inputs whose gradients are returned.
     """
 
-    kind: QueryKind
+    kind: OpQueryKind
     outs: tuple[int, ...] = ()
     along: tuple[int, ...] = ()
     wrt: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ import numpy as np
 
 from farm.errors import UnsupportedFeature
 from farm.ops.evaluation import Evaluation
-from farm.ops.query import OpQuery, QueryKind
+from farm.ops.query import OpQuery, OpQueryKind
 
 Apply = Callable[[OpQuery, Sequence[Any]], list[Any]]
 Some = dict[int, Any]
@@ -50,12 +50,12 @@ class DerivativeRules:
         x, c, v = self.split(query, operands)
         tx_all, tc, tv = self.split(query, tangents)
         tx = {i: tx_all[i] for i in self._evaluation.wrt if tx_all[i] is not None}
-        if query.kind is QueryKind.VALUE and self._evaluation.scalar and tx:
-            return self._forward_both(OpQuery(QueryKind.BOTH), x, tx)
-        if query.kind is QueryKind.BOTH and tx:
+        if query.kind is OpQueryKind.VALUE and self._evaluation.scalar and tx:
+            return self._forward_both(OpQuery(OpQueryKind.BOTH), x, tx)
+        if query.kind is OpQueryKind.BOTH and tx:
             return self._forward_both(query, x, tx)
         answers = self._apply(query, operands)
-        if query.kind is QueryKind.VALUE:
+        if query.kind is OpQueryKind.VALUE:
             return answers, self._push(x, tx) if tx else [None] * len(answers)
         sums = [
             self._linear(query, x, c, v, tc, tv),
@@ -65,7 +65,7 @@ class DerivativeRules:
 
     def _forward_both(self, query: OpQuery, x: list[Any], tx: Some) -> tuple[list[Any], list[Any]]:
         wrt = tuple(dict.fromkeys((*query.wrt, *tx)))
-        value, *found = self._apply(OpQuery(QueryKind.BOTH, wrt=wrt), x)
+        value, *found = self._apply(OpQuery(OpQueryKind.BOTH, wrt=wrt), x)
         gradients = dict(zip(wrt, found, strict=True))
         moved = _total([self._dot(gradients[i], t, i) for i, t in tx.items()])
         bent = self._bend(x, {0: ONE}, tx, query.wrt) if query.wrt else []
@@ -83,11 +83,11 @@ class DerivativeRules:
         """Return the tangents that come from those of cotangents and tangents."""
         live_c = {k: t for k, t in zip(query.outs, tc, strict=True) if t is not None}
         live_v = {i: t for i, t in zip(query.along, tv, strict=True) if t is not None}
-        if query.kind is QueryKind.PULL and live_c:
+        if query.kind is OpQueryKind.PULL and live_c:
             return self._pull(x, live_c, query.wrt)
-        if query.kind is QueryKind.PUSH and live_v:
+        if query.kind is OpQueryKind.PUSH and live_v:
             return self._push(x, live_v)
-        if query.kind is QueryKind.BEND and (live_c or live_v):
+        if query.kind is OpQueryKind.BEND and (live_c or live_v):
             terms = []
             if live_c:
                 along = dict(zip(query.along, v, strict=True))
@@ -104,9 +104,9 @@ class DerivativeRules:
         self, query: OpQuery, x: list[Any], c: list[Any], v: list[Any], tx: Some
     ) -> list[Any]:
         """Return the tangents that come from those of the inputs: second derivatives."""
-        if query.kind is QueryKind.PULL:
+        if query.kind is OpQueryKind.PULL:
             return self._bend(x, dict(zip(query.outs, c, strict=True)), tx, query.wrt)
-        if query.kind is QueryKind.PUSH:
+        if query.kind is OpQueryKind.PUSH:
             return self._curvature(x, dict(zip(query.along, v, strict=True)), tx)
         raise third_order()
 
@@ -128,27 +128,27 @@ class DerivativeRules:
         gx: Some = {}
         gc: Some = {}
         gv: Some = {}
-        if query.kind in (QueryKind.VALUE, QueryKind.PUSH):
+        if query.kind in (OpQueryKind.VALUE, OpQueryKind.PUSH):
             live = {k: ct for k, ct in enumerate(cotangents) if ct is not None}
-        elif query.kind is QueryKind.BOTH:
+        elif query.kind is OpQueryKind.BOTH:
             live = {
                 i: ct for i, ct in zip(query.wrt, cotangents[1:], strict=True) if ct is not None
             }
         else:
             live = {i: ct for i, ct in zip(query.wrt, cotangents, strict=True) if ct is not None}
-        if query.kind is QueryKind.BOTH:
+        if query.kind is OpQueryKind.BOTH:
             gx = self._reverse_both(query, x, answers, cotangents[0], live, need)
         elif not live:
             pass
-        elif query.kind is QueryKind.VALUE:
+        elif query.kind is OpQueryKind.VALUE:
             gx = dict(zip(need, self._pull(x, live, need), strict=True)) if need else {}
-        elif query.kind is QueryKind.PULL:
+        elif query.kind is OpQueryKind.PULL:
             if any(want_c):
                 gc = dict(enumerate(self._push(x, live)))
             if need:
                 along = dict(zip(query.outs, c, strict=True))
                 gx = dict(zip(need, self._bend(x, along, live, need), strict=True))
-        elif query.kind is QueryKind.PUSH:
+        elif query.kind is OpQueryKind.PUSH:
             if any(want_v):
                 gv = dict(zip(query.along, self._pull(x, live, query.along), strict=True))
             if need:
@@ -195,13 +195,13 @@ class DerivativeRules:
         return {i: _total(terms) for i, terms in found.items()}
 
     def _pull(self, x: list[Any], c: Some, wrt: tuple[int, ...]) -> list[Any]:
-        return self._apply(OpQuery(QueryKind.PULL, tuple(c), wrt=wrt), [*x, *c.values()])
+        return self._apply(OpQuery(OpQueryKind.PULL, tuple(c), wrt=wrt), [*x, *c.values()])
 
     def _push(self, x: list[Any], v: Some) -> list[Any]:
-        return self._apply(OpQuery(QueryKind.PUSH, along=tuple(v)), [*x, *v.values()])
+        return self._apply(OpQuery(OpQueryKind.PUSH, along=tuple(v)), [*x, *v.values()])
 
     def _bend(self, x: list[Any], c: Some, v: Some, wrt: tuple[int, ...]) -> list[Any]:
-        query = OpQuery(QueryKind.BEND, tuple(c), tuple(v), wrt)
+        query = OpQuery(OpQueryKind.BEND, tuple(c), tuple(v), wrt)
         return self._apply(query, [*x, *c.values(), *v.values()])
 
     def _curvature(self, x: list[Any], v: Some, w: Some) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import OpQuery, QueryKind
+from farm.ops.query import OpQuery, OpQueryKind
 from farm.ops.rules import DerivativeRules
 from farm.ops.served import ServedOp
 
@@ -44,7 +44,7 @@ class TorchOp(ServedOp):
                 x = x.reshape(info.shape)
             evaluation.leading(info.name, x.shape, info.shape)
             shaped.append(x)
-        results = _apply(evaluation, like, OpQuery(QueryKind.VALUE), shaped)[
+        results = _apply(evaluation, like, OpQuery(OpQueryKind.VALUE), shaped)[
             : len(evaluation.results)
         ]
         return results[0] if evaluation.single else tuple(results)
@@ -78,10 +78,10 @@ def _asked(
     evaluation: Evaluation, like: torch.Tensor, query: OpQuery, operands: Sequence[Any]
 ) -> list[Any]:
     """Ask a query; a value with its gradients if autograd is going to need them."""
-    if query.kind is QueryKind.VALUE and evaluation.scalar and torch.is_grad_enabled():
+    if query.kind is OpQueryKind.VALUE and evaluation.scalar and torch.is_grad_enabled():
         wrt = tuple(i for i in evaluation.wrt if operands[i].requires_grad)
         if wrt:
-            query = OpQuery(QueryKind.BOTH, wrt=wrt)
+            query = OpQuery(OpQueryKind.BOTH, wrt=wrt)
     return list(_Query.apply(evaluation, like, query, *operands))
 
 

@@ -14,11 +14,11 @@ from farm.client import Client
 from farm.errors import InvalidOutput, ModelFailed
 from farm.ops.asking import Asking, Counts, ModelQuestion
 from farm.ops.evaluation import Evaluation
-from farm.ops.query import OpQuery, QueryKind
+from farm.ops.query import OpQuery, OpQueryKind
 
 X = np.arange(8.0).reshape(4, 2)
-VALUE = OpQuery(QueryKind.VALUE)
-BOTH = OpQuery(QueryKind.BOTH, wrt=(0,))
+VALUE = OpQuery(OpQueryKind.VALUE)
+BOTH = OpQuery(OpQueryKind.BOTH, wrt=(0,))
 
 
 def test_points_are_one_bulk_request(client: Client, counted: Counter[str]) -> None:
@@ -85,7 +85,7 @@ def test_a_model_that_must_not_run_twice_is_asked_each_time(
 def test_derivatives_along_zero_are_not_asked_for(client: Client, counted: Counter[str]) -> None:
     evaluation = Evaluation(client.model("waves"), out="y")
     sens = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    (g,) = evaluation.run(OpQuery(QueryKind.PULL, (0,), wrt=(0,)), [X[:2], np.ones((2, 1)), sens])
+    (g,) = evaluation.run(OpQuery(OpQueryKind.PULL, (0,), wrt=(0,)), [X[:2], np.ones((2, 1)), sens])
     assert g[0].any()
     assert not g[1].any()
     assert counted == {"waves gradient": 1}
@@ -96,7 +96,7 @@ def test_gradients_of_a_number_are_the_same_for_each_cotangent(
 ) -> None:
     evaluation = Evaluation(client.model("density"))
     for factor in (1.0, -2.0):
-        pull = OpQuery(QueryKind.PULL, (0,), wrt=(0,))
+        pull = OpQuery(OpQueryKind.PULL, (0,), wrt=(0,))
         assert evaluation.run(pull, [X, np.full(4, factor)])[0].tolist() == (-factor * X).tolist()
     assert counted == {"density gradient": 4}
 

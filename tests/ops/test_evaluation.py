@@ -13,10 +13,10 @@ import pytest
 from farm.client import Client
 from farm.errors import InvalidInput, UnsupportedFeature
 from farm.ops.evaluation import Evaluation
-from farm.ops.query import OpQuery, QueryKind
+from farm.ops.query import OpQuery, OpQueryKind
 from tests.support.time_limits import scaled
 
-VALUE = OpQuery(QueryKind.VALUE)
+VALUE = OpQuery(OpQueryKind.VALUE)
 X = np.arange(8.0).reshape(4, 2) / 10.0
 
 
@@ -32,12 +32,12 @@ def test_leading_axes_are_points(client: Client) -> None:
 
 def test_second_derivatives_are_sums_over_inputs_and_outputs(client: Client) -> None:
     evaluation = Evaluation(client.model("waves"), out=["y", "sum"])
-    query = OpQuery(QueryKind.BEND, outs=(0, 1), along=(0, 1), wrt=(1,))
+    query = OpQuery(OpQueryKind.BEND, outs=(0, 1), along=(0, 1), wrt=(1,))
     x, k, sens, vec = X[:1], np.ones((1, 1)), np.array([[1.0, -2.0, 3.0]]), np.array([[0.3, 0.4]])
     (found,) = evaluation.run(query, [x, k, sens, np.array([2.0]), vec, np.array([[0.5]])])
 
     def gradient(s: float) -> float:
-        pull = OpQuery(QueryKind.PULL, outs=(0, 1), wrt=(1,))
+        pull = OpQuery(OpQueryKind.PULL, outs=(0, 1), wrt=(1,))
         operands = [x + s * vec, k + s * 0.5, sens, np.array([2.0])]
         return float(evaluation.run(pull, operands)[0][0, 0])
 
@@ -75,14 +75,14 @@ def test_what_does_not_fit_is_refused_at_once(
     ("query", "text"),
     [
         (
-            OpQuery(QueryKind.PULL, (0,), wrt=(0,)),
+            OpQuery(OpQueryKind.PULL, (0,), wrt=(0,)),
             r"reverse mode .* needs gradient, which model 'plain'",
         ),
         (
-            OpQuery(QueryKind.PUSH, along=(0,)),
+            OpQuery(OpQueryKind.PUSH, along=(0,)),
             "forward mode .* needs apply_jacobian.*offers evaluate",
         ),
-        (OpQuery(QueryKind.BEND, (0,), (0,), (0,)), "second derivatives need apply_hessian"),
+        (OpQuery(OpQueryKind.BEND, (0,), (0,), (0,)), "second derivatives need apply_hessian"),
     ],
 )
 def test_derivatives_that_a_model_lacks_are_named(

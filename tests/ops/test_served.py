@@ -9,13 +9,13 @@ import numpy as np
 
 from farm.client import Client
 from farm.ops.evaluation import Evaluation
-from farm.ops.query import OpQuery, QueryKind
+from farm.ops.query import OpQuery, OpQueryKind
 from farm.ops.served import ServedOp
 
 
 class NumpyOp(ServedOp):
     def __call__(self, *inputs: Any) -> Any:
-        return self.evaluation.run(OpQuery(QueryKind.VALUE), inputs)[0]
+        return self.evaluation.run(OpQuery(OpQueryKind.VALUE), inputs)[0]
 
 
 def test_an_op_is_pickled_with_its_model(client: Client) -> None:

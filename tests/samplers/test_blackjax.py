@@ -58,7 +58,7 @@ def effective(draws: Any) -> float:
 
 
 def test_hmc_is_one_request_a_leapfrog(posterior: RemoteModel, calls: Calls) -> None:
-    chains, steps, leapfrogs = 8, 150, 4
+    chains, steps, leapfrogs = 8, 80, 4
     op = farm.ops.jax_op(posterior)
     hmc = blackjax.hmc(op, 0.5, jnp.ones(2), leapfrogs)
     draws = sampled(hmc, jax.random.normal(jax.random.key(2), (chains, 2)), steps)
@@ -74,7 +74,7 @@ def test_hmc_is_one_request_a_leapfrog(posterior: RemoteModel, calls: Calls) -> 
 def test_nuts_evaluates_nothing_twice(posterior: RemoteModel, calls: Calls) -> None:
     op = farm.ops.jax_op(posterior)
     nuts = blackjax.nuts(op, 0.8, jnp.ones(2))
-    draws = sampled(nuts, jax.random.normal(jax.random.key(2), (4, 2)), 150)
+    draws = sampled(nuts, jax.random.normal(jax.random.key(2), (4, 2)), 100)
     assert calls.repeats() == calls.repeats(operation="gradient") == 0
     assert op.counts.repeats > 0.1 * op.counts.calls, "chains wait at their last points"
     kept = draws[20:]
@@ -88,10 +88,10 @@ def test_a_model_of_several_outputs_in_a_likelihood(forward: RemoteModel, calls:
         misfit = (op(theta) - DATA) / NOISE_SD
         return -0.5 * (misfit @ misfit) - 0.5 * (theta @ theta) / PRIOR_SD**2
 
-    hmc = blackjax.hmc(log_density, 0.15, jnp.ones(2), 6)
-    draws = sampled(hmc, jnp.zeros((8, 2)), 100)
+    hmc = blackjax.hmc(log_density, 0.15, jnp.ones(2), 5)
+    draws = sampled(hmc, jnp.zeros((8, 2)), 60)
     # The cotangent of the outputs is known when their values are: two requests a leapfrog.
-    assert op.counts.requests <= 2 * (1 + 100 * 6)
+    assert op.counts.requests <= 2 * (1 + 60 * 5)
     assert calls.repeats("forward") == calls.repeats("forward", "gradient") == 0
     kept = draws[20:]
     assert_moments(kept, effective(kept), *linear_posterior(PRIOR_SD))

@@ -40,8 +40,8 @@ def sampled(model: Any) -> tuple[Any, float]:
     """
     mcmc = MCMC(
         NUTS(model),
-        num_warmup=150,
-        num_samples=250,
+        num_warmup=100,
+        num_samples=120,
         num_chains=CHAINS,
         chain_method="vectorized",
         progress_bar=False,

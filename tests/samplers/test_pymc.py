@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import arviz
@@ -10,6 +12,7 @@ import pymc as pm
 import pytest
 
 import farm
+from farm.client import Client
 from farm.client.remote import RemoteModel
 from farm.errors import ModelFailed
 from tests.samplers.target import (
@@ -28,7 +31,7 @@ def sampled(model: Any, **options: Any) -> tuple[Any, float]:
 
     The size is the smallest of the means and variances.
     """
-    settings = {"tune": 250, "draws": 300, "chains": 4, "cores": 4, "mp_ctx": "fork"} | options
+    settings = {"tune": 200, "draws": 250, "chains": 4, "cores": 4, "mp_ctx": "fork"} | options
     with model:
         trace = pm.sample(
             **settings, random_seed=1, progressbar=False, compute_convergence_checks=False
@@ -61,16 +64,13 @@ def test_a_forward_model_in_a_likelihood(forward: RemoteModel) -> None:
 def test_a_leapfrog_is_one_request(posterior: RemoteModel) -> None:
     op = farm.ops.pytensor_op(posterior)
     with pm.Model() as model:
-        theta = pm.Flat("theta", shape=2)
-        pm.Potential("log_density", op(theta))
-    step = model.logp_dlogp_function()
-    step.set_extra_values({})
+        pm.Potential("log_density", op(pm.Flat("theta", shape=2)))
+    step = model.logp_dlogp_function(ravel_inputs=True)
+    precision = np.linalg.inv(COVARIANCE)
     for number in range(3):
         value, gradient = step(np.full(2, float(number)))
-        away = number - MEAN
-        precision = np.linalg.inv(COVARIANCE)
-        assert np.allclose(gradient, -precision @ away)
         assert np.isfinite(value)
+        assert np.allclose(gradient, -precision @ (number - MEAN))
         assert op.counts.requests == op.counts.calls == number + 1
 
 
@@ -78,3 +78,12 @@ def test_an_error_keeps_its_class(posterior: RemoteModel) -> None:
     op = farm.ops.pytensor_op(posterior, {"sleep_s": "no number"})
     with pytest.raises(ModelFailed, match="TypeError"):
         op(np.zeros(2)).eval()
+
+
+def test_the_example_of_the_page(client: Client) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ops.md").read_text()
+    text = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[2]
+    text = text.replace('"density"', '"posterior"').replace("cores=4", "cores=2, tune=20, draws=20")
+    names: dict[str, Any] = {"farm": farm, "client": client}
+    exec(compile(text, "docs/ops.md, block 2", "exec"), names)
+    assert names["trace"].posterior["theta"].shape == (2, 20, 2)
