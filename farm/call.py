@@ -128,6 +128,7 @@ class ModelInfo:
     keeps_point: whether derivatives are cheaper on the worker that evaluated the same inputs last.
     repeatable: whether a call may run a second time, for example after its worker is lost.
     copies: whether a slow call may run a second time meanwhile, on another worker.
+    version: changes whenever the model's answers may change; "": not known.
     """
 
     name: str
@@ -139,6 +140,7 @@ class ModelInfo:
     description: str = ""
     keeps_point: bool = False
     copies: bool = True
+    version: str = ""
 
     def offers(self, operation: Operation) -> bool:
         """Whether a farm answers this operation of the model.
@@ -161,6 +163,7 @@ class ModelInfo:
             "description": self.description,
             "keeps_point": self.keeps_point,
             "copies": self.copies,
+            "version": self.version,
         }
 
     @staticmethod
@@ -191,6 +194,7 @@ class ModelInfo:
             description=_text(data.get("description", "")),
             keeps_point=bool(data.get("keeps_point", False)),
             copies=bool(data.get("copies", True)),
+            version=_text(data.get("version", "")),
         )
 
 
@@ -243,6 +247,8 @@ class Result:
     more: this is one of several answers of a stream, and more may follow; the last has no outputs.
     failed: for a run of rows, the error of the row after the last one in outputs: see `rows_done`.
     copied: the call ran so long that a copy ran on another worker; this is the first answer.
+    reused: the answer, or one of its rows, comes from an evaluation for another call; its run time,
+    worker and time are that one's.
     """
 
     outputs: tuple[Array, ...]
@@ -255,6 +261,7 @@ class Result:
     more: bool = False
     failed: FarmError | None = None
     copied: bool = False
+    reused: bool = False
 
     def rows_done(self, asked: int) -> int:
         """Return how many of the `asked` rows have their outputs in this result.

@@ -57,6 +57,8 @@ class Model:
     free. They may still run on any other worker.
     copies: False means that a call that runs long is never copied to an idle worker: set it if two
     runs of one call disturb each other, for example because they write the same files.
+    version: any text; change it whenever the model's answers may change, as those of a new solver.
+    A farm with a record then never gives old answers (docs/record.md).
     Optional methods; a model supports those that it defines. `out_wrt` and `in_wrt` are positions
     that count from 0 (source: UM-Bridge protocol 1.0):
 
@@ -87,6 +89,7 @@ class Model:
     repeatable: bool = True
     keeps_point: bool = False
     copies: bool = True
+    version: str = ""
     comm: Any = None
     """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
     operations: frozenset[Operation] | None = None
@@ -114,6 +117,7 @@ class FunctionModel(Model):
         max_batch: int,
         repeatable: bool,
         copies: bool,
+        version: str = "",
     ) -> None:
         self.function = function
         self.inputs = inputs
@@ -122,6 +126,7 @@ class FunctionModel(Model):
         self.max_batch = max_batch
         self.repeatable = repeatable
         self.copies = copies
+        self.version = version
         self.description = inspect.getdoc(function) or ""
         parameters = inspect.signature(function).parameters
         self.takes_config = "config" in parameters and "config" not in inputs
@@ -157,6 +162,7 @@ def model(
     max_batch: int = 1,
     repeatable: bool = True,
     copies: bool = True,
+    version: str = "",
 ) -> Callable[[Callable[..., Any]], FunctionModel]:
     """Decorator that turns a function into a model; its arguments are the inputs, by name.
 
@@ -175,6 +181,7 @@ def model(
             max_batch=max_batch,
             repeatable=repeatable,
             copies=copies,
+            version=version,
         )
 
     return decorate
@@ -216,6 +223,7 @@ def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
         description=model.description,
         keeps_point=bool(model.keeps_point),
         copies=bool(model.copies),
+        version=str(model.version),
     )
 
 

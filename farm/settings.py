@@ -57,6 +57,8 @@ class Settings:
     reserve: for a model the workers, or a share of them, that calls of more than ten times its run
     time leave free: `beam=1` or `beam=25%`. model_priority: added to the priority of each call of a
     model: `beam=5`. In a farm.toml a table `[model.beam]` sets `reserve` and `priority`.
+    record: file that keeps every evaluation of repeatable models; None: none is kept. reuse: answer
+    exact repeats of evaluations from that file.
     max_body_bytes: largest request body. non_finite: how NaN and infinities are written in JSON.
     max_held_bytes: memory for all bodies of more than 64 KiB that are being received or answered;
     further ones wait for it. None: a quarter of the memory of this machine.
@@ -88,6 +90,8 @@ class Settings:
     max_queued_per_client: int = 100_000
     reserve: tuple[str, ...] = ()
     model_priority: tuple[str, ...] = ()
+    record: Path | None = None
+    reuse: bool = False
     max_body_bytes: int = 1 << 30
     max_held_bytes: int | None = None
     non_finite: NonFinite = "literal"
@@ -116,6 +120,7 @@ class Settings:
             expect(name, getattr(self, name) > 0, "a number of seconds above 0")
         expect("grace_s", self.grace_s >= 0, "a number of seconds, 0 or more")
         expect("mpi", self.mpi is None or self.mpi >= 1, "1 or more MPI ranks")
+        expect("reuse", not self.reuse or self.record is not None, "it to come with record, a file")
         lone = self.mpi_launch is not None and self.mpi is None
         expect("mpi_launch", not lone, "it to come with mpi, the number of ranks")
         limit = self.time_limit_s

@@ -133,7 +133,9 @@ def main() -> None:
                 allowed = 5.0 / np.sqrt(effective)  # five standard errors, in units of sd
                 for i, half in enumerate(("left", "right")):
                     found = draws[..., i]
-                    checks.append((f"{title}: {half}, mean", found.mean(), mean[i], allowed * sd[i]))
+                    checks.append(
+                        (f"{title}: {half}, mean", found.mean(), mean[i], allowed * sd[i])
+                    )
                     checks.append((f"{title}: {half}, sd", found.std(), sd[i], allowed * sd[i]))
 
     for title, value, expected, within in checks:
@@ -141,7 +143,9 @@ def main() -> None:
         if abs(value - expected) > within:
             raise SystemExit(f"{title} is {value:g}, expected {expected:g} within {within:g}")
     three, one = fine_calls_per_draw.values()
-    print(f"fine evaluations per independent draw: {one:.1f} by a random walk, {three:.1f} by levels")
+    print(
+        f"fine evaluations per independent draw: {one:.1f} by a random walk, {three:.1f} by levels"
+    )
     print(f"fewer by a factor of {one / three:.1f}, expected at least 3")
     if one / three < 3.0:
         raise SystemExit("the levels save too few fine evaluations")

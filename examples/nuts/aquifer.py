@@ -66,7 +66,7 @@ READINGS = water_table(TRUTH)[0][WELLS] + NOISE_SD * np.random.default_rng(8).st
 
 
 class Aquifer(farm.Model):
-    """theta = three coefficients of the log transmissivity to the log-likelihood of the readings."""
+    """theta = three coefficients of the log transmissivity to the log-likelihood of readings."""
 
     name = "aquifer"
     description = "Groundwater between two rivers: log-likelihood of six wells, adjoint gradient"

@@ -1,4 +1,4 @@
-"""The command line: serve, worker, call, sweep, experiment, status, url.
+"""The command line: serve, worker, call, sweep, experiment, record, status, url.
 
 `main` is the program `farm`; COMMANDS names the module of each command.
 """
@@ -23,6 +23,7 @@ COMMANDS = {
     "call": "farm.cli.call:call",
     "sweep": "farm.cli.sweep:sweep",
     "experiment": "farm.cli.experiment:experiment",
+    "record": "farm.cli.record:record",
     "status": "farm.cli.status:status",
     "url": "farm.cli.url:url",
 }
@@ -61,6 +62,7 @@ def cli(verbose: int) -> None:
     call        Evaluate a model or a derivative once, for example to test it
     sweep       Evaluate a model at many points and write one HDF5 file
     experiment  Choose points one after another: ask, evaluate, tell
+    record      Show, export, merge and import records of evaluations
     status      Show the workers, queues and calls of a farm
     url         Print the address of a farm with its token, for clients elsewhere
     """

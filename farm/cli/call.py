@@ -171,6 +171,7 @@ def _as_json(result: Result, info: ModelInfo, call: Call) -> str:
             "queue_time_s": result.queue_time_s,
             "worker": result.worker,
             "copied": result.copied,
+            "reused": result.reused,
         }
     )
 

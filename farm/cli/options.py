@@ -40,6 +40,27 @@ def mpi_options(command: Command) -> Command:
     return command
 
 
+def record_options(command: Command) -> Command:
+    """Add `--record` and `--reuse` to a command, which receives `record` and `reuse`."""
+    for option in (
+        click.option(
+            "--reuse",
+            is_flag=True,
+            help="Answer exact repeats of evaluations from the record, and join calls for the same "
+            "evaluation. Needs the model's `version`, or a model in one file: docs/record.md.",
+        ),
+        click.option(
+            "--record",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Keep every evaluation of repeatable models in this file, for --reuse and "
+            "`farm record export`.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def report_option(source: str) -> Callable[[Command], Command]:
     """The option `-o`, `--out` of a command that writes a report.
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 import uvloop
 
-from farm.cli.options import mpi_options
+from farm.cli.options import mpi_options, record_options
 from farm.cli.url import with_token
 from farm.descriptors import Option, every
 from farm.errors import FarmError
@@ -44,6 +44,7 @@ Examples:
   farm serve --workers 0                      no workers here; start them with farm worker
   farm serve model.py --slurm cluster.toml    workers in SLURM jobs, scaled with demand
   farm serve model.py --dask tcp://node1:8786 run the model on a Dask cluster
+  farm serve model.py --record beam.record --reuse   keep each evaluation, and never repeat one
   farm serve model.py --host 0.0.0.0          serve other machines too, with the token of farm url
   farm serve model.py --grpc-port 8001        serve KServe v2 over gRPC in addition to HTTP
   farm serve model.py --mip 127.0.0.1:9000    serve KubeMo clients over MIP in addition to HTTP
@@ -205,6 +206,7 @@ def _click_option(option: Option) -> click.Option:
     metavar="NAME=PRIORITY",
     help="Add this to the priority of each call of the model, such as beam=5. Repeatable.",
 )
+@record_options
 @click.option(
     "--grace",
     "grace_s",

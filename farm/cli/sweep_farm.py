@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from farm.cli.options import mpi_options
+from farm.cli.options import mpi_options, record_options
 from farm.client import Client, connect
 from farm.errors import FarmError
 from farm.provision.local.supervisor import WorkersFailed
@@ -40,6 +40,8 @@ class Target:
     dask_slots: int = 0
     mpi: int | None = None
     mpi_launch: str | None = None
+    record: str | None = None
+    reuse: bool = False
 
     def to_json(self) -> str:
         """Return JSON text that is valid in every folder; `from_json` reads it back.
@@ -47,6 +49,8 @@ class Target:
         Paths are absolute. `folder` is the folder in which packages are looked up first.
         """
         data = asdict(self) | {"models": [located(spec) for spec in self.models]}
+        if self.record is not None:
+            data["record"] = str(Path(self.record).absolute())
         if self.to is not None and Path(self.to).exists():
             data["to"] = str(Path(self.to).absolute())
         return json.dumps(data | {"folder": str(Path.cwd())})
@@ -68,6 +72,7 @@ class Target:
         parts += [f"on the Dask cluster at {self.dask}"] if self.dask else []
         parts += [f"on {self.mpi} MPI ranks"] if self.mpi else []
         parts += [f"started by `{self.mpi_launch}`"] if self.mpi_launch else []
+        parts += [f"recorded in {self.record}"] if self.record else []
         return ", ".join(parts)
 
 
@@ -116,9 +121,11 @@ def farm_options(command: Command) -> Command:
     @functools.wraps(command)
     def with_target(**values: Any) -> Any:
         chosen = {f.name: values.pop(f.name) for f in fields(Target)}
+        if chosen["record"] is not None:
+            chosen["record"] = str(chosen["record"])
         return command(target=Target(**chosen), **values)
 
-    asked: Command = mpi_options(with_target)
+    asked: Command = record_options(mpi_options(with_target))
     for option in (
         click.option(
             "--dask-slots",
@@ -178,6 +185,12 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
         raise click.UsageError(
             "--time-limit kills model processes, but --dask runs models in Dask's own processes"
         )
+    if target.reuse and not target.record:
+        raise click.UsageError("--reuse needs --record FILE, from which it answers")
+    if target.record and not target.models:
+        raise click.UsageError(
+            "--record needs MODEL: a running farm records if it was started with --record"
+        )
     if target.models:
         with _served(target, out) as own, connect(str(own.connection_file)) as client:
             start = max(_start(client), PER_WORKER * _workers(target))
@@ -215,6 +228,8 @@ def _served(target: Target, out: Path) -> Iterator[Farm]:
         dask_slots=target.dask_slots,
         mpi=target.mpi,
         mpi_launch=target.mpi_launch,
+        record=None if target.record is None else Path(target.record),
+        reuse=target.reuse,
     )
     farm = Farm(list(target.models), settings, doors=False)
     try:

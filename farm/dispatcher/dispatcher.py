@@ -22,9 +22,11 @@ from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.flush_policy import FlushPolicy
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.partition import Rows, WholeCall
+from farm.dispatcher.reuse import Memory, Reuse, calls_of
 from farm.dispatcher.statistics import ModelStatistics, Statistics
+from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport
-from farm.dispatcher.value_and_gradient import Half, Pairs, runs_as
+from farm.dispatcher.value_and_gradient import Pairs, runs_as
 from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
@@ -44,8 +46,13 @@ OnDone = Callable[[Outcome], None]
 class Dispatcher:
     """Accepts calls, runs them on workers and reports outcomes; `farm.scheduler` has the policy."""
 
-    def __init__(self, transports: Sequence[Transport], **limits: Any) -> None:
-        """limits: for the Scheduler: max_queued, max_queued_per_client, retries, policies."""
+    def __init__(
+        self, transports: Sequence[Transport], *, memory: Memory | None = None, **limits: Any
+    ) -> None:
+        """memory: keeps evaluations, and may answer calls from them.
+
+        limits: for the Scheduler: max_queued, max_queued_per_client, retries, policies.
+        """
         # Random first id: a late answer to a task of an earlier farm process matches no task.
         first_task = secrets.randbits(30) << 32
         self._scheduler = Scheduler(first_task=first_task, **limits)
@@ -57,8 +64,7 @@ class Dispatcher:
         self._descriptions = Descriptions()
         self._waiting: dict[TaskId, OnDone] = {}
         self._feeder = Feeder(self._start_part, self.cancel, self._act_soon)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: float | None = None
+        self._timer = Timer(self._act)
         self.calls_taken = 0
         self._flush_policy = FlushPolicy(self)
         self._acts_soon = self._closed = False
@@ -68,6 +74,11 @@ class Dispatcher:
         self._parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
         self._pairs = Pairs(self._start, self.cancel, self._feeder.new_id, self._statistics)
+        self._memory = memory
+        self._reuse: Reuse | None = None
+        if memory is not None and memory.reuses:
+            new_id, count = self._feeder.new_id, self._statistics.reused(time.monotonic)
+            self._reuse = Reuse(memory, self._begin, self._drop, new_id, self._act_soon, count)
         self.awaited: Callable[[], str] = str  # why models may be missing; "": none is missing
         self.workers_may_come: Callable[[], bool] = bool  # whether more workers may join
         self._started = time.time()
@@ -157,6 +168,13 @@ class Dispatcher:
             info = self.description(call.model, call.config) or self._models[call.model]
             if len(runs_as(call.operation, info)) > 1:
                 return self._pairs.start(call, hints, on_done, now)
+        self.calls_taken += 1
+        start = self._begin if self._reuse is None else self._reuse.start
+        return start(call, hints, on_done, now, lost_on)
+
+    def _begin(
+        self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...]
+    ) -> TaskId:
         task_id = self._scheduler.submit(
             call,
             client=hints.client,
@@ -170,19 +188,25 @@ class Dispatcher:
         self._waiting[task_id] = on_done
         if hints.shown_as is not None:
             self._statistics.chains.opened(task_id, call, hints.shown_as, now)
-        self.calls_taken += 1
         self._act_soon()
         return task_id
 
     def cancel(self, task_id: TaskId) -> None:
         """Cancel a call: its `on_done` will not be called."""
-        if self._waiting.pop(task_id, None) is not None:
-            self._scheduler.cancel(task_id)
-            self._statistics.chains.cancelled(task_id)
-            self._act_soon()
-            self._changed.set()
-        elif task_id < 0 and not self._pairs.cancel(task_id):
+        if self._reuse is not None and self._reuse.cancel(task_id):
+            return
+        if not self._drop(task_id) and task_id < 0 and not self._pairs.cancel(task_id):
             self._feeder.cancel(task_id)
+
+    def _drop(self, task_id: TaskId) -> bool:
+        """Cancel a task in the scheduler; False if it has its outcome, or is none."""
+        if self._waiting.pop(task_id, None) is None:
+            return False
+        self._scheduler.cancel(task_id)
+        self._statistics.chains.cancelled(task_id)
+        self._act_soon()
+        self._changed.set()
+        return True
 
     def models(self) -> Mapping[str, ModelInfo]:
         """Return the served models with their descriptions for the empty config."""
@@ -232,6 +256,8 @@ class Dispatcher:
         self._scheduler.worker_joined(
             worker, info.models, slots=info.slots, ends_at=ends_at, host=info.host, now=now
         )
+        if self._memory is not None:
+            self._memory.joined(info)
         self._tell("joined", worker, ", ".join(m.name for m in info.models))
         self._act_soon()
 
@@ -250,6 +276,8 @@ class Dispatcher:
         if self._workers.pop(worker, None) is None:
             return
         self._carrier.pop(worker, None)
+        if self._memory is not None:
+            self._memory.left(worker)
         self._scheduler.worker_left(
             worker,
             reason,
@@ -343,20 +371,26 @@ class Dispatcher:
         self._acts_soon = True  # no new callback: parts fed here are acted on below
         more_to_feed = self._feeder.feed()
         self._acts_soon = False
+        if self._reuse is not None:
+            self._reuse.answer()
         # Read the clock each time: a caller may submit its next call when it gets an answer.
         while actions := self._scheduler.actions(now := time.monotonic()):
             # Replies last, so that no worker is idle while answers are written.
             for action in actions:
                 if not isinstance(action, Reply):
                     self._tell_worker(action)
-            for action in actions:
-                if isinstance(action, Reply):
-                    self._reply(action, now)
+            replies = [action for action in actions if isinstance(action, Reply)]
+            if replies and self._memory is not None:
+                self._memory.keep(replies)
+            for reply in replies:
+                self._reply(reply, now)
+        if self._closed:
+            self._changed.set()
         for callback in self._after_acting:
             callback()
         if more_to_feed:
             self._act_soon()
-        self._set_timer()
+        self._timer.set(self._scheduler.wakeup())
 
     def _tell_worker(self, action: Send | Recall | EndStream) -> None:
         carrier = self._carrier.get(action.worker)
@@ -379,30 +413,10 @@ class Dispatcher:
         if not (isinstance(outcome, Result) and outcome.more):
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
-            if isinstance(on_done, Part):
-                calls = on_done.calls(task.rows)
-            else:  # a pair is counted at its end
-                calls = 0 if isinstance(on_done, Half) else 1
+            calls = calls_of(on_done, task.rows)
             self._statistics.add_answer(task, outcome, calls, now, time.time())
         if on_done is not None:
             on_done(outcome)
-        if self._closed:
-            self._changed.set()
-
-    def _set_timer(self) -> None:
-        at = self._scheduler.wakeup()
-        if at == self._timer_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at, self._timer = at, None
-        if at is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = self._timer_at = None
-        self._act()
 
     # Start and shutdown
 
@@ -431,7 +445,7 @@ class Dispatcher:
         Calls that have not finished after `grace_s` seconds are answered with Unavailable.
         """
         self._closed = True
-        await self._until(lambda: not self._waiting and not self._feeder, grace_s)
+        await self._until(lambda: not (self._waiting or self._feeder or self._reuse), grace_s)
         self.give_up()
         for transport in self._transports:
             transport.stop_workers()
@@ -440,8 +454,7 @@ class Dispatcher:
         self._carrier.clear()
         for transport in self._transports:
             await transport.close()
-        if self._timer:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def give_up(self) -> None:
         """Refuse new calls, and answer the open ones with Unavailable now."""
@@ -449,7 +462,7 @@ class Dispatcher:
         error = Unavailable("the farm shut down before the call finished")
         self._feeder.fail_all(error)
         for task_id, on_done in list(self._waiting.items()):
-            self.cancel(task_id)
+            self._drop(task_id)
             on_done(error)
         self._changed.set()
 

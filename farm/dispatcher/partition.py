@@ -73,7 +73,7 @@ class WholeCall:
         self._run_time_s = 0.0
         self._queue_time_s = 0.0
         self._batch_rows = 1
-        self._copied = False
+        self._copied = self._reused = False
         self._workers: set[str] = set()
         self.row_bytes = sum([array[:1].nbytes for array in call.inputs])
 
@@ -107,6 +107,7 @@ class WholeCall:
         self._queue_time_s = max(self._queue_time_s, result.queue_time_s)
         self._batch_rows = max(self._batch_rows, result.batch_rows)
         self._copied |= result.copied
+        self._reused |= result.reused
         self._workers.add(result.worker)
 
     def _allocated(self, result: Result) -> tuple[Array, ...]:
@@ -140,6 +141,7 @@ class WholeCall:
             queue_time_s=self._queue_time_s,
             batch_rows=self._batch_rows,
             copied=self._copied,
+            reused=self._reused,
         )
         self._on_done(result)
 

@@ -5,6 +5,7 @@ The fields are those of the KServe protocol's statistics extension, as in Triton
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from farm.call import QUESTIONS, Call, CallerName, Result
@@ -33,7 +34,8 @@ class ModelStatistics:
     success, fail: time from accepting a call to its outcome; queue: time until its run, or the run
     of its last part, starts; compute: each call's share of the runs, by rows. rows: rows that ran;
     executions: runs of the model, so that rows / executions is the mean batch size; by_batch: runs
-    by number of rows. last: Unix time of the last success, 0 before the first.
+    by number of rows. last: Unix time of the last success, 0 before the first. reused: rows whose
+    answer came from an evaluation for another call.
     """
 
     success: Duration = field(default_factory=Duration)
@@ -44,6 +46,7 @@ class ModelStatistics:
     executions: float = 0.0
     by_batch: dict[int, Duration] = field(default_factory=dict)
     last: float = 0.0
+    reused: int = 0
 
     def add_run(self, rows: int, result: Result, *, one_by_one: bool = False) -> float:
         """Record the run of a task's rows and return its worker-seconds.
@@ -116,7 +119,8 @@ class Statistics:
         """Record the outcome of a call whose tasks counted as none. name: of its chain."""
         self.add_outcome(call, outcome, now - began, today)
         if name is not None:
-            self.chains.answered(name, outcome, now)
+            failed = isinstance(outcome, FarmError)
+            self.chains.answered(name, int(not failed), int(failed), now)
 
     def add_run(self, task: Task, outcome: Result | FarmError) -> float:
         """Record the run of a task, a call or a part of one, and return its worker-seconds."""
@@ -138,6 +142,23 @@ class Statistics:
         """Record the outcome of a call, or of `calls` calls that ran as its rows."""
         if call.operation not in QUESTIONS:
             self._of(call).add_outcome(outcome, waited_s, today, calls)
+
+    def reused(
+        self, clock: Callable[[], float]
+    ) -> Callable[[Call, int, int, CallerName | None], None]:
+        """Return a function that records calls that were answered without a run of their own.
+
+        Its arguments: one of them, how many calls and rows these are, and the names of their chain.
+        """
+
+        def add(call: Call, calls: int, rows: int, name: CallerName | None) -> None:
+            of_model = self._of(call)
+            of_model.success.add(0.0, calls)
+            of_model.reused += rows
+            if name is not None and calls:
+                self.chains.answered(name, calls, 0, clock())
+
+        return add
 
     def _of(self, call: Call) -> ModelStatistics:
         known = self.models.get(call.model)

@@ -118,11 +118,13 @@ def header_value(text: str) -> bytes:
 def result_headers(result: Result) -> Extra:
     """Return the headers that farm adds: seconds in the model, seconds queued, and the worker.
 
-    A call that had a copy has one more.
+    A call that had a copy has one more, and so has one that was answered from the record.
     """
-    headers = (
+    headers: Extra = (
         (b"farm-run-time", b"%.6f" % result.run_time_s),
         (b"farm-queue-time", b"%.6f" % result.queue_time_s),
         (b"farm-worker", header_value(result.worker)),
     )
-    return (*headers, (b"farm-copied", b"true")) if result.copied else headers
+    if result.copied:
+        headers = (*headers, (b"farm-copied", b"true"))
+    return (*headers, (b"farm-reused", b"true")) if result.reused else headers

@@ -41,6 +41,7 @@ from farm.provision.batch.elastic import Elastic
 from farm.provision.batch.kinds import ClusterPlan
 from farm.provision.local import supervisor as local
 from farm.provision.local.group import launch_of
+from farm.record.recorder import Recorder
 from farm.server.app import checked_options, endpoints_of, front_door
 from farm.server.wires import Wires, listen
 from farm.settings import ANY_HOST, Settings, SettingsError
@@ -117,6 +118,7 @@ class Farm:
         self.announced: list[str] = []
         self.experiments: Experiments | None = None
         self._runs: Runs | None = None
+        self._recorder: Recorder | None = None
 
     @property
     def has_plan(self) -> bool:
@@ -147,6 +149,8 @@ class Farm:
             if protocol.experiments and options is not None:  # another server may use the journal
                 self.experiments = Experiments(options.journal or settings.dir / "experiments.db")
                 await self.experiments.start()
+        if settings.record is not None:  # another farm may use the file
+            self._recorder = Recorder(settings.record.absolute(), reuses=settings.reuse)
         transports: list[Transport] = []
         if settings.dask is not None:  # first, as it may fail and nothing is open yet
             self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
@@ -163,7 +167,11 @@ class Farm:
             max_queued=settings.max_queued,
             max_queued_per_client=settings.max_queued_per_client,
             retries=settings.retries,
+            memory=self._recorder,
         )
+        if self._recorder is not None:
+            self._recorder.start(self.dispatcher.description, self.dispatcher.note)
+            self.dispatcher.add_part("record", self._recorder.status)
         # Workers that are replaced when they end, or started when calls wait.
         self.dispatcher.workers_may_come = lambda: (
             self._workers is not None or self._elastic is not None or self._dask is not None
@@ -345,6 +353,9 @@ class Farm:
             self.experiments = None
         if hasattr(self, "dispatcher"):
             await self.dispatcher.close(grace_s=grace_s)
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
         if self._workers is not None:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, self._workers.stop, min(grace_s, STOP_WORKERS_S))

@@ -28,12 +28,14 @@ class LockTaken(StorageError):
 class WrongFormat(StorageError):
     """The file is not a journal of the expected kind and version.
 
-    version: the version found, for a journal of that kind; None: the file is something else.
+    path: the file. version: the version found, for a journal of that kind; None: the file is
+    something else.
     """
 
     def __init__(self, path: Path, expected: str, version: int | None = None) -> None:
         found = "not one" if version is None else f"version {version}"
         super().__init__(f"{path}: expected a {expected}, found {found}")
+        self.path = path
         self.version = version
 
 

@@ -77,6 +77,12 @@ def framed(record: Record, sequence: int) -> bytes:
     return b"".join((FRAME.pack(length, crc), head, payload))
 
 
+def intact_record(data: bytes) -> memoryview | None:
+    """Return the payload of the record at the start of `data`; None if it is not intact."""
+    found = _frame_at(data, 0, None)
+    return None if found is None else found.payload
+
+
 def read_frames(path: Path, format: Format) -> Iterator[Frame]:
     """Yield the intact records of a file, up to the first one that is not intact.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from farm.storage.files import sync
@@ -80,6 +81,11 @@ class Journal:
             os.close(self._fd)
             raise
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file up to the end of the last record."""
+        return self._size
+
     def append(self, record: Record) -> None:
         """Append one record; once this returns, it survives the death of this process.
 
@@ -87,6 +93,18 @@ class Journal:
         """
         self._write(framed(record, self.sequence + 1), durable=False)
         self.sequence += 1
+
+    def append_all(self, records: Sequence[Record]) -> list[int]:
+        """Append records with one write; return the offset at which each of them begins.
+
+        Once this returns, they survive the death of this process. If it raises OSError or
+        RecordTooLarge, the journal is unchanged.
+        """
+        frames = [framed(record, self.sequence + 1 + k) for k, record in enumerate(records)]
+        starts = list(accumulate(map(len, frames[:-1]), initial=self._size)) if frames else []
+        self._write(b"".join(frames), durable=False)
+        self.sequence += len(records)
+        return starts
 
     def commit(self, records: Sequence[Record]) -> None:
         """Append records with one write and one sync; they then survive the machine's death.
@@ -97,6 +115,10 @@ class Journal:
         frames = [framed(record, self.sequence + 1 + k) for k, record in enumerate(records)]
         self._write(b"".join(frames), durable=True)
         self.sequence += len(records)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return at most `size` bytes of the file from an offset on. Raises OSError."""
+        return os.pread(self._fd, size, offset)
 
     def sync(self) -> None:
         """Make all records survive the death of the machine. Raises OSError."""

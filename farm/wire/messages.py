@@ -328,7 +328,10 @@ def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
         info = None if result.info is None else result.info.to_json()
         failed = None if result.failed is None else _error_row(result.failed)
         row += [result.worker, info, result.batch_rows, result.more, failed]
-        row += [True] if result.copied else []
+        if result.reused:
+            row += [result.copied, True]
+        elif result.copied:
+            row += [True]
     return row
 
 
@@ -429,11 +432,11 @@ def _result(message: Message, row: list[Any]) -> Result:
     _check_times(queue_time_s, 0.0)
     if len(row) == 5:
         return Result(outputs, run_time_s, None, "", queue_time_s, idle_s)
-    worker, info, batch_rows, more, failed, *copied = row[5:]
+    worker, info, batch_rows, more, failed, *marks = row[5:]
     known = None if info is None else ModelInfo.from_json(info)
     error = None if failed is None else error_named(*map(_text, failed))
     run = run_time_s, known, _text(worker), queue_time_s, idle_s, _rows(batch_rows)
-    return Result(outputs, *run, bool(more), error, copied == [True])
+    return Result(outputs, *run, bool(more), error, marks[:1] == [True], marks[1:] == [True])
 
 
 # Other messages

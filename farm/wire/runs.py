@@ -78,7 +78,7 @@ def is_plain(result: Result) -> bool:
     """Whether the result has nothing special, so that it can share a group."""
     if result.info is not None or result.failed is not None:
         return False
-    return not (result.more or result.copied)
+    return not (result.more or result.copied or result.reused)
 
 
 def pieces_of(group: list[Any], columns_at: int, lists_at: Sequence[int]) -> Iterator[list[Any]]:

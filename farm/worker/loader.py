@@ -33,6 +33,7 @@ from typing import Any
 from farm.descriptors import Objects, built_in, resolve
 from farm.errors import FarmError
 from farm.model import Model
+from farm.worker.file_version import version_of_file
 from farm.worker.frameworks.onnx import OnnxModel
 from farm.worker.frameworks.torch import TorchModel
 from farm.worker.servers import forms, models_of, urls_of
@@ -129,8 +130,11 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
             return models_of(spec)
         except FarmError as error:
             raise LoadError(f"{spec}: {error}") from error
+    where = spec.rpartition(":")[0] if ":" in spec else spec
+    before = _content(Path(where).expanduser())
     if Path(spec).suffix in GRAPHS:
         model = _graph(Path(spec), spec)
+        _set_version([model], Path(spec).expanduser(), before)
         return {model.name: model}
     module, name = _module(spec)
     served: Sequence[Any] = getattr(module, SERVED, ())
@@ -139,7 +143,28 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
     else:
         objects = list(served) or [_only_model(module, spec)]
     models = [_as_model(found, name, spec, comm) for found in objects]
+    _set_version(models, Path(where).expanduser(), before)
     return {model.name or type(model).__name__: model for model in models}
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the content of a model's file; None if the spec names none."""
+    if path.suffix not in (".py", *GRAPHS):
+        return None
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _set_version(models: Sequence[Model], path: Path, before: bytes | None) -> None:
+    """Set the version of models that have none, if their file had the same content all along."""
+    without = [model for model in models if not model.version]
+    if before is None or not without or _content(path) != before:
+        return
+    version = version_of_file(path, before)
+    for model in without:
+        model.version = version
 
 
 def _graph(path: Path, spec: str) -> Model:

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ class Recorder:
         self.dispatcher.finished(worker, [(task_id, Result((np.array([value]),), 0.001))])
 
 
-def up(**limits: int) -> tuple[Dispatcher, Recorder]:
+def up(**limits: Any) -> tuple[Dispatcher, Recorder]:
     transport = Recorder()
     dispatcher = Dispatcher([transport], **limits)
     dispatcher.start()

@@ -481,4 +481,6 @@ def _record(result: Result, attempts: int) -> Mapping[str, Any]:
     kept: dict[str, Any] = {"run_time": result.run_time_s, "worker": result.worker}
     if result.copied:
         kept["copied"] = True
+    if result.reused:
+        kept["reused"] = True
     return kept | ({"attempts": attempts} if attempts > 1 else {})

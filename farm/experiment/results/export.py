@@ -196,6 +196,7 @@ def _row(number: int, trial: Trial, store: Store) -> Row:
         status=STATUS[trial.outcome],
         attempt=attempts if isinstance(attempts, int) else trial.attempts,
         copied=trial.extra.get("copied") is True,
+        reused=trial.extra.get("reused") is True,
         worker=store.worker_id(worker if isinstance(worker, str) else ""),
         t_start=math.nan if began is None else began,
         t_run=ran,

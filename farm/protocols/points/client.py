@@ -88,6 +88,7 @@ def decode_line(line: bytes) -> tuple[int, Result | FarmError]:
             worker=str(told["worker"]),
             queue_time_s=float(told["queue_time_s"]),
             copied=told.get("copied") is True,
+            reused=told.get("reused") is True,
         )
     except InvalidInput as error:
         return index, InvalidOutput(error.message)

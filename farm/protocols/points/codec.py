@@ -215,6 +215,8 @@ def encode_result_line(form: LineForm, index: int, info: ModelInfo, result: Resu
         line["gradient"] = _fragment(result.outputs[-1], form, "gradient")
     if result.copied:
         line["copied"] = True
+    if result.reused:
+        line["reused"] = True
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 

@@ -60,8 +60,8 @@ EVALUATE_DOC = {
     "responses": {
         200: {
             "description": "One JSON object a line, as points finish: index, status done with "
-            "outputs, run_time_s, queue_time_s, worker, and copied if a copy of it ran, or status "
-            "failed with error.",
+            "outputs, run_time_s, queue_time_s, worker, copied if a copy of it ran, and reused if "
+            "the answer comes from the record; or status failed with error.",
             "content": {"application/x-ndjson": {}},
         }
     },

@@ -142,6 +142,7 @@ class PointRows:
                     worker=result.worker,
                     queue_time_s=result.queue_time_s,
                     copied=result.copied,
+                    reused=result.reused,
                 ),
             )
 

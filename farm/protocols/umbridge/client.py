@@ -84,6 +84,7 @@ def decode_response(call: Call, status: int, headers: Headers, body: bytes) -> R
         worker=headers.get("farm-worker") or "",
         queue_time_s=_seconds(headers.get("farm-queue-time")),
         copied=headers.get("farm-copied") == "true",
+        reused=headers.get("farm-reused") == "true",
     )
 
 

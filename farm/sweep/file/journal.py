@@ -33,6 +33,8 @@ ROW = struct.Struct("<QBBIdddd")
 LENGTH = struct.Struct("<I")
 COPIED = 0x80
 """Added to the status in a record, if the point is copied."""
+REUSED = 0x40
+"""Added to the status in a record, if the point is reused."""
 
 NO_WORKER = 2**32 - 1
 
@@ -53,7 +55,8 @@ class Row:
 
     t_start: Unix time at which the model started; t_run, t_queue: seconds in the model and in the
     farm's queue; t_total: seconds from submission to the last answer; worker: an index. copied:
-    whether a call of the point ran so long that a copy of it ran elsewhere.
+    whether a call of the point ran so long that a copy of it ran elsewhere. reused: whether the
+    answer to a call of the point came from the farm's record.
     values: all values of a done point, in the order of the plan's columns.
     """
 
@@ -69,6 +72,7 @@ class Row:
     error: str = ""
     traceback: str = ""
     copied: bool = False
+    reused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,7 @@ def _payload(content: Content) -> bytes:
     row = content
     fixed = ROW.pack(
         row.point,
-        row.status | (COPIED if row.copied else 0),
+        row.status | (COPIED if row.copied else 0) | (REUSED if row.reused else 0),
         min(row.attempt, 255),
         row.worker,
         row.t_start,
@@ -224,7 +228,8 @@ def _read_plan(payload: memoryview) -> Plan:
 
 def _read_row(payload: memoryview) -> Row:
     point, status, attempt, worker, t_start, t_run, t_queue, t_total = ROW.unpack_from(payload)
-    copied, status = bool(status & COPIED), status & ~COPIED
+    copied, reused = bool(status & COPIED), bool(status & REUSED)
+    status &= ~(COPIED | REUSED)
     rest = payload[ROW.size :]
     values, error, traceback = None, "", ""
     if status == PointStatus.DONE:
@@ -244,4 +249,5 @@ def _read_row(payload: memoryview) -> Row:
         error=error,
         traceback=traceback,
         copied=copied,
+        reused=reused,
     )

@@ -49,6 +49,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     },
     "attempts": {"long_name": "times the point was submitted to the farm"},
     "copied": {"long_name": "1: a copy of a slow call ran on another worker"},
+    "reused": {"long_name": "1: the farm answered from its record"},
     "t_start": {"long_name": "start of the model", "units": "seconds since 1970-01-01"},
     "t_run": {"long_name": "time in the model", "units": "s"},
     "t_queue": {"long_name": "time in the farm's queue", "units": "s"},
@@ -143,7 +144,8 @@ def read_plan(file: h5py.File) -> Plan:
 def read_known(file: h5py.File) -> PointColumns:
     """Read the state of points, workers and failures from an open sweep file."""
     columns = {name: file[name][:] for name in COLUMNS if name in file}
-    columns.setdefault("copied", np.zeros(len(file["point"]), "u1"))  # in files of earlier releases
+    for name in ("copied", "reused"):  # which files of earlier releases lack
+        columns.setdefault(name, np.zeros(len(file["point"]), "u1"))
     known = PointColumns.of(columns)
     table = {name: file["workers"][name][:] for name in ("id", "name", "started")}
     known.workers = [

@@ -14,6 +14,7 @@ COLUMNS: dict[str, tuple[str, float]] = {
     "status": ("u1", PointStatus.PENDING),
     "attempts": ("u1", 0),
     "copied": ("u1", 0),
+    "reused": ("u1", 0),
     "t_start": ("f8", np.nan),
     "t_run": ("f4", np.nan),
     "t_queue": ("f4", np.nan),
@@ -35,6 +36,7 @@ class PointColumns:
     status: Array
     attempts: Array
     copied: Array
+    reused: Array
     t_start: Array
     t_run: Array
     t_queue: Array
@@ -56,6 +58,7 @@ class PointColumns:
             status=columns["status"],
             attempts=columns["attempts"],
             copied=columns["copied"],
+            reused=columns["reused"],
             t_start=columns["t_start"],
             t_run=columns["t_run"],
             t_queue=columns["t_queue"],

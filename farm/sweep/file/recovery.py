@@ -368,6 +368,7 @@ def _contents(file: h5py.File, plan: Plan, known: PointColumns) -> Iterator[Cont
                 status=PointStatus.DONE,
                 attempt=int(known.attempts[point]),
                 copied=bool(known.copied[point]),
+                reused=bool(known.reused[point]),
                 worker=int(known.worker[point]),
                 t_start=float(known.t_start[point]),
                 t_run=float(known.t_run[point]),

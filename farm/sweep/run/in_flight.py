@@ -157,6 +157,7 @@ def row_of(
         error="" if error is None else f"{type(error).__name__}: {error}",
         traceback=getattr(error, "detail", ""),
         copied=any(result.copied for result in results),
+        reused=any(result.reused for result in results),
     )
 
 

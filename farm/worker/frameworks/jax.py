@@ -32,6 +32,7 @@ def jax_model(
     max_batch: int = 1,
     repeatable: bool = True,
     copies: bool = True,
+    version: str = "",
 ) -> Callable[[Callable[..., Any]], JaxModel]:
     """Decorator: a function of JAX arrays becomes a model with all derivatives.
 
@@ -53,6 +54,7 @@ def jax_model(
             max_batch=max_batch,
             repeatable=repeatable,
             copies=copies,
+            version=version,
         )
         return JaxModel(plain(function))
 
@@ -75,7 +77,7 @@ class JaxModel(Model):
         self.name, self.description = function.name, function.description
         self.inputs, self.outputs = function.inputs, function.outputs
         self.max_batch, self.repeatable = function.max_batch, function.repeatable
-        self.copies = function.copies
+        self.copies, self.version = function.copies, function.version
         self._inputs, self._outputs = info.inputs, info.outputs
         self._wide = any(tensor.dtype in WIDE for tensor in (*info.inputs, *info.outputs))
         self._jax = _jax()

@@ -38,6 +38,7 @@ rows = st.one_of(
         status=st.just(PointStatus.DONE),
         attempt=st.integers(0, 255),
         copied=st.booleans(),
+        reused=st.booleans(),
         worker=st.integers(0, 2**32 - 1),
         t_start=times,
         t_run=times,

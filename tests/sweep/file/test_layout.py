@@ -71,6 +71,7 @@ def test_every_array_has_its_shape_and_type(path: Path) -> None:
         "status": ((16,), "uint8"),
         "attempts": ((16,), "uint8"),
         "copied": ((16,), "uint8"),
+        "reused": ((16,), "uint8"),
         "t_start": ((16,), "float64"),
         "t_run": ((16,), "float32"),
         "t_queue": ((16,), "float32"),

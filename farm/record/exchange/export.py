@@ -1,0 +1,234 @@
+"""Exports the evaluations of one model as a sweep file, which reports, xarray and others read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.call import Array, ModelInfo, Operation, TensorInfo
+from farm.errors import InvalidInput
+from farm.record.entry import Entry, Status
+from farm.record.exchange.survey import Tick, described
+from farm.record.file import entries_in
+from farm.storage.frames import Damage
+from farm.sweep.design.binding import BoundParameter
+from farm.sweep.design.plan import Plan
+from farm.sweep.design.points import Design
+from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.store import COMPLETE, Store
+
+NOTHING: Array = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The evaluations to export. None: the only one there is. config: entries that all have."""
+
+    model: str | None = None
+    version: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RecordedPoints:
+    """Evaluations of one version of one model: of each point the last one, finite if there is one.
+
+    damage: the damaged places of the record.
+    """
+
+    info: ModelInfo
+    entries: list[Entry]
+    damage: list[Damage]
+
+
+def points_of(path: Path, asked: Selection, tick: Tick = lambda done: None) -> RecordedPoints:
+    """Read the selected evaluations. Raises InvalidInput, which says what there is, Unavailable."""
+    damage: list[Damage] = []
+    kept: dict[bytes, Entry] = {}
+    infos: dict[tuple[str, str], ModelInfo] = {}
+    before = 0
+    for end, content in entries_in(path, damage.append):
+        tick(end - before)
+        before = end
+        if isinstance(content, bytes):
+            if info := described(content):
+                infos[info.name, info.version] = info
+        elif _is_selected(content, asked):
+            known = kept.get(content.key)
+            if known is None or content.status <= known.status:
+                kept[content.key] = content
+    entries = list(kept.values())
+    for name, values in (
+        ("model", {entry.model for entry in entries}),
+        ("version", {entry.version for entry in entries}),
+    ):
+        if len(values) > 1:
+            there = ", ".join(repr(value) for value in sorted(values))
+            raise InvalidInput(f"{path} holds several {name}s: {there}; choose one with --{name}")
+    if not entries:
+        raise InvalidInput(f"{path} holds no such evaluation; see farm record status {path}")
+    first = entries[0]
+    known = next((entry for entry in entries if entry.outputs), first)
+    info = infos.get((first.model, first.version), ModelInfo(first.model, (), ()))
+    return RecordedPoints(_as_recorded(info, known), entries, damage)
+
+
+def _is_selected(entry: Entry, asked: Selection) -> bool:
+    if entry.operation is not Operation.EVALUATE:
+        return False
+    if asked.model is not None and entry.model != asked.model:
+        return False
+    if asked.version is not None and entry.version != asked.version:
+        return False
+    if not asked.config:
+        return True
+    config = json.loads(entry.config)
+    return all(key in config and config[key] == value for key, value in asked.config.items())
+
+
+def _as_recorded(info: ModelInfo, entry: Entry) -> ModelInfo:
+    """Return the description with the shapes of an evaluation; a config may have changed them."""
+
+    def tensors(
+        declared: Sequence[TensorInfo], arrays: Sequence[Array], what: str
+    ) -> tuple[TensorInfo, ...]:
+        names = [f"{what}_{i}" for i in range(len(arrays))]
+        if len(declared) == len(arrays):
+            names = [tensor.name for tensor in declared]
+        return tuple(
+            TensorInfo(name, array.shape, "bytes" if array.dtype.hasobject else array.dtype.name)
+            for name, array in zip(names, arrays, strict=True)
+        )
+
+    return replace(
+        info,
+        inputs=tensors(info.inputs, entry.inputs, "input"),
+        outputs=tensors(info.outputs, entry.outputs, "output"),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """RecordedPoints as columns of numbers. config: the entries that all points have in common."""
+
+    parameters: tuple[BoundParameter, ...]
+    theta: Array
+    config: Mapping[str, Any]
+
+
+def table_of(points: RecordedPoints) -> Table:
+    """Return inputs, and config entries that differ, as columns. Raises InvalidInput."""
+    for tensor in (*points.info.inputs, *points.info.outputs):
+        if tensor.dtype == "bytes" or np.dtype(tensor.dtype).kind == "c":
+            raise InvalidInput(
+                f"{tensor.name!r} is {tensor.dtype}; a sweep file holds real numbers"
+            )
+    shapes = [tensor.shape for tensor in points.info.inputs]
+    outputs = [tensor.shape for tensor in points.info.outputs]
+    for entry in points.entries:
+        found = [array.shape for array in entry.inputs]
+        there = [array.shape for array in entry.outputs]
+        if found != shapes or (there and there != outputs):
+            raise InvalidInput(
+                f"points differ in shape: {[*found, *there]} and {[*shapes, *outputs]}; "
+                "choose those of one config with --config"
+            )
+    parameters = [
+        BoundParameter(_name(tensor, entry), input=i, entry=entry)
+        for i, tensor in enumerate(points.info.inputs)
+        for entry in range(tensor.size)
+    ]
+    rows = [
+        np.concatenate([NOTHING, *[a.astype(np.float64).reshape(-1) for a in entry.inputs]])
+        for entry in points.entries
+    ]
+    configs = [json.loads(entry.config) for entry in points.entries]
+    common = {
+        key: value
+        for key, value in configs[0].items()
+        if all(key in config and config[key] == value for config in configs)
+    }
+    varying = sorted({key for config in configs for key in config} - set(common))
+    columns = [_column(key, configs) for key in varying]
+    parameters += [
+        BoundParameter(key, whole=all(type(config[key]) is int for config in configs))
+        for key in varying
+    ]
+    theta = np.column_stack([np.stack(rows), *columns]) if columns else np.stack(rows)
+    return Table(tuple(parameters), theta, common)
+
+
+def _name(tensor: TensorInfo, entry: int) -> str:
+    if tensor.size == 1:
+        return tensor.name
+    place = np.unravel_index(entry, tensor.shape)
+    return f"{tensor.name}[{','.join(str(k) for k in place)}]"
+
+
+def _column(key: str, configs: Sequence[Mapping[str, Any]]) -> Array:
+    values = [config.get(key) for config in configs]
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        odd = next(v for v in values if isinstance(v, bool) or not isinstance(v, int | float))
+        raise InvalidInput(
+            f"the config entry {key!r} differs between points and is not always a number, such as "
+            f"{json.dumps(odd)}; choose one value with --config"
+        )
+    return np.array(values, dtype=np.float64)
+
+
+def write_sweep(points: RecordedPoints, path: Path, provenance: Mapping[str, str]) -> int:
+    """Write evaluations as a complete sweep file; return their number.
+
+    Raises InvalidInput, SweepError, OSError.
+    """
+    table = table_of(points)
+    info = points.info
+    first = points.entries[0]
+    plan = Plan(
+        run_id=f"record {first.key.hex()}",
+        info=info,
+        parameters=table.parameters,
+        fixed=tuple(np.full(tensor.size, np.nan) for tensor in info.inputs),
+        config=table.config,
+        design=Design("file", option=provenance.get("record", "record")),
+        seed=0,
+        theta=table.theta,
+        title=info.name,
+        provenance={**provenance, "model_version": first.version},
+    )
+    store = Store.create(path, plan)
+    try:
+        for number, entry in enumerate(points.entries):
+            store.add(_row(number, entry, store))
+        store.close(COMPLETE, None)
+    except BaseException:
+        store.abandon()
+        raise
+    return plan.size
+
+
+def _row(number: int, entry: Entry, store: Store) -> Row:
+    worker = store.worker_id(entry.worker)
+    if entry.status is Status.FAILED:
+        kind, message, detail = entry.error or ("", "no outcome recorded", "")
+        status = PointStatus.TIMEOUT if kind == "TimeLimitExceeded" else PointStatus.FAILED
+        return Row(
+            number, status, worker=worker, t_start=entry.time, error=message, traceback=detail
+        )
+    values = [array.astype(np.float64).reshape(-1) for array in entry.outputs]
+    return Row(
+        number,
+        PointStatus.DONE,
+        worker=worker,
+        t_start=entry.time - entry.run_time_s,
+        t_run=entry.run_time_s,
+        t_queue=math.nan,
+        t_total=math.nan,
+        values=np.concatenate([NOTHING, *values]),
+    )

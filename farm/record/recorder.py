@@ -1,0 +1,268 @@
+"""A farm's memory: writes its evaluations to a record file, and finds those that may be reused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm.call import EMPTY_CONFIG, QUESTIONS, Array, Call, ModelInfo, Operation, Result, WorkerInfo
+from farm.errors import (
+    FarmError,
+    InvalidOutput,
+    ModelFailed,
+    TimeLimitExceeded,
+    WorkerLost,
+)
+from farm.record.entry import MODEL, Entry, Status, encoded, status_of
+from farm.record.file import RecordFile
+from farm.record.key import keys_of
+from farm.scheduler.actions import Outcome, Reply
+from farm.storage.frames import Record
+
+log = logging.getLogger(__name__)
+
+NOT_KEPT = QUESTIONS | {Operation.STREAM}
+FAILURES = (ModelFailed, InvalidOutput, TimeLimitExceeded, WorkerLost)
+"""Errors of evaluations that began; others say nothing about the model."""
+
+OF_FILE = "file:"
+"""The start of a version that farm derived from the model's file."""
+
+FORMER_WORKERS = 1000
+"""Most workers that left whose versions are known; an answer of theirs may still come."""
+
+Note = Callable[[str, str, str], None]
+Describe = Callable[[str, str], ModelInfo | None]
+
+
+class Recorder:
+    """Keeps the evaluations of repeatable models in a file; see `dispatcher.reuse.Memory`.
+
+    reuses: whether calls are answered from the record. Only those of a model whose workers all
+    report the same version are.
+    """
+
+    def __init__(self, path: Path, *, reuses: bool, note: Note | None = None) -> None:
+        """Open the file. note: records an event: its kind, subject and text. Raises Unavailable."""
+        self.reuses = reuses
+        self._note = note or (lambda kind, subject, text: None)
+        self._troubles: list[str] = []
+        self.file = RecordFile(path, indexed=reuses, on_trouble=self._troubles.append)
+        self._describe: Describe = lambda model, config: None
+        self._here: dict[str, dict[str, str]] = {}  # of each model: version by worker
+        self._former: OrderedDict[str, dict[str, str]] = OrderedDict()
+        self._agreed: dict[str, str] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._described: dict[tuple[str, str], ModelInfo] = {}
+
+    def start(self, describe: Describe, note: Note) -> None:
+        """Use the descriptions and the events of a farm. Reports damage found in the file."""
+        self._describe = describe
+        self._note = note
+        path = str(self.file.path)
+        for place in self.file.damage:
+            text = f"damaged from byte {place.start} to byte {place.end}; the rest of it is used"
+            note("record", path, text)
+
+    # The dispatcher's interface: Memory
+
+    def joined(self, info: WorkerInfo) -> None:
+        """Report that a worker joined, with the versions of its models."""
+        for model in info.models:
+            self._here.setdefault(model.name, {})[info.name] = model.version
+            self._agree(model.name)
+            self._tell_about(model)
+
+    def left(self, worker: str) -> None:
+        """Report that a worker left."""
+        for model, versions in self._here.items():
+            version = versions.pop(worker, None)
+            if version is not None:
+                self._former.setdefault(worker, {})[model] = version
+                self._agree(model)
+        while len(self._former) > FORMER_WORKERS:
+            self._former.popitem(last=False)
+
+    def keep(self, replies: Iterable[Reply]) -> None:
+        """Write the evaluations that these replies answer; they then survive this process."""
+        if not self.file.trouble:
+            now = time.time()
+            try:
+                records = [record for reply in replies for record in self._records(reply, now)]
+            except Exception as error:  # a mistake here must cost no answer
+                log.exception("record %s: an evaluation cannot be encoded", self.file.path)
+                self.file.stop(f"an evaluation cannot be encoded: {error!r}")
+            else:
+                self.file.add(records)
+        while self._troubles:
+            reason = self._troubles.pop()
+            text = f"nothing more is recorded: {reason}; calls are answered as before"
+            self._note("record", str(self.file.path), text)
+
+    def keys(self, call: Call) -> Sequence[bytes] | None:
+        """Return the key of each row of a call; None if it must not be answered from memory."""
+        version = self._agreed.get(call.model)
+        if version is None or call.operation in NOT_KEPT:
+            return None
+        info = self._describe(call.model, call.config)
+        known = info or self._describe(call.model, EMPTY_CONFIG)
+        if known is None or not known.repeatable:
+            return None
+        # Rows of different shapes form no array.
+        if (call.rows or 1) > 1 and (info is None or any(t.varies for t in info.outputs)):
+            return None
+        return keys_of(call, info, version)
+
+    def find(self, key: bytes) -> Result | None:
+        """Return the kept evaluation of a key, without a batch axis."""
+        entry = self.file.find(key)
+        if entry is None or not self._fits(entry):
+            return None
+        return Result(entry.outputs, entry.run_time_s, worker=entry.worker, reused=True)
+
+    # Details
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the record, and which models are answered from it, as JSON data."""
+        models = {
+            model: {
+                "versions": sorted(set(versions.values())),
+                "reused": self.reuses and model in self._agreed,
+            }
+            for model, versions in self._here.items()
+        }
+        return {**self.file.status(), "reuse": self.reuses, "models": models}
+
+    def close(self) -> None:
+        """Write everything to disk and release the file."""
+        self.file.close()
+
+    def _agree(self, model: str) -> None:
+        versions = set(self._here[model].values())
+        if len(versions) == 1 and (version := next(iter(versions))):
+            self._agreed[model] = version
+            return
+        self._agreed.pop(model, None)
+        if len(versions) > 1 and self.reuses:
+            shown = " and ".join(repr(version) for version in sorted(versions))
+            text = f"its workers have the versions {shown}: no answers are reused until they agree"
+            self._warn(model, text)
+
+    def _tell_about(self, model: ModelInfo) -> None:
+        if not self.reuses or (model.name, model.version) in self._told:
+            return
+        self._told.add((model.name, model.version))
+        if not model.repeatable:
+            self._warn(
+                model.name, "it is not repeatable: its calls are neither recorded nor reused"
+            )
+        elif not model.version:
+            self._warn(
+                model.name,
+                "it has no version, so its calls are recorded, but no answer is reused. Set "
+                '`version = "1"` in the model, and another one whenever its answers may change',
+            )
+        elif model.version.startswith(OF_FILE):
+            text = (
+                f"its version is {model.version}, derived from its file and the packages that it "
+                "imports; set `version` in the model if it depends on anything else"
+            )
+            log.info("model %r: %s", model.name, text)
+            self._note("record", model.name, text)
+
+    def _warn(self, model: str, text: str) -> None:
+        log.warning("model %r: %s", model, text)
+        self._note("record", model, text)
+
+    def _version(self, model: str, worker: str | None) -> str | None:
+        """Return the version of a model at a worker; None: unknown."""
+        if worker is None:
+            return self._agreed.get(model)
+        here = self._here.get(model, {}).get(worker)
+        return here if here is not None else self._former.get(worker, {}).get(model)
+
+    def _fits(self, entry: Entry) -> bool:
+        """Whether outputs have the shapes that the model declares now."""
+        info = self._describe(entry.model, entry.config)
+        if info is None or entry.operation is not Operation.EVALUATE:
+            return True
+        if len(entry.outputs) != len(info.outputs):
+            return False
+        return all(
+            tensor.varies or array.shape == tensor.shape
+            for array, tensor in zip(entry.outputs, info.outputs, strict=True)
+        )
+
+    def _records(self, reply: Reply, now: float) -> Iterator[Record]:
+        task, outcome = reply.task, reply.outcome
+        call = task.call
+        if call.operation in NOT_KEPT or (
+            isinstance(outcome, FarmError) and not isinstance(outcome, FAILURES)
+        ):
+            return
+        model = self._describe(call.model, EMPTY_CONFIG)
+        if model is None or not model.repeatable:
+            return
+        worker = None if reply.worker is None else str(reply.worker)
+        version = self._version(call.model, worker)
+        if version is None:
+            version = ""  # kept, and never reused
+        if self._described.get((call.model, version)) != model:
+            self._described[call.model, version] = model
+            data = {**model.to_json(), "version": version}
+            yield Record(MODEL, json.dumps(data).encode())
+        keys = keys_of(call, self._describe(call.model, call.config), version)
+        came_from = outcome.worker if isinstance(outcome, Result) else ""
+        for row, status, outputs, run_time_s, error in _rows_of(call, outcome):
+            inputs = call.inputs if call.rows is None else tuple([a[row, ...] for a in call.inputs])
+            entry = Entry(
+                key=keys[row],
+                model=call.model,
+                version=version,
+                operation=call.operation,
+                config=call.config,
+                inputs=inputs,
+                outputs=outputs,
+                derivative=call.derivative,
+                time=now,
+                run_time_s=run_time_s,
+                status=status,
+                error=error,
+                worker=came_from or worker or "",
+                client=task.account.client.name,
+                chain=task.chain or "",
+            )
+            yield encoded(entry)
+
+
+RowOutcome = tuple[int, Status, tuple[Array, ...], float, tuple[str, str, str] | None]
+
+
+def _rows_of(call: Call, outcome: Outcome) -> Iterator[RowOutcome]:
+    """Yield the outcome of each row of a task that has one."""
+    rows = call.rows or 1
+    if isinstance(outcome, FarmError):
+        if rows == 1 or outcome.row is not None:
+            yield _failed(outcome.row or 0, outcome)
+        return
+    if call.rows is None:
+        run_time_s = outcome.run_time_s / outcome.batch_rows
+        yield 0, status_of(outcome.outputs), outcome.outputs, run_time_s, None
+        return
+    done = outcome.rows_done(rows)
+    run_time_s = outcome.run_time_s / max(outcome.batch_rows, done, 1)
+    for row in range(done):
+        outputs = tuple([array[row, ...] for array in outcome.outputs])
+        yield row, status_of(outputs), outputs, run_time_s, None
+    if outcome.failed is not None and done < rows:
+        yield _failed(done, outcome.failed)
+
+
+def _failed(row: int, error: FarmError) -> RowOutcome:
+    told = type(error).__name__, error.message, error.detail
+    return row, Status.FAILED, (), 0.0, told

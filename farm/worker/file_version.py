@@ -1,0 +1,157 @@
+"""The version of a model that is one file: a hash of the file and of the packages it imports.
+
+Only for files whose answers can hardly depend on other code: every module that they import belongs
+to Python or to an installed package, and they start no programs. Anything else that a model
+depends on, such as a data file, changes its answers without changing this version: such a model
+sets `version` itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.metadata
+import importlib.util
+import logging
+import platform
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+from farm.version import __version__
+
+log = logging.getLogger(__name__)
+
+STARTS_PROGRAMS = frozenset(
+    {"subprocess", "ctypes", "cffi", "multiprocessing", "pty", "runpy", "importlib", "imp"}
+)
+"""Modules by which a file can run code that is neither in it nor in a package it imports."""
+
+REACHES_OUT = frozenset(
+    {
+        *("socket", "http", "urllib", "requests", "httpx", "aiohttp", "urllib3", "zmq", "grpc"),
+        *("tritonclient", "paramiko", "dask", "distributed", "ray"),
+    }
+)
+"""Modules by which a file can have another server compute its answers."""
+
+CLIENTS = frozenset({("umbridge", "HTTPModel"), ("farm", "connect")})
+"""Names in modules that serve the same end."""
+
+STARTERS = frozenset({"system", "popen", "fork", "forkpty", "startfile"})
+STARTER_PREFIXES = ("exec", "spawn", "posix_spawn")
+"""Functions of `os` that run programs."""
+
+RUN_TEXT = frozenset({"exec", "eval", "compile", "__import__"})
+
+
+def version_of_file(path: Path, source: bytes) -> str:
+    """Return the version of the model in a file with this content, or "" if it has none.
+
+    The reason for having none is logged. Call it after the file was loaded: modules are then found
+    where the file found them.
+    """
+    try:
+        parts = [source, *_packages(source, path.parent)] if path.suffix == ".py" else [source]
+    except (SyntaxError, ValueError) as error:
+        log.info("%s has no version of its own: %s", path, error)
+        return ""
+    found = blake2b(digest_size=8)
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little") + part)
+    return f"file:{found.hexdigest()}"
+
+
+def _packages(source: bytes, folder: Path) -> Iterator[bytes]:
+    """Yield name and version of each package that a file imports, and Python's version.
+
+    Raises ValueError, with the reason, if the file may run code from elsewhere.
+    """
+    tree = ast.parse(source)
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise ValueError(f"line {node.lineno} imports a neighbour of the file")
+            names.add((node.module or "").partition(".")[0])
+            for alias in node.names:
+                _check_name(node.module or "", alias.name, node.lineno)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            _check_name(node.value.id, node.attr, node.lineno)
+        elif isinstance(node, ast.Name) and node.id in RUN_TEXT:
+            raise ValueError(f"line {node.lineno} uses {node.id}")
+    yield platform.python_version().encode()
+    for name in sorted(names):
+        if name in STARTS_PROGRAMS:
+            raise ValueError(f"it imports {name}, by which it may run other code")
+        if name in REACHES_OUT:
+            raise ValueError(f"it imports {name}, by which it may use other servers")
+        yield f"{name} {_version(name, folder)}".encode()
+
+
+def _check_name(module: str, name: str, line: int) -> None:
+    """Raise ValueError if a name of a module starts programs, or is a client of servers."""
+    if module == "os" and (name in STARTERS or name.startswith(STARTER_PREFIXES)):
+        raise ValueError(f"line {line} uses os.{name}, which starts programs")
+    if (module, name) in CLIENTS:
+        raise ValueError(f"line {line} uses {module}.{name}, the client of a server")
+
+
+def _version(name: str, folder: Path) -> str:
+    """Return the version of a module's package. Raises ValueError if it is not installed."""
+    if name == "farm":
+        return __version__
+    if name in sys.builtin_module_names:
+        return "python"
+    where = _origin(name)
+    standard, installed = _folders()
+    if any(where.is_relative_to(site) for site in installed):
+        return _version_of_package(name)
+    if name in sys.stdlib_module_names and any(where.is_relative_to(lib) for lib in standard):
+        return "python"
+    raise ValueError(f"it imports {name} from {where}, which is not an installed package")
+
+
+def _version_of_package(name: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(name)  # the usual case; the search below takes longer
+    packages = _distributions().get(name)
+    if not packages:
+        raise ValueError(f"it imports {name}, which belongs to no installed package")
+    return ", ".join(f"{each} {importlib.metadata.version(each)}" for each in sorted(packages))
+
+
+def _origin(name: str) -> Path:
+    """Return where a module lies. Raises ValueError if it is not found."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    try:
+        spec = spec or importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"it imports {name}, which cannot be found: {error}") from None
+    if spec is None:
+        raise ValueError(f"it imports {name}, which cannot be found")
+    if spec.origin in ("built-in", "frozen"):
+        return Path(sysconfig.get_path("stdlib"))
+    where = spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+    if where is None:
+        raise ValueError(f"it imports {name}, which has no file")
+    return Path(where).resolve()
+
+
+@lru_cache(maxsize=1)
+def _folders() -> tuple[list[Path], list[Path]]:
+    """Return the folders of Python's own modules, and those of installed packages."""
+    standard = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")]
+    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")]
+    return standard, installed
+
+
+@lru_cache(maxsize=1)
+def _distributions() -> dict[str, list[str]]:
+    return {k: list(set(v)) for k, v in importlib.metadata.packages_distributions().items()}

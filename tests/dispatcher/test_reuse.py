@@ -1,0 +1,430 @@
+"""Repeats are answered from memory, twins share one run, and each caller gets one outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from farm.call import Array, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.partition import Rows
+from farm.errors import FarmError, ModelFailed, Unavailable
+from farm.scheduler.actions import Reply
+from farm.scheduler.state import TaskId, WorkerId
+from tests.dispatcher.test_dispatcher import CUBE, W1, Recorder, cube, turns
+from tests.support.coroutines import on_loop, until
+
+BATCHES = ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=8)
+
+
+class Memory:
+    """Keeps evaluations in a dictionary; the key of a point is its input as text."""
+
+    reuses = True
+
+    def __init__(self, **known: float) -> None:
+        self.known = {key.encode(): value for key, value in known.items()}
+        self.kept: list[Reply] = []
+        self.workers: list[str] = []
+
+    def joined(self, info: WorkerInfo) -> None:
+        self.workers.append(info.name)
+
+    def left(self, worker: str) -> None:
+        self.workers.remove(worker)
+
+    def keep(self, replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            self.kept.append(reply)
+            if isinstance(reply.outcome, Result) and reply.outcome.outputs:
+                points = reply.task.call.inputs[0].reshape(-1)
+                values = reply.outcome.outputs[0].reshape(-1)
+                for x, y in zip(points, values, strict=False):
+                    self.known[f"x{x:g}".encode()] = y
+
+    def keys(self, call: Call) -> Sequence[bytes] | None:
+        if call.config != "{}":
+            return None
+        return [f"x{x:g}".encode() for x in call.inputs[0].reshape(-1)]
+
+    def find(self, key: bytes) -> Result | None:
+        if key not in self.known:
+            return None
+        return Result((np.array([self.known[key]]),), 0.5, worker="then", reused=True)
+
+
+class Worker(Recorder):
+    """A worker that cubes the rows of each call that the test lets it answer."""
+
+    async def evaluate(self, *, failed: FarmError | None = None, rows: int | None = None) -> Array:
+        """Answer the next call and return its inputs. rows: answer so many of them."""
+        worker, task_id, call = await self.next()
+        inputs = call.inputs[0]
+        done = inputs if rows is None else inputs[:rows]
+        result = Result((done**3,), 0.001, failed=failed)
+        self.dispatcher.finished(worker, [(task_id, result)])
+        return inputs.reshape(-1)
+
+
+def up(memory: Memory, info: ModelInfo = CUBE) -> tuple[Dispatcher, Worker]:
+    worker = Worker()
+    dispatcher = Dispatcher([worker], memory=memory)
+    dispatcher.start()
+    worker.join(models=(info,))
+    return dispatcher, worker
+
+
+def asked(
+    dispatcher: Dispatcher,
+    call: Call,
+    hints: Hints = Hints(),  # noqa: B008  # immutable
+) -> asyncio.Task[Result]:
+    return asyncio.create_task(dispatcher.submit(call, hints))
+
+
+def rows(*x: float) -> Call:
+    return Call("cube", Operation.EVALUATE, (np.array(x)[:, None],), rows=len(x))
+
+
+@on_loop
+async def test_a_known_point_needs_no_worker() -> None:
+    dispatcher, worker = up(Memory(x2=8.0))
+    result = await dispatcher.submit(cube(2.0))
+    assert (result.outputs[0].tolist(), result.reused, result.worker) == ([8.0], True, "then")
+    assert worker.sent == []
+    statistics = dispatcher.statistics()["cube"]
+    assert (statistics.reused, statistics.success.count, statistics.rows) == (1, 1, 0)
+
+
+@on_loop
+async def test_an_unknown_point_is_evaluated_once_and_kept_before_it_is_answered() -> None:
+    memory = Memory()
+    dispatcher, worker = up(memory)
+    order: list[str] = []
+    keep = memory.keep
+
+    def keep_first(replies: Iterable[Reply]) -> None:
+        order.append("kept")
+        keep(replies)
+
+    memory.keep = keep_first  # type: ignore[method-assign]  # a spy
+    dispatcher.start_call(cube(2.0), Hints(), lambda outcome: order.append("answered"))
+    await worker.evaluate()
+    await until(lambda: len(order) == 2)
+    assert order == ["kept", "answered"]
+    assert (await dispatcher.submit(cube(2.0))).reused
+    assert worker.sent == []
+
+
+@on_loop
+async def test_twins_share_one_run() -> None:
+    dispatcher, worker = up(Memory())
+    first, second, bulk = (asked(dispatcher, call) for call in (cube(2.0), cube(2.0), rows(2.0)))
+    await turns()
+    assert (await worker.evaluate()).tolist() == [2.0]
+    results = await asyncio.gather(first, second, bulk)
+    assert [result.reused for result in results] == [False, True, True]
+    assert [result.outputs[0].shape for result in results] == [(1,), (1,), (1, 1)]
+    assert {float(result.outputs[0].item()) for result in results} == {8.0}
+    assert (worker.sent, dispatcher.statistics()["cube"].reused) == ([], 2)
+
+
+@on_loop
+async def test_a_single_call_joins_a_call_of_one_row() -> None:
+    dispatcher, worker = up(Memory())
+    bulk, single = asked(dispatcher, rows(2.0)), asked(dispatcher, cube(2.0))
+    await turns()
+    await worker.evaluate()
+    assert (await bulk).outputs[0].tolist() == [[8.0]]
+    assert (await single).outputs[0].tolist() == [8.0]
+
+
+@on_loop
+async def test_twins_share_a_failure() -> None:
+    dispatcher, worker = up(Memory())
+    twins = [asked(dispatcher, cube(2.0)) for _ in range(2)]
+    w, task_id, _ = await worker.next()
+    dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
+    outcomes = await asyncio.gather(*twins, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["diverged", "diverged"]
+    again = asked(dispatcher, cube(2.0))  # a failure is not kept: the next call runs
+    await worker.evaluate()
+    assert not (await again).reused
+
+
+@on_loop
+async def test_the_second_twin_gets_its_answer_if_the_first_is_cancelled() -> None:
+    dispatcher, worker = up(Memory())
+    first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
+    await turns()
+    first.cancel()
+    await turns()
+    assert (worker.ended, worker.recalled) == ([], [])
+    await worker.evaluate()
+    assert (await second).outputs[0].tolist() == [8.0]
+    assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_a_run_ends_when_both_twins_are_cancelled() -> None:
+    dispatcher, _ = up(Memory())
+    first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
+    await turns()
+    for twin in (first, second):
+        twin.cancel()
+        await turns()
+    assert dispatcher.calls_open() == 0
+    third = asked(dispatcher, cube(2.0))  # has a run of its own
+    await turns()
+    assert dispatcher.calls_open() == 1
+    third.cancel()
+
+
+@on_loop
+async def test_a_cancelled_twin_leaves_the_others_alone() -> None:
+    dispatcher, worker = up(Memory())
+    first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
+    await turns()
+    second.cancel()
+    await worker.evaluate()
+    assert not (await first).reused
+
+
+@on_loop
+async def test_a_known_answer_that_was_cancelled_is_not_reported() -> None:
+    dispatcher, _ = up(Memory(x2=8.0))
+    outcomes: list[object] = []
+    dispatcher.cancel(dispatcher.start_call(cube(2.0), Hints(), outcomes.append))
+    await turns()
+    assert outcomes == []
+
+
+@on_loop
+async def test_a_cancelled_single_call_leaves_nothing_behind() -> None:
+    dispatcher, worker = up(Memory())
+    for _ in range(3):
+        call = asked(dispatcher, cube(2.0))
+        await turns()
+        call.cancel()
+        await turns()
+    assert dispatcher.calls_open() == 0
+    last = asked(dispatcher, cube(2.0))
+    while not last.done():
+        if worker.sent:
+            await worker.evaluate()
+        await asyncio.sleep(0)
+    assert (await last).outputs[0].tolist() == [8.0]
+
+
+@pytest.mark.parametrize("hints", [Hints(deadline_s=60.0), Hints(start_within_s=60.0)])
+@on_loop
+async def test_a_call_with_a_time_limit_of_its_own_runs_alone(hints: Hints) -> None:
+    dispatcher, worker = up(Memory())
+    twins = [asked(dispatcher, cube(2.0), h) for h in (hints, Hints(), hints)]
+    for _ in twins:
+        await worker.evaluate()
+    assert [result.reused for result in await asyncio.gather(*twins)] == [False] * 3
+
+
+@on_loop
+async def test_an_urgent_call_does_not_wait_for_one_that_is_not() -> None:
+    dispatcher, worker = up(Memory())
+    slow, urgent = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0), Hints(priority=5))
+    await worker.evaluate()
+    await worker.evaluate()
+    assert [r.reused for r in await asyncio.gather(slow, urgent)] == [False, False]
+
+
+@on_loop
+async def test_a_call_that_memory_does_not_know_runs_as_ever() -> None:
+    dispatcher, worker = up(Memory(x2=8.0))
+    call = asked(dispatcher, replace(cube(2.0), config='{"a":1}'))
+    await worker.evaluate()
+    assert not (await call).reused
+
+
+@on_loop
+async def test_of_a_batch_only_unknown_rows_run_and_each_of_them_once() -> None:
+    dispatcher, worker = up(Memory(x2=8.0, x4=64.0), BATCHES)
+    bulk = asked(dispatcher, rows(1.0, 2.0, 3.0, 1.0, 4.0))
+    assert (await worker.evaluate()).tolist() == [1.0, 3.0]
+    result = await bulk
+    assert result.outputs[0].tolist() == [[1.0], [8.0], [27.0], [1.0], [64.0]]
+    assert result.reused
+    assert dispatcher.statistics()["cube"].reused == 3
+    again = await dispatcher.submit(rows(4.0, 3.0, 2.0, 1.0))
+    assert again.outputs[0].tolist() == [[64.0], [27.0], [8.0], [1.0]]
+    assert worker.sent == []
+
+
+@on_loop
+async def test_a_batch_without_known_rows_is_sent_as_it_is() -> None:
+    dispatcher, worker = up(Memory(), BATCHES)
+    bulk = asked(dispatcher, rows(1.0, 2.0))
+    assert (await worker.evaluate()).tolist() == [1.0, 2.0]
+    assert not (await bulk).reused
+
+
+@on_loop
+async def test_a_long_call_of_rows_runs_only_what_is_unknown() -> None:
+    known = {f"x{k}": float(k**3) for k in range(40) if k % 3}
+    dispatcher, worker = up(Memory(**known))
+    bulk = asked(dispatcher, rows(*map(float, range(40))))
+    ran: list[float] = []
+    while not bulk.done():
+        if worker.sent:
+            ran += (await worker.evaluate()).tolist()
+        await asyncio.sleep(0)
+    assert sorted(ran) == [k for k in range(40) if k % 3 == 0]
+    result = await bulk
+    assert result.outputs[0].reshape(-1).tolist() == [k**3 for k in range(40)]
+    assert result.reused
+
+
+class Points:
+    """Rows that are calls of their own, as those of a request to /farm."""
+
+    is_one_call = False
+    rows_a_step = 1 << 60
+    row_bytes = 8
+
+    def __init__(self, *x: float) -> None:
+        self.x = np.array(x)
+        self.outcomes: dict[int, tuple[float, bool] | str] = {}
+        self.ended = False
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def most_open(self) -> int:
+        return len(self.x)
+
+    def part(self, first: int, most: int) -> Call:
+        return rows(*self.x[first : first + most])
+
+    def done(self, first: int, end: int, result: Result) -> None:
+        for row in range(first, end):
+            assert row not in self.outcomes
+            self.outcomes[row] = float(result.outputs[0][row - first, 0]), result.reused
+
+    def failed(self, first: int, end: int, error: FarmError) -> bool:
+        for row in range(first, end):
+            assert row not in self.outcomes
+            self.outcomes[row] = error.message
+        return True
+
+    def finished(self) -> None:
+        self.ended = True
+
+
+@pytest.mark.parametrize("info", [CUBE, BATCHES], ids=["one by one", "batches"])
+@on_loop
+async def test_each_of_many_points_says_whether_it_ran(info: ModelInfo) -> None:
+    dispatcher, worker = up(Memory(x1=1.0, x2=8.0, x5=125.0), info)
+    points = Points(1.0, 2.0, 3.0, 4.0, 5.0, 3.0)
+    checked: Rows = points
+    dispatcher.start_rows(checked, "cube", Operation.EVALUATE, Hints())
+    ran: list[float] = []
+    while not points.ended:
+        if worker.sent:
+            ran += (await worker.evaluate()).tolist()
+        await asyncio.sleep(0)
+    assert [points.outcomes[k] for k in range(5)] == [
+        (1.0, True),
+        (8.0, True),
+        (27.0, False),
+        (64.0, False),
+        (125.0, True),
+    ]
+    assert points.outcomes[5] in ((27.0, True), (27.0, False))
+    assert set(ran) == {3.0, 4.0}
+
+
+@on_loop
+async def test_a_failed_batch_fails_no_point_that_is_known() -> None:
+    dispatcher, worker = up(Memory(x1=1.0, x3=27.0), BATCHES)
+    points = Points(1.0, 2.0, 3.0)
+    dispatcher.start_rows(points, "cube", Operation.EVALUATE, Hints())
+    w, task_id, call = await worker.next()
+    assert call.inputs[0].tolist() == [[2.0]]
+    dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
+    await until(lambda: points.ended)
+    assert points.outcomes == {0: (1.0, True), 1: "diverged", 2: (27.0, True)}
+
+
+@on_loop
+async def test_a_failed_row_is_named_by_its_place_in_the_call() -> None:
+    dispatcher, worker = up(Memory(x1=1.0, x2=8.0))
+    bulk = asked(dispatcher, rows(1.0, 2.0, 3.0))
+    await until(lambda: worker.sent)
+    _, task_id, call = worker.sent.pop()
+    assert call.inputs[0].reshape(-1).tolist() == [3.0]
+    dispatcher.finished(W1, [(task_id, Result((), failed=ModelFailed("diverged")))])
+    with pytest.raises(ModelFailed, match="row 2: diverged"):
+        await bulk
+
+
+@on_loop
+async def test_twins_get_the_error_of_a_farm_that_gives_up() -> None:
+    dispatcher, worker = up(Memory())
+    twins = [asked(dispatcher, cube(2.0)) for _ in range(2)]
+    await until(lambda: worker.sent)
+    dispatcher.give_up()
+    outcomes = await asyncio.gather(*twins, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
+
+
+@on_loop
+async def test_a_farm_that_closes_answers_what_it_found() -> None:
+    dispatcher, _ = up(Memory(x2=8.0))
+    outcomes: list[object] = []
+    dispatcher.start_call(cube(2.0), Hints(), outcomes.append)
+    await dispatcher.close(grace_s=60.0)
+    assert len(outcomes) == 1
+
+
+@on_loop
+async def test_memory_hears_of_workers() -> None:
+    memory = Memory()
+    dispatcher, _ = up(memory)
+    assert memory.workers == [W1]
+    dispatcher.worker_left(WorkerId(W1), "gone")
+    assert memory.workers == []
+
+
+@on_loop
+async def test_random_twins_rows_and_cancellations_get_right_answers() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(30):
+        memory = Memory()
+        dispatcher, worker = up(memory, BATCHES if random.random() < 0.5 else CUBE)
+        calls: dict[asyncio.Task[Result], Array] = {}
+        cancelled: set[asyncio.Task[Result]] = set()
+        for _ in range(40):
+            what = random.random()
+            points = random.integers(0, 6, size=random.integers(1, 5)).astype(float)
+            if what < 0.3:
+                calls[asked(dispatcher, cube(points[0]))] = points[:1]
+            elif what < 0.6:
+                calls[asked(dispatcher, rows(*points))] = points
+            elif what < 0.7 and calls:
+                task = list(calls)[random.integers(len(calls))]
+                if task.cancel():
+                    cancelled.add(task)
+            elif worker.sent:
+                await worker.evaluate()
+            await asyncio.sleep(0)
+        while not all(task.done() for task in calls):
+            if worker.sent:
+                await worker.evaluate()
+            await asyncio.sleep(0)
+        for task, points in calls.items():
+            if task not in cancelled:
+                assert task.result().outputs[0].reshape(-1).tolist() == (points**3).tolist()
+        ids: set[TaskId] = {reply.task.id for reply in memory.kept}
+        assert len(ids) == len(memory.kept)
+        assert dispatcher.calls_open() == 0

@@ -1,0 +1,43 @@
+"""The index: a dictionary from keys to offsets that takes little memory."""
+
+from __future__ import annotations
+
+import hashlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.record.index import TABLES, Index
+
+
+def key(number: int) -> bytes:
+    return hashlib.blake2b(str(number).encode(), digest_size=16).digest()
+
+
+steps = st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 2**63)), max_size=200)
+
+
+@given(steps)
+def test_it_acts_like_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
+    index, known = Index(), dict[bytes, int]()
+    for put, number, offset in steps:
+        # All in one table, so that they meet.
+        k = (number * TABLES + 7).to_bytes(16, "little")
+        if put:
+            index.put(k, offset)
+            known[k] = offset
+        else:
+            index.remove(k)
+            known.pop(k, None)
+        assert all(index.find(each) == known.get(each) for each in {k, *known})
+    assert len(index) == len(known)
+    assert sorted(index.offsets()) == sorted(known.values())
+
+
+def test_ten_thousand_points_a_table_take_less_than_fifty_bytes_each() -> None:
+    index = Index()
+    for number in range(300_000):
+        index.put(key(number), number)
+    assert [index.find(key(number)) for number in (0, 77_777, 299_999)] == [0, 77_777, 299_999]
+    assert index.find(key(300_000)) is None
+    assert index.nbytes < 50 * len(index)
