@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from tests.samplers.page import ROOT
 from tests.samplers.target import (
     DATA,
     MATRIX,
+    MODELS,
     NOISE_SD,
-    Array,
     Calls,
-    Served,
     assert_moments,
     linear_posterior,
 )
+from tests.support.dispatcher_farm import Served as FarmProcess
+from tests.support.dispatcher_farm import run_farm, serving
 
 (RECIPE,) = (
     block
@@ -46,34 +48,30 @@ def sampled(forward: RemoteModel, steps: int = STEPS) -> emcee.EnsembleSampler:
     return sampler
 
 
-def points(calls: Calls) -> Array:
-    """Return the points that the model got, bit by bit."""
-    words = [line.split()[3:] for line in calls.lines("forward")]
-    return np.array([[float.fromhex(word) for word in row] for row in words])
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FarmProcess]:
+    """A farm that records; its models log their calls."""
+    (tmp_path / "models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    with serving(
+        tmp_path, "models.py:Forward", "--workers", "2", "--record", "calls.record"
+    ) as process:
+        process.wait_for_workers(2)
+        yield process
 
 
-def evaluations(served: Served, calls: Calls, path: Path) -> None:
-    """Write the points that the sampler's run evaluated in the layout of a sweep."""
-    table = path.with_suffix(".npy")
-    np.save(table, points(calls))
-    sweep = farm.sweep(
-        "forward",
-        {},
-        design=f"file:{table}",
-        on=served.client,
-        out=path,
-        show=False,
-    )
-    sweep.wait()
+def export() -> None:
+    code, _, err = run_farm("record", "export", "calls.record", "-o", "evaluations.h5", cwd=Path())
+    assert code == 0, err
 
 
-def test_each_draw_finds_what_the_model_returned(
-    served: Served, forward: RemoteModel, calls: Calls, here: Path
-) -> None:
-    sampler = sampled(forward)
-    assert len(points(calls)) == WALKERS * (STEPS + 1)
-    evaluations(served, calls, here / "evaluations.h5")
+def test_each_draw_finds_what_the_model_returned(recorded: FarmProcess) -> None:
+    calls = Calls(Path("calls.log"))
+    with farm.connect(recorded.folder) as client:
+        sampler = sampled(client.model())
     evaluated = calls.count("forward")
+    assert evaluated == WALKERS * (STEPS + 1)
+    export()
     names: dict[str, Any] = {"sampler": sampler, "data": DATA, "noise": NOISE_SD}
     exec(compile(RECIPE, "docs/client.md, ArviZ", "exec"), names)
     assert calls.count("forward") == evaluated, "nothing is evaluated again"
@@ -99,12 +97,11 @@ def test_each_draw_finds_what_the_model_returned(
     assert np.isfinite(arviz.loo(data).elpd_loo)
 
 
-def test_a_draw_that_is_not_in_the_file_is_an_error(
-    served: Served, forward: RemoteModel, calls: Calls, here: Path
-) -> None:
-    sampler = sampled(forward, steps=101)
-    evaluations(served, calls, here / "evaluations.h5")
-    with h5py.File(here / "evaluations.h5", "r+") as file:
+def test_a_draw_that_is_not_in_the_file_is_an_error(recorded: FarmProcess) -> None:
+    with farm.connect(recorded.folder) as client:
+        sampler = sampled(client.model(), steps=101)
+    export()
+    with h5py.File("evaluations.h5", "r+") as file:
         file["status"][:] = np.where(np.arange(len(file["status"])) % 2, 1, 2)
     with pytest.raises(KeyError):
         exec(RECIPE, {"sampler": sampler, "data": DATA, "noise": NOISE_SD})
