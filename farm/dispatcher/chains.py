@@ -90,6 +90,11 @@ class Chains:
         """Count a task that was accepted now; `name` is the client and the chain."""
         if call.operation in QUESTIONS:
             return
+        chain = self.open[task_id] = self._chain(name, now)
+        chain.open += 1
+
+    def _chain(self, name: CallerName, now: float) -> Chain:
+        """Return a chain, as the one that called last."""
         chain = self._by_name.get(name)
         if chain is None:
             if len(self._by_name) >= KEPT:
@@ -97,8 +102,7 @@ class Chains:
             chain = self._by_name[name] = Chain(self.of_all_s, now)
         else:
             self._by_name.move_to_end(name)
-        chain.open += 1
-        self.open[task_id] = chain
+        return chain
 
     def closed(
         self,
@@ -114,11 +118,9 @@ class Chains:
         chain.worker_s += worker_s
         chain.answered(*_counted(outcome, calls), now)
 
-    def answered(self, name: CallerName, outcome: Result | FarmError, now: float) -> None:
-        """Record the outcome of a call whose tasks were recorded as no calls."""
-        chain = self._by_name.get(name)
-        if chain is not None:
-            chain.answered(*_counted(outcome, 1), now)
+    def answered(self, name: CallerName, done: int, failed: int, now: float) -> None:
+        """Record calls that were answered without a task that counts as one."""
+        self._chain(name, now).answered(done, failed, now)
 
     def cancelled(self, task_id: TaskId) -> None:
         """Record that a task, if it is an open one of a chain, gets no answer."""

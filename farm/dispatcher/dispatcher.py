@@ -77,7 +77,7 @@ class Dispatcher:
         self._memory = memory
         self._reuse: Reuse | None = None
         if memory is not None and memory.reuses:
-            new_id, count = self._feeder.new_id, self._statistics.add_reused
+            new_id, count = self._feeder.new_id, self._statistics.reused(time.monotonic)
             self._reuse = Reuse(memory, self._begin, self._drop, new_id, self._act_soon, count)
         self.awaited: Callable[[], str] = str  # why models may be missing; "": none is missing
         self.workers_may_come: Callable[[], bool] = bool  # whether more workers may join

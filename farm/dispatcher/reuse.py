@@ -13,16 +13,17 @@ from typing import Protocol
 
 import numpy as np
 
-from farm.call import Array, Call, Hints, Result, WorkerInfo
+from farm.call import Array, Call, CallerName, Hints, Result, WorkerInfo
 from farm.dispatcher.feeder import Part
 from farm.dispatcher.partition import OF_ROWS
+from farm.dispatcher.value_and_gradient import Half
 from farm.errors import FarmError, InvalidOutput, ModelFailed, TimeLimitExceeded
 from farm.scheduler.actions import Outcome, Reply
 from farm.scheduler.state import TaskId
 
 OnDone = Callable[[Outcome], None]
 Begin = Callable[[Call, Hints, OnDone, float, tuple[str, ...]], TaskId]
-Count = Callable[[Call, int, int], None]
+Count = Callable[[Call, int, int, CallerName | None], None]
 
 
 _OF_BATCH = (InvalidOutput, ModelFailed, TimeLimitExceeded)
@@ -62,7 +63,7 @@ class Counted:
 
 def calls_of(on_done: OnDone | None, rows: int) -> int:
     """Return how many calls a task of `rows` rows counts as; 0 if its call is counted later."""
-    return on_done.calls(rows) if isinstance(on_done, Part | Counted) else 1
+    return on_done.calls(rows) if isinstance(on_done, Part | Counted | Half) else 1
 
 
 class _Evaluation(Counted):
@@ -73,7 +74,7 @@ class _Evaluation(Counted):
         self.on_done: OnDone | None = on_done
         self.priority = hints.priority
         self.has_rows = has_rows
-        self.joined: dict[TaskId, tuple[OnDone, Call]] = {}
+        self.joined: dict[TaskId, tuple[OnDone, Call, CallerName | None]] = {}
         self.task: TaskId | None = None
         self.end: Callable[[_Evaluation, Outcome], None]
 
@@ -135,7 +136,7 @@ class Reuse:
 
     begin, drop: submit a call to the scheduler, and cancel it there. new_id: returns ids that no
     task has. soon: schedules a call of `answer`. count: counts the calls, and the rows, that are
-    answered without a run of their own.
+    answered without a run of their own, for the chain with these names.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Reuse:
         self._flights: dict[bytes, _Evaluation] = {}
         self._of_task: dict[TaskId, _Evaluation] = {}
         self._waiting: dict[TaskId, _Evaluation] = {}
-        self._answers: dict[TaskId, tuple[OnDone, Call, Result]] = {}
+        self._answers: dict[TaskId, tuple[OnDone, Call, Result, CallerName | None]] = {}
 
     def start(
         self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...]
@@ -174,7 +175,8 @@ class Reuse:
         has_rows = call.rows is not None
         found = self._memory.find(key)
         if found is not None:
-            return self._answer_soon(on_done, call, _with_rows(found) if has_rows else found)
+            result = _with_rows(found) if has_rows else found
+            return self._answer_soon(on_done, call, result, hints.shown_as)
         # The end of a call with a time limit of its own says nothing about the others.
         is_limited = hints.deadline_s is not None or hints.start_within_s is not None
         flight = self._flights.get(key)
@@ -182,7 +184,7 @@ class Reuse:
             return self._begin(call, hints, on_done, now, ())
         if flight is not None:
             joined = self._new_id()
-            flight.joined[joined] = on_done, call
+            flight.joined[joined] = on_done, call, hints.shown_as
             self._waiting[joined] = flight
             return joined
         flight = _Evaluation(key, on_done, hints, has_rows=has_rows)
@@ -205,25 +207,27 @@ class Reuse:
         numbers, rows = _numbered(keys, known)
         if not rows:
             found = [result for result in known if result is not None]
-            return self._answer_soon(on_done, call, _stacked(found))
+            return self._answer_soon(on_done, call, _stacked(found), hints.shown_as)
         if len(rows) < whole:
-            self._count(call, 0, len(keys) - len(rows))
+            self._count(call, 0, len(keys) - len(rows), None)
             on_done = _SomeRows(on_done, numbers, known, is_cut=len(keys) < whole)
             call = replace(call, inputs=tuple([a[rows] for a in call.inputs]), rows=len(rows))
         return self._begin(call, hints, on_done, now, ())
 
-    def _answer_soon(self, on_done: OnDone, call: Call, result: Result) -> TaskId:
+    def _answer_soon(
+        self, on_done: OnDone, call: Call, result: Result, name: CallerName | None
+    ) -> TaskId:
         answered = self._new_id()
-        self._answers[answered] = on_done, call, result
+        self._answers[answered] = on_done, call, result, name
         self._soon()
         return answered
 
     def answer(self) -> None:
         """Answer the calls whose evaluations were found since the last time."""
         while self._answers:
-            on_done, call, result = self._answers.pop(next(iter(self._answers)))
+            on_done, call, result, name = self._answers.pop(next(iter(self._answers)))
             rows = result.rows_done(call.rows or 1)
-            self._count(call, calls_of(on_done, rows), rows)
+            self._count(call, calls_of(on_done, rows), rows, name)
             on_done(result)
 
     def _landed(self, flight: _Evaluation, outcome: Outcome) -> None:
@@ -235,7 +239,7 @@ class Reuse:
             flight.on_done(outcome)
         if isinstance(outcome, Result) and outcome.failed is not None:
             outcome = outcome.failed
-        for joined, (on_done, call) in flight.joined.items():
+        for joined, (on_done, call, name) in flight.joined.items():
             del self._waiting[joined]
             if isinstance(outcome, FarmError):
                 on_done(outcome)
@@ -245,7 +249,7 @@ class Reuse:
                 result = replace(result, outputs=tuple([a[0, ...] for a in result.outputs]))
             elif call.rows is not None and not flight.has_rows:
                 result = _with_rows(result)
-            self._count(call, calls_of(on_done, 1), 1)
+            self._count(call, calls_of(on_done, 1), 1, name)
             on_done(replace(result, reused=True, copied=False))
 
     def cancel(self, task_id: TaskId) -> bool:

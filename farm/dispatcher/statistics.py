@@ -5,6 +5,7 @@ The fields are those of the KServe protocol's statistics extension, as in Triton
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from farm.call import QUESTIONS, Call, CallerName, Result
@@ -118,7 +119,8 @@ class Statistics:
         """Record the outcome of a call whose tasks counted as none. name: of its chain."""
         self.add_outcome(call, outcome, now - began, today)
         if name is not None:
-            self.chains.answered(name, outcome, now)
+            failed = isinstance(outcome, FarmError)
+            self.chains.answered(name, int(not failed), int(failed), now)
 
     def add_run(self, task: Task, outcome: Result | FarmError) -> float:
         """Record the run of a task, a call or a part of one, and return its worker-seconds."""
@@ -141,11 +143,22 @@ class Statistics:
         if call.operation not in QUESTIONS:
             self._of(call).add_outcome(outcome, waited_s, today, calls)
 
-    def add_reused(self, call: Call, calls: int, rows: int) -> None:
-        """Record `calls` calls with `rows` rows that were answered without a run of their own."""
-        of_model = self._of(call)
-        of_model.success.add(0.0, calls)
-        of_model.reused += rows
+    def reused(
+        self, clock: Callable[[], float]
+    ) -> Callable[[Call, int, int, CallerName | None], None]:
+        """Return a function that records calls that were answered without a run of their own.
+
+        Its arguments: one of them, how many calls and rows these are, and the names of their chain.
+        """
+
+        def add(call: Call, calls: int, rows: int, name: CallerName | None) -> None:
+            of_model = self._of(call)
+            of_model.success.add(0.0, calls)
+            of_model.reused += rows
+            if name is not None and calls:
+                self.chains.answered(name, calls, 0, clock())
+
+        return add
 
     def _of(self, call: Call) -> ModelStatistics:
         known = self.models.get(call.model)

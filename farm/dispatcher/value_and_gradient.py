@@ -41,7 +41,7 @@ class Half(Counted):
         self.pair.outcome(self, outcome)
 
     def calls(self, rows: int) -> int:
-        """Return 0: a pair is counted at its end."""
+        """Return 0: a pair is counted as one call at its end."""
         return 0
 
 

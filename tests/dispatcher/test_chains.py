@@ -82,9 +82,10 @@ def test_rows_and_parts_count_as_the_calls_that_they_are() -> None:
     farm.close(farm.open(A), run, calls=5)
     farm.close(farm.open(A), RESULT, calls=0, worker_s=1.0)
     assert (farm.row()["done"], farm.row()["failed"]) == (3, 1)
-    farm.chains.answered(A, RESULT, farm.now)
-    farm.chains.answered(("me", "forgotten"), RESULT, farm.now)
-    assert (farm.row()["done"], farm.row()["run_time_s"]) == (4, 1.0)
+    farm.chains.answered(A, 1, 2, farm.now)
+    assert (farm.row()["done"], farm.row()["failed"], farm.row()["run_time_s"]) == (4, 3, 1.0)
+    farm.chains.answered(("me", "new"), 1, 0, farm.now)
+    assert [row["done"] for row in farm.rows()] == [4, 1]
 
 
 @pytest.mark.parametrize("operation", [Operation.DESCRIBE, Operation.COST])
