@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from farm.call import BOTH, Call, Hints, ModelInfo, Operation, Result, halves, joined
-from farm.dispatcher.reuse import Counted
 from farm.dispatcher.statistics import Statistics
 from farm.errors import FarmError
 from farm.scheduler.actions import Outcome
@@ -29,7 +28,7 @@ def runs_as(operation: Operation, info: ModelInfo) -> tuple[Operation, ...]:
     return (operation,)
 
 
-class Half(Counted):
+class Half:
     """The evaluation or the gradient of a pair; it is called with its outcome."""
 
     def __init__(self, pair: Pair) -> None:

@@ -19,7 +19,7 @@ Tick = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Counts:
+class OperationCounts:
     """Counts of the evaluations of one operation of one version of a model.
 
     first, last: Unix times of the first and the last one.
@@ -54,7 +54,7 @@ class Survey:
     """The content of one record. models: the latest description of each version of a model."""
 
     path: Path
-    counts: dict[tuple[str, str, str], Counts] = field(default_factory=dict)
+    counts: dict[tuple[str, str, str], OperationCounts] = field(default_factory=dict)
     models: dict[tuple[str, str], ModelInfo] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     bytes: int = 0
@@ -85,7 +85,7 @@ def survey(path: Path, tick: Tick = lambda done: None) -> Survey:
         key = content.model, content.version, content.operation.value
         counts = found.counts.get(key)
         if counts is None:
-            counts = found.counts[key] = Counts(*key)
+            counts = found.counts[key] = OperationCounts(*key)
         counts.add(content)
     return found
 
