@@ -53,7 +53,6 @@ STEPS, LEAPFROGS = 10, 3
 def sampler(algorithm: Any, chains: int, steps: int) -> Any:
     """Return a compiled function from a key and states to draws."""
 
-    @jax.jit
     def run(key: Any, states: Any) -> Any:
         def step(states: Any, key: Any) -> Any:
             keys = jax.random.split(key, chains)
@@ -62,7 +61,7 @@ def sampler(algorithm: Any, chains: int, steps: int) -> Any:
 
         return jax.lax.scan(step, states, jax.random.split(key, steps))[1]
 
-    return run
+    return jax.jit(run)
 
 
 def hmc_seconds(model: RemoteModel, chains: int, seconds: float) -> tuple[float, int]:

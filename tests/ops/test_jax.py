@@ -155,7 +155,6 @@ def test_leapfrogs_in_a_compiled_loop_are_one_request_each(
     op = farm.ops.jax_op(client.model("density"))
     gradient = jax.vmap(jax.value_and_grad(op))
 
-    @jax.jit
     def trajectory(x: Any, p: Any) -> Any:
         def leapfrog(state: Any, _: Any) -> Any:
             x, p, g = state
@@ -166,7 +165,7 @@ def test_leapfrogs_in_a_compiled_loop_are_one_request_each(
 
         return jax.lax.scan(leapfrog, (x, p, gradient(x)[1]), None, 7)
 
-    trajectory(X[0], X[1])
+    jax.jit(trajectory)(X[0], X[1])
     assert op.counts == Counts(requests=8, calls=40, repeats=0)
     assert counted == {"density evaluate": 40, "density gradient": 40}
 
@@ -236,7 +235,6 @@ def test_a_failed_model_raises_its_own_error(client: Client, jit: Callable[[Any]
 def test_an_error_deep_in_a_compiled_loop_comes_out_as_itself(client: Client) -> None:
     op = farm.ops.jax_op(client.model("density"))
 
-    @jax.jit
     def walk(x: Any) -> Any:
         def step(x: Any, _: Any) -> Any:
             return x + 1.0, jax.lax.cond(x[0] > 0.0, op, lambda x: 0.0, x)
@@ -248,9 +246,10 @@ def test_an_error_deep_in_a_compiled_loop_comes_out_as_itself(client: Client) ->
             ).sum()
         )
 
-    assert np.isfinite(walk(jnp.array([-2.0, 0.5])))
+    run = jax.jit(walk)
+    assert np.isfinite(run(jnp.array([-2.0, 0.5])))
     with pytest.raises(ModelFailed, match="thirteen"):
-        jax.block_until_ready(walk(jnp.array([10.0, 0.0])))
+        jax.block_until_ready(run(jnp.array([10.0, 0.0])))
 
 
 def test_other_errors_of_jax_stay_as_they_are(client: Client) -> None:

@@ -35,7 +35,6 @@ def sampled(algorithm: Any, start: Any, steps: int) -> Any:
     states = jax.vmap(algorithm.init)(start)
     chains = len(start)
 
-    @jax.jit
     def run(key: Any, states: Any) -> Any:
         def step(states: Any, key: Any) -> Any:
             keys = jax.random.split(key, chains)
@@ -44,7 +43,7 @@ def sampled(algorithm: Any, start: Any, steps: int) -> Any:
 
         return jax.lax.scan(step, states, jax.random.split(key, steps))[1]
 
-    return np.asarray(run(jax.random.key(1), states))
+    return np.asarray(jax.jit(run)(jax.random.key(1), states))
 
 
 def effective(draws: Any) -> float:

@@ -38,7 +38,8 @@ def sampled(model: Any, **options: Any) -> tuple[Any, float]:
         )
     theta = trace.posterior["theta"].values
     squares = (theta - theta.mean(axis=(0, 1))) ** 2
-    sizes = [arviz.ess(x[:, :, i], method="mean") for x in (theta, squares) for i in (0, 1)]
+    ess: Any = arviz.ess
+    sizes = [ess(x[:, :, i], method="mean") for x in (theta, squares) for i in (0, 1)]
     return theta.reshape(-1, 2), float(min(sizes))
 
 
