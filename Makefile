@@ -104,7 +104,7 @@ test-clients: .venv-samplers/.clients ## farm with every tool of docs/samplers.m
 
 .venv-samplers/.installed: $(STAMP) pyproject.toml constraints-samplers.txt
 	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
-	@$(UV_INSTALL) --constraint constraints-samplers.txt --group samplers --editable '.[jax]'
+	@$(UV_INSTALL) --constraint constraints-samplers.txt --group samplers --editable '.[jax,onnx]'
 	@touch $@
 
 # EasyVVUQ brings a package `tests` of its own, which would hide ours.
@@ -127,7 +127,7 @@ proto: $(STAMP) ## write the messages of farm/protocols/kserve/grpc/*.proto as P
 	$(BIN)/python -m tests.support.kserve_proto
 
 bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and machine
-	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v cluster); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v -e cluster -e samplers); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 examples: $(STAMP) ## run every example; each checks its own answer
 	$(BIN)/python -m pytest --verbose tests/test_examples.py -m "slow or not slow" --timeout 300

@@ -15,6 +15,7 @@ from farm.model import Config, Inputs, Model, model
 from farm.version import __version__
 
 if TYPE_CHECKING:
+    from farm import ops as ops
     from farm.client import Client, Executor, RemoteModel, chain, connect
     from farm.protocols.graphpipe.remote import GraphpipeModel
     from farm.protocols.kserve.rest.remote import KserveModel
@@ -52,6 +53,8 @@ else:
     }
 
     def __getattr__(name: str) -> Any:
+        if name == "ops":  # a package: its import binds the name
+            return importlib.import_module("farm.ops")
         if name not in _LATER:
             raise AttributeError(f"module 'farm' has no attribute {name!r}")
         module, attribute = _LATER[name]

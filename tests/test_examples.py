@@ -35,6 +35,11 @@ LONG = {
     "surrogate/surrogate.py",
 }
 """Examples that fit surrogates, or sample for long."""
+ELSEWHERE = {
+    "multilevel": "tests/samplers/test_multilevel.py",
+    "nuts": "tests/samplers/test_nuts.py",
+}
+"""Examples that need samplers, and the tests that run them in the samplers' environment."""
 
 
 @pytest.mark.slow
@@ -65,6 +70,8 @@ def test_asking_and_telling(tmp_path: Path) -> None:
 
 def test_every_example_is_run_and_listed() -> None:
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert folders == {script.partition("/")[0] for script in SCRIPTS}
+    assert folders == {script.partition("/")[0] for script in SCRIPTS} | set(ELSEWHERE)
+    for folder, test in ELSEWHERE.items():
+        assert f'"{folder}"' in (EXAMPLES.parent / test).read_text()
     listed = (EXAMPLES / "README.md").read_text()
     assert {folder for folder in folders if f"]({folder}/)" not in listed} == set()

@@ -35,6 +35,8 @@ WITHOUT_TEST_FILE = {
     "farm/experiment/models/libraries.py": "imports, whose warnings test_proposals.py would see",
     "farm/experiment/loop/progress.py": "a value without code",
     "farm/experiment/config/work.py": "values without code",
+    "farm/ops/pytensor.py": "tests/samplers/test_pytensor_op.py, where PyTensor is installed",
+    "farm/ops/query.py": "values without code",
     **dict.fromkeys(
         [f"{module.replace('.', '/')}.py" for module in BUILT_IN],
         "a value; test_descriptors.py reads all of these",
@@ -56,6 +58,10 @@ FOREIGN_PRIVATE_NAMES = {
     ("farm/transports/worker_host.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/worker/mpi/group.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/worker/servers.py", "os._exit"): ENDS_AT_ONCE,
+    (
+        "farm/ops/jax.py",
+        "jax.errors.JaxRuntimeError.__init__",
+    ): "XLA turns an exception of a callback into a text; here the FarmError comes out again",
     (
         "farm/protocols/umbridge/files.py",
         "sys.argv",

@@ -24,14 +24,15 @@ def temperatures(resistance: Array, cells: int) -> Array:
     """Temperatures at the sensors by finite volumes, for resistances of shape (2,)."""
     width = 1.0 / cells
     centres = (np.arange(cells) + 0.5) * width
-    each = width * np.where(centres < 0.5, *resistance)
+    each = width * np.where(centres < 0.5, resistance[0], resistance[1])
     # Conductances of the faces: the held left end, those between cells, the insulated right end.
     faces = 1.0 / np.concatenate([[each[0] / 2], (each[1:] + each[:-1]) / 2, [np.inf]])
     bands = np.zeros((3, cells))
     bands[0, 1:] = bands[2, :-1] = -faces[1:-1]
     bands[1] = faces[:-1] + faces[1:]
     solved = solve_banded((1, 1), bands, np.full(cells, width))
-    return np.interp(SENSORS, centres, solved)
+    at_sensors: Array = np.interp(SENSORS, centres, solved)
+    return at_sensors
 
 
 class Fine(farm.Model):

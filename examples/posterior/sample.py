@@ -8,6 +8,7 @@ It serves `plume.py` by two workers while it runs; replace `farm.serve(...)` by
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,14 +39,24 @@ def log_posterior_of(plume: farm.RemoteModel, readings: Array) -> Callable[[Arra
     return log_posterior
 
 
-def sample(log_posterior: Callable[[Array], Array]) -> tuple[Array, float]:
-    """Draws from the posterior, shape (draws, 2), and the longest autocorrelation time."""
-    rng = np.random.RandomState(4)  # the kind of generator that emcee keeps
+def sample(log_posterior: Callable[[Array], Array], file: Path) -> tuple[Array, float]:
+    """Draws from the posterior, shape (draws, 2), and the longest autocorrelation time.
+
+    file: keeps the chain and the random state, as docs/samplers.md shows, so that a second program
+    continues what the first one left. Here both are rounds of a loop.
+    """
+    backend = emcee.backends.HDFBackend(str(file))
     moves = emcee.moves.DEMove()  # a quarter of the default move's autocorrelation time here
-    sampler = emcee.EnsembleSampler(WALKERS, 2, log_posterior, vectorize=True, moves=moves)
-    sampler.random_state = rng.get_state()
-    start = PRIOR_MEAN + 0.3 * PRIOR_SD * rng.standard_normal((WALKERS, 2))
-    sampler.run_mcmc(start, STEPS)
+    rng = np.random.RandomState(4)  # the kind of generator that emcee keeps
+    for steps in (STEPS // 2, STEPS):
+        sampler = emcee.EnsembleSampler(
+            WALKERS, 2, log_posterior, vectorize=True, moves=moves, backend=backend
+        )
+        start = None
+        if not backend.iteration:
+            sampler.random_state = rng.get_state()
+            start = PRIOR_MEAN + 0.3 * PRIOR_SD * rng.standard_normal((WALKERS, 2))
+        sampler.run_mcmc(start, steps - backend.iteration)
     draws: Array = sampler.get_chain(discard=BURN_IN, flat=True)
     return draws, float(np.max(sampler.get_autocorr_time(discard=BURN_IN)))
 
@@ -79,10 +90,13 @@ def quadrature(log_posterior: Callable[[Array], Array], draws: Array) -> tuple[A
 def main() -> None:
     noise = NOISE * np.random.default_rng(3).standard_normal(8)
     readings = concentration(TRUTH[:1], np.exp(TRUTH[1:]))[0] + noise
-    with farm.serve(Path(__file__).parent / "plume.py", workers=2) as client:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        farm.serve(Path(__file__).parent / "plume.py", workers=2) as client,
+    ):
         log_posterior = log_posterior_of(client.model("plume"), readings)
         begun = time.perf_counter()
-        draws, autocorrelation = sample(log_posterior)
+        draws, autocorrelation = sample(log_posterior, Path(folder) / "chain.h5")
         elapsed = time.perf_counter() - begun
         mean, covariance = quadrature(log_posterior, draws)
         pooled = same_by_pool(log_posterior)

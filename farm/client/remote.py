@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from farm.call import DERIVATIVES, Array, Call, ModelInfo, Operation, Result, canonical_config
+from farm.client.async_flow import outcomes_in_turn
 from farm.client.derivatives import Derivatives
 from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
@@ -143,6 +146,35 @@ class RemoteModel:
         )
         return cast(Array, _waited_for(asked))
 
+    async def aevaluate(
+        self,
+        point: Point,
+        config: Config | None = None,
+        *,
+        operation: str = "evaluate",
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: ArrayLike | None = None,
+        vec: ArrayLike | None = None,
+    ) -> Output:
+        """Return what `submit` with these arguments finds; cancelling the wait cancels the call."""
+        await self._describe_on_loop(config)
+        asked = self.submit(
+            point,
+            config,
+            operation=operation,
+            out=out,
+            wrt=wrt,
+            wrt2=wrt2,
+            sens=sens,
+            vec=vec,
+        )
+        try:
+            return await asyncio.wrap_future(asked)
+        finally:
+            asked.cancel()
+
     # Many points
 
     def submit(
@@ -269,6 +301,43 @@ class RemoteModel:
         flow = self._flow(request, request.calls(points), ordered=False, in_flight=in_flight)
         return _outputs(flow, request, return_errors)
 
+    async def amap(
+        self,
+        points: Iterable[Point],
+        config: Config | None = None,
+        *,
+        operation: str = "evaluate",
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: Vectors | None = None,
+        vec: Vectors | None = None,
+        return_errors: bool = False,
+        in_flight: int | None = None,
+    ) -> AsyncIterator[Output]:
+        """Yield the outputs at many points in their order, for `async for`; see `map`.
+
+        Points are read on the event loop as there is room, so reading one must not block.
+        Cancelling the task cancels the open calls.
+        """
+        await self._describe_on_loop(config)
+        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
+        client = self._client
+        outcomes = outcomes_in_turn(
+            client.line,
+            request.calls(points),
+            client.hints,
+            request.output,
+            in_flight=_in_flight(request, in_flight),
+        )
+        index = 0
+        async with contextlib.aclosing(outcomes):
+            async for outcome in outcomes:
+                if isinstance(outcome, FarmError) and not return_errors:
+                    raise _at(index, outcome)
+                yield outcome
+                index += 1
+
     def _map_array(self, request: Request, points: Array, in_flight: int | None) -> Any:
         calls = request.table(points)
         outputs = request.room(len(points))
@@ -286,13 +355,9 @@ class RemoteModel:
         ordered: bool,
         in_flight: int | None,
     ) -> Flow:
-        if in_flight is None:
-            fitting = BYTES_IN_FLIGHT // max(1, request.nbytes)
-            in_flight = max(LEAST_IN_FLIGHT, min(IN_FLIGHT, fitting))
-        elif in_flight < 1:
-            raise ValueError(f"in_flight is {in_flight}; expected 1 or more")
         client = self._client
-        return Flow(client.line, calls, client.hints, ordered=ordered, in_flight=in_flight)
+        most = _in_flight(request, in_flight)
+        return Flow(client.line, calls, client.hints, ordered=ordered, in_flight=most)
 
     def _request(
         self,
@@ -314,6 +379,11 @@ class RemoteModel:
             raise ValueError(f"operation is {operation!r}; expected {offered}")
         of = Operation(operation)
         return Derivatives(values, of, out=out, wrt=wrt, wrt2=wrt2, sens=sens, vec=vec)
+
+    async def _describe_on_loop(self, config: Config | None) -> None:
+        """Get the model's description for a config, if it is not known, without blocking."""
+        if canonical_config(config) not in self._values:
+            await asyncio.to_thread(self._values_for, config)
 
     def _values_for(self, config: Config | None) -> Values:
         key = canonical_config(config)
@@ -346,6 +416,16 @@ def _outputs(flow: Flow, request: Request, return_errors: bool) -> Iterator[tupl
             yield index, output
     finally:
         flow.close()
+
+
+def _in_flight(request: Request, wanted: int | None) -> int:
+    """Return how many calls of a request may be in flight. Raises ValueError."""
+    if wanted is None:
+        fitting = BYTES_IN_FLIGHT // max(1, request.nbytes)
+        return max(LEAST_IN_FLIGHT, min(IN_FLIGHT, fitting))
+    if wanted < 1:
+        raise ValueError(f"in_flight is {wanted}; expected 1 or more")
+    return wanted
 
 
 def _at(index: int, error: FarmError) -> FarmError:

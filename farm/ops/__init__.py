@@ -8,19 +8,13 @@ module for each framework applies them.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from farm.client import RemoteModel
 from farm.ops.asking import Counts
 from farm.ops.evaluation import Evaluation
-
-if TYPE_CHECKING:
-    from farm.ops.jax import JaxOp
-    from farm.ops.pytensor import PytensorOp
-    from farm.ops.torch import TorchOp
+from farm.ops.served import ServedOp
 
 Names = int | str | Sequence[int | str]
 """Inputs or outputs, by name or by position from 0: one, or several."""
@@ -31,7 +25,7 @@ def jax_op(
     config: Mapping[str, Any] | None = None,
     out: Names = 0,
     wrt: Names | None = None,
-) -> JaxOp:
+) -> ServedOp:
     """Return the model as a function of JAX arrays, for jit, vmap, grad, jvp and hessian.
 
         f = farm.ops.jax_op(client.model())
@@ -43,9 +37,11 @@ def jax_op(
 
     Raises ImportError without JAX, and FarmError if the model does not fit.
     """
-    bridge = _bridge("jax", "jax")
-    op: JaxOp = bridge.JaxOp(Evaluation(model, config, out, wrt))
-    return op
+    try:
+        from farm.ops.jax import JaxOp
+    except ImportError as error:
+        raise _missing("jax", error) from error
+    return JaxOp(Evaluation(model, config, out, wrt))
 
 
 def torch_op(
@@ -53,14 +49,16 @@ def torch_op(
     config: Mapping[str, Any] | None = None,
     out: Names = 0,
     wrt: Names | None = None,
-) -> TorchOp:
+) -> ServedOp:
     """Return the model as a function of torch tensors, for autograd and torch.func.
 
     Arguments and errors are those of `jax_op`.
     """
-    bridge = _bridge("torch", "torch")
-    op: TorchOp = bridge.TorchOp(Evaluation(model, config, out, wrt))
-    return op
+    try:
+        from farm.ops.torch import TorchOp
+    except ImportError as error:
+        raise _missing("torch", error) from error
+    return TorchOp(Evaluation(model, config, out, wrt))
 
 
 def pytensor_op(
@@ -68,24 +66,22 @@ def pytensor_op(
     config: Mapping[str, Any] | None = None,
     out: Names = 0,
     wrt: Names | None = None,
-) -> PytensorOp:
+) -> ServedOp:
     """Return the model as a function of PyTensor variables, as in PyMC models.
 
     Arguments and errors are those of `jax_op`.
     """
-    bridge = _bridge("pytensor", "pytensor")
-    op: PytensorOp = bridge.PytensorOp(Evaluation(model, config, out, wrt))
-    return op
-
-
-def _bridge(name: str, extra: str) -> ModuleType:
-    """Import the module of a framework. Raises ImportError, which names the extra."""
     try:
-        return importlib.import_module(f"farm.ops.{name}")
+        from farm.ops.pytensor import PytensorOp
     except ImportError as error:
-        raise ImportError(
-            f'farm.ops.{name}_op needs {name}: pip install "modelfarm[{extra}]" ({error})'
-        ) from error
+        raise _missing("pytensor", error) from error
+    return PytensorOp(Evaluation(model, config, out, wrt))
 
 
-__all__ = ["Counts", "Evaluation", "jax_op", "pytensor_op", "torch_op"]
+def _missing(library: str, error: ImportError) -> ImportError:
+    return ImportError(
+        f'farm.ops.{library}_op needs {library}: pip install "modelfarm[{library}]" ({error})'
+    )
+
+
+__all__ = ["Counts", "ServedOp", "jax_op", "pytensor_op", "torch_op"]

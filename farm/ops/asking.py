@@ -29,7 +29,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ModelQuestion:
     """A question of the model about many points. which: output, input, and second input."""
 
     operation: Operation
@@ -89,7 +89,7 @@ class Asking:
     def answers(
         self,
         points: list[Array],
-        questions: Sequence[Question],
+        questions: Sequence[ModelQuestion],
         count: int,
         factors: Sequence[Array | None] | None = None,
     ) -> list[list[Any]]:
@@ -106,7 +106,7 @@ class Asking:
         repeats.expect(count)
         found: list[list[Any]] = [[None] * count for _ in questions]
         # By point and question: the first row of the point, the question, the places to fill.
-        missing: dict[bytes, dict[Hashable, tuple[int, Question, list[tuple[int, int]]]]] = {}
+        missing: dict[bytes, dict[Hashable, tuple[int, ModelQuestion, list[tuple[int, int]]]]] = {}
         wanted = 0
         for number, question in enumerate(questions):
             factor = None if factors is None else factors[number]
@@ -143,7 +143,7 @@ class Asking:
     def _calls_at(
         self,
         point: bytes,
-        at: dict[Hashable, tuple[int, Question, list[tuple[int, int]]]],
+        at: dict[Hashable, tuple[int, ModelQuestion, list[tuple[int, int]]]],
         filled: Callable[[bytes, Hashable, list[tuple[int, int]]], Callable[[Answer], None]],
     ) -> Iterator[tuple[Operation, tuple[int, ...], _Item]]:
         """Yield the calls for what is missing at a point: the value goes with a gradient."""

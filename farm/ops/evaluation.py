@@ -14,22 +14,22 @@ import numpy as np
 from farm.call import BYTES, Array, Operation, TensorInfo, numpy_dtype
 from farm.client import RemoteModel
 from farm.errors import InvalidInput, UnsupportedFeature
-from farm.ops.asking import Asking, Counts, Question
-from farm.ops.query import Kind, Query
+from farm.ops.asking import Asking, Counts, ModelQuestion
+from farm.ops.query import OpQuery, OpQueryKind
 
 NEEDED_FOR = {
-    Operation.GRADIENT: "reverse mode (grad, vjp, backward)",
-    Operation.APPLY_JACOBIAN: "forward mode (jvp, jacfwd) of this output",
-    Operation.APPLY_HESSIAN: "second derivatives",
+    Operation.GRADIENT: "reverse mode (grad, vjp, backward) needs",
+    Operation.APPLY_JACOBIAN: "forward mode (jvp, jacfwd) of this output needs",
+    Operation.APPLY_HESSIAN: "second derivatives need",
 }
 
 
 NEEDS = {
-    Kind.VALUE: (Operation.EVALUATE,),
-    Kind.BOTH: (Operation.EVALUATE, Operation.GRADIENT),
-    Kind.PULL: (Operation.GRADIENT,),
-    Kind.PUSH: (Operation.APPLY_JACOBIAN,),
-    Kind.BEND: (Operation.APPLY_HESSIAN,),
+    OpQueryKind.VALUE: (Operation.EVALUATE,),
+    OpQueryKind.BOTH: (Operation.EVALUATE, Operation.GRADIENT),
+    OpQueryKind.PULL: (Operation.GRADIENT,),
+    OpQueryKind.PUSH: (Operation.APPLY_JACOBIAN,),
+    OpQueryKind.BEND: (Operation.APPLY_HESSIAN,),
 }
 
 
@@ -83,7 +83,7 @@ class Evaluation:
         """Return what has been sent so far."""
         return self._asking.counts
 
-    def operands(self, query: Query) -> list[tuple[int, ...]]:
+    def operands(self, query: OpQuery) -> list[tuple[int, ...]]:
         """Return the shapes of a query's operands, without leading axes."""
         return [
             *(tensor.shape for tensor in self.inputs),
@@ -91,12 +91,12 @@ class Evaluation:
             *(self.inputs[i].shape for i in query.along),
         ]
 
-    def answers(self, query: Query) -> list[tuple[int, ...]]:
+    def answers(self, query: OpQuery) -> list[tuple[int, ...]]:
         """Return the shapes of a query's answers, without leading axes."""
         gradients = [self.inputs[i].shape for i in query.wrt]
-        if query.kind in (Kind.VALUE, Kind.PUSH):
+        if query.kind in (OpQueryKind.VALUE, OpQueryKind.PUSH):
             return list(self.results)
-        return [(), *gradients] if query.kind is Kind.BOTH else gradients
+        return [(), *gradients] if query.kind is OpQueryKind.BOTH else gradients
 
     def check_count(self, count: int) -> None:
         """Raise InvalidInput unless `count` arguments are one for each input."""
@@ -107,7 +107,7 @@ class Evaluation:
                 f"{names}"
             )
 
-    def check_offered(self, query: Query) -> None:
+    def check_offered(self, query: OpQuery) -> None:
         """Raise UnsupportedFeature if the model cannot answer a query."""
         for operation in NEEDS[query.kind]:
             self._check_offered(operation)
@@ -123,7 +123,7 @@ class Evaluation:
             )
         return lead
 
-    def run(self, query: Query, operands: Sequence[Array]) -> list[Array]:
+    def run(self, query: OpQuery, operands: Sequence[Array]) -> list[Array]:
         """Answer a query at all points of the leading axes, which all operands share.
 
         Returns float64 arrays, whatever the operands' types. Raises FarmError.
@@ -152,18 +152,18 @@ class Evaluation:
 
     def _found(
         self,
-        query: Query,
+        query: OpQuery,
         points: list[Array],
         cotangents: dict[int, Array],
         tangents: dict[int, Array],
         count: int,
     ) -> list[Array]:
         """Return the answers by points."""
-        if query.kind is Kind.VALUE:
-            (values,) = self._asking.answers(points, [Question(Operation.EVALUATE)], count)
+        if query.kind is OpQueryKind.VALUE:
+            (values,) = self._asking.answers(points, [ModelQuestion(Operation.EVALUATE)], count)
             return [self._column(values, k, count) for k in range(len(self.outs))]
-        if query.kind is Kind.BOTH:
-            asked = [Question(Operation.EVALUATE), *(self._gradient(0, i) for i in query.wrt)]
+        if query.kind is OpQueryKind.BOTH:
+            asked = [ModelQuestion(Operation.EVALUATE), *(self._gradient(0, i) for i in query.wrt)]
             values, *gradients = self._asking.answers(points, asked, count)
             return [
                 self._column(values, 0, count),
@@ -180,23 +180,25 @@ class Evaluation:
             column[row] = value[which]
         return column
 
-    def _gradient(self, result: int, i: int, sens: Array | None = None) -> Question:
-        return Question(Operation.GRADIENT, (self.outs[result], i), sens)
+    def _gradient(self, result: int, i: int, sens: Array | None = None) -> ModelQuestion:
+        return ModelQuestion(Operation.GRADIENT, (self.outs[result], i), sens)
 
     def _derivatives(
         self,
-        query: Query,
+        query: OpQuery,
         points: list[Array],
         cotangents: dict[int, Array],
         tangents: dict[int, Array],
         count: int,
     ) -> list[Array]:
         """Return derivatives, which are sums of the model's own over outputs and inputs."""
-        terms: list[tuple[int, Array | None, Question]] = []  # position of the sum, factor, term
-        if query.kind is Kind.PUSH:
+        terms: list[
+            tuple[int, Array | None, ModelQuestion]
+        ] = []  # position of the sum, factor, term
+        if query.kind is OpQueryKind.PUSH:
             for k in range(len(self.outs)):
                 for i, vec in tangents.items():
-                    push = Question(Operation.APPLY_JACOBIAN, (self.outs[k], i), vec=vec)
+                    push = ModelQuestion(Operation.APPLY_JACOBIAN, (self.outs[k], i), vec=vec)
                     terms.append((k, None, push))
         else:
             for k, cotangent in cotangents.items():
@@ -204,12 +206,12 @@ class Evaluation:
                 # are those that were asked for before, whatever the cotangent is.
                 factor, sens = (cotangent, None) if self.results[k] == () else (None, cotangent)
                 for position, i in enumerate(query.wrt):
-                    if query.kind is Kind.PULL:
+                    if query.kind is OpQueryKind.PULL:
                         terms.append((position, factor, self._gradient(k, i, sens)))
                         continue
                     for j, vec in tangents.items():
                         which = (self.outs[k], i, j)
-                        question = Question(Operation.APPLY_HESSIAN, which, sens, vec)
+                        question = ModelQuestion(Operation.APPLY_HESSIAN, which, sens, vec)
                         terms.append((position, factor, question))
         sums = [np.zeros((count, *shape)) for shape in self.answers(query)]
         asked = self._asking.answers(
@@ -225,9 +227,9 @@ class Evaluation:
     def _check_offered(self, operation: Operation) -> None:
         if operation not in self.info.operations:
             offered = ", ".join(sorted(self.info.operations))
-            purpose = NEEDED_FOR.get(operation, "a value")
+            purpose = NEEDED_FOR.get(operation, "a value needs")
             raise UnsupportedFeature(
-                f"{purpose} needs {operation}, which model {self.info.name!r} does not offer; it "
+                f"{purpose} {operation}, which model {self.info.name!r} does not offer; it "
                 f"offers {offered}"
             )
 

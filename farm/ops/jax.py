@@ -23,20 +23,13 @@ from jax.interpreters import ad, batching, mlir
 from farm.call import Array
 from farm.errors import FarmError
 from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import Kind, Query
-from farm.ops.rules import Rules
+from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.rules import DerivativeRules
+from farm.ops.served import ServedOp
 
 
-class JaxOp:
-    """A served model as a function of JAX arrays, made by `farm.ops.jax_op`.
-
-    Arguments are the inputs in order, of shape (..., *shape of the input); leading axes broadcast.
-    Returns the output, of shape (..., *shape of the output), or (...) if it has one entry; a tuple
-    if several outputs were asked for. Results have the type of the arguments. Can be pickled.
-    """
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
+class JaxOp(ServedOp):
+    """A served model as a function of JAX arrays, made by `farm.ops.jax_op`."""
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the output at the points. Raises FarmError."""
@@ -59,11 +52,8 @@ class JaxOp:
                 x = x.reshape(tensor.shape)
             evaluation.leading(tensor.name, x.shape, tensor.shape)
             shaped.append(x)
-        results = _apply(evaluation, dtype, Query(Kind.VALUE), shaped)
+        results = _apply(evaluation, dtype, OpQuery(OpQueryKind.VALUE), shaped)
         return results[0] if evaluation.single else tuple(results)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return JaxOp, (self.evaluation,)
 
 
 def _widest() -> Any:
@@ -85,7 +75,9 @@ def _warn_if_narrow() -> None:
         )
 
 
-def _apply(evaluation: Evaluation, dtype: Any, query: Query, operands: Sequence[Any]) -> list[Any]:
+def _apply(
+    evaluation: Evaluation, dtype: Any, query: OpQuery, operands: Sequence[Any]
+) -> list[Any]:
     """Ask a query whose operands may have different leading axes."""
     shapes = evaluation.operands(query)
     inputs = len(evaluation.inputs)
@@ -103,12 +95,12 @@ query_p = Primitive("farm_query")
 query_p.multiple_results = True
 
 
-def _run(*operands: Any, evaluation: Evaluation, query: Query, dtype: Any) -> list[Any]:
+def _run(*operands: Any, evaluation: Evaluation, query: OpQuery, dtype: Any) -> list[Any]:
     """Ask the model now: operands are arrays, not traced, so errors need no way out of XLA."""
     return [jnp.asarray(y) for y in _answers(evaluation, query, dtype, *operands)]
 
 
-def _answers(evaluation: Evaluation, query: Query, dtype: Any, *operands: Any) -> list[Array]:
+def _answers(evaluation: Evaluation, query: OpQuery, dtype: Any, *operands: Any) -> list[Array]:
     found = evaluation.run(query, [np.asarray(x) for x in operands])
     return [y.astype(dtype) for y in found]
 
@@ -116,17 +108,24 @@ def _answers(evaluation: Evaluation, query: Query, dtype: Any, *operands: Any) -
 query_p.def_impl(_run)
 
 
-def _abstract(*operands: Any, evaluation: Evaluation, query: Query, dtype: Any) -> list[Any]:
+(_EFFECT,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
+"""The effect of a debugging callback, which all of JAX's transformations allow. A compiled program
+with an effect is not called by JAX's fastest path, in which all errors become ValueErrors."""
+
+
+def _abstract(
+    *operands: Any, evaluation: Evaluation, query: OpQuery, dtype: Any
+) -> tuple[list[Any], set[Any]]:
     core = evaluation.operands(query)[0]
     lead = operands[0].shape[: len(operands[0].shape) - len(core)]
     shapes = evaluation.answers(query)
-    return [jax.core.ShapedArray((*lead, *shape), dtype) for shape in shapes]
+    return [jax.core.ShapedArray((*lead, *shape), dtype) for shape in shapes], {_EFFECT}
 
 
-query_p.def_abstract_eval(_abstract)
+query_p.def_effectful_abstract_eval(_abstract)
 
 
-def _lowered(ctx: Any, *operands: Any, evaluation: Evaluation, query: Query, dtype: Any) -> Any:
+def _lowered(ctx: Any, *operands: Any, evaluation: Evaluation, query: OpQuery, dtype: Any) -> Any:
     """Compile to a call of Python, which gets numpy arrays."""
 
     def callback(*arrays: Array) -> tuple[Array, ...]:
@@ -145,7 +144,6 @@ def _lowered(ctx: Any, *operands: Any, evaluation: Evaluation, query: Query, dty
         ctx.avals_in,
         ctx.avals_out,
         has_side_effect=False,
-        returns_token=False,
     )
     return found
 
@@ -158,15 +156,14 @@ def _jvp(
     tangents: Sequence[Any],
     *,
     evaluation: Evaluation,
-    query: Query,
+    query: OpQuery,
     dtype: Any,
 ) -> tuple[list[Any], list[Any]]:
-    rules = Rules(evaluation, partial(_apply, evaluation, dtype))
+    rules = DerivativeRules(evaluation, partial(_apply, evaluation, dtype))
     given = [None if isinstance(t, ad.Zero) else t for t in tangents]
     answers, moved = rules.forward(query, primals, given)
     return answers, [
-        ad.Zero.from_primal_value(y) if t is None else t
-        for y, t in zip(answers, moved, strict=True)
+        ad.Zero(jax.typeof(y)) if t is None else t for y, t in zip(answers, moved, strict=True)
     ]
 
 
@@ -177,10 +174,10 @@ def _transposed(
     cotangents: Sequence[Any],
     *operands: Any,
     evaluation: Evaluation,
-    query: Query,
+    query: OpQuery,
     dtype: Any,
 ) -> list[Any]:
-    rules = Rules(evaluation, partial(_apply, evaluation, dtype))
+    rules = DerivativeRules(evaluation, partial(_apply, evaluation, dtype))
     given = [None if isinstance(ct, ad.Zero) else ct for ct in cotangents]
     linear = [ad.is_undefined_primal(x) for x in operands]
     found = rules.reverse(query, operands, (), given, linear)

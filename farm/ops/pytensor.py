@@ -16,20 +16,13 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
 from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import Kind, Query
-from farm.ops.rules import Rules
+from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.rules import DerivativeRules
+from farm.ops.served import ServedOp
 
 
-class PytensorOp:
-    """A served model as a function of PyTensor variables, made by `farm.ops.pytensor_op`.
-
-    Arguments are the inputs in order, of shape (..., *shape of the input); leading axes broadcast.
-    Returns the output, of shape (..., *shape of the output), or (...) if it has one entry; a tuple
-    if several outputs were asked for. Results have the type of the arguments. Can be pickled.
-    """
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
+class PytensorOp(ServedOp):
+    """A served model as a function of PyTensor variables, made by `farm.ops.pytensor_op`."""
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the output at the points. Raises FarmError."""
@@ -51,11 +44,10 @@ class PytensorOp:
                 x = x.reshape(tensor.shape)
             evaluation.leading(tensor.name, _known(x, tensor.shape), tensor.shape)
             shaped.append(x)
-        results = _apply(evaluation, dtype, Query(Kind.VALUE), _aligned(evaluation, shaped))
+        results = _apply(
+            evaluation, dtype, OpQuery(OpQueryKind.VALUE), _aligned(evaluation, shaped)
+        )
         return results[0] if evaluation.single else tuple(results)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PytensorOp, (self.evaluation,)
 
 
 def _known(x: Any, core: Sequence[int]) -> tuple[int, ...]:
@@ -79,17 +71,19 @@ def _aligned(evaluation: Evaluation, inputs: list[Any]) -> list[Any]:
     return [pt.broadcast_to(x, (*lead, *core)) for x, core in zip(inputs, cores, strict=True)]
 
 
-def _apply(evaluation: Evaluation, dtype: str, query: Query, operands: Sequence[Any]) -> list[Any]:
+def _apply(
+    evaluation: Evaluation, dtype: str, query: OpQuery, operands: Sequence[Any]
+) -> list[Any]:
     found: list[Any] = FarmQuery(evaluation, query, dtype)(*operands, return_list=True)
     return found
 
 
-class FarmQuery(Op):  # type: ignore[misc]  # PyTensor has no types here
+class FarmQuery(Op):  # type: ignore[misc]  # not read by mypy
     """One query as an op of a PyTensor graph. Its derivatives are queries again."""
 
     __props__ = ("evaluation", "query", "dtype")
 
-    def __init__(self, evaluation: Evaluation, query: Query, dtype: str) -> None:
+    def __init__(self, evaluation: Evaluation, query: OpQuery, dtype: str) -> None:
         self.evaluation = evaluation
         self.query = query
         self.dtype = dtype
@@ -133,9 +127,9 @@ class FarmQuery(Op):  # type: ignore[misc]  # PyTensor has no types here
             for x, differentiable in zip(inputs, self._differentiable(), strict=True)
         ]
         query, answers = self.query, outputs
-        if query.kind is Kind.VALUE and self.evaluation.scalar:
+        if query.kind is OpQueryKind.VALUE and self.evaluation.scalar:
             count = len(self.evaluation.inputs)
-            query = Query(Kind.BOTH, wrt=tuple(i for i in range(count) if wanted[i]))
+            query = OpQuery(OpQueryKind.BOTH, wrt=tuple(i for i in range(count) if wanted[i]))
             answers = _apply(self.evaluation, self.dtype, query, inputs)
             cotangents = [*cotangents, *(None for _ in query.wrt)]
         found = self._rules().reverse(query, inputs, answers, cotangents, wanted)
@@ -160,8 +154,8 @@ class FarmQuery(Op):  # type: ignore[misc]  # PyTensor has no types here
         """Return False: models run when a function is called, not when it is compiled."""
         return False
 
-    def _rules(self) -> Rules:
-        return Rules(self.evaluation, partial(_apply, self.evaluation, self.dtype))
+    def _rules(self) -> DerivativeRules:
+        return DerivativeRules(self.evaluation, partial(_apply, self.evaluation, self.dtype))
 
     def _differentiable(self) -> list[bool]:
         inputs = [i in self.evaluation.wrt for i in range(len(self.evaluation.inputs))]
@@ -172,22 +166,20 @@ def _disconnected(variable: Any) -> bool:
     return isinstance(variable.type, DisconnectedType)
 
 
-@register_canonicalize
-@node_rewriter([FarmQuery])
 def ask_once(fgraph: Any, node: Any) -> Any:
     """Take a value from the node that also asks for its gradients; drop gradients without use."""
     op = node.op
-    if op.query.kind is Kind.VALUE:
+    if op.query.kind is OpQueryKind.VALUE:
         for client, _ in fgraph.clients[node.inputs[0]]:
             other = client.op
             if (
                 isinstance(other, FarmQuery)
-                and other.query.kind is Kind.BOTH
+                and other.query.kind is OpQueryKind.BOTH
                 and (other.evaluation, other.dtype) == (op.evaluation, op.dtype)
                 and client.inputs == node.inputs
             ):
                 return client.outputs[:1]
-    if op.query.kind in (Kind.BOTH, Kind.PULL):
+    if op.query.kind in (OpQueryKind.BOTH, OpQueryKind.PULL):
         gradients = node.outputs[len(node.outputs) - len(op.query.wrt) :]
         used = [bool(fgraph.clients[g]) for g in gradients]
         if not all(used):
@@ -195,13 +187,16 @@ def ask_once(fgraph: Any, node: Any) -> Any:
     return None
 
 
+register_canonicalize(node_rewriter([FarmQuery])(ask_once), name="farm_ask_once")
+
+
 def _without_unused(node: Any, used: list[bool]) -> dict[Any, Any]:
     op = node.op
     kind, outs = op.query.kind, op.query.outs
     wrt = tuple(i for i, each in zip(op.query.wrt, used, strict=True) if each)
     if not wrt:
-        kind = Kind.VALUE
-    new = _apply(op.evaluation, op.dtype, Query(kind, outs, wrt=wrt), node.inputs)
+        kind = OpQueryKind.VALUE
+    new = _apply(op.evaluation, op.dtype, OpQuery(kind, outs, wrt=wrt), node.inputs)
     first = len(node.outputs) - len(used)
     kept = [*node.outputs[:first]]
     kept += [g for g, each in zip(node.outputs[first:], used, strict=True) if each]

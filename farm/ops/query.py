@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class OpQueryKind(StrEnum):
     """What a query returns. J: the Jacobian of the results with respect to the inputs."""
 
     VALUE = "value"
@@ -22,14 +22,14 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class OpQuery:
     """A question about points. Operands: the inputs, then cotangents, then tangents.
 
     outs: the results whose cotangents are given, by position among the op's results; along: the
     inputs whose tangents are given; wrt: the inputs whose gradients are returned.
     """
 
-    kind: Kind
+    kind: OpQueryKind
     outs: tuple[int, ...] = ()
     along: tuple[int, ...] = ()
     wrt: tuple[int, ...] = ()

@@ -14,9 +14,9 @@ import numpy as np
 
 from farm.errors import UnsupportedFeature
 from farm.ops.evaluation import Evaluation
-from farm.ops.query import Kind, Query
+from farm.ops.query import OpQuery, OpQueryKind
 
-Apply = Callable[[Query, Sequence[Any]], list[Any]]
+Apply = Callable[[OpQuery, Sequence[Any]], list[Any]]
 Some = dict[int, Any]
 """Arrays by position of their input or result; those that are zero are missing."""
 
@@ -24,7 +24,7 @@ ONE = np.ones(())
 """The cotangent of a result that is a number."""
 
 
-class Rules:
+class DerivativeRules:
     """Forward and reverse derivatives of the queries of one evaluation."""
 
     def __init__(self, evaluation: Evaluation, apply: Apply) -> None:
@@ -33,7 +33,7 @@ class Rules:
         self._input_axes = [len(tensor.shape) for tensor in evaluation.inputs]
 
     def split(
-        self, query: Query, operands: Sequence[Any]
+        self, query: OpQuery, operands: Sequence[Any]
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Return inputs, cotangents and tangents among the operands of a query."""
         inputs, outs = len(self._input_axes), len(query.outs)
@@ -41,7 +41,7 @@ class Rules:
         return items[:inputs], items[inputs : inputs + outs], items[inputs + outs :]
 
     def forward(
-        self, query: Query, operands: Sequence[Any], tangents: Sequence[Any]
+        self, query: OpQuery, operands: Sequence[Any], tangents: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Return a query's answers and their tangents, None for zero.
 
@@ -50,12 +50,12 @@ class Rules:
         x, c, v = self.split(query, operands)
         tx_all, tc, tv = self.split(query, tangents)
         tx = {i: tx_all[i] for i in self._evaluation.wrt if tx_all[i] is not None}
-        if query.kind is Kind.VALUE and self._evaluation.scalar and tx:
-            return self._forward_both(Query(Kind.BOTH), x, tx)
-        if query.kind is Kind.BOTH and tx:
+        if query.kind is OpQueryKind.VALUE and self._evaluation.scalar and tx:
+            return self._forward_both(OpQuery(OpQueryKind.BOTH), x, tx)
+        if query.kind is OpQueryKind.BOTH and tx:
             return self._forward_both(query, x, tx)
         answers = self._apply(query, operands)
-        if query.kind is Kind.VALUE:
+        if query.kind is OpQueryKind.VALUE:
             return answers, self._push(x, tx) if tx else [None] * len(answers)
         sums = [
             self._linear(query, x, c, v, tc, tv),
@@ -63,9 +63,9 @@ class Rules:
         ]
         return answers, [_total(terms) for terms in zip(*sums, strict=True)]
 
-    def _forward_both(self, query: Query, x: list[Any], tx: Some) -> tuple[list[Any], list[Any]]:
+    def _forward_both(self, query: OpQuery, x: list[Any], tx: Some) -> tuple[list[Any], list[Any]]:
         wrt = tuple(dict.fromkeys((*query.wrt, *tx)))
-        value, *found = self._apply(Query(Kind.BOTH, wrt=wrt), x)
+        value, *found = self._apply(OpQuery(OpQueryKind.BOTH, wrt=wrt), x)
         gradients = dict(zip(wrt, found, strict=True))
         moved = _total([self._dot(gradients[i], t, i) for i, t in tx.items()])
         bent = self._bend(x, {0: ONE}, tx, query.wrt) if query.wrt else []
@@ -73,7 +73,7 @@ class Rules:
 
     def _linear(
         self,
-        query: Query,
+        query: OpQuery,
         x: list[Any],
         c: list[Any],
         v: list[Any],
@@ -83,11 +83,11 @@ class Rules:
         """Return the tangents that come from those of cotangents and tangents."""
         live_c = {k: t for k, t in zip(query.outs, tc, strict=True) if t is not None}
         live_v = {i: t for i, t in zip(query.along, tv, strict=True) if t is not None}
-        if query.kind is Kind.PULL and live_c:
+        if query.kind is OpQueryKind.PULL and live_c:
             return self._pull(x, live_c, query.wrt)
-        if query.kind is Kind.PUSH and live_v:
+        if query.kind is OpQueryKind.PUSH and live_v:
             return self._push(x, live_v)
-        if query.kind is Kind.BEND and (live_c or live_v):
+        if query.kind is OpQueryKind.BEND and (live_c or live_v):
             terms = []
             if live_c:
                 along = dict(zip(query.along, v, strict=True))
@@ -100,17 +100,19 @@ class Rules:
         count = len(self._evaluation.answers(query))
         return [None] * count
 
-    def _moved(self, query: Query, x: list[Any], c: list[Any], v: list[Any], tx: Some) -> list[Any]:
+    def _moved(
+        self, query: OpQuery, x: list[Any], c: list[Any], v: list[Any], tx: Some
+    ) -> list[Any]:
         """Return the tangents that come from those of the inputs: second derivatives."""
-        if query.kind is Kind.PULL:
+        if query.kind is OpQueryKind.PULL:
             return self._bend(x, dict(zip(query.outs, c, strict=True)), tx, query.wrt)
-        if query.kind is Kind.PUSH:
+        if query.kind is OpQueryKind.PUSH:
             return self._curvature(x, dict(zip(query.along, v, strict=True)), tx)
         raise third_order()
 
     def reverse(
         self,
-        query: Query,
+        query: OpQuery,
         operands: Sequence[Any],
         answers: Sequence[Any],
         cotangents: Sequence[Any],
@@ -126,27 +128,27 @@ class Rules:
         gx: Some = {}
         gc: Some = {}
         gv: Some = {}
-        if query.kind in (Kind.VALUE, Kind.PUSH):
+        if query.kind in (OpQueryKind.VALUE, OpQueryKind.PUSH):
             live = {k: ct for k, ct in enumerate(cotangents) if ct is not None}
-        elif query.kind is Kind.BOTH:
+        elif query.kind is OpQueryKind.BOTH:
             live = {
                 i: ct for i, ct in zip(query.wrt, cotangents[1:], strict=True) if ct is not None
             }
         else:
             live = {i: ct for i, ct in zip(query.wrt, cotangents, strict=True) if ct is not None}
-        if query.kind is Kind.BOTH:
+        if query.kind is OpQueryKind.BOTH:
             gx = self._reverse_both(query, x, answers, cotangents[0], live, need)
         elif not live:
             pass
-        elif query.kind is Kind.VALUE:
+        elif query.kind is OpQueryKind.VALUE:
             gx = dict(zip(need, self._pull(x, live, need), strict=True)) if need else {}
-        elif query.kind is Kind.PULL:
+        elif query.kind is OpQueryKind.PULL:
             if any(want_c):
                 gc = dict(enumerate(self._push(x, live)))
             if need:
                 along = dict(zip(query.outs, c, strict=True))
                 gx = dict(zip(need, self._bend(x, along, live, need), strict=True))
-        elif query.kind is Kind.PUSH:
+        elif query.kind is OpQueryKind.PUSH:
             if any(want_v):
                 gv = dict(zip(query.along, self._pull(x, live, query.along), strict=True))
             if need:
@@ -169,7 +171,7 @@ class Rules:
 
     def _reverse_both(
         self,
-        query: Query,
+        query: OpQuery,
         x: list[Any],
         answers: Sequence[Any],
         cotangent: Any,
@@ -193,13 +195,13 @@ class Rules:
         return {i: _total(terms) for i, terms in found.items()}
 
     def _pull(self, x: list[Any], c: Some, wrt: tuple[int, ...]) -> list[Any]:
-        return self._apply(Query(Kind.PULL, tuple(c), wrt=wrt), [*x, *c.values()])
+        return self._apply(OpQuery(OpQueryKind.PULL, tuple(c), wrt=wrt), [*x, *c.values()])
 
     def _push(self, x: list[Any], v: Some) -> list[Any]:
-        return self._apply(Query(Kind.PUSH, along=tuple(v)), [*x, *v.values()])
+        return self._apply(OpQuery(OpQueryKind.PUSH, along=tuple(v)), [*x, *v.values()])
 
     def _bend(self, x: list[Any], c: Some, v: Some, wrt: tuple[int, ...]) -> list[Any]:
-        query = Query(Kind.BEND, tuple(c), tuple(v), wrt)
+        query = OpQuery(OpQueryKind.BEND, tuple(c), tuple(v), wrt)
         return self._apply(query, [*x, *c.values(), *v.values()])
 
     def _curvature(self, x: list[Any], v: Some, w: Some) -> list[Any]:

@@ -9,21 +9,16 @@ from typing import Any
 import torch
 
 from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import Kind, Query
-from farm.ops.rules import Rules
+from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.rules import DerivativeRules
+from farm.ops.served import ServedOp
 
 
-class TorchOp:
+class TorchOp(ServedOp):
     """A served model as a function of torch tensors, made by `farm.ops.torch_op`.
 
-    Arguments are the inputs in order, of shape (..., *shape of the input); leading axes broadcast.
-    Returns the output, of shape (..., *shape of the output), or (...) if it has one entry; a tuple
-    if several outputs were asked for. Results have type and device of the arguments. Can be
-    pickled.
+    Results are on the device of the arguments.
     """
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the output at the points. Raises FarmError."""
@@ -49,11 +44,10 @@ class TorchOp:
                 x = x.reshape(info.shape)
             evaluation.leading(info.name, x.shape, info.shape)
             shaped.append(x)
-        results = _apply(evaluation, like, Query(Kind.VALUE), shaped)[: len(evaluation.results)]
+        results = _apply(evaluation, like, OpQuery(OpQueryKind.VALUE), shaped)[
+            : len(evaluation.results)
+        ]
         return results[0] if evaluation.single else tuple(results)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TorchOp, (self.evaluation,)
 
 
 def _common(tensors: Sequence[torch.Tensor]) -> torch.dtype:
@@ -65,7 +59,7 @@ def _common(tensors: Sequence[torch.Tensor]) -> torch.dtype:
 
 
 def _apply(
-    evaluation: Evaluation, like: torch.Tensor, query: Query, operands: Sequence[Any]
+    evaluation: Evaluation, like: torch.Tensor, query: OpQuery, operands: Sequence[Any]
 ) -> list[Any]:
     """Ask a query whose operands may have different leading axes."""
     shapes = evaluation.operands(query)
@@ -81,22 +75,22 @@ def _apply(
 
 
 def _asked(
-    evaluation: Evaluation, like: torch.Tensor, query: Query, operands: Sequence[Any]
+    evaluation: Evaluation, like: torch.Tensor, query: OpQuery, operands: Sequence[Any]
 ) -> list[Any]:
     """Ask a query; a value with its gradients if autograd is going to need them."""
-    if query.kind is Kind.VALUE and evaluation.scalar and torch.is_grad_enabled():
+    if query.kind is OpQueryKind.VALUE and evaluation.scalar and torch.is_grad_enabled():
         wrt = tuple(i for i in evaluation.wrt if operands[i].requires_grad)
         if wrt:
-            query = Query(Kind.BOTH, wrt=wrt)
-    return list(_Query.apply(evaluation, like, query, *operands))  # type: ignore[no-untyped-call]
+            query = OpQuery(OpQueryKind.BOTH, wrt=wrt)
+    return list(_Query.apply(evaluation, like, query, *operands))
 
 
-class _Query(torch.autograd.Function):
+class _Query(torch.autograd.Function):  # type: ignore[misc]  # not read by mypy
     """One query. Its derivatives are queries again, so all orders that a model has follow."""
 
     @staticmethod
     def forward(
-        evaluation: Evaluation, like: torch.Tensor, query: Query, *operands: torch.Tensor
+        evaluation: Evaluation, like: torch.Tensor, query: OpQuery, *operands: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         arrays = [
             x.detach().cpu().to(torch.float64).numpy()
@@ -120,7 +114,7 @@ class _Query(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         evaluation, like, query = ctx.given
         operands, answers = _parted(ctx)
-        rules = Rules(evaluation, partial(_apply, evaluation, like))
+        rules = DerivativeRules(evaluation, partial(_apply, evaluation, like))
         found = rules.reverse(query, operands, answers, cotangents, ctx.needs_input_grad[3:])
         return (None, None, None, *found)
 
@@ -128,7 +122,7 @@ class _Query(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         evaluation, like, query = ctx.given
         operands, answers = _parted(ctx)
-        rules = Rules(evaluation, partial(_apply, evaluation, like))
+        rules = DerivativeRules(evaluation, partial(_apply, evaluation, like))
         _, moved = rules.forward(query, operands, tangents[3:])
         return tuple(
             torch.zeros_like(y) if t is None else t for y, t in zip(answers, moved, strict=True)
@@ -140,7 +134,7 @@ class _Query(torch.autograd.Function):
         in_dims: tuple[int | None, ...],
         evaluation: Evaluation,
         like: torch.Tensor,
-        query: Query,
+        query: OpQuery,
         *operands: torch.Tensor,
     ) -> tuple[Any, Any]:
         """Add the batch axis to the points."""

@@ -134,6 +134,10 @@ class Replica(Model):
         """Return the Hessian's action, from the server."""
         return self._asked("apply_hessian", *arguments)
 
+    def value_and_gradient(self, *arguments: Any) -> Any:
+        """Return the outputs and J^T sens, from the server."""
+        return self._asked("value_and_gradient", *arguments)
+
     def cost(self, *arguments: Any) -> Any:
         """Return the expected run time, by the server's model."""
         return self._asked("cost", *arguments)

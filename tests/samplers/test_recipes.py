@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-import dynesty
 import emcee
 import numpy as np
 import pytest
@@ -19,6 +21,17 @@ from tests.samplers.target import (
     assert_moments,
     linear_posterior,
 )
+from tests.support.running_farm import wait_until
+from tests.support.time_limits import scaled
+
+LIMIT_S = scaled(60.0)
+
+
+def test_every_recipe_is_run() -> None:
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*recipes.py"))
+    shown = {heading for language in ("python", "r", "octave") for heading in page.blocks(language)}
+    assert len(shown - {""}) == 22
+    assert {heading for heading in shown - {""} if f'"{heading}"' not in tests} == set()
 
 
 def test_the_setup_names_the_test_models(here: Path) -> None:
@@ -59,23 +72,38 @@ def test_dynesty(here: Path, calls: Calls) -> None:
     assert_moments(draws, 500, MEAN, COVARIANCE)
 
 
-def test_dynesty_continues_from_its_checkpoint(here: Path, calls: Calls) -> None:
-    module = page.run(
-        "dynesty",
-        here,
-        {
-            "queue_size=16)": "queue_size=16, rstate=np.random.default_rng(3))",
-            'run_nested(checkpoint_file="nested.save")': "run_nested(maxiter=500)\n"
-            '    sampler.save("nested.save")',
-        },
-    )
+RESTORED = {
+    "dynesty.NestedSampler(log_likelihood, prior, 2, pool=pool, queue_size=16)": (
+        'dynesty.NestedSampler.restore("nested.save", pool=pool)'
+    ),
+    'run_nested(checkpoint_file="nested.save")': "run_nested(resume=True)",
+}
+REPORTED = """
+    results = sampler.results
+    print(results.logz[-1], results.logzerr[-1], results.ncall.sum())
+"""
+
+
+def test_dynesty_continues_after_a_kill(here: Path, calls: Calls) -> None:
+    often = {'"nested.save")': '"nested.save", checkpoint_every=0.1)'}
+    (here / "first.py").write_text(page.script("dynesty", often))
+    first = subprocess.Popen([sys.executable, "first.py"], cwd=here, stderr=subprocess.DEVNULL)
+    try:
+        saved = here / "nested.save"
+        wait_until(lambda: saved.exists() and calls.count() > 500, "a checkpoint")
+    finally:
+        first.kill()
+        first.wait()
+    assert first.returncode == -signal.SIGKILL
     before = calls.count()
-    with page.as_module("recipe", module), module.farm.Executor() as pool:
-        restored = dynesty.NestedSampler.restore("nested.save", pool=pool)
-        restored.run_nested(resume=True)
-    assert restored.results.niter > 500
-    assert calls.count() > before
-    assert calls.repeats() == 0
+    (here / "second.py").write_text(page.script("dynesty", RESTORED) + REPORTED)
+    output = subprocess.run(
+        [sys.executable, "second.py"], cwd=here, capture_output=True, check=True, timeout=LIMIT_S
+    ).stdout
+    log_z, error, counted = (float(x) for x in output.split())
+    assert log_z == pytest.approx(-np.log(400.0), abs=5 * error)
+    # What dynesty counts includes the points of the first program, which are not asked for again.
+    assert calls.count() - before < counted - 200
 
 
 @pytest.mark.parametrize("how", ["native", "umbridge"])

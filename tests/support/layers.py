@@ -45,6 +45,9 @@ def table() -> str:
 
 
 OF_AN_EXTRA = {
+    "farm/ops/jax": frozenset({"jax"}),
+    "farm/ops/pytensor": frozenset({"pytensor"}),
+    "farm/ops/torch": frozenset({"torch"}),
     "farm/experiment/models": frozenset({"botorch", "gpytorch", "threadpoolctl", "torch"}),
     **dict.fromkeys(
         (

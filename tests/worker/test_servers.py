@@ -89,8 +89,12 @@ class M(farm.Model):
     def cost(self, inputs, config):
         return 7.0
 
+    def value_and_gradient(self, out_wrt, in_wrt, inputs, sens, config):
+        return sens, in_wrt
+
 m = Replica(M(), sys.argv[1])
-assert sorted(m.operations) == ["cost", "evaluate"]
+assert sorted(m.operations) == ["cost", "evaluate", "value_and_gradient"]
+assert m.value_and_gradient(0, 1, {}, 5.0, {}) == (5.0, 1)
 assert m.cost({}, {}) == 7.0
 assert not m.copies
 """

@@ -62,15 +62,14 @@ class GraphModel(Model):
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """Return the graph's outputs by name. The config is not used."""
         arrays = list(inputs.values())
-        if self._symbols:
-            self._check_symbols(arrays)
+        self.check_symbols(arrays)
         if self.batched and self.max_batch == 1:
             outputs = [y.reshape(y.shape[1:]) for y in self.run([x[None] for x in arrays])]
         else:
             outputs = self.run(arrays)
         return dict(zip(self.outputs, outputs, strict=True))
 
-    def _check_symbols(self, arrays: Sequence[Array]) -> None:
+    def check_symbols(self, arrays: Sequence[Array]) -> None:
         """Raise InvalidInput if sizes differ to which the file gives one symbol."""
         known: dict[str, tuple[int, str]] = {}
         for name, axis, symbol in self._symbols:

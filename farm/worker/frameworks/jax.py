@@ -113,6 +113,16 @@ class JaxModel(Model):
         arrays = [*inputs.values(), sens.astype(self._outputs[out_wrt].dtype)]
         return self._derivative(Operation.GRADIENT, (out_wrt, in_wrt), arrays, config)
 
+    def value_and_gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> tuple[dict[str, Array], Array]:
+        """Return the outputs by name and J^T sens, from one program."""
+        arrays = [*inputs.values(), sens.astype(self._outputs[out_wrt].dtype)]
+        *outputs, gradient = self._differentiated(
+            Operation.VALUE_AND_GRADIENT, (out_wrt, in_wrt), arrays, config
+        )
+        return dict(zip(self.outputs, outputs, strict=True)), gradient
+
     def apply_jacobian(
         self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
     ) -> Array:
@@ -142,6 +152,11 @@ class JaxModel(Model):
     def _derivative(
         self, operation: Operation, wrt: tuple[int, ...], arrays: list[Array], config: Config
     ) -> Array:
+        return self._differentiated(operation, wrt, arrays, config)[0]
+
+    def _differentiated(
+        self, operation: Operation, wrt: tuple[int, ...], arrays: list[Array], config: Config
+    ) -> list[Array]:
         tensors = [self._outputs[wrt[0]], *(self._inputs[i] for i in wrt[1:])]
         for tensor in tensors:
             if not _floating(tensor):
@@ -149,7 +164,7 @@ class JaxModel(Model):
                     f"{tensor.name!r} of model {self.name!r} is {tensor.dtype}; "
                     "derivatives are of floating-point outputs by floating-point inputs"
                 )
-        return self._run(operation, wrt, arrays, config)[0]
+        return self._run(operation, wrt, arrays, config)
 
     def _run(
         self, what: str, wrt: tuple[int, ...], arrays: Sequence[Array], config: Config
@@ -184,6 +199,8 @@ class JaxModel(Model):
         if what == "rows":
             batched: Callable[..., Any] = self._jax.vmap(function)
             return batched
+        if what == Operation.VALUE_AND_GRADIENT:
+            return lambda *arrays: self._valued_and_pulled(function, *wrt, *arrays)
         derivative: Any = {
             Operation.GRADIENT: self._pulled,
             Operation.APPLY_JACOBIAN: self._pushed,
@@ -232,6 +249,17 @@ class JaxModel(Model):
         *inputs, sens = arrays
         _, pull = self._jax.vjp(_of_one(f, out_wrt, in_wrt, inputs), inputs[in_wrt])
         return pull(sens)[0]
+
+    def _valued_and_pulled(self, f: Any, out_wrt: int, in_wrt: int, *arrays: Any) -> list[Any]:
+        """Return the outputs, and last J^T sens; arrays: the inputs and sens."""
+        *inputs, sens = arrays
+
+        def one_and_all(x: Any) -> tuple[Any, list[Any]]:
+            outputs = f(*_replaced(inputs, in_wrt, x))
+            return outputs[out_wrt], outputs
+
+        _, pull, outputs = self._jax.vjp(one_and_all, inputs[in_wrt], has_aux=True)
+        return [*outputs, pull(sens)[0]]
 
     def _pushed(self, f: Any, out_wrt: int, in_wrt: int, *arrays: Any) -> Any:
         """Return J vec; arrays: the inputs and vec."""
@@ -293,6 +321,8 @@ class JaxModel(Model):
         for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN):
             if any(self._gives(operation, o, i, shapes, config) for o, i in pairs):
                 yield operation
+                if operation is Operation.GRADIENT:
+                    yield Operation.VALUE_AND_GRADIENT
 
     def _gives(
         self, operation: Operation, out_wrt: int, in_wrt: int, shapes: Shapes, config: Config

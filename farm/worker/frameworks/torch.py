@@ -99,6 +99,17 @@ class TorchModel(GraphModel):
         x, y = self._traced(inputs, out_wrt, in_wrt)
         return self._numbers(self._pulled(y, x[in_wrt], self._like(sens, y)), x[in_wrt])
 
+    def value_and_gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> tuple[dict[str, Array], Array]:
+        """Return the outputs by name and J^T sens, by one forward and one backward pass."""
+        self.check_symbols(list(inputs.values()))
+        x, outputs = self._traced_all(inputs, out_wrt, in_wrt)
+        y = outputs[out_wrt]
+        gradient = self._numbers(self._pulled(y, x[in_wrt], self._like(sens, y)), x[in_wrt])
+        arrays = [self._array(output[0] if self.batched else output) for output in outputs]
+        return dict(zip(self.outputs, arrays, strict=True)), gradient
+
     def apply_jacobian(
         self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
     ) -> Array:
@@ -135,6 +146,13 @@ class TorchModel(GraphModel):
 
     def _traced(self, inputs: Inputs, out_wrt: int, *in_wrt: int) -> tuple[list[Any], Any]:
         """Return the inputs of one evaluation, and an output with its autograd graph."""
+        x, outputs = self._traced_all(inputs, out_wrt, *in_wrt)
+        return x, outputs[out_wrt]
+
+    def _traced_all(
+        self, inputs: Inputs, out_wrt: int, *in_wrt: int
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the inputs of one evaluation, and the outputs with their autograd graph."""
         x = [self._tensor(a[None] if self.batched else a) for a in inputs.values()]
         for i in in_wrt:
             if not x[i].is_floating_point():
@@ -143,13 +161,13 @@ class TorchModel(GraphModel):
                     f"{self._inputs[i].dtype}; derivatives are by floating-point inputs"
                 )
             x[i].requires_grad_()
-        y = self._call(x)[out_wrt]
-        if not y.is_floating_point():
+        outputs = self._call(x)
+        if not outputs[out_wrt].is_floating_point():
             raise UnsupportedFeature(
                 f"output {out_wrt} ({self._outputs[out_wrt].name!r}) of model {self.name!r} is "
                 f"{self._outputs[out_wrt].dtype}, which has no derivative"
             )
-        return x, y
+        return x, outputs
 
     def _pulled(self, y: Any, x: Any, weights: Any, *, again: bool = False) -> Any:
         """Return the gradient of <y, weights> with respect to x, None if y does not depend on x."""
@@ -193,6 +211,8 @@ class TorchModel(GraphModel):
         for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN):
             if any(self._gives(operation, o, i, inputs) for o, i in product(floats_out, floats_in)):
                 yield operation
+                if operation is Operation.GRADIENT:
+                    yield Operation.VALUE_AND_GRADIENT
 
     def _gives(self, operation: Operation, out_wrt: int, in_wrt: int, inputs: Inputs) -> bool:
         if not self.warm:

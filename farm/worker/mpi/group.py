@@ -353,6 +353,13 @@ class GroupModel(Model):
         """Return J^T sens, likewise."""
         return self._perform(Operation.GRADIENT, out_wrt, in_wrt, inputs, sens, config)
 
+    def value_and_gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Any:
+        """Return the outputs and J^T sens, likewise."""
+        operation = Operation.VALUE_AND_GRADIENT
+        return self._perform(operation, out_wrt, in_wrt, inputs, sens, config)
+
     def apply_jacobian(
         self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
     ) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,14 +14,13 @@ import numpy as np
 import pytest
 
 import farm
-from farm.call import Array, Call, Derivative, Operation, TensorInfo
+from farm.call import DERIVATIVES, Array, Call, Derivative, Operation, TensorInfo
 from farm.errors import FarmError, UnsupportedFeature
-from farm.model import Model
+from farm.model import Model, Tensors
 from farm.worker.frameworks.jax import JaxModel
 from farm.worker.runner import Runner
 
 WEIGHTS = np.random.default_rng(3).standard_normal((2, 3))
-DERIVATIVES = {Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN}
 
 
 def scaled(x: Any, k: Any) -> dict[str, Any]:
@@ -112,6 +112,14 @@ def test_derivatives_are_exact(max_batch: int) -> None:
         asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=0, vec=v), k * slope @ v, rtol=1e-12
     )
     np.testing.assert_allclose(asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=1, vec=w), t * w)
+    for out, k_or_x, sens in ((0, 0, s), (1, 1, np.ones(1))):
+        wrt = Derivative(out, k_or_x, sens=sens)
+        both = Call("m", Operation.VALUE_AND_GRADIENT, (x, k), derivative=wrt)
+        y, norm, gradient = answered(model, both)
+        np.testing.assert_allclose(y, t * k, rtol=1e-14)
+        np.testing.assert_allclose(norm, [k[0] ** 2 * (t @ t)], rtol=1e-14)
+        alone = asked(Operation.GRADIENT, out_wrt=out, in_wrt=k_or_x, sens=sens)
+        np.testing.assert_allclose(gradient, alone, rtol=1e-14)
     bend = s * k * -2 * t * (1 - t**2)
     np.testing.assert_allclose(hessian(0, 0, v), WEIGHTS.T @ (bend * (WEIGHTS @ v)), rtol=1e-12)
     np.testing.assert_allclose(hessian(0, 1, w), slope.T @ s * w, rtol=1e-12)
@@ -196,6 +204,25 @@ def test_numbers_of_other_types_keep_them() -> None:
     wrt = Derivative(0, 1, sens=np.ones(()))
     with pytest.raises(UnsupportedFeature, match="'at' of model 'picked' is int32"):
         answered(model, Call("m", Operation.GRADIENT, arrays, derivative=wrt))  # type: ignore[arg-type]  # as above
+
+
+def test_a_value_comes_with_outputs_that_have_no_gradient() -> None:
+    def rooted(x: Any) -> Any:
+        def step(r: Any) -> Any:
+            return (r + x[0] / r) / 2
+
+        root = jax.lax.while_loop(lambda r: abs(r * r - x[0]) > 1e-12, step, x[0])
+        return (x**2).sum(), root, jnp.argmax(x)
+
+    outputs: Tensors = {"y": 1, "root": 1, "at": TensorInfo("at", (1,), "int32")}
+    model = farm.jax_model(inputs={"x": 2}, outputs=outputs)(rooted)
+    call = Call("m", Operation.VALUE_AND_GRADIENT, (np.array([4.0, 3.0]),))
+    of_y = replace(call, derivative=Derivative(0, 0, sens=np.ones(1)))
+    y, root, at, gradient = answered(model, of_y)
+    assert (float(y[0]), int(at[0]), gradient.tolist()) == (25.0, 0, [8.0, 6.0])
+    assert root[0] == pytest.approx(2.0, rel=1e-12)
+    with pytest.raises(UnsupportedFeature, match="'at' of model 'rooted' is int32"):
+        answered(model, replace(call, derivative=Derivative(2, 0, sens=np.ones(1))))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.export
 
-from farm.call import Array, Call, Derivative, Operation, TensorInfo
+from farm.call import DERIVATIVES, Array, Call, Derivative, Operation, TensorInfo
 from farm.errors import FarmError, UnsupportedFeature
 from farm.model import Model, operations_of
 from farm.worker.frameworks.torch import TorchModel
@@ -23,7 +23,6 @@ from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner
 
 WEIGHTS = np.random.default_rng(3).standard_normal((2, 3))
-DERIVATIVES = {Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN}
 
 
 class Scaled(torch.nn.Module):  # type: ignore[misc]  # torch is not read for its types
@@ -160,6 +159,14 @@ def test_derivatives_are_exact(model: TorchModel) -> None:
         asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=0, vec=v), k * slope @ v, rtol=1e-12
     )
     np.testing.assert_allclose(asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=1, vec=w), t * w)
+    for out, k_or_x, sens in ((0, 0, s), (1, 1, np.ones(1))):
+        wrt = Derivative(out, k_or_x, sens=sens)
+        both = Call("m", Operation.VALUE_AND_GRADIENT, (x, k), derivative=wrt)
+        y, norm, gradient = answered(model, both)
+        np.testing.assert_allclose(y, t * k, rtol=1e-14)
+        np.testing.assert_allclose(norm, k[0] ** 2 * (t @ t), rtol=1e-14)
+        alone = asked(Operation.GRADIENT, out_wrt=out, in_wrt=k_or_x, sens=sens)
+        np.testing.assert_allclose(gradient, alone, rtol=1e-14)
     bend = s * k * -2 * t * (1 - t**2)
     np.testing.assert_allclose(hessian(0, 0, v), WEIGHTS.T @ (bend * (WEIGHTS @ v)), rtol=1e-12)
     np.testing.assert_allclose(hessian(0, 1, w), slope.T @ s * w, rtol=1e-12)

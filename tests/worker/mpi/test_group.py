@@ -208,6 +208,10 @@ class Shares(Model):
 
     apply_jacobian = gradient
 
+    def value_and_gradient(self, *arguments: Any) -> Any:
+        self.seen.append("both")
+        return arguments[2]["x"], 3 * arguments[3]
+
     def apply_hessian(self, *arguments: Any) -> Any:
         self.seen.append("hessian")
         return [arguments[4].sum(), arguments[5].sum()]
@@ -235,21 +239,22 @@ def test_a_runner_takes_a_group_for_a_model(ranks: Callable[..., Ranks]) -> None
     (info,) = runner.models()
     assert (info.name, info.description, info.repeatable) == ("s", "shares", False)
     assert not info.copies
-    assert len(info.operations) == 5
+    assert len(info.operations) == 6
     x, v = np.array([1.0, 2.0]), np.array([5.0, 7.0])
     wrt = Derivative(0, 0, 0, v, x)
     calls = [
         Call("s", Operation.EVALUATE, (x,), '{"by":4}'),
         Call("s", Operation.GRADIENT, (x,), derivative=Derivative(0, 0, sens=v)),
         Call("s", Operation.APPLY_JACOBIAN, (x,), derivative=Derivative(0, 0, vec=x)),
+        Call("s", Operation.VALUE_AND_GRADIENT, (x,), derivative=Derivative(0, 0, sens=v)),
         Call("s", Operation.APPLY_HESSIAN, (x,), derivative=wrt),
         Call("s", Operation.EVALUATE, (v[:1],)),
     ]
     *results, refused = runner.execute(calls)
-    answers = [r.outputs[0].tolist() for r in results if isinstance(r, Result)]
-    assert answers == [[4, 8], [15, 21], [3, 6], [12, 3]]
+    answers = [r.outputs[-1].tolist() for r in results if isinstance(r, Result)]
+    assert answers == [[4, 8], [15, 21], [3, 6], [15, 21], [12, 3]]
     assert isinstance(refused, InvalidInput)
-    seen = ["evaluate", "gradient", "gradient", "hessian"]
+    seen = ["evaluate", "gradient", "gradient", "both", "hessian"]
     assert [model.seen for model in models] == [seen, seen], "what does not fit reaches nobody"
 
 
