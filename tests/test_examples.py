@@ -35,7 +35,10 @@ LONG = {
     "surrogate/surrogate.py",
 }
 """Examples that fit surrogates, or sample for long."""
-ELSEWHERE = {"multilevel": "tests/samplers/test_multilevel.py"}
+ELSEWHERE = {
+    "multilevel": "tests/samplers/test_multilevel.py",
+    "nuts": "tests/samplers/test_nuts.py",
+}
 """Examples that need samplers, and the tests that run them in the samplers' environment."""
 
 

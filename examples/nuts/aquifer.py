@@ -36,7 +36,8 @@ LEVELS = (1.0, 2.0)
 """Water levels of the rivers at x = 0 and x = 1, metres."""
 WELLS = np.array([12, 30, 48, 66, 84, 102])
 """Nodes with a well; node i is at x = i WIDTH."""
-NOISE_SD = 0.02
+NOISE_SD = 0.004
+"""Standard deviation of a reading, metres."""
 TRUTH = np.array([0.3, 0.6, -0.4])
 FURTHEST = 30.0
 """Largest |theta_j| at which the equations are solved; first steps of a sampler may go anywhere."""

@@ -144,7 +144,6 @@ def _lowered(ctx: Any, *operands: Any, evaluation: Evaluation, query: OpQuery, d
         ctx.avals_in,
         ctx.avals_out,
         has_side_effect=False,
-        returns_token=False,
     )
     return found
 

@@ -166,6 +166,8 @@ def test_many_names_do_not_fill_the_memory() -> None:
     assert len(rows) == KEPT
     names = {row["chain"] for row in rows}
     assert names == {"kept", *(f"{i}" for i in range(100_001 - KEPT, 100_000))}
+    (kept,) = (row for row in rows if row["chain"] == "kept")
+    assert kept["queued"] == 100_000 // (KEPT // 2), "counted since its first call"
     farm.close(first)  # its chain is forgotten
     assert len(farm.chains.open) == 100_000 // (KEPT // 2)
     assert len(farm.rows()) == KEPT

@@ -215,3 +215,22 @@ def test_hostile_names_are_cut_and_harmless(running: Farm, monkeypatch: pytest.M
     assert "long " * 7 + "long\N{HORIZONTAL ELLIPSIS}" in out
     code, out, _ = run_farm("status", "--json", "--to", folder, cwd=running.folder)
     assert {row["chain"] for row in json.loads(out)["chains"]} == {name[:100] for name in names}
+
+
+def test_calls_that_the_record_answers_count_for_their_chain(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(MODEL)
+    (tmp_path / "open-0").touch()
+    options = ["--workers", "1", "--record", "calls.record", "--reuse"]
+    with serving(tmp_path, "m.py:gate", *options) as served:
+        served.wait_for_workers(1)
+        with farm.connect(served.folder) as client:
+            model = client.model()
+            for chain in ("first", "again", "again"):
+                with farm.chain(chain):
+                    model([0.0])
+            model([0.0])  # without a name
+            rows = chains(client)
+            assert {name: row["done"] for name, row in rows.items()} == {"first": 1, "again": 2}
+            assert rows["first"]["share"] == 1.0
+            assert rows["again"]["run_time_s"] == 0.0
+            assert rows["again"]["last_answer_s"] is not None

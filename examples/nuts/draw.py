@@ -1,7 +1,7 @@
 """Sample a posterior by NUTS: BlackJAX's chains over a farm, gradients by an adjoint solver.
 
     pip install "modelfarm[jax]" blackjax arviz scipy
-    python examples/nuts/sample.py
+    python examples/nuts/draw.py
 
 It serves `aquifer.py` by two workers while it runs; replace `farm.serve(...)` by
 `farm.connect(URL)` to use any other farm. The steps of all chains go to the farm together, and each
@@ -29,7 +29,7 @@ jax.config.update("jax_enable_x64", True)
 
 Array = NDArray[np.float64]
 
-CHAINS, WARM_UP, DRAWS = 4, 200, 300
+CHAINS, WARM_UP, DRAWS = 4, 250, 200
 NODES = 29
 """Nodes of the quadrature along each parameter."""
 
@@ -63,7 +63,7 @@ def sample(log_posterior: Callable[[jax.Array], jax.Array]) -> tuple[Array, int,
         return found
 
     keys = jax.random.split(jax.random.key(5), CHAINS)
-    starts = 0.5 * jax.random.normal(jax.random.key(6), (CHAINS, 3))
+    starts = 0.1 * jax.random.normal(jax.random.key(6), (CHAINS, 3))
     draws, diverged, steps = jax.jit(jax.vmap(chain))(keys, starts)
     return np.asarray(draws), int(diverged.sum()), int(steps.sum())
 
