@@ -11,7 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.call import EMPTY_CONFIG, QUESTIONS, Array, Call, ModelInfo, Operation, Result, WorkerInfo
+from farm.call import (
+    EMPTY_CONFIG,
+    QUESTIONS,
+    VERSION_OF_FILE,
+    Array,
+    Call,
+    ModelInfo,
+    Operation,
+    Result,
+    WorkerInfo,
+)
 from farm.errors import (
     FarmError,
     InvalidOutput,
@@ -30,9 +40,6 @@ log = logging.getLogger(__name__)
 NOT_KEPT = QUESTIONS | {Operation.STREAM}
 FAILURES = (ModelFailed, InvalidOutput, TimeLimitExceeded, WorkerLost)
 """Errors of evaluations that began; others say nothing about the model."""
-
-OF_FILE = "file:"
-"""The start of a version that farm derived from the model's file."""
 
 FORMER_WORKERS = 1000
 """Most workers that left whose versions are known; an answer of theirs may still come."""
@@ -168,7 +175,7 @@ class Recorder:
                 "it has no version, so its calls are recorded, but no answer is reused. Set "
                 '`version = "1"` in the model, and another one whenever its answers may change',
             )
-        elif model.version.startswith(OF_FILE):
+        elif model.version.startswith(VERSION_OF_FILE):
             text = (
                 f"its version is {model.version}, derived from its file and the packages that it "
                 "imports; set `version` in the model if it depends on anything else"
