@@ -26,11 +26,13 @@ from farm.sweep.file.provenance import command_line, provenance
 
 EXAMPLES = """\b
 Examples:
-  farm serve model.py --record beam.record --reuse    write one, and answer repeats from it
   farm record status beam.record
   farm record export beam.record -o beam.h5           then: farm sweep plot beam.h5
   farm record merge monday.record tuesday.record -o week.record
   farm record import sweep.h5 beam.record --version 3
+\b
+A farm writes one:
+  farm serve model.py --record beam.record --reuse    and answers repeats from it
 """
 
 STATUS_EXAMPLES = """\b
