@@ -70,6 +70,9 @@ RUN_S = 0.02
 RUN_BYTES = 4 * 1024**2
 """Upper bound on the input bytes, and on the output bytes, of one run of rows: one message."""
 
+VERSION_OF_FILE = "file:"
+"""The start of a model's version that farm derived from the model's file."""
+
 BYTES = "bytes"
 BFLOAT16 = "bfloat16"
 

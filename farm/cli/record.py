@@ -18,6 +18,7 @@ from farm.cli.tables import text_table
 from farm.errors import FarmError, printable
 from farm.record.exchange.export import Selection, points_of, write_sweep
 from farm.record.exchange.joining import import_sweep, merge
+from farm.record.exchange.parquet import write_parquet
 from farm.record.exchange.survey import survey
 from farm.storage.frames import Damage
 from farm.sweep.design.errors import SweepError
@@ -25,11 +26,13 @@ from farm.sweep.file.provenance import command_line, provenance
 
 EXAMPLES = """\b
 Examples:
-  farm serve model.py --record beam.record --reuse    write one, and answer repeats from it
   farm record status beam.record
   farm record export beam.record -o beam.h5           then: farm sweep plot beam.h5
   farm record merge monday.record tuesday.record -o week.record
   farm record import sweep.h5 beam.record --version 3
+\b
+A farm writes one:
+  farm serve model.py --record beam.record --reuse    and answers repeats from it
 """
 
 STATUS_EXAMPLES = """\b
@@ -41,6 +44,7 @@ Examples:
 EXPORT_EXAMPLES = """\b
 Examples:
   farm record export beam.record -o beam.h5
+  farm record export beam.record -o beam.parquet
   farm record export beam.record -o beam.h5 --model Beam --version 3 --config '{"mesh": 2}'
 \b
 Then, for example:
@@ -112,8 +116,8 @@ def status(file: Path, as_json: bool) -> None:
     "--out",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE.h5",
-    help="File to write, in the layout of sweeps.",
+    metavar="FILE.h5|FILE.parquet",
+    help="File to write: HDF5 in the layout of sweeps, or a Parquet table.",
 )
 @click.option("--model", metavar="NAME", help="Model to export.  [default: the only one]")
 @click.option("--version", metavar="TEXT", help="Its version.  [default: the only one]")
@@ -125,20 +129,23 @@ def status(file: Path, as_json: bool) -> None:
 def export(
     file: Path, out: Path, model: str | None, version: str | None, config: str | None
 ) -> None:
-    """Export the evaluations of one model as a sweep file.
+    """Export the evaluations of one model as a sweep file or a table.
 
     Each point is one row: the last evaluation of these inputs and this config. Config entries that
     differ between points become columns. Derivatives are not exported.
     """
-    if out.suffix not in (".h5", ".hdf5"):
-        raise click.UsageError(f"{out} is not the name of an HDF5 file; expected FILE.h5")
+    if out.suffix not in (".h5", ".hdf5", ".parquet"):
+        raise click.UsageError(f"{out} has an unknown ending; expected FILE.h5 or FILE.parquet")
     new_file(out)
     asked = Selection(model, version, _config(config))
     with _errors():
         with _bar(file.stat().st_size, "reading") as tick:
             points = points_of(file, asked, tick)
-        facts = provenance(command_line()) | {"record": str(file.absolute())}
-        count = write_sweep(points, out, facts)
+        if out.suffix == ".parquet":
+            count = write_parquet(points, out)
+        else:
+            facts = provenance(command_line()) | {"record": str(file.absolute())}
+            count = write_sweep(points, out, facts)
     _tell_damage(file, points.damage)
     click.echo(f"{out}: {count} points of {points.info.name}")
 

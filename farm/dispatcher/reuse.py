@@ -26,6 +26,9 @@ Begin = Callable[[Call, Hints, OnDone, float, tuple[str, ...]], TaskId]
 Count = Callable[[Call, int, int, CallerName | None], None]
 
 
+MOST_JOINED = 1000
+"""Most calls that wait for one evaluation; further ones are queued, where limits apply to them."""
+
 _OF_BATCH = (InvalidOutput, ModelFailed, TimeLimitExceeded)
 """Errors of all rows of a batch; rows of a lost worker run again one by one instead."""
 
@@ -77,6 +80,10 @@ class _Evaluation(Counted):
         self.joined: dict[TaskId, tuple[OnDone, Call, CallerName | None]] = {}
         self.task: TaskId | None = None
         self.end: Callable[[_Evaluation, Outcome], None]
+
+    def may_be_joined(self, hints: Hints) -> bool:
+        """Whether a call with these hints may wait for this evaluation."""
+        return hints.priority <= self.priority and len(self.joined) < MOST_JOINED
 
     def __call__(self, outcome: Outcome) -> None:
         self.end(self, outcome)
@@ -180,7 +187,7 @@ class Reuse:
         # The end of a call with a time limit of its own says nothing about the others.
         is_limited = hints.deadline_s is not None or hints.start_within_s is not None
         flight = self._flights.get(key)
-        if is_limited or (flight is not None and hints.priority > flight.priority):
+        if is_limited or (flight is not None and not flight.may_be_joined(hints)):
             return self._begin(call, hints, on_done, now, ())
         if flight is not None:
             joined = self._new_id()

@@ -9,9 +9,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from farm.call import EMPTY_CONFIG, QUESTIONS, Array, Call, ModelInfo, Operation, Result, WorkerInfo
+from farm.call import (
+    EMPTY_CONFIG,
+    QUESTIONS,
+    VERSION_OF_FILE,
+    Array,
+    Call,
+    ModelInfo,
+    Operation,
+    Result,
+    WorkerInfo,
+)
 from farm.errors import (
     FarmError,
     InvalidOutput,
@@ -31,14 +41,23 @@ NOT_KEPT = QUESTIONS | {Operation.STREAM}
 FAILURES = (ModelFailed, InvalidOutput, TimeLimitExceeded, WorkerLost)
 """Errors of evaluations that began; others say nothing about the model."""
 
-OF_FILE = "file:"
-"""The start of a version that farm derived from the model's file."""
-
 FORMER_WORKERS = 1000
 """Most workers that left whose versions are known; an answer of theirs may still come."""
 
+SMALL_BYTES, MOST_ASKED = 4096, 4096
+"""Keys of the last MOST_ASKED calls of up to SMALL_BYTES are kept until their answers come, so
+that most keys are computed once. Calls that are never answered drop out."""
+
 Note = Callable[[str, str, str], None]
 Describe = Callable[[str, str], ModelInfo | None]
+
+
+class _AskedKeys(NamedTuple):
+    """The keys of a call for a version of its model."""
+
+    call: Call
+    version: str
+    keys: Sequence[bytes]
 
 
 class Recorder:
@@ -60,6 +79,7 @@ class Recorder:
         self._agreed: dict[str, str] = {}
         self._told: set[tuple[str, str]] = set()
         self._described: dict[tuple[str, str], ModelInfo] = {}
+        self._asked: dict[int, _AskedKeys] = {}  # by the id of their call, until it is answered
 
     def start(self, describe: Describe, note: Note) -> None:
         """Use the descriptions and the events of a farm. Reports damage found in the file."""
@@ -117,7 +137,12 @@ class Recorder:
         # Rows of different shapes form no array.
         if (call.rows or 1) > 1 and (info is None or any(t.varies for t in info.outputs)):
             return None
-        return keys_of(call, info, version)
+        keys = keys_of(call, info, version)
+        if sum([array.nbytes for array in call.inputs]) <= SMALL_BYTES:
+            if len(self._asked) >= MOST_ASKED:
+                del self._asked[next(iter(self._asked))]
+            self._asked[id(call)] = _AskedKeys(call, version, keys)
+        return keys
 
     def find(self, key: bytes) -> Result | None:
         """Return the kept evaluation of a key, without a batch axis."""
@@ -168,7 +193,7 @@ class Recorder:
                 "it has no version, so its calls are recorded, but no answer is reused. Set "
                 '`version = "1"` in the model, and another one whenever its answers may change',
             )
-        elif model.version.startswith(OF_FILE):
+        elif model.version.startswith(VERSION_OF_FILE):
             text = (
                 f"its version is {model.version}, derived from its file and the packages that it "
                 "imports; set `version` in the model if it depends on anything else"
@@ -213,10 +238,16 @@ class Recorder:
         version = self._version(call.model, worker)
         if version is None:
             version = ""  # kept, and never reused
-        if self._described.get((call.model, version)) != model:
+        described = self._described.get((call.model, version))
+        if described is not model:  # comparing descriptions entry by entry takes microseconds
             self._described[call.model, version] = model
-            yield model_record(replace(model, version=version))
-        keys = keys_of(call, self._describe(call.model, call.config), version)
+            if described != model:
+                yield model_record(replace(model, version=version))
+        asked = self._asked.pop(id(call), None)
+        if asked is not None and asked.call is call and asked.version == version:
+            keys = asked.keys
+        else:
+            keys = keys_of(call, self._describe(call.model, call.config), version)
         came_from = outcome.worker if isinstance(outcome, Result) else ""
         for row, status, outputs, run_time_s, error in _rows_of(call, outcome):
             inputs = call.inputs if call.rows is None else tuple([a[row, ...] for a in call.inputs])

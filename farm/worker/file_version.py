@@ -21,6 +21,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
+from farm.call import VERSION_OF_FILE
 from farm.version import __version__
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ def version_of_file(path: Path, source: bytes) -> str:
     found = blake2b(digest_size=8)
     for part in parts:
         found.update(len(part).to_bytes(8, "little") + part)
-    return f"file:{found.hexdigest()}"
+    return f"{VERSION_OF_FILE}{found.hexdigest()}"
 
 
 def _packages(source: bytes, folder: Path) -> Iterator[bytes]:

@@ -59,7 +59,7 @@ def test_export_writes_a_sweep(path: Path) -> None:
     ("arguments", "text"),
     [
         (("status", "no.record"), "does not exist"),
-        (("export", "a.record", "-o", "out.csv"), "expected FILE.h5"),
+        (("export", "a.record", "-o", "out.csv"), "expected FILE.h5 or FILE.parquet"),
         (("export", "a.record", "-o", "b.h5", "--config", "{"), "--config is not JSON"),
         (("export", "a.record", "-o", "b.h5", "--config", "1"), "expected a JSON object"),
         (("merge", "a.record", "-o", "a.record"), "is one of the records to merge"),

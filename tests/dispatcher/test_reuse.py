@@ -240,6 +240,18 @@ async def test_an_urgent_call_does_not_wait_for_one_that_is_not() -> None:
 
 
 @on_loop
+async def test_calls_beyond_a_bound_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.dispatcher.reuse.MOST_JOINED", 2)
+    dispatcher, worker = up(Memory())
+    twins = [asked(dispatcher, cube(2.0)) for _ in range(5)]
+    await turns()
+    assert dispatcher.calls_open() == 3
+    for _ in range(3):
+        await worker.evaluate()
+    assert sum(result.reused for result in await asyncio.gather(*twins)) == 2
+
+
+@on_loop
 async def test_a_call_that_memory_does_not_know_runs_as_ever() -> None:
     dispatcher, worker = up(Memory(x2=8.0))
     call = asked(dispatcher, replace(cube(2.0), config='{"a":1}'))

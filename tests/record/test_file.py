@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from farm.errors import Unavailable
 from farm.record import file as module
-from farm.record.entry import FORMAT, Entry, Status
+from farm.record.entry import FORMAT, Status, encoded
 from farm.record.file import RecordFile, entries_in
-from farm.storage.frames import Damage, Record
+from farm.storage.frames import Damage
 from tests.record.entries import entry, key, lock, point, record
 
 WRITER = """
@@ -102,23 +102,17 @@ def test_evaluations_are_found_at_once_and_after_opening_it_again(path: Path) ->
 def test_a_long_evaluation_is_read_whole(path: Path) -> None:
     long = entry(np.array([1.0, 2.0]), np.arange(10_000.0))
     file = RecordFile(path, indexed=True)
-    file.add([record(0), module_record(long), record(1)])
+    file.add([record(0), encoded(long), record(1)])
     known = file.find(long.key)
     assert known is not None
     assert known.outputs[0].tolist() == list(range(10_000))
     file.close()
 
 
-def module_record(one: Entry) -> Record:
-    from farm.record.entry import encoded
-
-    return encoded(one)
-
-
 def test_what_is_not_finite_is_kept_and_not_found(path: Path) -> None:
     bad = entry(np.array([1.0, 2.0]), np.array([np.nan]))
     file = RecordFile(path, indexed=True)
-    file.add([module_record(bad)])
+    file.add([encoded(bad)])
     assert file.find(bad.key) is None
     assert file.status()["not_finite"] == 1
     file.close()
@@ -318,3 +312,16 @@ def test_the_format_is_the_documented_one(path: Path) -> None:
     assert path.read_bytes().startswith(b"farm record 1\n")
     assert FORMAT.kinds == b"EM"
     assert point(3.0).status is Status.FINITE
+
+
+def test_a_later_failure_does_not_hide_an_earlier_answer(path: Path) -> None:
+    x = np.array([1.0, 2.0])
+    file = RecordFile(path, indexed=True)
+    file.add([encoded(entry(x, np.array([7.0]))), encoded(entry(x, np.array([np.nan])))])
+    for _ in range(2):
+        known = file.find(entry(x, x).key)
+        assert known is not None
+        assert known.outputs[0].tolist() == [7.0]
+        file.close()
+        file = RecordFile(path, indexed=True)
+    file.close()

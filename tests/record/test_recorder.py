@@ -318,3 +318,22 @@ async def test_rows_of_varying_shape_are_not_reused_together(path: Path) -> None
         single: Array = (await running.asked(at(1.0, 1.0))).outputs[0]
         assert single.tolist() == [1.0, 1.0]
         assert running.ran == 2
+
+
+@on_loop
+async def test_keys_are_kept_for_few_calls_only(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.record.recorder.MOST_ASKED", 2)
+    with farm(path) as running:
+        calls = [at(float(k), 1.0) for k in range(5)]
+        waiting = [asyncio.create_task(running.dispatcher.submit(call)) for call in calls]
+        while not all(task.done() for task in waiting):
+            while running.worker.sent:
+                worker, task_id, sent = running.worker.sent.pop()
+                running.dispatcher.finished(worker, [(task_id, Result((sent.inputs[0] ** 2,)))])
+            await asyncio.sleep(0)
+        for k, call in enumerate(calls):
+            result = await running.asked(at(*call.inputs[0]))
+            assert (result.outputs[0][0], result.reused) == (k**2, True)
+    assert len(recorded(path)) == 5

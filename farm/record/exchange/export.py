@@ -140,7 +140,7 @@ def table_of(points: RecordedPoints) -> Table:
                 "choose those of one config with --config"
             )
     parameters = [
-        BoundParameter(_name(tensor, entry), input=i, entry=entry)
+        BoundParameter(entry_name(tensor, entry), input=i, entry=entry)
         for i, tensor in enumerate(points.info.inputs)
         for entry in range(tensor.size)
     ]
@@ -164,11 +164,11 @@ def table_of(points: RecordedPoints) -> Table:
     return Table(tuple(parameters), theta, common)
 
 
-def _name(tensor: TensorInfo, entry: int) -> str:
+def entry_name(tensor: TensorInfo, entry: int) -> str:
+    """Return the name of one entry of a tensor, as in `x[0]`; of a single entry the tensor's."""
     if tensor.size == 1:
         return tensor.name
-    place = np.unravel_index(entry, tensor.shape)
-    return f"{tensor.name}[{','.join(str(k) for k in place)}]"
+    return f"{tensor.name}[{','.join(str(k) for k in np.unravel_index(entry, tensor.shape))}]"
 
 
 def _column(key: str, configs: Sequence[Mapping[str, Any]]) -> Array:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from farm.call import Call, ModelInfo, Operation, Result
+from farm.call import VERSION_OF_FILE, Call, ModelInfo, Operation, Result
 from farm.errors import FarmError
 from farm.model import Model
 from farm.version import __version__
@@ -113,14 +113,20 @@ def forget(models: Models) -> None:
 def describe_models(models: Models) -> Described | Unfit:
     """A Dask task: load the models and describe them."""
     try:
-        return Described(tuple(map(_without_streams, _runner(models).models())))
+        return Described(tuple(map(_as_on_dask, _runner(models).models())))
     except (LoadError, FarmError) as error:
         return _unfit(error)
 
 
-def _without_streams(info: ModelInfo) -> ModelInfo:
-    """Return the description without streams: a Dask task has one answer, at its end."""
-    return replace(info, operations=info.operations - {Operation.STREAM})
+def _as_on_dask(info: ModelInfo) -> ModelInfo:
+    """Return the description without streams: a Dask task has one answer, at its end.
+
+    And without the version of a file: Dask's workers load the file at different times, each from
+    its own machine.
+    """
+    version = "" if info.version.startswith(VERSION_OF_FILE) else info.version
+    operations = info.operations - {Operation.STREAM}
+    return replace(info, operations=operations, version=version)
 
 
 async def describe(models: Models, calls: Sequence[Call]) -> list[Outcome] | Unfit:
@@ -132,7 +138,7 @@ async def describe(models: Models, calls: Sequence[Call]) -> list[Outcome] | Unf
         except LoadError as error:
             return _unfit(error)
         return [
-            replace(outcome, info=_without_streams(outcome.info))
+            replace(outcome, info=_as_on_dask(outcome.info))
             if isinstance(outcome, Result) and outcome.info is not None
             else outcome
             for outcome in outcomes

@@ -148,8 +148,8 @@ def test_results_arrive_as_they_were(numbers: list[float], index: int) -> None:
     y, z, t = np.array(numbers[:2]), np.array(numbers[2]), np.array([numbers[3:]])
     points = decode_points(encode_points([call([1, 2, 3, 4], 1)] * 4))
     copied, reused = index == 1, index == 2
-    marks = {"copied": copied, "reused": reused}
-    result = Result((y, z, t), 0.25, worker="w/1", queue_time_s=0.5, **marks)
+    result = Result((y, z, t), 0.25, worker="w/1", queue_time_s=0.5)
+    result = replace(result, copied=copied, reused=reused)
     got_index, got = decode_line(encode_result_line(points.form, index, MODEL, result))
     assert got_index == index
     assert isinstance(got, Result)

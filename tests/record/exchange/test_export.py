@@ -13,7 +13,13 @@ import pytest
 from farm.call import ModelInfo, TensorInfo
 from farm.errors import InvalidInput
 from farm.record.entry import MODEL, Entry, Status, encoded
-from farm.record.exchange.export import Selection, points_of, table_of, write_sweep
+from farm.record.exchange.export import (
+    Selection,
+    entry_name,
+    points_of,
+    table_of,
+    write_sweep,
+)
 from farm.record.file import RecordFile
 from farm.storage.frames import Record
 from farm.sweep.design.tables import read_table
@@ -123,3 +129,8 @@ def test_without_a_description_tensors_are_numbered(path: Path) -> None:
     file.close()
     info = points_of(path, EVERYTHING).info
     assert [t.name for t in (*info.inputs, *info.outputs)] == ["input_0", "output_0"]
+
+
+def test_entries_are_named_by_their_place() -> None:
+    assert entry_name(TensorInfo("y", (1,)), 0) == "y"
+    assert entry_name(TensorInfo("y", (2, 3)), 4) == "y[1,1]"

@@ -175,3 +175,21 @@ def test_fates_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         assert dask_worker.hand_back("life", [number]) == []
     assert list(dask_worker._has_begun) == [("life", 7), ("life", 8), ("life", 9)]
+
+
+@pytest.mark.parametrize(("version", "on_dask"), [("file:ab", ""), ("3", "3"), ("", "")])
+def test_only_a_version_of_the_users_own_counts(version: str, on_dask: str) -> None:
+    class Square(Model):
+        inputs = {"x": 1}
+        outputs = {"y": 1}
+
+        def evaluate(self, inputs: Inputs, config: Config) -> Any:
+            return inputs["x"]
+
+    square = Square()
+    square.version = version
+    specs = (f"versions-{secrets.token_hex(4)}",)
+    dask_worker.keep(specs, {"square": square})
+    described = dask_worker.describe_models(Models(specs, "life"))
+    assert not isinstance(described, Unfit)
+    assert [info.version for info in described.infos] == [on_dask]
