@@ -14,11 +14,15 @@ from ml_dtypes import bfloat16
 
 from farm.call import (
     Call,
+    Derivative,
     ModelInfo,
     Operation,
+    Result,
     TensorInfo,
     WorkerInfo,
     canonical_config,
+    halves,
+    joined,
     numpy_dtype,
 )
 
@@ -42,6 +46,41 @@ def through_json(data: Any) -> Any:
 def test_infos_come_back_from_json_as_they_were() -> None:
     assert ModelInfo.from_json(through_json(INFO.to_json())) == INFO
     assert WorkerInfo.from_json(through_json(WORKER.to_json())) == WORKER
+
+
+def test_a_farm_offers_both_where_it_has_each() -> None:
+    evaluate, gradient, both = (
+        Operation.EVALUATE,
+        Operation.GRADIENT,
+        Operation.VALUE_AND_GRADIENT,
+    )
+    for has, offers in (
+        ({evaluate, gradient}, {evaluate, gradient, both}),
+        ({evaluate}, {evaluate}),
+        ({gradient}, {gradient}),
+        ({both}, {both}),
+        (set(Operation), set(Operation)),
+    ):
+        info = dataclasses.replace(INFO, operations=frozenset(has))
+        assert {operation for operation in Operation if info.offers(operation)} == offers
+
+
+def test_both_halves_make_the_whole() -> None:
+    wrt = Derivative(1, 2, sens=np.ones(3))
+    call = Call("m", Operation.VALUE_AND_GRADIENT, (np.ones(2),), '{"a":1}', wrt)
+    value, gradient = halves(call)
+    assert (value.operation, value.derivative) == (Operation.EVALUATE, None)
+    assert (gradient.operation, gradient.derivative) == (Operation.GRADIENT, wrt)
+    assert (value.model, value.inputs, value.config) == (call.model, call.inputs, call.config)
+    one, two = np.ones(1), np.ones(2)
+    whole = joined(
+        Result((one,), 0.5, worker="a", queue_time_s=0.1),
+        Result((two,), 0.25, worker="b", queue_time_s=0.2, copied=True),
+    )
+    assert whole.outputs == (one, two)
+    assert (whole.run_time_s, whole.queue_time_s, whole.copied) == (0.75, 0.2, True)
+    assert whole.worker == "2 workers"
+    assert joined(Result((one,), worker="a"), Result((two,), worker="a")).worker == "a"
 
 
 def test_what_may_be_left_out() -> None:

@@ -63,7 +63,7 @@ def outputs(runner: Runner, call: Call) -> list[float]:
     [
         (0, [[3, 1]], [10]),
         (1, [[0], [5]], [5] * 10),
-        (2, [[0, 0]], [1]),
+        (2, [[0] * 21], [0.005 * k * (21 - k) for k in range(1, 21)]),
         (3, [[1, 2, 3]], [6 * k / 10 for k in range(11)]),
         (4, [[3, 1]], [10]),
         (11, [[0], [5]], [5] * 50),
@@ -93,15 +93,30 @@ def test_the_shown_gradient_is_right(tmp_path: Path) -> None:
         assert slope == pytest.approx(sens @ (values[0] - values[1]) / 2e-6, rel=1e-6)
 
 
-def test_the_shown_model_keeps_its_point(tmp_path: Path) -> None:
+def test_the_shown_adjoint_is_right(tmp_path: Path) -> None:
     run, name = runner(2, tmp_path)
     assert run.models()[0].keeps_point
-    point = np.array([0.1, 0.7])
-    outputs(run, Call(name, Operation.EVALUATE, (point,)))
-    for k in (point, np.array([0.3, 0.2])):  # the kept one, and another
-        wrt = Derivative(0, 0, sens=np.ones(1))
-        slope = outputs(run, Call(name, Operation.GRADIENT, (k,), derivative=wrt))
-        assert slope == pytest.approx(list(np.exp(2 * k)))
+    rng = np.random.default_rng(6)
+    first, second = rng.standard_normal((2, 21))
+    sens = rng.standard_normal(20)
+
+    def at(m: Array, operation: Operation) -> list[Array]:
+        wrt = None if operation is Operation.EVALUATE else Derivative(0, 0, sens=sens)
+        (outcome,) = run.execute([Call(name, operation, (m,), derivative=wrt)])
+        assert isinstance(outcome, Result), outcome
+        return list(outcome.outputs)
+
+    for m in (first, second):  # a kept point in turn with another
+        (u,) = at(m, Operation.EVALUATE)
+        for other in (m, first):
+            value, slope = at(other, Operation.VALUE_AND_GRADIENT)
+            assert np.array_equal(at(other, Operation.GRADIENT)[0], slope)
+            steps = 1e-6 * np.eye(21)
+            for k, step in enumerate(steps):
+                up, down = [at(other + sign * step, Operation.EVALUATE)[0] for sign in (1, -1)]
+                assert slope[k] == pytest.approx(sens @ (up - down) / 2e-6, rel=1e-5, abs=1e-8)
+            assert np.array_equal(value, at(other, Operation.EVALUATE)[0])
+        assert np.array_equal(u, at(m, Operation.EVALUATE)[0])
 
 
 def test_the_shown_texts(tmp_path: Path) -> None:

@@ -180,10 +180,11 @@ def derivative(operation: Operation, **wrt: Any) -> Call:
     return Call("plate", operation, (X, N), derivative=Derivative(**wrt))
 
 
-GRADIENT, JACOBIAN, HESSIAN = (
+GRADIENT, JACOBIAN, HESSIAN, BOTH = (
     Operation.GRADIENT,
     Operation.APPLY_JACOBIAN,
     Operation.APPLY_HESSIAN,
+    Operation.VALUE_AND_GRADIENT,
 )
 
 
@@ -191,6 +192,7 @@ GRADIENT, JACOBIAN, HESSIAN = (
     "right",
     [
         derivative(GRADIENT, out_wrt=0, in_wrt=1, sens=np.zeros(4)),
+        derivative(BOTH, out_wrt=0, in_wrt=1, sens=np.zeros(4)),
         derivative(JACOBIAN, out_wrt=1, in_wrt=0, vec=np.zeros(6)),
         derivative(HESSIAN, out_wrt=1, in_wrt=0, in_wrt2=1, sens=np.zeros(1), vec=np.zeros(2)),
     ],
@@ -207,6 +209,9 @@ def test_a_derivative_that_fits(right: Call) -> None:
         (derivative(GRADIENT, out_wrt=0, in_wrt=2, sens=np.zeros(4)), "inWrt is 2"),
         (derivative(GRADIENT, out_wrt=0, in_wrt=0, sens=np.zeros(1)), "sens has length 1, .* 4"),
         (derivative(GRADIENT, out_wrt=0, in_wrt=0), "sens has length 0"),
+        (derivative(BOTH, out_wrt=0, in_wrt=0, vec=X), "sens has length 0, expected 4"),
+        (derivative(BOTH, out_wrt=0, in_wrt=2, sens=np.zeros(4)), "inWrt is 2"),
+        (Call("plate", BOTH, (X, N)), "value_and_gradient needs its indices"),
         (derivative(JACOBIAN, out_wrt=0, in_wrt=1, vec=np.zeros(6)), "vec has length 6, .* 2"),
         (
             derivative(HESSIAN, out_wrt=0, in_wrt=2, sens=np.zeros(4), vec=np.zeros(6)),

@@ -50,6 +50,12 @@ Examples:
     flag_value="apply_hessian",
     help="Compute the derivative of J^T sens along vec.",
 )
+@click.option(
+    "--value-and-gradient",
+    "operation",
+    flag_value="value_and_gradient",
+    help="Compute the outputs, and J^T sens.",
+)
 @click.option("--out-wrt", default=0, help="Index of the output to differentiate, from 0.")
 @click.option("--in-wrt", default=0, help="Index of the input to differentiate by, from 0.")
 @click.option("--in-wrt2", default=0, help="With --apply-hessian: index of the input of --vec.")
@@ -157,16 +163,22 @@ def _vector(text: str | None) -> Any:
 def _named_outputs(result: Result, info: ModelInfo, call: Call) -> list[tuple[str, Array]]:
     if call.operation is Operation.EVALUATE:
         return [(t.name, a) for t, a in zip(info.outputs, result.outputs, strict=True)]
+    if call.operation is Operation.VALUE_AND_GRADIENT:
+        names = [*(t.name for t in info.outputs), Operation.GRADIENT.value]
+        return list(zip(names, result.outputs, strict=True))
     return [(call.operation.value, result.outputs[0])]
 
 
 def _as_json(result: Result, info: ModelInfo, call: Call) -> str:
-    outputs = {name: array.tolist() for name, array in _named_outputs(result, info, call)}
+    named = [(name, array.tolist()) for name, array in _named_outputs(result, info, call)]
+    both = call.operation is Operation.VALUE_AND_GRADIENT
+    beside = dict([named.pop()]) if both else {}  # an output may be called gradient, too
     return json.dumps(
         {
             "model": info.name,
             "operation": call.operation.value,
-            "outputs": outputs,
+            "outputs": dict(named),
+            **beside,
             "run_time_s": result.run_time_s,
             "queue_time_s": result.queue_time_s,
             "worker": result.worker,

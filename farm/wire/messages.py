@@ -36,6 +36,7 @@ from farm.call import (
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, error_named
 from farm.wire.arrays import ArrayWriter, array_at, column_at
+from farm.wire.derivatives import arrays_of, calls_of, wrt_of
 from farm.wire.hints import LONGEST_S, hints_of_row, hints_row
 from farm.wire.runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
 
@@ -195,8 +196,9 @@ def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
 
 def _call_group(writer: ArrayWriter, run: Sequence[tuple[int, Call]]) -> list[Any]:
     ids, calls = zip(*run, strict=True)
-    columns = [writer.put_column(column) for column in zip(*[c.inputs for c in calls], strict=True)]
-    return [ids, calls[0].model, calls[0].operation, columns, calls[0].config]
+    first = calls[0]
+    columns = [writer.put_column(c) for c in zip(*map(arrays_of, calls), strict=True)]
+    return [ids, first.model, first.operation, columns, first.config, *(wrt_of(first) or ())]
 
 
 def decode_calls(message: Message) -> tuple[Hints | None, Tasks]:
@@ -242,13 +244,12 @@ def _calls(message: Message, group: list[Any]) -> Iterable[tuple[int, Call | Inv
     """Yield the calls of a group, or one error for all of them."""
     ids = [_id(i) for i in group[0]]
     try:
-        _, model, operation, columns, config = group
+        _, model, operation, columns, config, *wrt = group
         known, config = _OPERATIONS[operation], _text(config)
         if config == EMPTY_CONFIG:
             config = EMPTY_CONFIG  # this object, for fast comparison
-        inputs = zip(*_columns(message, columns, len(ids)), strict=True)
-        calls = [Call(model, known, x, config) for x in inputs]
-        return zip(ids, calls, strict=True)
+        arrays = _columns(message, columns, len(ids))
+        return zip(ids, calls_of(model, known, config, arrays, wrt), strict=True)
     except _MALFORMED as error:
         wrong = _malformed("group of calls", error)
         return [(task_id, wrong) for task_id in ids]

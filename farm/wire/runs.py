@@ -11,6 +11,7 @@ from typing import Any
 from farm.call import Call, Result
 from farm.errors import FarmError
 from farm.wire.arrays import Form, column_from, form_of, have_form
+from farm.wire.derivatives import arrays_of, wrt_of
 
 Outcome = Result | FarmError
 
@@ -25,22 +26,22 @@ def runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int,
     form: Form | None = None
     for task in tasks:
         call = task[1]
-        plain = call.derivative is None and call.rows is None
         if (
             first is not None
             and form is not None
-            and plain
+            and call.rows is None
             and call.operation is first.operation
             and call.model == first.model
             and call.config == first.config
-            and have_form(call.inputs, form)
+            and (call.derivative is first.derivative or wrt_of(call) == wrt_of(first))
+            and have_form(arrays_of(call), form)
         ):
             run.append(task)
             continue
         if run:
             yield run
         run, first = [task], call
-        form = form_of(call.inputs) if plain else None
+        form = form_of(arrays_of(call)) if call.rows is None else None
     if run:
         yield run
 

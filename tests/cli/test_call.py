@@ -69,6 +69,16 @@ def test_a_gradient(capsys: pytest.CaptureFixture[str], target: str) -> None:
     assert json.loads(out)["outputs"] == {"gradient": [1.25]}
 
 
+def test_a_value_and_its_gradient(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    words = ("1,2,4", "8", "--value-and-gradient", "--sens", "1,0,1")
+    _, out, _ = call(capsys, target, *words)
+    assert out.splitlines()[0] == "bent = [8. 4. 2.]"
+    assert out.splitlines()[1] == "gradient = [-8.  -0.  -0.5]"
+    answer = json.loads(call(capsys, target, *words, "--json")[1])
+    assert answer["outputs"] == {"bent": [8.0, 4.0, 2.0]}
+    assert answer["gradient"] == [-8.0, 0.0, -0.5]
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -13,7 +13,7 @@ from tests.support.dispatcher_farm import Served, serving
 from tests.support.scripted_lines import MODELS, in_farm
 from tests.support.umbridge_models import official_server
 
-NAMES = ("Affine", "Beam", "Long", "Moody", "Once", "Plane", "Two")
+NAMES = ("Affine", "Beam", "Long", "Misfit", "Moody", "Once", "Plane", "Two")
 
 
 @pytest.fixture(scope="session")

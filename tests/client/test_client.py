@@ -24,7 +24,7 @@ from tests.support.coroutines import LIMIT_S
 from tests.support.dispatcher_farm import Served
 from tests.support.running_farm import Farm
 
-MODELS = ["affine", "beam", "long", "moody", "once", "plane", "two"]
+MODELS = ["affine", "beam", "long", "misfit", "moody", "once", "plane", "two"]
 
 
 @pytest.fixture(autouse=True)

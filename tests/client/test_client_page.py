@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import emcee
@@ -73,12 +75,36 @@ def test_errors_in_place_of_outputs(
     assert capsys.readouterr().out.startswith("1 InvalidInput input 'x'")
 
 
+def test_derivatives_at_many_points(client: Client) -> None:
+    x, sens, vec = np.random.default_rng(1).standard_normal((3, 20, 4))
+    sens = sens[:, :1]
+    names = {"model": client.model("misfit"), "X": x, "points": list(x)}
+    found = run(4, names | {"S": sens, "V": vec, "sens": [3.0]})
+    gradients = found["model"].map(x, operation="gradient", sens=sens)
+    assert np.array_equal(gradients, sens * x)
+    assert np.allclose(found["Y"], 0.5 * (x**2).sum(axis=1, keepdims=True), rtol=1e-14)
+    assert np.array_equal(found["G"], x)
+    assert np.array_equal(found["g"], x[-1])
+    assert np.array_equal(found["y"], found["Y"][-1])
+    assert np.array_equal(found["H"], 3.0 * vec)
+
+
+def test_asyncio(names: dict[str, Any]) -> None:
+    names["points"] = list(names["X"])
+    lines = SHOWN[5].replace("...", "outputs.append(y)")
+    program = (
+        "async def main():\n    outputs = []\n" + indent(lines, "    ") + "    return outputs\n"
+    )
+    exec(compile(program, "docs/client.md, block 5", "exec"), names)
+    assert np.array_equal(asyncio.run(names["main"]()), 2.0 * names["X"])
+
+
 def test_emcee_both_ways(names: dict[str, Any]) -> None:
     chains = []
-    for number in (4, 5):
+    for number in (6, 7):
         text = SHOWN[number].replace("1000", "10")
         assert "EnsembleSampler(32, 2, log_probability" in text
-        if number == 4:
+        if number == 6:
             text += "sampler.run_mcmc(start, 10)\n"
         # Both chains are the same: the sampler draws from numpy's global state when created.
         np.random.seed(1)
@@ -88,7 +114,7 @@ def test_emcee_both_ways(names: dict[str, Any]) -> None:
 
 
 def test_every_block_is_tested() -> None:
-    assert len(SHOWN) == 6
+    assert len(SHOWN) == 8
 
 
 def test_every_class_of_error_is_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +13,10 @@ import pytest
 from farm.call import Operation
 from farm.client import Client, RemoteModel, connect
 from farm.errors import FarmError, InvalidInput, ModelFailed, UnsupportedFeature
+from farm.protocols.umbridge.remote import models_at
 from tests.support.coroutines import LIMIT_S
 from tests.support.dispatcher_farm import Served, serving
+from tests.support.front_door import front_door
 from tests.support.umbridge_models import Smooth
 
 MODELS = """
@@ -272,6 +275,20 @@ def test_a_worker_may_die_in_the_middle(client: Client, tmp_path: Path) -> None:
 
 
 # Other servers
+
+
+def test_a_farm_in_front_of_another_server_answers_both(official: str) -> None:
+    point = [[1.0, 2.0, 3.0], [4.0, 5.0]]
+    original = Smooth()
+    with front_door(dict(models_at(official, "smooth")), workers=2) as door:
+        with connect(door.url) as client:
+            model = client.model("smooth")
+            pairs = list(model.map([point] * 5, operation=BULK, sens=[1.0, 2.0]))
+        support = json.loads(door.ask("POST", "/ModelInfo", {"name": "smooth"}).data)["support"]
+    assert sorted(support) == ["ApplyHessian", "ApplyJacobian", "Evaluate", "Gradient"]
+    for values, gradient in pairs:
+        assert [y.tolist() for y in values.values()] == original(point, {})
+        assert np.allclose(gradient, original.gradient(0, 0, point, [1.0, 2.0], {}))
 
 
 def test_other_servers_are_asked_twice_for_both(official: str) -> None:

@@ -257,17 +257,11 @@ def test_a_value_with_its_gradient_marks_its_point(farm: Recorder) -> None:
     farm.expect(sent("v", task))
 
 
-def test_a_value_with_its_gradient_does_not_wait_for_a_worker(
-    busy: tuple[Recorder, TaskId, TaskId],
+def gradients_known(
+    farm: Recorder, seconds: float, operation: Operation = Operation.GRADIENT
 ) -> None:
-    farm, _, _ = busy
-    task = farm.submit(point(1.0, Operation.VALUE_AND_GRADIENT))
-    farm.expect(sent("w", task))
-
-
-def gradients_known(farm: Recorder, seconds: float) -> None:
     farm.join("teacher", keeping())
-    task = farm.submit(point(0.0, Operation.GRADIENT))
+    task = farm.submit(point(0.0, operation))
     farm.expect(sent("teacher", task))
     farm.after(seconds).finish("teacher", task, seconds)
     farm.expect(replied(task, seconds, "teacher"))
@@ -296,6 +290,16 @@ def test_it_waits_a_tenth_of_a_run_for_that_worker(
     assert farm.scheduler.wakeup() == pytest.approx(farm.now + 1.0)
     farm.after(0.9).finish("v", other, 10.0)
     farm.expect(replied(other, 10.0, "v"), sent("v", task))
+
+
+def test_a_value_with_its_gradient_does_not_wait_for_a_worker(farm: Recorder) -> None:
+    gradients_known(farm, 10.0, Operation.VALUE_AND_GRADIENT)
+    farm.join("v", keeping())
+    evaluated(farm, "v", 1.0)
+    farm.expect(sent("v", farm.submit(point(3.0, Operation.APPLY_JACOBIAN))))
+    farm.join("w", keeping())
+    task = farm.submit(point(1.0, Operation.VALUE_AND_GRADIENT))
+    farm.expect(sent("w", task))
 
 
 def test_and_no_longer(busy: tuple[Recorder, TaskId, TaskId]) -> None:

@@ -91,6 +91,21 @@ class Plane(farm.Model):
     def apply_hessian(self, out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config):
         return 0.0 * vec
 
+class Misfit(farm.Model):
+    '''|k|^2 / 2, with its derivatives.'''
+    name = "misfit"
+    inputs = {"k": 4}
+    outputs = {"misfit": 1}
+
+    def evaluate(self, inputs, config):
+        return 0.5 * (inputs["k"] ** 2).sum()
+
+    def gradient(self, out_wrt, in_wrt, inputs, sens, config):
+        return sens * inputs["k"]
+
+    def apply_hessian(self, out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config):
+        return sens * vec
+
 class Beam(farm.Model):
     name = "beam"
     inputs = {"load": 1, "thickness": 1}

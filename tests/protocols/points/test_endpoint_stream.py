@@ -93,6 +93,42 @@ def test_points_and_outputs_by_name_and_a_derivative() -> None:
         asked = {"operation": "gradient", "outWrt": 0, "inWrt": 0, "sens": [1, 2]}
         (gradient,) = lines(stream(door, [[[1, 3]]], "square", **asked))
         assert gradient["outputs"] == [[2.0, 12.0]]
+        asked["operation"] = "value_and_gradient"
+        points = [[[1, 3]], [[1]], [[2, 3]]]
+        asked["sens"] = [[1, 2], [1, 2], [1]]
+        right, wrong, short = sorted(
+            lines(stream(door, points, "square", **asked)), key=lambda line: line["index"]
+        )
+        assert (right["outputs"], right["gradient"]) == ([[1.0, 9.0]], [2.0, 12.0])
+        assert wrong["error"]["type"] == short["error"]["type"] == "InvalidInput"
+        assert short["error"]["message"].startswith("sens has length 1, expected 2 numbers")
+        lost = lines(stream(door, points[:1], "square", operation="value_and_gradient", outWrt=0))
+        assert lost[0]["error"]["message"].startswith("inWrt is missing; expected a whole number")
+
+
+def test_a_pair_that_one_half_fails_is_one_line() -> None:
+    class Flat(farm.Model):
+        inputs, outputs = {"x": 1}, {"y": 1}
+
+        def evaluate(self, inputs: Inputs, config: Config) -> Any:
+            return inputs["x"]
+
+        def gradient(self, out: int, wrt: int, inputs: Inputs, sens: Any, config: Config) -> Any:
+            if inputs["x"][0] % 2:
+                raise ArithmeticError("odd")
+            return sens
+
+    with front_door({"flat": Flat()}, workers=2) as door:
+        asked = {"operation": "value_and_gradient", "outWrt": 0, "inWrt": 0, "sens": [1]}
+        got = lines(stream(door, [[[i]] for i in range(300)], "flat", **asked))
+        assert sorted(line["index"] for line in got) == list(range(300))
+        for line in got:
+            if line["index"] % 2:
+                assert line["error"] == {"type": "ModelFailed", "message": "ArithmeticError: odd"}
+            else:
+                assert (line["outputs"], line["gradient"]) == ([[line["index"]]], [1.0])
+        (row,) = json.loads(door.ask("GET", "/farm/models").data)
+        assert row["operations"] == ["evaluate", "gradient"]
 
 
 class Gate(farm.Model):
