@@ -56,3 +56,10 @@ def test_long_answers_are_bounded_in_bytes() -> None:
     for number in range(5):
         repeats.keep(point(number), VALUE, np.ones(1))
     assert len(repeats) == 5, "what was forgotten does not count any more"
+
+
+def test_long_points_are_bounded_in_bytes() -> None:
+    repeats = Repeats(most_bytes=100_000)
+    for number in range(100):
+        repeats.keep(np.full(1250, float(number)).tobytes(), VALUE, np.ones(1))
+    assert len(repeats) == 9, "of 10,400 bytes each"
