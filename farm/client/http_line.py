@@ -357,7 +357,6 @@ class HttpLine:
             if waiting is not None:
                 waiting.receiver.put(waiting.key, error)
                 waiting.receiver.flush()
-                waiting.job.cancellation.cancel()  # it may be in a pause
         self._shut_down()
         self._client.close()
 

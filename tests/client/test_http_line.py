@@ -486,7 +486,9 @@ def test_wrong_credentials_are_reported_at_once(stranger: StrangeServer, known: 
         known.names()
 
 
-def test_closing_ends_a_pause(stranger: StrangeServer, known: HttpLine) -> None:
+def test_closing_fails_calls_that_wait_for_a_server(
+    stranger: StrangeServer, known: HttpLine
+) -> None:
     stranger.faults.extend([503] * 1000)
     future = submit(known, half(1.0), NO_HINTS, as_it_is)
     wait_until(lambda: len(stranger.faults) < 999)

@@ -11,11 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import distributed
-import joblib
 import numpy as np
 import pytest
-from joblib.externals.loky import get_reusable_executor
 
 import farm
 from farm.client import Client, RemoteModel
@@ -275,6 +272,12 @@ def test_a_pickled_model_connects_in_a_new_process(client: Client) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("over", ["stream"], indirect=True)
 def test_loky_and_dask_call_a_pickled_model(client: Client) -> None:
+    import distributed
+    import joblib  # type: ignore[import-untyped]  # it has no types
+    from joblib.externals.loky import (  # type: ignore[import-untyped]  # the same
+        get_reusable_executor,
+    )
+
     square = client.model("square")
     expected = [float(k**2) for k in range(8)]
     points = [[float(k)] for k in range(8)]

@@ -575,7 +575,9 @@ def ask(line, model, x):
 line = NativeLine(read_connection(sys.argv[1]))
 left = ask(line, "sleep", 1.0)
 if os.fork() == 0:
-    left.cancel()  # it is the parent's
+    own = ask(line, "sleep", 0.1)
+    left.cancel()  # it is the parent's, so nothing is cancelled
+    assert own.result().outputs[0][0] == 0.1
     assert ask(line, "cube", 2.0).result().outputs[0][0] == 8.0
     assert "cube" in line.names()
     if os.fork() == 0:
@@ -594,7 +596,7 @@ assert ask(line, "cube", 4.0).result().outputs[0][0] == 64.0
 
 def test_a_forked_process_has_a_line_of_its_own(farm: Farm, worker: object) -> None:
     run_program(FORKER, str(farm.connect))
-    assert farm.snapshot()["done"] == 4
+    assert farm.snapshot()["done"] == 5
 
 
 ORPHAN = """
