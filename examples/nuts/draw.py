@@ -59,8 +59,10 @@ def sample(log_posterior: Callable[[jax.Array], jax.Array]) -> tuple[Array, int,
             state, info = step(key, state)
             return state, (state.position, info.is_divergent, info.num_integration_steps)
 
-        _, found = jax.lax.scan(draw, state, jax.random.split(sampling, DRAWS))
-        return found
+        _, (positions, divergent, steps) = jax.lax.scan(
+            draw, state, jax.random.split(sampling, DRAWS)
+        )
+        return positions, divergent, steps
 
     keys = jax.random.split(jax.random.key(5), CHAINS)
     starts = 0.1 * jax.random.normal(jax.random.key(6), (CHAINS, 3))
