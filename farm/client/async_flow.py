@@ -38,7 +38,7 @@ class _Place(Generic[T]):
         if self.sent is not None and self.future is not None:
             self.sent.cancel()
             if not (self.future.cancel() or self.future.cancelled()):
-                self.future.exception()  # read, or asyncio logs that nobody awaits it
+                self.future.exception()  # read it, or asyncio logs it as never retrieved
 
     def was_refused(self) -> bool:
         """Whether the farm's queue was full."""

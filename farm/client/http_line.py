@@ -161,7 +161,7 @@ class _WaitingTask(NamedTuple):
 
 
 class HttpLine:
-    """A line to the server at `url`; threads may share it, a forked process has connections anew.
+    """A line to the server at `url`; threads may share it, forked processes open their own.
 
     connections: most at a time; patience_s: time without an answer after which calls fail; first_s:
     the same for the first answer. Raises Unavailable if there is no answer, InvalidRequest if it is

@@ -17,7 +17,7 @@ from farm.ops.repeats import Answer, Repeats
 
 @dataclass
 class Counts:
-    """What an op has sent, and what it has not: over all threads of this process.
+    """Counts of the requests and calls of an op, over all threads of this process.
 
     requests: bulk requests; calls: calls in them; repeats: answers that came from memory, or from
     another point of the same request.
@@ -146,7 +146,7 @@ class Asking:
         at: dict[Hashable, tuple[int, ModelQuestion, list[tuple[int, int]]]],
         filled: Callable[[bytes, Hashable, list[tuple[int, int]]], Callable[[Answer], None]],
     ) -> Iterator[tuple[Operation, tuple[int, ...], _Item]]:
-        """Yield the calls for what is missing at a point: the value goes with a gradient."""
+        """Yield the missing calls of a point; the value is requested with a gradient."""
         value: Callable[[Answer], None] | None = None
         row = 0
         for key, (row, question, places) in at.items():

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class OpQueryKind(StrEnum):
-    """What a query returns. J: the Jacobian of the results with respect to the inputs."""
+    """The result of a query. J: the Jacobian of the results with respect to the inputs."""
 
     VALUE = "value"
     """The results."""

@@ -1,4 +1,4 @@
-"""What the ops of all frameworks are: a function of arrays, made of a served model."""
+"""The base class of all ops: a function of arrays that calls a served model."""
 
 from __future__ import annotations
 

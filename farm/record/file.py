@@ -156,7 +156,7 @@ class RecordFile:
             self.stop(reason)
 
     def stop(self, reason: str) -> None:
-        """End the recording; what is recorded can still be found."""
+        """End the recording; evaluations recorded so far can still be found."""
         if not self.trouble:
             self.trouble = reason
             log.error("record %s: nothing more is recorded: %s", self.path, reason)

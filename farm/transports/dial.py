@@ -165,7 +165,7 @@ def dial(
 
 
 def _for_dialing(connection: Connection) -> Connection:
-    """Return the connection without what is no address of the dispatcher, and is written later."""
+    """Return the connection with the dispatcher's addresses only; the others are written later."""
     return replace(connection, url="", grpc="", addresses={}, token="")
 
 

@@ -76,7 +76,7 @@ class NativeLine:
             end.drop()
 
     def _running(self) -> End:
-        """Return the end, opened anew in a forked process. Raises Unavailable if closed."""
+        """Return the end; a forked process opens its own. Raises Unavailable if closed."""
         end = self._end
         if end is None:
             with self._lock:

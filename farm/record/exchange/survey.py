@@ -1,4 +1,4 @@
-"""What a record holds, counted by model, version and operation."""
+"""Counts of the evaluations in a record, by model, version and operation."""
 
 from __future__ import annotations
 
