@@ -67,6 +67,7 @@ def test_a_leapfrog_is_one_request(posterior: RemoteModel) -> None:
     with pm.Model() as model:
         pm.Potential("log_density", op(pm.Flat("theta", shape=2)))
     step = model.logp_dlogp_function(ravel_inputs=True)
+    step.set_extra_values({})
     precision = np.linalg.inv(COVARIANCE)
     for number in range(3):
         value, gradient = step(np.full(2, float(number)))
