@@ -87,7 +87,10 @@ def listening_ports(pid: int) -> set[int]:
     """Return the TCP ports at which a process listens, as the kernel reports them."""
     inodes = set()
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
-        target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        except FileNotFoundError:  # the process has closed it since
+            continue
         if target.startswith("socket:["):
             inodes.add(target[8:-1])
     ports = set()
