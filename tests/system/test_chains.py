@@ -162,9 +162,10 @@ def test_a_client_of_three_chains_has_three_times_the_share_of_one(running: Farm
     with (
         farm.connect(running.served.folder, client="sampler") as client,
         farm.connect(running.served.folder, client="other", chain="one") as other,
+        farm.connect(running.served.folder, client="gate") as gate,  # who pays for its run
     ):
         model = client.model()
-        futures = [model.submit([-1.0])]
+        futures = [gate.model().submit([-1.0])]
         wait_until(lambda: bool(client.status()["queues"]))
         for _ in range(20):
             for i in range(3):
