@@ -110,10 +110,10 @@ def decoded(payload: memoryview) -> Entry:
     """Decode an evaluation; its arrays are writable. Raises ValueError, KeyError, TypeError."""
     key, time, run_time_s, status, of_head, of_origin = FIXED.unpack_from(payload)
     at = FIXED.size + of_head
-    model, version, operation, config, inputs, derivative, outputs, error = json.loads(
+    model, version, operation, config, inputs, derivative, outputs, error = _parsed(
         bytes(payload[FIXED.size : at])
     )
-    worker, client, chain = json.loads(bytes(payload[at : at + of_origin]))
+    worker, client, chain = _parsed(bytes(payload[at : at + of_origin]))
     reader = _ArrayReader(payload, at + of_origin)
     asked = tuple([reader.array(form) for form in inputs])
     wrt = None
@@ -143,6 +143,13 @@ def decoded(payload: memoryview) -> Entry:
         client=client,
         chain=chain,
     )
+
+
+@lru_cache(maxsize=1024)
+def _parsed(data: bytes) -> list[Any]:
+    """Return the content of a head or an origin, which most evaluations of a model share."""
+    found: list[Any] = json.loads(data)
+    return found
 
 
 def key_and_status(payload: memoryview) -> tuple[bytes, int]:

@@ -6,6 +6,8 @@ import logging
 import os
 import stat
 import threading
+import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from farm.record.entry import (
     decoded,
     key_and_status,
 )
-from farm.record.index import Index
+from farm.record.index import INDEXED_BYTES, Index
 from farm.storage.errors import LockTaken, RecordTooLarge, StorageError, WrongFormat
 from farm.storage.files import is_full
 from farm.storage.frames import (
@@ -43,6 +45,12 @@ MODE = 0o600
 """Permissions of a new record: inputs and outputs are their owner's."""
 
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+READ_AT_A_TIME = 2**19
+"""Evaluations that are indexed together when a file is opened."""
+
+TELL_EVERY_S = 5.0
+"""Seconds between the messages that say how much of a large file is read."""
 
 READ_AT_ONCE = 4096
 """Bytes to read of a record whose length is not known yet; most records are shorter."""
@@ -74,7 +82,7 @@ class RecordFile:
         self.path = path
         self.trouble = ""
         self.damage: list[Damage] = []
-        self.counts = dict.fromkeys(Status, 0)
+        self.counts = [0] * len(Status)
         self.index = Index() if indexed else None
         self._on_trouble = on_trouble or (lambda reason: None)
         self._mutex = threading.Lock()  # guards the journal, the index and the counts
@@ -108,26 +116,47 @@ class RecordFile:
             check_trust(path)
             with path.open("rb") as file:
                 check_format(file, path, FORMAT)
-                end = file.tell()
-            sequence = 0
-            for found in read_past_damage(path, FORMAT):
-                if isinstance(found, Damage):
-                    self.damage.append(found)
-                    text = "record %s is damaged from byte %d to byte %d; the rest of it is used"
-                    log.warning(text, path, found.start, found.end)
-                    continue
-                end, sequence = found.end, found.sequence
-                if found.kind == EVALUATION:
-                    self._count(found.payload, end - len(found.payload) - PREFIX)
+                start = file.tell()
+            sequence, end = self._read_through(start)
             return Journal(path, FORMAT, sequence=sequence, size=end)
         except WrongFormat as error:
             raise Unavailable(wrong_format(error)) from None
         except OSError as error:
             raise Unavailable(f"record {path} cannot be used: {error}") from None
 
+    def _read_through(self, end: int) -> tuple[int, int]:
+        """Count and index what the file holds; return the last number, and where it ends."""
+        path, index = self.path, self.index
+        size, told = path.stat().st_size, time.monotonic()
+        sequence = 0
+        keys, offsets = bytearray(), array("Q")
+        for found in read_past_damage(path, FORMAT):
+            if isinstance(found, Damage):
+                self.damage.append(found)
+                text = "record %s is damaged from byte %d to byte %d; the rest of it is used"
+                log.warning(text, path, found.start, found.end)
+                continue
+            end, sequence = found.end, found.sequence
+            if found.kind == EVALUATION:
+                key, status = key_and_status(found.payload)
+                self.counts[status] += 1
+                if index is not None and status == Status.FINITE:
+                    keys += key[:INDEXED_BYTES]
+                    offsets.append(end - len(found.payload) - PREFIX)
+            if sequence % READ_AT_A_TIME == 0:
+                if index is not None:
+                    index.put_all(bytes(keys), offsets)
+                    keys, offsets = bytearray(), array("Q")
+                if time.monotonic() > told + TELL_EVERY_S:
+                    told = time.monotonic()
+                    log.warning("record %s: %.0f %% read", path, 100 * end / size)
+        if index is not None:
+            index.put_all(bytes(keys), offsets)
+        return sequence, end
+
     def _count(self, payload: memoryview | bytes, offset: int) -> None:
         key, status = key_and_status(memoryview(payload))
-        self.counts[Status(status)] += 1
+        self.counts[status] += 1
         if self.index is not None and status == Status.FINITE:
             self.index.put(key, offset)
 
@@ -218,7 +247,7 @@ class RecordFile:
         """Return the state as JSON data."""
         return {
             "file": str(self.path),
-            "points": sum(self.counts.values()),
+            "points": sum(self.counts),
             "not_finite": self.counts[Status.NOT_FINITE],
             "failed": self.counts[Status.FAILED],
             "bytes": self._journal.size,

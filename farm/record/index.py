@@ -10,7 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
+import numpy as np
+
+from farm.call import Array
+
 TABLES = 1024
+INDEXED_BYTES = 8
+"""Bytes of a key that the index keeps."""
+
 FEWEST_SLOTS = 8
 FULL = 0.8
 _EMPTY = 2**64 - 1
@@ -49,6 +56,31 @@ class _Table:
                 larger.put(key, offset)
         return larger
 
+    def joined(self, keys: Array, offsets: Array) -> _Table:
+        """Return a table of these entries too, of which later ones replace earlier ones."""
+        own = np.frombuffer(self.offsets, np.uint64)
+        used = own != _EMPTY
+        keys = np.concatenate([np.frombuffer(self.keys, np.uint64)[used], keys])
+        offsets = np.concatenate([own[used], offsets])
+        keys, at = np.unique(keys[::-1], return_index=True)
+        offsets = offsets[::-1][at]
+        slots = len(self.keys)
+        while len(keys) > FULL * slots:
+            slots *= 2
+        table = _Table(slots)
+        homes = (keys & np.uint64(slots - 1)).astype(np.int64)
+        order = np.argsort(homes, kind="stable")
+        rank = np.arange(len(keys))
+        # In order of their homes, each entry goes to its home or behind the entry before it.
+        places = np.maximum.accumulate(homes[order] - rank) + rank
+        inside = places < slots
+        np.frombuffer(table.keys, np.uint64)[places[inside]] = keys[order[inside]]
+        np.frombuffer(table.offsets, np.uint64)[places[inside]] = offsets[order[inside]]
+        table.count = int(inside.sum())
+        for beyond in order[~inside]:  # the others begin again at the first slot
+            table.put(int(keys[beyond]), int(offsets[beyond]))
+        return table
+
 
 class Index:
     """Maps keys to offsets; of several offsets of a key it has the last.
@@ -64,23 +96,36 @@ class Index:
 
     def put(self, key: bytes, offset: int) -> None:
         """Map a key to the offset of its evaluation."""
-        number = int.from_bytes(key[:8], "little")
+        number = int.from_bytes(key[:INDEXED_BYTES], "little")
         which = number % TABLES
         table = self._tables[which]
         table.put(number // TABLES, offset)
         if table.count > FULL * len(table.keys):
             self._tables[which] = table.doubled()
 
+    def put_all(self, keys: bytes, offsets: array[int]) -> None:
+        """Map many keys in less time; `keys` has the first `INDEXED_BYTES` of each."""
+        numbers = np.frombuffer(keys, "<u8")
+        tables = numbers % TABLES
+        order = np.argsort(tables, kind="stable")
+        ends = np.searchsorted(tables[order], np.arange(TABLES + 1))
+        numbers = numbers[order] // TABLES
+        places = np.frombuffer(offsets, np.uint64)[order]
+        for which, table in enumerate(self._tables):
+            own = slice(ends[which], ends[which + 1])
+            if own.start < own.stop:
+                self._tables[which] = table.joined(numbers[own], places[own])
+
     def find(self, key: bytes) -> int | None:
         """Return the offset of a key's evaluation."""
-        number = int.from_bytes(key[:8], "little")
+        number = int.from_bytes(key[:INDEXED_BYTES], "little")
         table = self._tables[number % TABLES]
         offset = table.offsets[table.slot(number // TABLES)]
         return None if offset == _EMPTY else offset
 
     def remove(self, key: bytes) -> None:
         """Forget a key whose evaluation cannot be read; later ones of the same key may come."""
-        number = int.from_bytes(key[:8], "little")
+        number = int.from_bytes(key[:INDEXED_BYTES], "little")
         which = number % TABLES
         table = self._tables[which]
         number //= TABLES
