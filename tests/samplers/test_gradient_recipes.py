@@ -18,7 +18,10 @@ from tests.samplers.target import COVARIANCE, MEAN, Array, Calls, assert_moments
 from tests.support.time_limits import scaled
 
 FEWER = {
-    "BlackJAX": {"jax.random.key(1), 200": "jax.random.key(1), 120"},
+    "BlackJAX": {
+        "jax.random.key(1), 200": "jax.random.key(1), 120",
+        "np.random.standard_normal": "np.random.default_rng(1).standard_normal",
+    },
     "NumPyro": {"num_warmup=300": "num_warmup=100", "num_samples=300": "num_samples=100"},
     "PyMC": {
         "chains=4, cores=4": "draws=250, tune=250, chains=4, cores=4, random_seed=1, "
@@ -50,6 +53,8 @@ def test_draws_have_the_moments_of_the_density(tool: str, here: Path, calls: Cal
     draws = drawn(tool, here)
     steps, chains, _ = draws.shape
     assert chains == (4 if tool == "PyMC" else 8)
-    time = max(1.0, emcee.autocorr.integrated_time(draws, quiet=True).max())
+    # Trajectories to the other side of the mean make means exact, and variances slow to come.
+    both = np.concatenate([draws, (draws - MEAN) ** 2], axis=2)
+    time = max(1.0, emcee.autocorr.integrated_time(both, quiet=True).max())
     assert_moments(draws, steps * chains / time, MEAN, COVARIANCE)
     assert calls.count(operation="gradient") > steps * chains
