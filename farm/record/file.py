@@ -10,7 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from farm.errors import Unavailable
 from farm.record.entry import (
@@ -199,28 +199,13 @@ class RecordFile:
             offset = index.find(key)
             if offset is None:
                 return None
-            entry = self._read(offset)
+            entry = entry_at(offset, self._journal.read)
             if entry is None:
                 index.remove(key)
                 text = "record %s is damaged at byte %d: the evaluation there is not used"
                 log.warning(text, self.path, offset)
                 return None
         return entry if entry.key == key and entry.status is Status.FINITE else None
-
-    def _read(self, offset: int) -> Entry | None:
-        """Return the evaluation at an offset; None if its checksum or its content is wrong."""
-        try:
-            data = self._journal.read(READ_AT_ONCE, offset)
-            if len(data) < PREFIX:
-                return None
-            length, _ = FRAME.unpack_from(data)
-            whole = FRAME.size + length
-            if whole > len(data):
-                data += self._journal.read(whole - len(data), offset + len(data))
-            payload = intact_record(data)
-            return None if payload is None else decoded(payload)
-        except (OSError, *UNREADABLE):
-            return None
 
     def _keep(self) -> None:
         """Renew the lock, and have the disk take what was written, about once a second."""
@@ -291,8 +276,16 @@ def wrong_format(error: WrongFormat) -> str:
     return f"{error.path} is not a record of farm"
 
 
-def entries_in(path: Path, damage: Callable[[Damage], None]) -> Iterator[tuple[int, Entry | bytes]]:
-    """Yield each intact record of a file with the offset after it: evaluations, and models' JSON.
+class Stored(NamedTuple):
+    """An intact record of a file, from `start` to `end`: an evaluation, or a model's JSON."""
+
+    content: Entry | bytes
+    start: int
+    end: int
+
+
+def entries_in(path: Path, damage: Callable[[Damage], None]) -> Iterator[Stored]:
+    """Yield each intact record of a file.
 
     damage: called with each damaged place. Of a file that a farm writes now, yields the records up
     to the first damaged place, if there is one. Raises Unavailable.
@@ -303,18 +296,62 @@ def entries_in(path: Path, damage: Callable[[Damage], None]) -> Iterator[tuple[i
         for found in _frames(path):
             if isinstance(found, Damage):
                 damage(found)
-            elif found.kind != EVALUATION:
-                yield found.end, found.payload.tobytes()
-            else:
-                try:
-                    yield found.end, decoded(found.payload)
-                except UNREADABLE:
-                    start = found.end - len(found.payload) - PREFIX
-                    damage(Damage(start, found.end))
+                continue
+            start = found.end - len(found.payload) - PREFIX
+            if found.kind != EVALUATION:
+                yield Stored(found.payload.tobytes(), start, found.end)
+                continue
+            try:
+                yield Stored(decoded(found.payload), start, found.end)
+            except UNREADABLE:
+                damage(Damage(start, found.end))
     except WrongFormat as error:
         raise Unavailable(wrong_format(error)) from None
     except OSError as error:
         raise Unavailable(f"record {path} cannot be read: {error.strerror or error}") from None
+
+
+def entry_at(offset: int, read: Callable[[int, int], bytes]) -> Entry | None:
+    """Return the evaluation at an offset; None if its checksum or its content is wrong.
+
+    read: returns at most so many bytes of the file from an offset on.
+    """
+    try:
+        data = read(READ_AT_ONCE, offset)
+        if len(data) < PREFIX:
+            return None
+        length, _ = FRAME.unpack_from(data)
+        whole = FRAME.size + length
+        if whole > len(data):
+            data += read(whole - len(data), offset + len(data))
+        payload = intact_record(data)
+        return None if payload is None else decoded(payload)
+    except (OSError, *UNREADABLE):
+        return None
+
+
+class StoredEntries:
+    """Evaluations of a file by their offsets; they are read again whenever they are iterated."""
+
+    def __init__(self, path: Path, offsets: Sequence[int]) -> None:
+        self._path = path
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Raises Unavailable if one cannot be read."""
+        with self._path.open("rb") as file:
+
+            def read(size: int, offset: int) -> bytes:
+                return os.pread(file.fileno(), size, offset)
+
+            for offset in self._offsets:
+                entry = entry_at(offset, read)
+                if entry is None:
+                    raise Unavailable(f"record {self._path} cannot be read at byte {offset}")
+                yield entry
 
 
 def _frames(path: Path) -> Iterator[Frame | Damage]:

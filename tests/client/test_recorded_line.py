@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def entries(path: Path) -> list[Entry]:
-    return [e for _, e in entries_in(path, lambda place: None) if isinstance(e, Entry)]
+    return [e for e, _, _ in entries_in(path, lambda place: None) if isinstance(e, Entry)]
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "http"])

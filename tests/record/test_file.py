@@ -257,7 +257,7 @@ def test_a_lost_lock_ends_the_recording(path: Path, monkeypatch: pytest.MonkeyPa
 def test_all_records_are_read_in_order_with_their_places(path: Path) -> None:
     written(path, 5)
     damage: list[Damage] = []
-    ends, entries = zip(*entries_in(path, damage.append), strict=True)
+    entries, _, ends = zip(*entries_in(path, damage.append), strict=True)
     assert [one.inputs[0][0] for one in entries] == [0, 1, 2, 3, 4]
     assert ends[-1] == path.stat().st_size
     assert damage == []

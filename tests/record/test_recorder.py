@@ -81,7 +81,7 @@ def at(*x: float, operation: Operation = Operation.EVALUATE, **more: Any) -> Cal
 
 def recorded(path: Path) -> list[Entry]:
     places: list[Damage] = []
-    found = [each for _, each in entries_in(path, places.append) if isinstance(each, Entry)]
+    found = [each for each, _, _ in entries_in(path, places.append) if isinstance(each, Entry)]
     assert places == []
     return found
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from farm.call import Array, ModelInfo, Operation, TensorInfo
 from farm.errors import InvalidInput
 from farm.record.entry import Entry, Status
 from farm.record.exchange.survey import Tick, described
-from farm.record.file import entries_in
+from farm.record.file import StoredEntries, entries_in
 from farm.storage.frames import Damage
 from farm.sweep.design.binding import BoundParameter
 from farm.sweep.design.plan import Plan
@@ -35,6 +36,10 @@ class Selection:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Entries(Sized, Iterable[Entry], Protocol):
+    """Evaluations that can be counted, and read one after another as often as needed."""
+
+
 @dataclass(slots=True)
 class RecordedPoints:
     """Evaluations of one version of one model: of each point the last one, finite if there is one.
@@ -43,40 +48,46 @@ class RecordedPoints:
     """
 
     info: ModelInfo
-    entries: list[Entry]
+    entries: Entries
     damage: list[Damage]
 
 
 def points_of(path: Path, asked: Selection, tick: Tick = lambda done: None) -> RecordedPoints:
     """Read the selected evaluations. Raises InvalidInput, which says what there is, Unavailable."""
     damage: list[Damage] = []
-    kept: dict[bytes, Entry] = {}
+    places: dict[bytes, int] = {}
+    offsets, statuses = array("Q"), bytearray()  # of the points, in the order of their first entry
     infos: dict[tuple[str, str], ModelInfo] = {}
+    models: set[tuple[str, str]] = set()
+    known: Entry | None = None
     before = 0
-    for end, content in entries_in(path, damage.append):
+    for content, start, end in entries_in(path, damage.append):
         tick(end - before)
         before = end
         if isinstance(content, bytes):
             if info := described(content):
                 infos[info.name, info.version] = info
-        elif _is_selected(content, asked):
-            known = kept.get(content.key)
-            if known is None or content.status <= known.status:
-                kept[content.key] = content
-    entries = list(kept.values())
-    for name, values in (
-        ("model", {entry.model for entry in entries}),
-        ("version", {entry.version for entry in entries}),
-    ):
+            continue
+        if not _is_selected(content, asked):
+            continue
+        models.add((content.model, content.version))
+        if known is None or (content.outputs and not known.outputs):
+            known = content
+        place = places.setdefault(content.key, len(places))
+        if place == len(offsets):
+            offsets.append(start)
+            statuses.append(content.status)
+        elif content.status <= statuses[place]:
+            offsets[place], statuses[place] = start, content.status
+    for i, name in enumerate(("model", "version")):
+        values = sorted({model[i] for model in models})
         if len(values) > 1:
-            there = ", ".join(repr(value) for value in sorted(values))
+            there = ", ".join(map(repr, values))
             raise InvalidInput(f"{path} holds several {name}s: {there}; choose one with --{name}")
-    if not entries:
+    if known is None:
         raise InvalidInput(f"{path} holds no such evaluation; see farm record status {path}")
-    first = entries[0]
-    known = next((entry for entry in entries if entry.outputs), first)
-    info = infos.get((first.model, first.version), ModelInfo(first.model, (), ()))
-    return RecordedPoints(_as_recorded(info, known), entries, damage)
+    info = infos.get((known.model, known.version), ModelInfo(known.model, (), ()))
+    return RecordedPoints(_as_recorded(info, known), StoredEntries(path, offsets), damage)
 
 
 def _is_selected(entry: Entry, asked: Selection) -> bool:
@@ -131,36 +142,42 @@ def table_of(points: RecordedPoints) -> Table:
             )
     shapes = [tensor.shape for tensor in points.info.inputs]
     outputs = [tensor.shape for tensor in points.info.outputs]
+    numbers = array("d")
+    texts: dict[str, int] = {}  # the place of each config among those that differ
+    of_row = array("q")
     for entry in points.entries:
-        found = [array.shape for array in entry.inputs]
-        there = [array.shape for array in entry.outputs]
+        found = [given.shape for given in entry.inputs]
+        there = [given.shape for given in entry.outputs]
         if found != shapes or (there and there != outputs):
             raise InvalidInput(
                 f"points differ in shape: {[*found, *there]} and {[*shapes, *outputs]}; "
                 "choose those of one config with --config"
             )
+        for given in entry.inputs:
+            numbers.frombytes(given.astype(np.float64).tobytes())
+        of_row.append(texts.setdefault(entry.config, len(texts)))
     parameters = [
         BoundParameter(entry_name(tensor, entry), input=i, entry=entry)
         for i, tensor in enumerate(points.info.inputs)
         for entry in range(tensor.size)
     ]
-    rows = [
-        np.concatenate([NOTHING, *[a.astype(np.float64).reshape(-1) for a in entry.inputs]])
-        for entry in points.entries
-    ]
-    configs = [json.loads(entry.config) for entry in points.entries]
+    configs = [json.loads(text) for text in texts]
     common = {
         key: value
         for key, value in configs[0].items()
         if all(key in config and config[key] == value for config in configs)
     }
     varying = sorted({key for config in configs for key in config} - set(common))
-    columns = [_column(key, configs) for key in varying]
+    columns = [_column(key, configs)[np.frombuffer(of_row, np.int64)] for key in varying]
     parameters += [
         BoundParameter(key, whole=all(type(config[key]) is int for config in configs))
         for key in varying
     ]
-    theta = np.column_stack([np.stack(rows), *columns]) if columns else np.stack(rows)
+    theta = np.frombuffer(numbers, np.float64).reshape(
+        len(of_row), sum(tensor.size for tensor in points.info.inputs)
+    )
+    if columns:
+        theta = np.column_stack([theta, *columns])
     return Table(tuple(parameters), theta, common)
 
 
@@ -189,7 +206,7 @@ def write_sweep(points: RecordedPoints, path: Path, provenance: Mapping[str, str
     """
     table = table_of(points)
     info = points.info
-    first = points.entries[0]
+    first = next(iter(points.entries))
     plan = Plan(
         run_id=f"record {first.key.hex()}",
         info=info,

@@ -42,7 +42,7 @@ def merge(
             def report(place: Damage, path: Path = path) -> None:
                 damage(path, place)
 
-            for end, content in entries_in(path, report):
+            for content, _, end in entries_in(path, report):
                 tick(end - before)
                 before = end
                 record = _record(content)
@@ -60,8 +60,8 @@ def merge(
 
 
 def _records(path: Path, damage: Callable[[Damage], None]) -> Iterator[Record]:
-    for _, content in entries_in(path, damage):
-        yield _record(content)
+    for found in entries_in(path, damage):
+        yield _record(found.content)
 
 
 def _record(content: Entry | bytes) -> Record:

@@ -74,7 +74,7 @@ class Survey:
 def survey(path: Path, tick: Tick = lambda done: None) -> Survey:
     """Read a record once and return what it holds. Raises Unavailable."""
     found = Survey(path, in_use=is_held(lock_of(path)))
-    for end, content in entries_in(path, found.damage.append):
+    for content, _, end in entries_in(path, found.damage.append):
         tick(end - found.bytes)
         found.bytes = end
         if isinstance(content, bytes):
