@@ -145,8 +145,8 @@ def test_files_are_beside_the_configuration_and_read_once(folder: Path) -> None:
     assert "from week.h5" in err, "the trials are in the journal"
     assert len(seeds(folder)) == 1
     assert "--seed-data is not read: only a new experiment begins with it" in err
-    err = said(folder, *command, "--new", status=2)
-    assert "study/week.h5 does not exist" in err
+    err = said(folder, *command, "--new", "--seed-data", "week.h5", status=2)
+    assert "seed data: week.h5 does not exist" in err, "options are relative to this folder"
     assert len([event for event in events(folder) if isinstance(event, SetUp)]) == 1
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from farm.call import Array, ModelInfo, Result, TensorInfo, numpy_dtype
+from farm.call import Array, ModelInfo, Result, TensorInfo
 from farm.errors import FarmError, InvalidInput, InvalidOutput
 from farm.experiment.config.definition import Config
 from farm.experiment.config.evaluated_model import EvaluatedModel, read_evaluated_model
@@ -169,7 +169,7 @@ def _of_outputs(file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelI
         for row in range(len(points)):
             outputs = list(unread)
             for i, array in arrays.items():
-                outputs[i] = _as_typed(array[row], info.outputs[i])
+                outputs[i] = array[row]
             try:
                 values = model.outcomes(Result(tuple(outputs)), info)
             except (InvalidInput, InvalidOutput) as error:
@@ -189,13 +189,6 @@ def _positions(info: ModelInfo) -> dict[str, int]:
 
 def _output_column(plan: Plan, output: int) -> Column:
     return next(c for c in plan.columns if c.input is None and c.output == output)
-
-
-def _as_typed(values: Array, tensor: TensorInfo) -> Array:
-    """Return numbers in the type that the model gives them: expressions may depend on it."""
-    dtype = numpy_dtype(tensor.dtype)
-    finite = bool(np.isfinite(values).all())
-    return values.astype(dtype) if finite or dtype.kind == "f" else values
 
 
 def _of_experiment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from farm.experiment.loop.seed_files import read_seed_files
 from farm.experiment.state import seeding
 from farm.experiment.state.seeding import InitialTrials
 from farm.model import Inputs
-from farm.sweep.file.journal import PointStatus
-from farm.sweep.file.reading import known_of
 from tests.experiment.loop.rods import Rod, described, experiment, swept, understood
 from tests.experiment.subjects import dispatching, hosting
 from tests.support.coroutines import on_loop
@@ -180,11 +179,12 @@ def test_points_that_have_not_run_are_left_out(tmp_path: Path) -> None:
     assert found.note.endswith("left out: 2 not evaluated")
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 1024])
 def test_the_latest_trials_of_the_last_files_up_to_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(seeding, "MOST_TRIALS", 5)
-    monkeypatch.setattr(seed_table, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(seed_table, "BLOCK_ROWS", block)
     points(tmp_path / "w.h5", *((k / 8, 0.5) for k in range(4)))
     points(tmp_path / "v.h5", (0.0, 0.75), (0.5, 0.95), (0.25, 0.75), (0.5, 0.75))
     config, model = understood(experiment())
@@ -251,15 +251,31 @@ def test_files_that_are_no_sweeps_get_one_line(tmp_path: Path) -> None:
         assert line.endswith("farm record export and farm experiment export write it")
 
 
-def test_a_sweep_that_was_stopped_has_trials(tmp_path: Path) -> None:
+def test_a_running_sweep_has_trials(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class Waiting(Rod):
+        def evaluate(self, inputs: Inputs, config: farm.Config) -> Any:
+            if inputs["x"][0] > 0.25:
+                gate.wait()
+            return super().evaluate(inputs, config)
+
     path = tmp_path / "w.h5"
-    sweep = farm.sweep(
-        Rod(), {"x[0]": (0, 0.5), "x[1]": (0, 0.5)}, fix={"load": 2}, n=64, out=path, show=False
-    )
-    next(iter(sweep.as_completed()))
-    sweep.stop()
-    done = known_of(path)[1].count(PointStatus.DONE)
-    assert len(read(path, experiment()).points) == done >= 1
+    rows = [(0.125, 0.5), (0.25, 0.5), (0.5, 0.5), (0.75, 0.5)]
+    given: dict[str, Any] = {
+        "design": table_of(path, *rows),
+        "fix": {"load": 2},
+        "order": "given",
+        "probe": False,
+    }
+    with farm.sweep(Waiting(), {}, out=path, workers=1, show=False, **given) as sweep:
+        done = sweep.as_completed()
+        next(done), next(done)
+        found = read(path, experiment())
+        gate.set()
+    assert found.points[:, 0].tolist() == [[0.125, 0.5], [0.25, 0.5]]
+    assert found.note == "initial trials: 2, from w.h5; left out: 2 not evaluated"
+    assert len(read(path, experiment()).points) == 4
 
 
 @pytest.mark.parametrize("best", [(0.25, 0.75), (0.625, 0.125)])
