@@ -8,7 +8,7 @@ import dataclasses
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ from farm.experiment.host import Experiments, OnRun
 from farm.experiment.loop.evaluators import RemoteEvaluator
 from farm.experiment.loop.progress import LoopProgress
 from farm.experiment.loop.run import ClosedLoop, fitting_model
+from farm.experiment.loop.seed_files import read_seed_files
 from farm.experiment.results.best import best_told
 from farm.experiment.session import RunAction, RunCommand
 from farm.experiment.state.events import RunPhase
 from farm.experiment.state.experiment import Experiment
 from farm.http.access import Access
-from farm.protocols.aepsych.codec import AepsychRequest
 from farm.protocols.aepsych.service import AepsychServer, read_address
 from farm.sweep.file.progress import duration
 from farm.sweep.run.display import LiveBar
@@ -40,6 +40,8 @@ Examples:
   farm experiment run tune.ini model.py --workers 4     start a farm on this machine
   farm experiment run tune.ini --to http://node3:4242   use a running farm
   farm experiment run tune.ini model.py --budget 200    continue with a larger budget
+  farm experiment run tune.ini model.py --seed-data week.h5
+                                                        begin with evaluations that are there
   farm experiment run tune.ini model.py --aepsych 127.0.0.1:5555
                                                         let AEPsych clients query and ask
 """
@@ -80,6 +82,13 @@ Served = tuple[Access, str, int]
     help="Total number of evaluations; overrides CONFIG's section [farm].",
 )
 @click.option(
+    "--seed-data",
+    multiple=True,
+    metavar="FILE",
+    help="Sweep file, such as an exported record or experiment, whose evaluations a new experiment "
+    "begins with; may be repeated, overrides CONFIG's section [farm].",
+)
+@click.option(
     "--aepsych",
     metavar="HOST:PORT",
     help="Serve AEPsych clients at this address; they can ask and query the same experiment.",
@@ -99,6 +108,7 @@ def run(
     new: bool,
     in_flight: int | None,
     budget: int | None,
+    seed_data: tuple[str, ...],
     aepsych: str | None,
     insecure: bool,
     as_json: bool,
@@ -118,7 +128,15 @@ def run(
     journal = journal or config.with_suffix(".db")
     target, kills = _limited(target, model.time_limit_s)
     with _kept(journal) as experiments, open_farm(target, journal) as farm:
-        closed = _Closed(experiments, text, new=new, in_flight=in_flight, budget=budget)
+        closed = _Closed(
+            experiments,
+            text,
+            new=new,
+            in_flight=in_flight,
+            budget=budget,
+            seed_data=seed_data,
+            seed_folder=Path() if seed_data else config.parent,
+        )
         try:
             return uvloop.run(closed.go(farm, served, kills=kills, as_json=as_json))
         except (InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature) as error:
@@ -162,7 +180,10 @@ def _kept(journal: Path) -> Iterator[Experiments]:
 
 
 class _Closed:
-    """One run of the closed loop, with its signals, display and AEPsych server."""
+    """One run of the closed loop, with its signals, display and AEPsych server.
+
+    seed_data: replaces that of [farm]; seed_folder: the folder that its paths are relative to.
+    """
 
     def __init__(
         self,
@@ -172,12 +193,16 @@ class _Closed:
         new: bool,
         in_flight: int | None,
         budget: int | None,
+        seed_data: Sequence[str],
+        seed_folder: Path,
     ) -> None:
         self._experiments = experiments
         self._text = text
         self._new = new
         self._in_flight = in_flight
         self._budget = budget
+        self._seed_data = seed_data
+        self._seed_folder = seed_folder
         self._asked_to_stop = 0
         self._console = Console(stderr=True)
 
@@ -228,14 +253,20 @@ class _Closed:
             else:
                 told = f"{experiment.told} told"
                 self._say(f"continues experiment {same[-1]} in {journal}: {told}")
+            if self._seed_data:
+                self._say(
+                    "--seed-data is not read: only a new experiment begins with it, see --new"
+                )
             return same[-1]
         # Check before creating the experiment, so that a wrong configuration adds none.
         model = read_evaluated_model(config)
         model.check_end(config, self._budget)
-        await fitting_model(model, farm)
-        request = AepsychRequest("setup", {"config_str": self._text}, {})
-        reply = await self._experiments.handle(self._experiments.session(), request)
-        number = int(reply.answer["strat_id"])
+        info = await fitting_model(model, farm)
+        files = self._seed_data or model.seed_data
+        given = await asyncio.to_thread(
+            read_seed_files, files, self._seed_folder, config, model, info
+        )
+        number = await self._experiments.set_up(self._text, given)
         if number and not same:
             self._say(
                 f"starts experiment {number} in {journal}: earlier ones have another configuration"

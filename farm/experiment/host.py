@@ -21,10 +21,11 @@ from farm.errors import FarmError, Unavailable, UnsupportedFeature
 from farm.experiment.ask.fitters import Fitters
 from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Answered, Generated, Work
-from farm.experiment.session import RunAction, RunCommand, Session, Step
+from farm.experiment.session import SETUPS, RunAction, RunCommand, Session, Step
 from farm.experiment.state.events import Event, SetUp
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.state.journal import ExperimentJournal
+from farm.experiment.state.seeding import InitialTrials
 from farm.protocols.aepsych.codec import AepsychReply, AepsychRequest
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,20 @@ class Experiments:
     def session(self) -> Session:
         """Return a session for a new client."""
         return Session(self)
+
+    async def set_up(self, config: str, given: Sequence[InitialTrials]) -> int:
+        """Begin an experiment with the trials of its `seed_data`; return its number.
+
+        Both are stored together: a killed program leaves no experiment without its trials. Raises
+        FarmError; then nothing has changed.
+        """
+        session = self.session()
+        async with self.turn(SETUPS):
+            step = await self._take(
+                session, SETUPS, lambda: session.set_up(config, time.time(), given)
+            )
+        assert step.current is not None, "a setup makes its experiment current"
+        return step.current
 
     async def handle(self, session: Session, request: AepsychRequest) -> AepsychReply:
         """Carry out a client's request. If it raises FarmError, nothing has changed.

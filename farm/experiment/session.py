@@ -24,7 +24,7 @@ from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Answered, Generate, Generated, Work
 from farm.experiment.state.events import Asked, Event, Finished, Released, SetUp, Told
 from farm.experiment.state.experiment import Experiment
-from farm.experiment.state.seeding import seeds_of
+from farm.experiment.state.seeding import InitialTrials, begun_with, seeds_of, unread_seed_data
 from farm.protocols.aepsych.codec import AepsychRequest
 
 SETUPS = -1
@@ -179,7 +179,20 @@ class Session:
         return experiment
 
     def _setup(self, message: Mapping[str, Any], now: float) -> Step:
-        config = read_config(messages.config_source(message))
+        return self.set_up(messages.config_source(message), now)
+
+    def set_up(
+        self,
+        source: str | Mapping[str, Any],
+        now: float,
+        given: Sequence[InitialTrials] | None = None,
+    ) -> Step:
+        """Return the step that begins an experiment.
+
+        source: its configuration. given: the trials of its `seed_data`, which the caller has read;
+        None: they are not read, which a note says. Raises FarmError.
+        """
+        config = read_config(source)
         can_execute(config)
         number = self.world.next_number
         chosen = config.metadata.experiment_id or self.last_set_up
@@ -191,7 +204,8 @@ class Session:
             seed=messages.seed_of(config, number),
         )
         new = Experiment(number, config, seed=event.seed, experiment_id=event.experiment_id)
-        seeds = seeds_of(new, self.world.experiments, now)
+        given = unread_seed_data(new) if given is None else given
+        seeds = [*begun_with(new, given, now), *seeds_of(new, self.world.experiments, now)]
         return Step(events=(event, *seeds), answer={"strat_id": number}, current=number)
 
     def _resume(self, message: Mapping[str, Any]) -> Step:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ import pytest
 
 from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
 from farm.experiment.ask.fitters import Fitters
+from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Generated
 from farm.experiment.host import Experiments
 from farm.experiment.session import TRIALS_AN_EVENT, RunAction, RunCommand, Session
-from farm.experiment.state.events import Asked, Event, Failed, Finished, Told
+from farm.experiment.state.events import Asked, Event, Failed, Finished, Seeded, SetUp, Told
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.state.journal import ExperimentJournal, read_journal
+from farm.experiment.state.seeding import InitialTrials
 from farm.protocols.aepsych.codec import AepsychRequest
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.support.experiment_clients import CONFIG, SETUP
@@ -106,6 +109,41 @@ def test_a_restart_changes_nothing(path: Path) -> None:
     restarted = asyncio.run(points_given(path.with_name("other.db"), restarts=True))
     assert restarted == straight
     assert len({str(points) for points in straight}) == len(straight)
+
+
+def test_an_experiment_and_its_initial_trials_are_stored_together(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between them would leave an experiment that never gets its trials."""
+    points = np.array([[[0.5, 1.0]], [[0.25, -2.0]]])
+    given = InitialTrials(points, np.array([[3.0], [4.0]]), "two trials")
+    appended: list[list[type[Event]]] = []
+    append = ExperimentJournal.append
+
+    def seen(journal: ExperimentJournal, events: Sequence[Event]) -> Future[None]:
+        appended.append([type(event) for event in events])
+        return append(journal, events)
+
+    monkeypatch.setattr(ExperimentJournal, "append", seen)
+
+    @on_loop
+    async def run() -> None:
+        experiments = await started(path)
+        text = read_config(CONFIG).text
+        assert await experiments.set_up(text, [given]) == 0
+        assert await experiments.set_up(text, []) == 1
+        assert appended == [[SetUp, Seeded], [SetUp]]
+        before = state(experiments)
+        assert experiments.experiments[0].data(0).y.tolist() == [[3.0], [4.0]]
+        with pytest.raises(InvalidInput):
+            await experiments.set_up("[common]\n", [given])
+        assert state(experiments) == before
+        await experiments.stop()
+        experiments = await started(path)
+        assert state(experiments) == before
+        await experiments.stop()
+
+    run()
 
 
 def test_what_is_refused_leaves_nothing(path: Path) -> None:

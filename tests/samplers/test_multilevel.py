@@ -15,7 +15,7 @@ import pytest
 import farm
 from tests.samplers import page
 from tests.samplers.target import assert_moments
-from tests.support.dispatcher_farm import serving
+from tests.support.dispatcher_farm import run_farm, serving
 from tests.support.time_limits import scaled
 
 EXAMPLE = page.ROOT / "examples" / "multilevel"
@@ -34,6 +34,32 @@ def test_the_example_saves_fine_evaluations(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr[-4000:]
     assert re.search(r"fewer by a factor of \d", ended.stdout)
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_a_surrogate_is_trained_on_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rod = f"{EXAMPLE}/rod.py"
+    asked = np.random.default_rng(1).uniform(0.1, 1.9, (40, 2))
+    with serving(tmp_path, f"{rod}:Fine", "--workers", "2", "--record", "rod.record") as served:
+        with farm.connect(served.folder) as client:
+            client.model("fine").map(asked)
+        served.stop()
+    export = ("record", "export", "rod.record", "--model", "fine", "-o", "train.h5")
+    assert export == tuple(re.findall(r"^    farm (record export .*)$", PAGE, re.M)[0].split())
+    status, _, err = run_farm(*export, cwd=tmp_path)
+    assert status == 0, err
+    _, training = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(training, "docs/multilevel.md, training", "exec"), {})
+    with (
+        serving(tmp_path, "surrogate.onnx", "--workers", "1") as served,
+        farm.connect(served.folder) as client,
+    ):
+        found = client.model("surrogate")(np.array([1.2, 0.7]))
+    matrix = runpy.run_path(rod)["exact"]()
+    assert found == pytest.approx(matrix @ np.array([1.2, 0.7]), abs=1e-3)
 
 
 @pytest.mark.timeout(LIMIT_S)

@@ -39,6 +39,19 @@ from farm.sweep.design.parameters import Choice, Distribution, Integer, Uniform
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class BoundModel:
+    """The [farm] section matched to a model's description.
+
+    sources: position in the binding's parameters, and the experiment's parameter.
+    expressions: by outcome.
+    """
+
+    binding: Binding
+    sources: tuple[tuple[int, str], ...]
+    expressions: Mapping[str, Expression]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class EvaluatedModel:
     """The model that evaluates an experiment's points, and how points map to its calls.
 
@@ -60,6 +73,11 @@ class EvaluatedModel:
     seed: int | None = None
     time_limit_s: float | None = None
     max_time_s: float | None = None
+    seed_data: tuple[str, ...] = ()
+
+    def bound(self, info: ModelInfo) -> BoundModel:
+        """Return how points map to calls of the described model. Raises InvalidInput."""
+        return _bound(self, info)
 
     def check(self, info: ModelInfo) -> None:
         """Raise InvalidInput unless every point makes a call and every result has all outcomes."""
@@ -149,6 +167,7 @@ def read_evaluated_model(config: Config) -> EvaluatedModel:
         seed=values["seed"],
         time_limit_s=values["time_limit"],
         max_time_s=values["max_time"],
+        seed_data=values["seed_data"] or (),
     )
 
 
@@ -211,20 +230,8 @@ def _json(text: str) -> Any:
         return text
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Bound:
-    """The [farm] section matched to a model's description.
-
-    sources: position in the binding's parameters, and the experiment's parameter.
-    """
-
-    binding: Binding
-    sources: tuple[tuple[int, str], ...]
-    expressions: Mapping[str, Expression]
-
-
 @lru_cache(maxsize=64)
-def _bound(model: EvaluatedModel, info: ModelInfo) -> _Bound:
+def _bound(model: EvaluatedModel, info: ModelInfo) -> BoundModel:
     """Match [farm] to a model's description. Raises InvalidInput."""
     if Operation.EVALUATE not in info.operations:
         raise InvalidInput(f"model {info.name!r} offers no evaluation; expected one that does")
@@ -235,7 +242,7 @@ def _bound(model: EvaluatedModel, info: ModelInfo) -> _Bound:
                 "expected sizes that the config settles"
             )
     binding, sources = _binding(model, info)
-    return _Bound(binding, sources, _outcome_expressions(model, info))
+    return BoundModel(binding, sources, _outcome_expressions(model, info))
 
 
 def _binding(model: EvaluatedModel, info: ModelInfo) -> tuple[Binding, tuple[tuple[int, str], ...]]:

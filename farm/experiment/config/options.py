@@ -385,6 +385,14 @@ FARM = OptionTable(
             OWN,
         ),
         ConfigOption(
+            "seed_data",
+            OrNone(Names("sweep files such as week.h5 or [a.h5, b.h5]")),
+            None,
+            "files whose evaluations the experiment [begins with](#evaluations-that-are-there); "
+            "relative to the folder of the configuration",
+            OWN,
+        ),
+        ConfigOption(
             "input.<input>",
             Text("a number or a parameter"),
             Computed("parameter of that name"),

@@ -1,17 +1,20 @@
-"""Warm starts: trials of earlier experiments, selected by metadata, for a strategy. Pure.
+"""Warm starts: initial trials for a strategy. Pure.
 
-Source: AEPsych's documentation of `seed_data_conditions`. Surrogates use such trials, but they are
-not tells, so rules that count trials ignore them.
+They are of earlier experiments, selected by metadata (source: AEPsych's documentation of
+`seed_data_conditions`), or given when the experiment is set up. Surrogates use such trials, but
+they are not tells, so rules that count trials ignore them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from farm.call import Array
 from farm.experiment.config.definition import Config, ParameterKind
+from farm.experiment.config.evaluated_model import read_evaluated_model
 from farm.experiment.config.space import Space
 from farm.experiment.state.events import Seeded
 from farm.experiment.state.experiment import Experiment
@@ -21,6 +24,56 @@ MOST_NUMBERS = 1_000_000
 """Maximum coordinates of one strategy's warm start, from the latest trials: each setup keeps a
 copy.
 """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InitialTrials:
+    """Trials that an experiment begins with.
+
+    points: shape (n, stimuli, d). outcomes: shape (n, outcomes), all finite. note: a sentence about
+    their origin.
+    """
+
+    points: Array
+    outcomes: Array
+    note: str
+
+
+def begun_with(new: Experiment, given: Sequence[InitialTrials], time: float) -> list[Seeded]:
+    """Return the events that give trials to the first strategy, and to those after it.
+
+    time: Unix seconds.
+    """
+    return [
+        Seeded(
+            experiment=new.number,
+            time=time,
+            strategy=0,
+            points=trials.points,
+            outcomes=trials.outcomes,
+            note=f"[{new.config.strategies[0].name}] {trials.note}",
+        )
+        for trials in given
+    ]
+
+
+def unread_seed_data(new: Experiment) -> list[InitialTrials]:
+    """Return no trials, and a note, if the config of an experiment has `seed_data`.
+
+    A client may have sent the config, which must not make a server read files.
+    """
+    if new.config.farm is None or not read_evaluated_model(new.config).seed_data:
+        return []
+    note = (
+        "starts without trials: [farm] seed_data is ignored, because a server reads no files that "
+        "a configuration names; farm experiment run does"
+    )
+    return [InitialTrials(new.space.empty(), np.empty((0, len(new.config.outcomes))), note)]
+
+
+def most_trials(space: Space) -> int:
+    """Return the maximum number of initial trials of a strategy."""
+    return min(MOST_TRIALS, MOST_NUMBERS // (space.stimuli * space.dimensions))
 
 
 def seeds_of(new: Experiment, others: Mapping[int, Experiment], time: float) -> list[Seeded]:
@@ -86,7 +139,7 @@ def _trials(new: Experiment, alike: Sequence[Experiment]) -> tuple[Array, Array]
         defined = new.space.defined(converted)
         points.append(converted[defined])
         outcomes.append(y[defined][:, order])
-    most = min(MOST_TRIALS, MOST_NUMBERS // (new.space.stimuli * new.space.dimensions))
+    most = most_trials(new.space)
     return np.concatenate(points)[-most:], np.concatenate(outcomes)[-most:]
 
 

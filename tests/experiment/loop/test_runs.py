@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -184,3 +186,22 @@ async def test_an_experiment_without_a_farm_section_cannot_run(tmp_path: Path) -
         session, _ = await set_up(host, config)
         with pytest.raises(InvalidInput, match=r"no section \[farm\]"):
             await asked(host, session, "run")
+
+
+@on_loop
+async def test_the_loop_of_a_clients_configuration_opens_none_of_its_files(tmp_path: Path) -> None:
+    """The file is a pipe: whoever opens it to read waits, and is then seen by the test."""
+    pipe = tmp_path / "week.h5"
+    os.mkfifo(pipe)
+    files = {"seed_data": f"[{pipe}, week.h5]"}
+    async with dispatching(Bowl(), 2) as farm, running(tmp_path / "e.db", farm) as host:
+        session, experiment = await set_up(host, config_of(farm=files))
+        await asked(host, session, "run")
+        await until(lambda: experiment.run is RunPhase.ENDED)
+        assert experiment.told == 8
+        assert len(experiment.data(0).x) == 8
+        (note,) = (await asked(host, session, "info"))["notes"]
+        assert "[farm] seed_data is ignored" in note
+    with pytest.raises(OSError, match="No such device") as caught:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    assert caught.value.errno == errno.ENXIO, "nobody reads it"

@@ -7,7 +7,18 @@ import pytest
 
 from farm.errors import InvalidInput
 from farm.experiment.state import seeding
-from tests.experiment.talk import MODEL, OUTCOMES, PAIRS, TWO, TYPES, Fake, Talk, replayed, state
+from tests.experiment.talk import (
+    FARM,
+    MODEL,
+    OUTCOMES,
+    PAIRS,
+    TWO,
+    TYPES,
+    Fake,
+    Talk,
+    replayed,
+    state,
+)
 
 SEEDS = "\n[like_this]\nsite = [lab1, lab 2]\nparticipant_id = p01\n"
 META = "\n[metadata]\nexperiment_name = %s\nparticipant_id = %s\nsite = %s\n"
@@ -209,3 +220,42 @@ def test_a_warm_start_comes_back_from_its_events(talk: Fake) -> None:
     for number, experiment in talk.server.experiments.items():
         assert state(again[number]) == state(experiment)
     assert np.array_equal(again[1].data(1).y, [[1.0], [2.0]])
+
+
+def given(talk: Fake, config: str, *outcomes: float) -> None:
+    """Set up an experiment with given trials at x1 = outcome, x2 = 1."""
+    points = np.array([[[outcome, 1.0]] for outcome in outcomes])
+    trials = seeding.InitialTrials(points, np.array(outcomes)[:, None], "from a file")
+    step = talk.session.set_up(config, talk.now, [trials])
+    for event in step.events:
+        talk.server.apply(event)
+    talk.session.took(step)
+
+
+def test_given_trials_are_of_the_first_strategy_and_those_after_it(talk: Fake) -> None:
+    given(talk, MODEL, 1.0, 2.0)
+    assert known(talk, 0) == known(talk, 1) == [1.0, 2.0]
+    assert talk.say("info")["notes"] == ["[init_strat] from a file"]
+    assert talk.say("info")["current_strat_data_pts"] == 0
+    talk.tell({"x1": 3.0, "x2": 1.0}, 3.0)
+    assert known(talk, 1) == [1.0, 2.0, 3.0]
+    assert talk.current.modelled == 1
+    again = replayed(talk.server.events)
+    assert state(again[0]) == state(talk.current)
+
+
+def test_given_trials_and_earlier_experiments_add_up(talk: Fake) -> None:
+    told(talk, TWO, "", 1.0)
+    given(talk, warm(TWO, "\n[like_this]\n"), 2.0, 3.0)
+    assert known(talk) == [2.0, 3.0, 1.0]
+
+
+def test_a_client_cannot_make_a_server_read_files(talk: Fake) -> None:
+    talk.setup(f"{FARM}seed_data = [week.h5, /etc/passwd]\n")
+    (note,) = talk.say("info")["notes"]
+    assert note.startswith("[init_strat] starts without trials: [farm] seed_data is ignored")
+    assert known(talk) == []
+    talk.setup(FARM)
+    assert "notes" not in talk.say("info")
+    given(talk, f"{FARM}seed_data = week.h5\n", 1.0)
+    assert talk.say("info")["notes"] == ["[init_strat] from a file"]

@@ -1,0 +1,267 @@
+"""The evaluations in a sweep file as calls of an experiment's model.
+
+Sweeps, and records exported as one, have the model's inputs, config and outputs. An export of an
+experiment has parameters and outcomes instead; the configuration in it says which calls they were.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from farm.call import Array, ModelInfo, Result, TensorInfo
+from farm.errors import FarmError, InvalidInput, InvalidOutput
+from farm.experiment.config.definition import Config
+from farm.experiment.config.evaluated_model import EvaluatedModel, read_evaluated_model
+from farm.experiment.config.reader import read_config
+from farm.expression import Expression
+from farm.sweep.design.plan import Column, Plan
+from farm.sweep.design.points import point_seed
+from farm.sweep.file import layout
+
+EXPERIMENT = "experiment_config"
+"""The attribute of /provenance with the configuration of an exported experiment."""
+BLOCK_ROWS, BLOCK_NUMBERS = 1024, 10**6
+"""Maximum points, and values, that are read from a file at once."""
+
+_BY_POSITION = re.compile(r"(in|out)(put_)?\d+")
+"""Names of tensors of which only the position is known."""
+
+Outcomes = Callable[[Array], list[Sequence[float] | str]]
+"""Return, for points that ascend, their outcomes in the experiment's order, or why there are none.
+
+It reads the file, which must be open.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeedTable:
+    """The calls of a file's points.
+
+    status: of each point. fixed: of each input of the model, in its order, the values that all
+    points have, NaN where they differ; entries: the values of the others, by input and entry.
+    config: keys that all points have; columns: keys whose values differ.
+    outcomes: for at most `block` points. version: of the model that evaluated the points, "" if not
+    known.
+    """
+
+    status: Array
+    fixed: tuple[Array, ...]
+    entries: Mapping[tuple[int, int], Array]
+    config: Mapping[str, Any]
+    columns: Mapping[str, Sequence[Any]]
+    outcomes: Outcomes
+    block: int = BLOCK_ROWS
+    version: str = ""
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return len(self.status)
+
+    def entry(self, input: int, entry: int) -> Array:
+        """Return the values of one entry of an input, shape (points,)."""
+        column = self.entries.get((input, entry))
+        return np.full(self.size, self.fixed[input][entry]) if column is None else column
+
+    def setting(self, key: str) -> Sequence[Any] | None:
+        """Return the values of a config key, one for each point, or None without that key."""
+        if key in self.columns:
+            return self.columns[key]
+        return [self.config[key]] * self.size if key in self.config else None
+
+
+def read_seed_table(
+    file: h5py.File, config: Config, model: EvaluatedModel, info: ModelInfo
+) -> SeedTable:
+    """Read an open sweep file for an experiment and its model, which info describes.
+
+    Raises InvalidInput, UnsupportedFeature if it is of another model, or lacks inputs or outputs.
+    """
+    plan = layout.read_plan(file)
+    if EXPERIMENT in plan.provenance:
+        return _of_experiment(file, plan, config, model, info)
+    return _of_sweep(file, plan, model, info)
+
+
+def _of_sweep(file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelInfo) -> SeedTable:
+    if plan.info.name != model.name:
+        raise InvalidInput(f"it has evaluations of {plan.info.name!r}; expected {model.name!r}")
+    places = _places("inputs", plan.info.inputs, info.inputs)
+    if len(plan.info.inputs) != len(info.inputs) or None in places:
+        raise _unlike("inputs", plan.info.inputs, info.inputs)
+    position = {there: here for here, there in enumerate(places)}
+    entries = {
+        (position[p.input], p.entry): plan.theta[:, j]
+        for j, p in enumerate(plan.parameters)
+        if p.input is not None
+    }
+    columns: dict[str, Sequence[Any]] = {
+        p.name: plan.theta[:, j].tolist() for j, p in enumerate(plan.parameters) if p.input is None
+    }
+    bound = model.bound(info)
+    keys = {p.name for p in bound.binding.parameters if p.input is None}
+    if plan.seed_key in keys | set(bound.binding.config):
+        # Without such a key the experiment, too, has a new random number for each point.
+        columns[plan.seed_key] = [point_seed(plan.seed, point) for point in range(plan.size)]
+    return SeedTable(
+        status=file["status"][:],
+        fixed=tuple(plan.fixed[there] for there in places if there is not None),
+        entries=entries,
+        config={key: value for key, value in plan.config.items() if key not in columns},
+        columns=columns,
+        outcomes=_of_outputs(file, plan, model, info),
+        block=max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(1, plan.row_size))),
+        version=plan.provenance.get("model_version", "") or plan.info.version,
+    )
+
+
+def _places(what: str, there: Sequence[TensorInfo], here: Sequence[TensorInfo]) -> list[int | None]:
+    """Return which of a file's tensors is each of the model's: that of its name and shape.
+
+    If names say nothing, as of servers without names, it is that of its position.
+    """
+    names = [[tensor.name for tensor in tensors] for tensors in (there, here)]
+    if any(all(map(_BY_POSITION.fullmatch, several)) for several in names):
+        found: list[int | None] = [i if i < len(there) else None for i in range(len(here))]
+    else:
+        by_name = {name: i for i, name in reversed(list(enumerate(names[0])))}
+        found = [by_name.get(name) for name in names[1]]
+    for tensor, i in zip(here, found, strict=True):
+        if i is not None and there[i].size != tensor.size:
+            raise _unlike(what, there, here)
+    return found
+
+
+def _unlike(what: str, there: Sequence[TensorInfo], here: Sequence[TensorInfo]) -> InvalidInput:
+    return InvalidInput(f"it has the {what} {_shown(there)}; expected {_shown(here)}")
+
+
+def _shown(tensors: Sequence[TensorInfo]) -> str:
+    return ", ".join(f"{t.name} {list(t.shape)}" for t in tensors) or "none"
+
+
+def _of_outputs(file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelInfo) -> Outcomes:
+    """Return the outcomes of points from the outputs in a file. Raises InvalidInput."""
+    expressions = model.bound(info).expressions
+    positions = _positions(info)
+    needed = {positions[name] for e in expressions.values() for name in e.names}
+    places = _places("outputs", plan.info.outputs, info.outputs)
+    if any(places[i] is None for i in needed):
+        raise _unlike("outputs", plan.info.outputs, info.outputs)
+    columns = [
+        (i, _output_column(plan, there))
+        for i, there in enumerate(places)
+        if there is not None and i in needed
+    ]
+    names = [outcome.name for outcome in model.wanted]
+    unread = [np.full(tensor.shape, np.nan) for tensor in info.outputs]
+
+    def outcomes(points: Array) -> list[Sequence[float] | str]:
+        arrays = {i: layout.read_values(file, [column], points) for i, column in columns}
+        found: list[Sequence[float] | str] = []
+        for row in range(len(points)):
+            outputs = list(unread)
+            for i, array in arrays.items():
+                outputs[i] = array[row]
+            try:
+                values = model.outcomes(Result(tuple(outputs)), info)
+            except (InvalidInput, InvalidOutput) as error:
+                found.append(error.message)
+            else:
+                found.append([values[name] for name in names])
+        return found
+
+    return outcomes
+
+
+def _positions(info: ModelInfo) -> dict[str, int]:
+    """Return the output that each name in an expression means; a name precedes a position."""
+    by_position = {f"out{i}": i for i in range(len(info.outputs))}
+    return by_position | {t.name: i for i, t in reversed(list(enumerate(info.outputs)))}
+
+
+def _output_column(plan: Plan, output: int) -> Column:
+    return next(c for c in plan.columns if c.input is None and c.output == output)
+
+
+def _of_experiment(
+    file: h5py.File, plan: Plan, config: Config, model: EvaluatedModel, info: ModelInfo
+) -> SeedTable:
+    try:
+        old = read_config(plan.provenance[EXPERIMENT])
+        # The trials of clients are of no model: they count as evaluations of this one.
+        former = read_evaluated_model(old if old.farm else replace(old, farm=config.farm))
+        bound = former.bound(info)
+    except FarmError as error:
+        raise type(error)(f"the experiment in it: {error.message}") from None
+    if former.name != model.name:
+        raise InvalidInput(f"its experiment evaluated {former.name!r}; expected {model.name!r}")
+    column_of = {p.name: plan.theta[:, j] for j, p in enumerate(plan.parameters)}
+    choices = {p.name: p.choices for p in old.parameters if p.choices}
+    entries: dict[tuple[int, int], Array] = {}
+    columns: dict[str, Sequence[Any]] = {}
+    for place, name in bound.sources:
+        target, values = bound.binding.parameters[place], column_of[name]
+        if target.input is not None:
+            entries[target.input, target.entry] = values
+        elif name in choices:
+            columns[target.name] = [choices[name][int(index)] for index in values]
+        else:
+            columns[target.name] = values.tolist()
+    return SeedTable(
+        status=file["status"][:],
+        fixed=bound.binding.fixed,
+        entries=entries,
+        config={k: v for k, v in bound.binding.config.items() if k not in columns},
+        columns=columns,
+        outcomes=_of_trials(file, plan, old, former, model, info),
+    )
+
+
+def _of_trials(
+    file: h5py.File,
+    plan: Plan,
+    old: Config,
+    former: EvaluatedModel,
+    model: EvaluatedModel,
+    info: ModelInfo,
+) -> Outcomes:
+    """Return the outcomes of an exported experiment's trials. Raises InvalidInput."""
+    there = {outcome.name: (i, outcome.kind) for i, outcome in enumerate(old.outcomes)}
+    was, now = former.bound(info).expressions, model.bound(info).expressions
+    columns = []
+    for outcome in model.wanted:
+        place, kind = there.get(outcome.name, (0, None))
+        if kind is not outcome.kind:
+            said = ", ".join(f"{o.name} ({o.kind})" for o in old.outcomes)
+            raise InvalidInput(
+                f"its experiment has the outcomes {said}; expected {outcome.name} ({outcome.kind})"
+            )
+        if _meaning(was[outcome.name], info) != _meaning(now[outcome.name], info):
+            raise InvalidInput(
+                f"its outcome {outcome.name!r} is {was[outcome.name].text!r}; "
+                f"expected {now[outcome.name].text!r}"
+            )
+        columns.append(_output_column(plan, place))
+
+    def outcomes(points: Array) -> list[Sequence[float] | str]:
+        return [*np.concatenate([layout.read_values(file, [c], points) for c in columns], axis=1)]
+
+    return outcomes
+
+
+def _meaning(expression: Expression, info: ModelInfo) -> str:
+    """Return a text that is the same for expressions that differ in spaces or names only."""
+    positions = _positions(info)
+    tree = ast.parse(expression.text, mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in positions:
+            node.id = f"out{positions[node.id]}"
+    return ast.dump(tree)
