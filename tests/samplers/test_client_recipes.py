@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import emcee
@@ -134,6 +135,17 @@ def test_joblib(here: Path, calls: Calls, posterior: RemoteModel, processes: boo
     names = page.run("joblib", here, changes)
     assert calls.count() == 100
     assert np.array_equal(np.array(names.values), posterior.map(names.points))
+
+
+def test_ray(here: Path, calls: Calls, posterior: RemoteModel) -> None:
+    """As a program: Ray's workers import what they run from it."""
+    changes = {"num_cpus=4": "num_cpus=2, include_dashboard=False, log_to_driver=False"}
+    code = page.script("Ray", changes) + 'np.savez("values.npz", points, values)\n'
+    (here / "recipe.py").write_text(code)
+    subprocess.run([sys.executable, "recipe.py"], cwd=here, check=True, timeout=scaled(120.0))
+    points, values = np.load(here / "values.npz").values()
+    assert calls.count() == 100
+    assert np.array_equal(values, posterior.map(points)[:, 0])
 
 
 PRINTED = {
