@@ -82,6 +82,12 @@ class Forward(Slow):
 
 CHAIN = "tda.sample([coarse, fine], proposal, {}, subchain_length=5)"
 ENDED_EARLY = {'run_nested(checkpoint_file="nested.save")': "run_nested(maxiter=150)"}
+# Its likelihood ends the run after some batches.
+POCOMC_RUN = """
+import contextlib
+with contextlib.suppress(StopIteration):
+    sampler.run(progress=False)
+"""
 DYNESTY = "2, pool=pool, queue_size=16"
 
 TOOLS: dict[str, tuple[str, dict[str, str]]] = {
@@ -102,11 +108,12 @@ TOOLS: dict[str, tuple[str, dict[str, str]]] = {
         "dynesty",
         {DYNESTY: "2, nlive=50, pool=pool, queue_size=4"} | ENDED_EARLY,
     ),
-    "pocoMC": (
+    "pocoMC, 256 particles": (
         "pocoMC",
         {
-            "vectorize=True": "vectorize=True, n_active=32, n_effective=64, precondition=False",
-            "sampler.run()": "sampler.run(64, 0, progress=False)",
+            "lambda theta: model": "lambda theta, left=iter(range(12)): next(left) * 0.0 + model",
+            "sampler.run()": POCOMC_RUN,
+            "draws, weights, log_likelihood, log_prior = sampler.posterior()": "",
         },
     ),
     "zeus": ("zeus", {"500": "3"}),
