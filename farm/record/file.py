@@ -46,11 +46,11 @@ MODE = 0o600
 
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
-READ_AT_A_TIME = 2**19
-"""Evaluations that are indexed together when a file is opened."""
-
 TELL_EVERY_S = 5.0
-"""Seconds between the messages that say how much of a large file is read."""
+"""Seconds between messages about the progress of reading a large file."""
+
+LOOK_EVERY = 2**16
+"""Records between two looks at the clock."""
 
 READ_AT_ONCE = 4096
 """Bytes to read of a record whose length is not known yet; most records are shorter."""
@@ -143,15 +143,11 @@ class RecordFile:
                 if index is not None and status == Status.FINITE:
                     keys += key[:INDEXED_BYTES]
                     offsets.append(end - len(found.payload) - PREFIX)
-            if sequence % READ_AT_A_TIME == 0:
-                if index is not None:
-                    index.put_all(bytes(keys), offsets)
-                    keys, offsets = bytearray(), array("Q")
-                if time.monotonic() > told + TELL_EVERY_S:
-                    told = time.monotonic()
-                    log.warning("record %s: %.0f %% read", path, 100 * end / size)
+            if sequence % LOOK_EVERY == 0 and time.monotonic() > told + TELL_EVERY_S:
+                told = time.monotonic()
+                log.warning("record %s: %.0f %% read", path, 100 * end / size)
         if index is not None:
-            index.put_all(bytes(keys), offsets)
+            index.put_all(keys, offsets)
         return sequence, end
 
     def _count(self, payload: memoryview | bytes, offset: int) -> None:
@@ -314,7 +310,7 @@ def entries_in(path: Path, damage: Callable[[Damage], None]) -> Iterator[Stored]
 def entry_at(offset: int, read: Callable[[int, int], bytes]) -> Entry | None:
     """Return the evaluation at an offset; None if its checksum or its content is wrong.
 
-    read: returns at most so many bytes of the file from an offset on.
+    read: returns at most a number of bytes of the file from an offset on.
     """
     try:
         data = read(READ_AT_ONCE, offset)

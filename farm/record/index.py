@@ -103,7 +103,7 @@ class Index:
         if table.count > FULL * len(table.keys):
             self._tables[which] = table.doubled()
 
-    def put_all(self, keys: bytes, offsets: array[int]) -> None:
+    def put_all(self, keys: bytes | bytearray, offsets: array[int]) -> None:
         """Map many keys in less time; `keys` has the first `INDEXED_BYTES` of each."""
         numbers = np.frombuffer(keys, "<u8")
         tables = numbers % TABLES

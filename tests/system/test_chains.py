@@ -162,7 +162,7 @@ def test_a_client_of_three_chains_has_three_times_the_share_of_one(running: Farm
     with (
         farm.connect(running.served.folder, client="sampler") as client,
         farm.connect(running.served.folder, client="other", chain="one") as other,
-        farm.connect(running.served.folder, client="gate") as gate,  # who pays for its run
+        farm.connect(running.served.folder, client="gate") as gate,  # is charged for its run
     ):
         model = client.model()
         futures = [gate.model().submit([-1.0])]
