@@ -157,7 +157,7 @@ class Reuse:
                 continue
             if (found is None) != (known[0] is None) or key in seen:
                 return row
-            if found is None and not _is_limited(hints):
+            if found is None and not hints.is_limited:
                 seen.add(key)
         return len(keys)
 
@@ -166,7 +166,7 @@ class Reuse:
         flight = self._flights.get(key)
         if flight is None or found is not None:
             return None
-        if hints.priority > flight.priority or _is_limited(hints):
+        if hints.priority > flight.priority or hints.is_limited:
             return None
         return flight if len(flight.joined) < MOST_JOINED else None
 
@@ -198,7 +198,7 @@ class Reuse:
             on_done = SomeRows(on_done, numbers, known)
             call = some_rows(call, rows)
             keys = [keys[row] for row in rows]
-        if _is_limited(hints):
+        if hints.is_limited:
             task = self._begin(call, hints, on_done, now, lost_on)
         else:
             flight = Flight(
@@ -301,8 +301,3 @@ class Reuse:
 
     def __len__(self) -> int:
         return len(self._answers)
-
-
-def _is_limited(hints: Hints) -> bool:
-    """Whether a call has a time limit of its own: its end says nothing about others."""
-    return hints.deadline_s is not None or hints.start_within_s is not None

@@ -111,9 +111,7 @@ def test_maps_and_batches_of_the_same_points_run_each_once(folder: Path) -> None
             go,
         )
     squares = np.where(POINTS[:, 0] == 7, np.nan, POINTS[:, 0] ** 2)
-    for values, wanted in zip(
-        found, (squares, squares[::-1], squares, squares[5:9]), strict=False
-    ):
+    for values, wanted in zip(found, (squares, squares[::-1], squares, squares[5:9]), strict=False):
         np.testing.assert_array_equal(values, wanted)
     counts = evaluated(folder)
     assert {point for point, count in counts.items() if count > 1} <= {"7"}, "NaN is not kept"
