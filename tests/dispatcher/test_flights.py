@@ -138,31 +138,80 @@ async def test_a_failed_batch_fails_no_caller_of_one_of_its_rows() -> None:
 async def test_callers_of_a_row_share_its_own_failure() -> None:
     dispatcher, worker = up(Memory())
     await known_to_be_quick(dispatcher, worker)
-    bulk = Points(*map(float, range(40)))
-    dispatcher.start_rows(bulk, "cube", Operation.EVALUATE, Hints())
+    points = list(map(float, range(40)))
+    first, second = Points(*points), Points(*points)
+    for request in (first, second):
+        dispatcher.start_rows(request, "cube", Operation.EVALUATE, Hints())
     await until(lambda: worker.sent)
     w, task_id, call = worker.sent.pop(0)
-    points = call.inputs[0].reshape(-1).tolist()
-    assert len(points) > 2
-    twins = [asked(dispatcher, cube(x)) for x in points[:3]]
-    again = Points(*points[:3])
-    dispatcher.start_rows(again, "cube", Operation.EVALUATE, Hints())
+    assert len(call.inputs[0]) > 4
+    twins = [asked(dispatcher, cube(x)) for x in points[:4]]
     await turns()
-    done = Result((call.inputs[0][:1] ** 3,), 0.002, failed=ModelFailed("diverged"))
+    done = Result((call.inputs[0][:2] ** 3,), 0.004, failed=ModelFailed("diverged"))
     dispatcher.finished(w, [(task_id, done)])
     with pytest.raises(ModelFailed, match="diverged"):
-        await twins[1]
-    assert (values(await twins[0]), (await twins[0]).run_time_s) == ([points[0] ** 3], 0.002)
-    ran = await answered(worker, twins[2])
-    while not (bulk.ended and again.ended):
+        await twins[2]
+    assert [(values(await twin), (await twin).run_time_s) for twin in twins[:2]] == [
+        ([0.0], 0.002),
+        ([1.0], 0.002),
+    ]
+    ran = await answered(worker, twins[3])
+    while not (first.ended and second.ended):
         if worker.sent:
             ran.update((await worker.evaluate()).tolist())
         await asyncio.sleep(0)
-    assert ran[points[1]] == 0
-    assert set(ran.values()) == {1}
-    assert bulk.outcomes[1] == again.outcomes[1] == "diverged"
-    assert again.outcomes[0] == (points[0] ** 3, True)
-    assert [again.outcomes[2], bulk.outcomes[2]].count((points[2] ** 3, False)) <= 1
+    assert ran == once(*points[3:]), "neither the failed row nor those before it run again"
+    assert first.outcomes[2] == second.outcomes[2] == "diverged"
+    assert first.outcomes[1] == (1.0, False)
+    assert second.outcomes[1] == (1.0, True)
+    for k in (0, *range(3, 40)):
+        assert first.outcomes[k][0] == second.outcomes[k][0] == points[k] ** 3
+
+
+@on_loop
+async def test_each_point_says_whether_it_ran_itself() -> None:
+    dispatcher, worker = up(Memory(x9=729.0), BATCHES)
+    points = Points(3.0, 4.0, 3.0, 9.0, 5.0)
+    dispatcher.start_rows(points, "cube", Operation.EVALUATE, Hints())
+    while not points.ended:
+        if worker.sent:
+            await worker.evaluate()
+        await asyncio.sleep(0)
+    marks = [(x**3, x == 9 or k == 2) for k, x in enumerate(points.x)]
+    assert [points.outcomes[k] for k in range(5)] == marks
+
+
+@on_loop
+async def test_a_cancelled_call_leaves_no_part_behind() -> None:
+    dispatcher, _ = up(Memory(), BATCHES)
+    single = asked(dispatcher, cube(2.0))
+    await turns()
+    bulk = asked(dispatcher, rows(1.0, 2.0, 3.0))
+    await turns()
+    assert dispatcher.calls_open() == 3
+    bulk.cancel()
+    await turns()
+    assert dispatcher.calls_open() == 1
+    single.cancel()
+
+
+@KINDS
+@on_loop
+async def test_parts_that_the_queue_refuses_are_sent_later(info: ModelInfo) -> None:
+    worker = Worker()
+    dispatcher = Dispatcher([worker], memory=Memory(x1=1.0, x3=27.0, x5=125.0), max_queued=1)
+    dispatcher.start()
+    worker.join(models=(info,))
+    points = Points(*map(float, range(7)), 0.0, 2.0)
+    dispatcher.start_rows(points, "cube", Operation.EVALUATE, Hints())
+    ran: Counter[float] = Counter()
+    while not points.ended:
+        if worker.sent:
+            ran.update((await worker.evaluate()).tolist())
+        await asyncio.sleep(0)
+    assert ran == once(0, 2, 4, 6)
+    assert [points.outcomes[k][0] for k in range(9)] == [x**3 for x in points.x]
+    assert dispatcher.calls_open() == 0
 
 
 @on_loop
