@@ -325,6 +325,11 @@ class Hints:
     chain: str | None = None
     shown_as: CallerName | None = field(default=None, compare=False)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the call has a time limit of its own: its end then says nothing about others."""
+        return self.deadline_s is not None or self.start_within_s is not None
+
 
 NO_HINTS = Hints()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -13,6 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 from farm.client.daemon_pool import DaemonPool
 from farm.client.names import GivenNames, named, set_names
 from farm.client.remote import RemoteModel
+from farm.errors import Cancelled
+from farm.machine.forks import renew_in_children
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +41,8 @@ class Executor(concurrent.futures.Executor):
         with farm.Executor(4, chain="chain {i}") as pool:
             results = list(pool.map(run_chain, seeds))
 
-    If an exception such as Ctrl-C ends the block, it does not wait for running calls.
+    If an exception such as Ctrl-C ends the block, it does not wait for running calls. A forked
+    process has the executor without the calls of its parent.
     """
 
     def __init__(
@@ -52,6 +56,20 @@ class Executor(concurrent.futures.Executor):
         # Guarded by the lock.
         self._pending: set[Future[Any]] = set()
         self._shut_down = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Leave the pending calls to the parent; called in a forked process.
+
+        Their futures fail there with Cancelled, so that nobody waits for them.
+        """
+        self._lock = threading.Lock()
+        pending, self._pending = self._pending, set()
+        if pending:
+            # On a thread, which may wait for ever: one of the parent's threads may just have been
+            # using a future, which is then locked.
+            give_up = partial(_give_up, list(pending))
+            threading.Thread(target=give_up, name="farm executor", daemon=True).start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Return a future of `fn(*args, **kwargs)`. Raises RuntimeError after `shutdown`."""
@@ -114,6 +132,13 @@ class Executor(concurrent.futures.Executor):
 
 def _begin(names: GivenNames, number: int) -> None:
     set_names(names.of_thread(number))
+
+
+def _give_up(pending: Iterable[Future[Any]]) -> None:
+    error = Cancelled("the call belongs to the process that this one was forked from")
+    for future in pending:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # it has its outcome
+            future.set_exception(error)
 
 
 def _run(future: Future[T], function: Callable[[], T]) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from farm.call import Call, Hints, ModelInfo, Result
+from farm.errors import Unavailable
+from farm.machine.forks import renew_in_children
 from farm.record.entry import Entry, Status, encoded, status_of
 from farm.record.file import RecordFile
 from farm.record.key import keys_of
@@ -23,23 +26,33 @@ CONFIGS_KEPT = 1000
 """Most descriptions cached by config."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Asked:
-    """A call that was sent: for whom, and what is recorded of it."""
+    """A call that was sent, what is recorded of it, and who waits for its outcome.
 
-    key: Any
-    receiver: Receiver
-    hints: Hints
-    call: Call
-    evaluation: bytes
-    version: str
+    id: the line's; None until it is known.
+    """
+
+    __slots__ = ("call", "evaluation", "hints", "id", "version", "waiting")
+
+    def __init__(self, call: Call, hints: Hints, evaluation: bytes, version: str) -> None:
+        self.call = call
+        self.hints = hints
+        self.evaluation = evaluation
+        self.version = version
+        self.id: int | None = None
+        self.waiting: dict[int, tuple[Any, Receiver]] = {}
+
+    def takes(self, hints: Hints) -> bool:
+        """Whether a call with these hints may wait for this one."""
+        return self.hints.priority >= hints.priority and not hints.is_limited
 
 
 class RecordedLine:
-    """A line over another one. Threads may share it.
+    """A line over another one. Threads may share it; a forked process has it without the record.
 
-    reuse: answer exact repeats from the record. version: of all models; otherwise each model's own.
-    A call of a model without a version is recorded and always sent.
+    reuse: answer exact repeats from the record, and send calls for the same evaluation once.
+    version: of all models; otherwise each model's own. A call of a model without a version is
+    recorded and always sent.
     """
 
     def __init__(self, line: Line, path: Path, *, reuse: bool, version: str) -> None:
@@ -50,39 +63,110 @@ class RecordedLine:
         self._file = RecordFile(path, indexed=reuse)
         self._infos: dict[tuple[str, str], ModelInfo] = {}
         self._told: set[str] = set()
-        self._ids = count(-1, -1)  # of calls that are not sent; a line's own ids are positive
+        self._ids = count(1)
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Start without open calls; also called in a forked process, which leaves them behind."""
+        self._lock = threading.Lock()
+        # Guarded by the lock.
+        self._open: dict[bytes, _Asked] = {}
+        self._asked: dict[int, _Asked] = {}
 
     def send(
         self, calls: Sequence[tuple[Any, Call]], hints: Hints, receiver: Receiver
     ) -> Sequence[int]:
         """Send the calls that are not in the record, and deliver the outcomes of the others.
 
+        A call for an evaluation that is under way waits for that one's outcome.
         Returns an id for each call. Raises Unavailable if the line is closed.
         """
         ids: list[int] = []
         unknown: list[tuple[_Asked, Call]] = []
         found: list[tuple[Any, Result]] = []
-        for key, call in calls:
-            version, evaluation = self._identity(call)
-            known = self._file.find(evaluation) if self._reuse and version else None
-            if known is None:
-                unknown.append((_Asked(key, receiver, hints, call, evaluation, version), call))
-                ids.append(0)
-            else:
-                result = Result(known.outputs, known.run_time_s, worker=known.worker, reused=True)
-                found.append((key, result))
-                ids.append(next(self._ids))
-        sent = iter(self._line.send(unknown, hints, self) if unknown else ())
+        identities = [self._identity(call) for _, call in calls]
+        for (key, call), (version, evaluation) in zip(calls, identities, strict=True):
+            call_id = next(self._ids)
+            ids.append(call_id)
+            with self._lock:
+                asked = self._open.get(evaluation)
+                if asked is None and self._reuse and version:
+                    known = self._file.find(evaluation)
+                    if known is not None:
+                        result = Result(known.outputs, known.run_time_s, worker=known.worker)
+                        found.append((key, replace(result, reused=True)))
+                        continue
+                if asked is None or not asked.takes(hints):
+                    asked = _Asked(call, hints, evaluation, version)
+                    unknown.append((asked, call))
+                    if self._reuse and version and not hints.is_limited:
+                        self._open.setdefault(evaluation, asked)
+                asked.waiting[call_id] = key, receiver
+                self._asked[call_id] = asked
+        if unknown:
+            self._send(unknown, hints)
         for key, result in found:
             receiver.put(key, result)
         if found:
             receiver.flush()
-        return [call_id or next(sent) for call_id in ids]
+        return ids
+
+    def _send(self, unknown: Sequence[tuple[_Asked, Call]], hints: Hints) -> None:
+        try:
+            sent = self._line.send(unknown, hints, self)
+        except BaseException:
+            for asked, _ in unknown:
+                self._deliver(asked, Unavailable("the call that this one waited for was not sent"))
+            raise
+        given_up = []
+        with self._lock:
+            for (asked, _), call_id in zip(unknown, sent, strict=True):
+                asked.id = call_id
+                if not asked.waiting:
+                    given_up.append(call_id)
+        if given_up:
+            self._line.cancel(given_up)
 
     def cancel(self, ids: Iterable[int]) -> bool:
-        """Cancel calls; they then get no outcome. False if each of them already had one."""
-        sent = [call_id for call_id in ids if call_id > 0]
-        return bool(sent) and self._line.cancel(sent)
+        """Cancel calls; they then get no outcome. False if each of them already had one.
+
+        A call that others wait for goes on.
+        """
+        is_cancelled = False
+        given_up = []
+        with self._lock:
+            for call_id in ids:
+                asked = self._asked.pop(call_id, None)
+                if asked is None:
+                    continue
+                is_cancelled = True
+                del asked.waiting[call_id]
+                if not asked.waiting:
+                    self._close(asked)
+                    if asked.id is not None:
+                        given_up.append(asked.id)
+        if given_up:
+            self._line.cancel(given_up)
+        return is_cancelled
+
+    def _close(self, asked: _Asked) -> None:
+        """Let no more calls wait for this one. Needs the lock."""
+        if self._open.get(asked.evaluation) is asked:
+            del self._open[asked.evaluation]
+
+    def _deliver(self, asked: _Asked, outcome: Outcome) -> None:
+        """Deliver an outcome to all who wait for it; for all but the first it is reused."""
+        with self._lock:
+            self._close(asked)
+            waiting, asked.waiting = asked.waiting, {}
+            for call_id in waiting:
+                del self._asked[call_id]
+        for key, receiver in waiting.values():
+            receiver.put(key, outcome)
+            receiver.flush()
+            if isinstance(outcome, Result) and not outcome.reused:
+                outcome = replace(outcome, reused=True)
 
     def names(self) -> list[str]:
         """Return the names of the models that are served. Raises FarmError."""
@@ -106,8 +190,7 @@ class RecordedLine:
         except Exception as error:  # a mistake here must cost no answer
             log.exception("record %s: an evaluation cannot be kept", self._file.path)
             self._file.stop(f"an evaluation cannot be kept: {error!r}")
-        key.receiver.put(key.key, outcome)
-        key.receiver.flush()
+        self._deliver(key, outcome)
 
     def flush(self) -> None:
         """Do nothing: each outcome wakes its own receiver."""

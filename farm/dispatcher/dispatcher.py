@@ -22,8 +22,8 @@ from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.flush_policy import FlushPolicy
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.partition import Rows, WholeCall
-from farm.dispatcher.reuse import Memory, Reuse, calls_of
-from farm.dispatcher.statistics import ModelStatistics, Statistics
+from farm.dispatcher.reuse import Memory, Reuse
+from farm.dispatcher.statistics import ModelStatistics, Statistics, calls_of
 from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
@@ -77,8 +77,8 @@ class Dispatcher:
         self._memory = memory
         self._reuse: Reuse | None = None
         if memory is not None and memory.reuses:
-            new_id, count = self._feeder.new_id, self._statistics.reused(time.monotonic)
-            self._reuse = Reuse(memory, self._begin, self._drop, new_id, self._act_soon, count)
+            run = self._begin, self._drop, self._start_parts, self._feeder.new_id, self._act_soon
+            self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
         self.awaited: Callable[[], str] = str  # why models may be missing; "": none is missing
         self.workers_may_come: Callable[[], bool] = bool  # whether more workers may join
         self._started = time.time()

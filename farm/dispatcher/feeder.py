@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from farm.call import RUN_BYTES, RUN_S, Call, Hints, Operation, Result
 from farm.dispatcher.partition import Rows
+from farm.dispatcher.statistics import Counted
 from farm.errors import FarmError, InvalidOutput, Overloaded, WorkerLost
 from farm.scheduler.actions import Outcome
 from farm.scheduler.queues import Queue
@@ -72,7 +73,7 @@ class Span(NamedTuple):
     lost_on: tuple[str, ...] = ()
 
 
-class Part:
+class Part(Counted):
     """Some rows of a call as one task; it is called with the task's outcome."""
 
     __slots__ = ("parts", "span", "task")
@@ -88,6 +89,14 @@ class Part:
     def calls(self, rows: int) -> int:
         """Return how many calls `rows` rows count as; 0 if the whole call is counted at its end."""
         return 0 if self.parts.is_one_call else rows
+
+    def split(self, rows: int) -> Part:
+        """Keep the first `rows` rows, and return another part, which is open, of the rest."""
+        return self.parts.split(self, rows)
+
+    def again(self) -> None:
+        """Submit the rows once more instead of reporting an outcome."""
+        self.parts.again(self)
 
 
 class PartitionedRows:
@@ -147,24 +156,39 @@ class PartitionedRows:
             self._failed(first, first + 1, error)
             self._end_if_over()
             return 1
-        part = Part(self, Span(first, first + (call.rows or 1), lost_on))
+        made, alive = call.rows or 1, len(self.alive)
+        part = Part(self, Span(first, first + made, lost_on))
         try:
             part.task = self._feeder.start(call, part)
         except FarmError:
             self._put_back(first, end, lost_on)
             raise
-        self._put_back(part.span.end, end, lost_on)
+        self._put_back(first + made, end, lost_on)
         self.alive[part] = None
         if self.hints.start_within_s is not None:  # the call starts in time if its first part does
             self.hints = replace(self.hints, start_within_s=None)
-        made = part.span.end - first
         self._open += made
-        return 1 + made // self._rows.rows_a_step
+        return len(self.alive) - alive + made // self._rows.rows_a_step
 
     def _put_back(self, first: int, end: int, lost_on: tuple[str, ...] = ()) -> None:
         if first < end:
             self._to_make.appendleft(Span(first, end, lost_on))
             self._queue.to_come += end - first
+
+    def split(self, part: Part, rows: int) -> Part:
+        """Leave a part the first `rows` of its rows; return an open part of the others."""
+        first, end, lost_on = part.span
+        part.span = Span(first, first + rows, lost_on)
+        rest = Part(self, Span(first + rows, end, lost_on))
+        self.alive[rest] = None
+        return rest
+
+    def again(self, part: Part) -> None:
+        """Submit the rows of a part once more."""
+        if self.alive.pop(part, part) is None:
+            self._open -= part.span.end - part.span.first
+            self._put_back(*part.span)
+            self._feeder.look_at(self)
 
     def outcome(self, part: Part, outcome: Outcome) -> None:
         """Receive the outcome of a part, or one of the answers of a stream."""

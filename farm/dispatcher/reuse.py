@@ -8,29 +8,24 @@ that the memory does not have, each of them once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
-import numpy as np
-
-from farm.call import Array, Call, CallerName, Hints, Result, WorkerInfo
+from farm.call import Call, CallerName, Hints, Result, WorkerInfo
 from farm.dispatcher.feeder import Part
-from farm.dispatcher.partition import OF_ROWS
-from farm.dispatcher.value_and_gradient import Half
-from farm.errors import FarmError, InvalidOutput, ModelFailed, TimeLimitExceeded
+from farm.dispatcher.flights import Flight, Moved, SomeRows, Waiter
+from farm.dispatcher.rows import numbered, some_rows, stacked
+from farm.dispatcher.statistics import Statistics, calls_of
+from farm.errors import FarmError
 from farm.scheduler.actions import Outcome, Reply
 from farm.scheduler.state import TaskId
 
 OnDone = Callable[[Outcome], None]
 Begin = Callable[[Call, Hints, OnDone, float, tuple[str, ...]], TaskId]
-Count = Callable[[Call, int, int, CallerName | None], None]
 
 
 MOST_JOINED = 1000
 """Most calls that wait for one evaluation; further ones are queued, where limits apply to them."""
-
-_OF_BATCH = (InvalidOutput, ModelFailed, TimeLimitExceeded)
-"""Errors of all rows of a batch; rows of a lost worker run again one by one instead."""
 
 
 class Memory(Protocol):
@@ -54,96 +49,12 @@ class Memory(Protocol):
         """Return the kept evaluation of a key, without a batch axis."""
 
 
-class Counted:
-    """A receiver of a task's outcome in place of a caller or a part, counted as that one is."""
-
-    on_done: OnDone | None
-
-    def calls(self, rows: int) -> int:
-        """Return how many calls the task's rows count as."""
-        return calls_of(self.on_done, rows)
-
-
-def calls_of(on_done: OnDone | None, rows: int) -> int:
-    """Return how many calls a task of `rows` rows counts as; 0 if its call is counted later."""
-    return on_done.calls(rows) if isinstance(on_done, Part | Counted | Half) else 1
-
-
-class _Evaluation(Counted):
-    """One evaluation in the scheduler: its own caller, and the others that wait for it."""
-
-    def __init__(self, key: bytes, on_done: OnDone, hints: Hints, *, has_rows: bool) -> None:
-        self.key = key
-        self.on_done: OnDone | None = on_done
-        self.priority = hints.priority
-        self.has_rows = has_rows
-        self.joined: dict[TaskId, tuple[OnDone, Call, CallerName | None]] = {}
-        self.task: TaskId | None = None
-        self.end: Callable[[_Evaluation, Outcome], None]
-
-    def may_be_joined(self, hints: Hints) -> bool:
-        """Whether a call with these hints may wait for this evaluation."""
-        return hints.priority <= self.priority and len(self.joined) < MOST_JOINED
-
-    def __call__(self, outcome: Outcome) -> None:
-        self.end(self, outcome)
-
-
-class _SomeRows(Counted):
-    """The rows of a call that are not in memory, as a task; adds the others to its outcome.
-
-    numbers: for each row of the call, its number among the rows of the task, or -1 if it is known.
-    is_cut: the task ends before the call does, whose other rows are unaffected by its error.
-    """
-
-    def __init__(
-        self,
-        on_done: OnDone,
-        numbers: Sequence[int],
-        known: Sequence[Result | None],
-        *,
-        is_cut: bool,
-    ) -> None:
-        self.on_done: OnDone | None = on_done
-        self._numbers = numbers
-        self._known = known
-        self._is_cut = is_cut
-        self._asked = max(numbers) + 1
-
-    def __call__(self, outcome: Outcome) -> None:
-        assert self.on_done is not None, "its caller never changes"
-        if isinstance(outcome, FarmError):
-            row = outcome.row
-            if row is not None and 0 <= row < self._asked:
-                outcome.row = self._numbers.index(row)
-            elif self._is_cut and isinstance(outcome, OF_ROWS if self._asked == 1 else _OF_BATCH):
-                outcome = Result((), failed=outcome)
-        self.on_done(outcome if isinstance(outcome, FarmError) else self._whole(outcome))
-
-    def _whole(self, result: Result) -> Result:
-        """Return the result of the call's rows, up to the first one without an answer."""
-        done = result.rows_done(self._asked)
-        end = len(self._numbers) if done >= self._asked else self._numbers.index(done)
-        known = self._known[:end]
-        first = next((row.outputs for row in known if row is not None), result.outputs)
-        outputs = tuple(
-            np.stack(
-                [
-                    result.outputs[i][number, ...] if row is None else row.outputs[i]
-                    for number, row in zip(self._numbers[:end], known, strict=True)
-                ]
-            )
-            for i in range(len(first) if end else 0)
-        )
-        return replace(result, outputs=outputs, reused=end > done)
-
-
 class Reuse:
     """The calls of one dispatcher that are answered without a worker, and those that wait.
 
-    begin, drop: submit a call to the scheduler, and cancel it there. new_id: returns ids that no
-    task has. soon: schedules a call of `answer`. count: counts the calls, and the rows, that are
-    answered without a run of their own, for the chain with these names.
+    begin, drop: submit a call to the scheduler, and cancel it there. in_parts: submits a call of
+    many rows part by part. new_id: returns ids that no task has. soon: schedules a call of
+    `answer`. statistics: count the calls that are answered without a run of their own.
     """
 
     def __init__(
@@ -151,19 +62,24 @@ class Reuse:
         memory: Memory,
         begin: Begin,
         drop: Callable[[TaskId], object],
+        in_parts: Callable[[Call, Hints, OnDone], TaskId],
         new_id: Callable[[], TaskId],
         soon: Callable[[], None],
-        count: Count,
+        statistics: Statistics,
+        clock: Callable[[], float],
     ) -> None:
         self._memory = memory
         self._begin = begin
         self._drop = drop
+        self._in_parts = in_parts
         self._new_id = new_id
         self._soon = soon
-        self._count = count
-        self._flights: dict[bytes, _Evaluation] = {}
-        self._of_task: dict[TaskId, _Evaluation] = {}
-        self._waiting: dict[TaskId, _Evaluation] = {}
+        self._statistics = statistics
+        self._clock = clock
+        self._flights: dict[bytes, Flight] = {}
+        self._of_task: dict[TaskId, Flight] = {}
+        self._waiting: dict[TaskId, Flight] = {}
+        self._moved: dict[TaskId, TaskId] = {}
         self._answers: dict[TaskId, tuple[OnDone, Call, Result, CallerName | None]] = {}
 
     def start(
@@ -173,53 +89,128 @@ class Reuse:
 
         Raises FarmError if the scheduler does not accept it.
         """
-        keys = None if lost_on else self._memory.keys(call)
+        keys = self._memory.keys(call)
         if keys is None:
             return self._begin(call, hints, on_done, now, lost_on)
-        if len(keys) > 1:
-            return self._start_rows(call, keys, hints, on_done, now)
-        (key,) = keys
-        has_rows = call.rows is not None
-        found = self._memory.find(key)
-        if found is not None:
-            result = _with_rows(found) if has_rows else found
-            return self._answer_soon(on_done, call, result, hints.shown_as)
-        # The end of a call with a time limit of its own says nothing about the others.
-        is_limited = hints.deadline_s is not None or hints.start_within_s is not None
+        known = [self._memory.find(key) for key in keys]
+        if isinstance(on_done, Part):
+            return self._start_part(call, keys, known, hints, on_done, now, lost_on)
+        if len(keys) > 1 and self._flights:
+            pairs = zip(keys, known, strict=True)
+            if any(self._flight(key, found, hints) is not None for key, found in pairs):
+                return self._in_parts(call, hints, on_done)
+        return self._start_alike(call, keys, known, hints, on_done, now, lost_on)
+
+    def _start_part(
+        self,
+        call: Call,
+        keys: Sequence[bytes],
+        known: Sequence[Result | None],
+        hints: Hints,
+        part: Part,
+        now: float,
+        lost_on: tuple[str, ...],
+    ) -> TaskId:
+        """Start the rows of a part, and those that are answered in other ways as further parts."""
+        first = None
+        while True:
+            count = self._count_alike(keys, known, hints, is_one_call=part.parts.is_one_call)
+            some = call if count == len(keys) else some_rows(call, slice(0, count))
+            try:
+                task = self._start_alike(
+                    some, keys[:count], known[:count], hints, part, now, lost_on
+                )
+            except FarmError:
+                if first is None:
+                    raise
+                part.again()
+                return first
+            if first is None:
+                first = task
+            else:
+                part.task = task
+            if count == len(keys):
+                return first
+            part = part.split(count)
+            call, keys, known = some_rows(call, slice(count, None)), keys[count:], known[count:]
+
+    def _count_alike(
+        self,
+        keys: Sequence[bytes],
+        known: Sequence[Result | None],
+        hints: Hints,
+        *,
+        is_one_call: bool,
+    ) -> int:
+        """Return how many rows from the first on are answered in the same way.
+
+        These are rows in flight in one task, or known and unknown rows. If each row is a call that
+        says whether it was reused, known and unknown ones are not mixed, nor equal ones.
+        """
+        flight = self._flight(keys[0], known[0], hints)
+        is_mixed = is_one_call or flight is not None
+        seen: set[bytes] = set()
+        for row, (key, found) in enumerate(zip(keys, known, strict=True)):
+            if self._flight(key, found, hints) is not flight:
+                return row
+            if is_mixed:
+                continue
+            if (found is None) != (known[0] is None) or key in seen:
+                return row
+            if found is None and not hints.is_limited:
+                seen.add(key)
+        return len(keys)
+
+    def _flight(self, key: bytes, found: Result | None, hints: Hints) -> Flight | None:
+        """Return the task that a call with these hints may wait for, if nothing was found."""
         flight = self._flights.get(key)
-        if is_limited or (flight is not None and not flight.may_be_joined(hints)):
-            return self._begin(call, hints, on_done, now, ())
+        if flight is None or found is not None:
+            return None
+        if hints.priority > flight.priority or hints.is_limited:
+            return None
+        return flight if len(flight.joined) < MOST_JOINED else None
+
+    def _start_alike(
+        self,
+        call: Call,
+        keys: Sequence[bytes],
+        known: Sequence[Result | None],
+        hints: Hints,
+        on_done: OnDone,
+        now: float,
+        lost_on: tuple[str, ...],
+    ) -> TaskId:
+        """Start rows that are all in flight in one task, or none of which is in flight."""
+        flight = self._flight(keys[0], known[0], hints)
         if flight is not None:
             joined = self._new_id()
-            flight.joined[joined] = on_done, call, hints.shown_as
+            places = [flight.places[key] for key in keys]
+            flight.joined[joined] = Waiter(places, on_done, call, hints, now)
             self._waiting[joined] = flight
             return joined
-        flight = _Evaluation(key, on_done, hints, has_rows=has_rows)
-        flight.end = self._landed
-        flight.task = self._begin(call, hints, flight, now, ())
-        self._flights[key] = self._of_task[flight.task] = flight
-        return flight.task
-
-    def _start_rows(
-        self, call: Call, keys: Sequence[bytes], hints: Hints, on_done: OnDone, now: float
-    ) -> TaskId:
-        known = [self._memory.find(key) for key in keys]
-        whole = len(keys)
-        if isinstance(on_done, Part) and not on_done.parts.is_one_call:
-            # Each row is a call of its own, known or not: answer rows up to the first of the other
-            # kind. The caller of a part sends the rest again.
-            first = known[0] is not None
-            end = next((i for i, row in enumerate(known) if (row is not None) != first), len(keys))
-            keys, known = keys[:end], known[:end]
-        numbers, rows = _numbered(keys, known)
+        numbers, rows = numbered(keys, known)
         if not rows:
             found = [result for result in known if result is not None]
-            return self._answer_soon(on_done, call, _stacked(found), hints.shown_as)
-        if len(rows) < whole:
-            self._count(call, 0, len(keys) - len(rows), None)
-            on_done = _SomeRows(on_done, numbers, known, is_cut=len(keys) < whole)
-            call = replace(call, inputs=tuple([a[rows] for a in call.inputs]), rows=len(rows))
-        return self._begin(call, hints, on_done, now, ())
+            result = found[0] if call.rows is None else stacked(found)
+            return self._answer_soon(on_done, call, result, hints.shown_as)
+        reused = len(keys) - len(rows)
+        if reused:
+            on_done = SomeRows(on_done, numbers, known)
+            call = some_rows(call, rows)
+            keys = [keys[row] for row in rows]
+        if hints.is_limited:
+            task = self._begin(call, hints, on_done, now, lost_on)
+        else:
+            flight = Flight(
+                keys, on_done, hints.priority, self._landed, has_rows=call.rows is not None
+            )
+            flight.task = task = self._begin(call, hints, flight, now, lost_on)
+            self._of_task[task] = flight
+            for key in keys:
+                self._flights.setdefault(key, flight)
+        if reused:
+            self._count(call, 0, reused, None)
+        return task
 
     def _answer_soon(
         self, on_done: OnDone, call: Call, result: Result, name: CallerName | None
@@ -237,33 +228,51 @@ class Reuse:
             self._count(call, calls_of(on_done, rows), rows, name)
             on_done(result)
 
-    def _landed(self, flight: _Evaluation, outcome: Outcome) -> None:
-        """Report the outcome of an evaluation to its own caller and to all that joined it."""
-        del self._flights[flight.key]
-        if flight.task is not None:
-            self._of_task.pop(flight.task, None)
+    def _landed(self, flight: Flight, outcome: Outcome) -> None:
+        """Report the outcome of a task to its own caller and to all that wait for it."""
+        self._forget(flight)
+        ends = [(k, flight.outcome_for(waiter, outcome)) for k, waiter in flight.joined.items()]
         if flight.on_done is not None:
             flight.on_done(outcome)
-        if isinstance(outcome, Result) and outcome.failed is not None:
-            outcome = outcome.failed
-        for joined, (on_done, call, name) in flight.joined.items():
+        for joined, end in ends:
+            waiter = flight.joined.pop(joined, None)
+            if waiter is None:
+                continue  # an answer made its caller cancel it
             del self._waiting[joined]
-            if isinstance(outcome, FarmError):
-                on_done(outcome)
+            if end is None:
+                self._again(joined, waiter)
                 continue
-            result = outcome
-            if flight.has_rows and call.rows is None:
-                result = replace(result, outputs=tuple([a[0, ...] for a in result.outputs]))
-            elif call.rows is not None and not flight.has_rows:
-                result = _with_rows(result)
-            self._count(call, calls_of(on_done, 1), 1, name)
-            on_done(replace(result, reused=True, copied=False))
+            if isinstance(end, Result) and (rows := end.rows_done(len(waiter.rows))):
+                calls = calls_of(waiter.on_done, rows)
+                self._count(waiter.call, calls, rows, waiter.hints.shown_as)
+            waiter.on_done(end)
+
+    def _again(self, joined: TaskId, waiter: Waiter) -> None:
+        """Start a call anew that waited in vain."""
+        if isinstance(waiter.on_done, Part):
+            waiter.on_done.again()
+            return
+        moved = Moved(waiter.on_done, partial(self._moved.pop, joined, None))
+        try:
+            task = self.start(waiter.call, waiter.hints, moved, waiter.since, ())
+        except FarmError as error:
+            waiter.on_done(error)
+        else:
+            self._moved[joined] = task
+
+    def _count(self, call: Call, calls: int, rows: int, name: CallerName | None) -> None:
+        self._statistics.count_reused(call, calls, rows, name, self._clock())
 
     def cancel(self, task_id: TaskId) -> bool:
         """Cancel a call; False: its task, if it has one, must be cancelled in the scheduler.
 
         A task that others wait for goes on without its own caller.
         """
+        moved = self._moved.pop(task_id, None)
+        if moved is not None:
+            if not self.cancel(moved):
+                self._drop(moved)
+            return True
         if self._answers.pop(task_id, None) is not None:
             return True
         flight = self._waiting.pop(task_id, None)
@@ -282,47 +291,13 @@ class Reuse:
         self._forget(flight)
         return False
 
-    def _forget(self, flight: _Evaluation) -> None:
-        """Let later calls for the same evaluation start one of their own."""
-        del self._flights[flight.key]
+    def _forget(self, flight: Flight) -> None:
+        """Let later calls for the same rows start a task of their own."""
+        for key in flight.keys:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
         if flight.task is not None:
-            del self._of_task[flight.task]
+            self._of_task.pop(flight.task, None)
 
     def __len__(self) -> int:
         return len(self._answers)
-
-
-def _numbered(keys: Sequence[bytes], known: Sequence[Result | None]) -> tuple[list[int], list[int]]:
-    """Return each row's number among the unknown ones, and the position of each of those.
-
-    Equal rows share a number; known ones have -1.
-    """
-    positions: dict[bytes, int] = {}
-    rows: list[int] = []
-    numbers: list[int] = []
-    for row, (key, found) in enumerate(zip(keys, known, strict=True)):
-        if found is not None:
-            numbers.append(-1)
-            continue
-        if key not in positions:
-            positions[key] = len(rows)
-            rows.append(row)
-        numbers.append(positions[key])
-    return numbers, rows
-
-
-def _with_rows(result: Result) -> Result:
-    return replace(result, outputs=tuple([_row(array) for array in result.outputs]))
-
-
-def _row(array: Array) -> Array:
-    return array[np.newaxis]
-
-
-def _stacked(found: Sequence[Result]) -> Result:
-    columns = zip(*[result.outputs for result in found], strict=True)
-    return replace(
-        found[0],
-        outputs=tuple([np.stack(column) for column in columns]),
-        run_time_s=sum([result.run_time_s for result in found]),
-    )

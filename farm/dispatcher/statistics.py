@@ -5,13 +5,27 @@ The fields are those of the KServe protocol's statistics extension, as in Triton
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from farm.call import QUESTIONS, Call, CallerName, Result
 from farm.dispatcher.chains import Chains
 from farm.errors import FarmError
 from farm.scheduler.state import Task
+
+
+class Counted:
+    """A receiver of a task's outcome that knows how many calls the task counts as."""
+
+    __slots__ = ()
+
+    def calls(self, rows: int) -> int:
+        """Return how many calls a task of `rows` rows counts as; 0: its call is counted later."""
+        raise NotImplementedError
+
+
+def calls_of(on_done: object, rows: int) -> int:
+    """Return how many calls a task of `rows` rows with this receiver counts as; mostly one."""
+    return on_done.calls(rows) if isinstance(on_done, Counted) else 1
 
 
 @dataclass(slots=True)
@@ -143,22 +157,18 @@ class Statistics:
         if call.operation not in QUESTIONS:
             self._of(call).add_outcome(outcome, waited_s, today, calls)
 
-    def reused(
-        self, clock: Callable[[], float]
-    ) -> Callable[[Call, int, int, CallerName | None], None]:
-        """Return a function that records calls that were answered without a run of their own.
+    def count_reused(
+        self, call: Call, calls: int, rows: int, name: CallerName | None, now: float
+    ) -> None:
+        """Record calls that were answered without a run of their own.
 
-        Its arguments: one of them, how many calls and rows these are, and the names of their chain.
+        call: one of them; calls, rows: how many these are; name: of their chain.
         """
-
-        def add(call: Call, calls: int, rows: int, name: CallerName | None) -> None:
-            of_model = self._of(call)
-            of_model.success.add(0.0, calls)
-            of_model.reused += rows
-            if name is not None and calls:
-                self.chains.answered(name, calls, 0, clock())
-
-        return add
+        of_model = self._of(call)
+        of_model.success.add(0.0, calls)
+        of_model.reused += rows
+        if name is not None and calls:
+            self.chains.answered(name, calls, 0, now)
 
     def _of(self, call: Call) -> ModelStatistics:
         known = self.models.get(call.model)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from farm.call import BOTH, Call, Hints, ModelInfo, Operation, Result, halves, joined
-from farm.dispatcher.statistics import Statistics
+from farm.dispatcher.statistics import Counted, Statistics
 from farm.errors import FarmError
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
@@ -28,7 +28,7 @@ def runs_as(operation: Operation, info: ModelInfo) -> tuple[Operation, ...]:
     return (operation,)
 
 
-class Half:
+class Half(Counted):
     """The evaluation or the gradient of a pair; it is called with its outcome."""
 
     def __init__(self, pair: Pair) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from farm.bodies.held import FREE_BYTES, HeldBytes, Share
 from farm.bodies.unpacking import Headers
 from farm.dispatcher.backend import INTERNAL_ERROR
 from farm.errors import FarmError
+from farm.grpc.frames import literal
 from farm.grpc.http2 import Http2Connection
 from farm.grpc.messages import (
     ERRORS,
@@ -52,7 +53,16 @@ class Caller(NamedTuple):
 Message = bytes | HeldBody | Packed | PackedLong[HeldBody]
 
 Write = Callable[[bytes | memoryview], Awaitable[None]]
-Unary = Callable[[Body, Caller], Awaitable[bytes | memoryview]]
+
+
+class Noted(NamedTuple):
+    """A message with metadata of its own, names in small letters."""
+
+    message: bytes | memoryview
+    metadata: Sequence[tuple[bytes, bytes]]
+
+
+Unary = Callable[[Body, Caller], Awaitable[bytes | memoryview | Noted]]
 """Takes one message and returns one; raises FarmError."""
 
 Requests = AsyncIterator[Body]
@@ -234,8 +244,12 @@ class GrpcCall:
 
     async def _answer(self, method: Unary, message: Message) -> None:
         answer = await method(await _whole(message), self._caller)
+        headers = HEADERS
+        if isinstance(answer, Noted):
+            headers += b"".join([literal(name, value) for name, value in answer.metadata])
+            answer = answer.message
         http2 = self._line.http2
-        http2.send_headers(self._stream, HEADERS)
+        http2.send_headers(self._stream, headers)
         self._headers_sent = True
         for part in framed(answer):
             http2.send_data(self._stream, part)

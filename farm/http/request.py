@@ -127,4 +127,9 @@ def result_headers(result: Result) -> Extra:
     )
     if result.copied:
         headers = (*headers, (b"farm-copied", b"true"))
-    return (*headers, (b"farm-reused", b"true")) if result.reused else headers
+    return headers + reused_header(result)
+
+
+def reused_header(result: Result) -> Extra:
+    """Return the header of an answer from the record, or from another call's run; else none."""
+    return ((b"farm-reused", b"true"),) if result.reused else ()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farm.errors import Unavailable
+from farm.machine.forks import renew_in_children
 from farm.record.entry import (
     EVALUATION,
     FORMAT,
@@ -65,7 +66,7 @@ def lock_of(path: Path) -> Path:
 
 
 class RecordFile:
-    """A record that this process writes. Threads may share it.
+    """A record that this process writes. Threads may share it; a forked process does not.
 
     `damage` has the damaged places found when it was opened. `trouble` says why nothing is
     recorded any more; it is empty while all is well.
@@ -93,9 +94,22 @@ class RecordFile:
             self._lock.release()
             raise
         self._dirty = False
+        self._is_parents = False
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="record", daemon=True)
         self._keeper.start()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Leave the file to the parent; called in a forked process, which records and finds none.
+
+        The index is not used there: a thread of the parent may just have been changing it.
+        """
+        self._is_parents = True
+        self.trouble = "a forked process does not record"
+        self._mutex = threading.Lock()
+        if self.index is not None:
+            self.index = Index()
 
     def _acquired(self) -> Lock:
         try:
@@ -238,6 +252,9 @@ class RecordFile:
 
     def close(self) -> None:
         """Have the disk take everything, close the file and release the lock."""
+        if self._is_parents:
+            self._journal.close()
+            return
         self._closing.set()
         self._keeper.join()
         self._sync()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ import farm
 from farm.client import Client, Executor, RemoteModel
 from farm.errors import ModelFailed
 from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.dispatcher_farm import serving
 
 
 @pytest.fixture
@@ -139,3 +143,74 @@ def test_threads_end_with_it() -> None:
     with Executor(3) as pool:
         list(pool.map(abs, range(10)))
     wait_until(lambda: not [t for t in threading.enumerate() if t.name == "farm executor"])
+
+
+SLEEP = """
+import time
+from pathlib import Path
+import farm
+
+class Square(farm.Model):
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+
+    def evaluate(self, inputs, config):
+        while inputs["x"][0] == 50.0 and not Path(__file__).with_name("go").exists():
+            time.sleep(0.01)
+        return inputs["x"] ** 2
+"""
+
+FORKER = """
+import concurrent.futures, os, signal, sys, threading
+from pathlib import Path
+import farm
+from farm.client import RemoteModel
+from farm.errors import Cancelled
+
+go = threading.Event()
+submitting = threading.Event()
+
+class Slow(RemoteModel):
+    def __init__(self):
+        pass
+
+    def submit(self, x):
+        submitting.set()
+        go.wait()
+        return model.submit(x)
+
+model = farm.connect(sys.argv[1]).model()
+with farm.Executor(2) as pool:
+    of_model, of_thread = pool.submit(model, [50.0]), pool.submit(go.wait)
+    waiting = pool.submit(go.wait), pool.submit(go.wait)
+    threading.Thread(target=pool.submit, args=(Slow(), [3.0]), daemon=True).start()
+    submitting.wait()  # the executor is locked now
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        assert pool.submit(model, [4.0]).result(30)[0] == 16.0
+        assert pool.submit(pow, 2, 5).result(30) == 32
+        assert [y[0] for y in pool.map(lambda x: model([x]), [1.0, 2.0])] == [1.0, 4.0]
+        for future in (of_model, of_thread, *waiting):
+            error = future.exception(30)
+            assert isinstance(error, Cancelled), error
+        pool.shutdown()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not any(future.done() for future in (of_model, of_thread, *waiting))
+    Path(sys.argv[2]).touch()
+    go.set()
+assert of_model.result(0)[0] == 2500.0
+assert [future.result(0) for future in (of_thread, *waiting)] == [True] * 3
+"""
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "http"])
+def test_a_forked_process_has_an_executor_without_its_parents_calls(
+    tmp_path: Path, native: bool
+) -> None:
+    (tmp_path / "square.py").write_text(SLEEP)
+    with serving(tmp_path, "square.py", "--workers", "2") as served:
+        target = str(served.folder) if native else served.connection.url
+        command = [sys.executable, "-c", FORKER, target, str(tmp_path / "go")]
+        subprocess.run(command, check=True, timeout=2 * LIMIT_S)

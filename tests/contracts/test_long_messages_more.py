@@ -18,7 +18,7 @@ from farm.bodies.body import HEAVY_BYTES, Body
 from farm.bodies.readers import Readers, Reads, ReadsHere
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError
-from farm.grpc.call import Caller
+from farm.grpc.call import Caller, Noted
 from farm.protocols.kserve.grpc.codec import is_quick, messages
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
 from farm.protocols.kserve.repository import Repository
@@ -108,7 +108,9 @@ async def test_grpc() -> None:
     async def answer(readers: Reads, body: bytes) -> Any:
         service = KServeGrpc(dispatcher, Repository(dispatcher), readers)
         try:
-            return bytes(await service.unary[f"/{SERVICE}/ModelInfer"](body_of(body), CALLER))
+            told = await service.unary[f"/{SERVICE}/ModelInfer"](body_of(body), CALLER)
+            assert not isinstance(told, Noted)
+            return bytes(told)
         except FarmError as error:
             return type(error), error.message
 

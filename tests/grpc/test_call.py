@@ -11,8 +11,17 @@ import pytest
 from farm.bodies.body import Body
 from farm.bodies.held import HeldBytes
 from farm.grpc import http2
-from farm.grpc.call import Bidirectional, Caller, GrpcCall, Requests, ServerStream, Unary, Write
-from farm.grpc.frames import WINDOW_UPDATE
+from farm.grpc.call import (
+    Bidirectional,
+    Caller,
+    GrpcCall,
+    Noted,
+    Requests,
+    ServerStream,
+    Unary,
+    Write,
+)
+from farm.grpc.frames import WINDOW_UPDATE, literal
 from farm.grpc.messages import GrpcFailure
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import on_loop, until
@@ -51,7 +60,7 @@ class Line:
 class Methods:
     def __init__(self) -> None:
         self.callers: list[Caller] = []
-        self.unary: Mapping[str, Unary] = {"/x/Echo": self.echo}
+        self.unary: Mapping[str, Unary] = {"/x/Echo": self.echo, "/x/Note": self.note}
         self.server_streams: Mapping[str, ServerStream] = {"/x/Twice": self.twice}
         self.bidirectional: Mapping[str, Bidirectional] = {
             "/x/Sum": self.sum,
@@ -64,6 +73,9 @@ class Methods:
     async def echo(self, body: Body, caller: Caller) -> bytes:
         self.callers.append(caller)
         return bytes_of(body)
+
+    async def note(self, body: Body, caller: Caller) -> Noted:
+        return Noted(bytes_of(body), [(b"note", b"c sharp")])
 
     async def twice(self, body: Body, write: Write, caller: Caller) -> None:
         await write(bytes_of(body))
@@ -95,6 +107,19 @@ async def test_one_message_for_one() -> None:
     assert framed(b"abc") in said
     assert b"grpc-status\x010" in said
     assert methods.callers[0].remaining_s == 5.0
+
+
+@on_loop
+async def test_an_answer_may_have_metadata() -> None:
+    call, line, _ = begun("/x/Note")
+    call.received(framed(b"abc"))
+    call.half_closed()
+    await until(lambda: line.ended)
+    headers, answer, end = line.said().partition(framed(b"abc"))
+    assert b"application/grpc" in headers
+    assert literal(b"note", b"c sharp") in headers
+    assert answer
+    assert b"grpc-status\x010" in end
 
 
 @on_loop

@@ -70,6 +70,9 @@ fields, and bytes in all."""
 FINAL_RESPONSE = "triton_final_response"
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 
+REUSED = "farm_reused"
+"""The parameter of an answer from the record, or from another call's run."""
+
 
 @cache
 def messages() -> Mapping[str, Any]:
@@ -273,14 +276,20 @@ def parameters_of(given: Any) -> Parameters:
 
 
 def encode_infer(
-    wish: Wish, outputs: Sequence[Array], raw: bool, lead: tuple[int, ...] = ()
+    wish: Wish,
+    outputs: Sequence[Array],
+    raw: bool,
+    lead: tuple[int, ...] = (),
+    reused: bool = False,
 ) -> bytes:
     """Encode a model's outputs. Raises InvalidInput for values that BYTES cannot hold.
 
-    lead: sizes to prepend to each output's shape.
+    lead: sizes to prepend to each output's shape. reused: mark the answer as such.
     """
     response = _infer().response()
     _fill(response, wish, outputs, raw=raw, lead=lead)
+    if reused:
+        response.parameters[REUSED].bool_param = True
     return bytes(response.SerializeToString())
 
 
@@ -290,6 +299,7 @@ def encode_streamed(
     raw: bool,
     final: bool,
     lead: tuple[int, ...] = (),
+    reused: bool = False,
 ) -> bytes:
     """Encode one of a request's answers in a stream; outputs None: there are no more."""
     message = _infer().streamed()
@@ -300,6 +310,8 @@ def encode_streamed(
             response.id = wish.id
     else:
         _fill(response, wish, outputs, raw=raw, lead=lead)
+    if reused:
+        response.parameters[REUSED].bool_param = True
     response.parameters[FINAL_RESPONSE].bool_param = final
     return bytes(message.SerializeToString())
 

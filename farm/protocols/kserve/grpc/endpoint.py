@@ -16,9 +16,9 @@ from farm.call import Hints, ModelInfo
 from farm.dispatcher.backend import Backend
 from farm.encoding.tensors import shown
 from farm.errors import InvalidRequest, ModelNotFound, UnsupportedFeature
-from farm.grpc.call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
+from farm.grpc.call import Bidirectional, Caller, Noted, Requests, ServerStream, Unary, Write
 from farm.grpc.messages import LONG
-from farm.http.request import hints_of
+from farm.http.request import hints_of, reused_header
 from farm.http.turns import Turns
 from farm.protocols.kserve.grpc.codec import (
     decode,
@@ -102,20 +102,20 @@ class KServeGrpc:
 
     # Inference
 
-    async def _infer(self, body: Body, caller: Caller) -> bytes | memoryview:
+    async def _infer(self, body: Body, caller: Caller) -> bytes | memoryview | Noted:
         hints = hints_for(caller)
         request, raw = await read_infer(
             decode_infer, body, self._readers, self._turns, hints.client
         )
         call, hints, wish, lead = await self.asked(request, hints)
         result = await self._backend.submit(call, hints)
-        about = (wish, result.outputs, raw, lead)
-        if not (is_long_raw if raw else is_long)(result):
-            return encode_infer(*about)
-        answer: memoryview = await carried_out(
-            self._readers, encode_infer, *about, client=hints.client
-        )
-        return answer
+        about = (wish, result.outputs, raw, lead, result.reused)
+        message: bytes | memoryview
+        if (is_long_raw if raw else is_long)(result):
+            message = await carried_out(self._readers, encode_infer, *about, client=hints.client)
+        else:
+            message = encode_infer(*about)
+        return Noted(message, reused_header(result)) if result.reused else message
 
     async def asked(
         self, request: InferRequest, hints: Hints, *, streaming: bool = False

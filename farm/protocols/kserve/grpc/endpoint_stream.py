@@ -192,7 +192,7 @@ class InferStream:
         lead: tuple[int, ...],
     ) -> None:
         """Send an answer when its turn comes; a reader process encodes a long one before."""
-        about = (wish, result.outputs, raw, final, lead)
+        about = (wish, result.outputs, raw, final, lead, result.reused)
         if (is_long_raw if raw else is_long)(result):
             client = self._hints.client
             message = await carried_out(self._readers, encode_streamed, *about, client=client)

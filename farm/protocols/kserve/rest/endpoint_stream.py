@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from farm.bodies.body import HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import carried_out, is_long
-from farm.bodies.unpacking import Refused
+from farm.bodies.unpacking import Extra, Refused
 from farm.call import Call, Hints, Result
 from farm.dispatcher.backend import Backend
 from farm.dispatcher.result_stream import ResultStream
@@ -31,7 +31,7 @@ from farm.http.asgi import (
     send_more,
     while_client_waits,
 )
-from farm.http.request import RETRY_SOON, Request, hints_of
+from farm.http.request import RETRY_SOON, Request, hints_of, reused_header
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
     InferRequest,
@@ -137,7 +137,7 @@ async def _send_events(answers: ResultStream, encode: Encode, send: Send) -> Non
         async for result in answers:
             data = await encode(result)
             if not begun:
-                await _begin(send)
+                await _begin(send, reused_header(result))
                 begun = True
             await send_more(send, data)
     except FarmError as error:
@@ -150,6 +150,6 @@ async def _send_events(answers: ResultStream, encode: Encode, send: Send) -> Non
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _begin(send: Send) -> None:
-    headers = [(b"content-type", EVENTS), (b"cache-control", b"no-cache")]
+async def _begin(send: Send, extra: Extra = ()) -> None:
+    headers = [(b"content-type", EVENTS), (b"cache-control", b"no-cache"), *extra]
     await send({"type": "http.response.start", "status": 200, "headers": headers})

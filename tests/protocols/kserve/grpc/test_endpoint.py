@@ -15,7 +15,7 @@ import farm
 from farm.call import Hints
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError, InvalidInput, InvalidRequest, ModelNotFound, UnsupportedFeature
-from farm.grpc.call import Caller
+from farm.grpc.call import Caller, Noted
 from farm.grpc.messages import LONG
 from farm.model import Config, Inputs, Tensors
 from farm.protocols.kserve.grpc.codec import decode, messages
@@ -55,6 +55,7 @@ async def tell(service: KServeGrpc, method: str, /, **asked: Any) -> Any:
     """Return the answer of a method."""
     request = messages()[f"inference.{method}Request"](**asked)
     body = await service.unary[f"/{SERVICE}/{method}"](request.SerializeToString(), CALLER)
+    assert not isinstance(body, Noted)
     return decode(f"inference.{method}Response", bytes(body))
 
 
@@ -70,6 +71,7 @@ def question(count: int, **parameters: Any) -> bytes:
 
 async def infer(service: KServeGrpc, body: bytes) -> list[float]:
     answer = await service.unary[f"/{SERVICE}/ModelInfer"](body, CALLER)
+    assert not isinstance(answer, Noted)
     (raw,) = decode("inference.ModelInferResponse", bytes(answer)).raw_output_contents
     return list(np.frombuffer(raw))
 

@@ -1,0 +1,142 @@
+"""Each protocol's clients, unchanged, are told which answers are from the record."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc as triton
+import tritonclient.http as triton_http
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.support.dispatcher_farm import Served, serving
+from tests.support.graphpipe_bytes import WITH_CONFIG
+from tests.support.time_limits import scaled
+
+LIMIT_S = scaled(20.0)
+
+MODEL = """
+import numpy as np
+import farm
+
+class Total(farm.Model):
+    name = "total"
+    version = "1"
+    inputs = {"x": 2}
+    outputs = {"y": 1}
+
+    def evaluate(self, inputs, config):
+        return [inputs["x"].sum()]
+
+class Longer(farm.Model):
+    name = "longer"
+    version = "1"
+    inputs = {"x": 2}
+    outputs = {"y": 1_000_000}
+
+    def evaluate(self, inputs, config):
+        return np.full(1_000_000, inputs["x"].sum())
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("reused")
+    (folder / "models.py").write_text(MODEL)
+    names = ("models.py:Total", "models.py:Longer")
+    options = ("--record", "a.record", "--reuse", "--grpc-port", "0", "--workers", "1")
+    with serving(folder, *names, *options) as running:
+        yield running
+
+
+def given(kind: Any, *x: float) -> Any:
+    tensor = kind("x", [2], "FP64")
+    tensor.set_data_from_numpy(np.array(x))
+    return tensor
+
+
+@pytest.mark.parametrize("model", ["total", "longer"])
+def test_tritonclient_over_grpc(served: Served, model: str) -> None:
+    with triton.InferenceServerClient(served.connection.grpc) as client:
+        for is_again in (False, True):
+            result = client.infer(model, [given(triton.InferInput, 1.0, 2.0)])
+            assert result.as_numpy("y")[0] == 3.0
+            marks = {k: v.bool_param for k, v in result.get_response().parameters.items()}
+            assert marks == ({"farm_reused": True} if is_again else {})
+
+
+@pytest.mark.parametrize("model", ["total", "longer"])
+def test_a_stream_of_tritonclient(served: Served, model: str) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton.InferenceServerClient(served.connection.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for is_again in (False, True):
+            client.async_stream_infer(model, [given(triton.InferInput, 2.0, 2.0)])
+            result, error = answers.get(timeout=LIMIT_S)
+            assert error is None
+            marks = {k: v.bool_param for k, v in result.get_response().parameters.items()}
+            assert marks.pop("triton_final_response") is True
+            assert marks == ({"farm_reused": True} if is_again else {})
+        client.stop_stream()
+
+
+def test_the_metadata_of_a_grpc_call(served: Served) -> None:
+    with grpc.insecure_channel(served.connection.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.ModelInferRequest(model_name="total")
+        tensor = request.inputs.add(name="x", datatype="FP64", shape=[2])
+        tensor.contents.fp64_contents.extend([3.0, 2.0])
+        for is_again in (False, True):
+            answer, call = stub.ModelInfer.with_call(request, timeout=LIMIT_S)
+            assert list(answer.outputs[0].contents.fp64_contents) == [5.0]
+            metadata = dict(call.initial_metadata())
+            assert metadata.get("farm-reused") == ("true" if is_again else None)
+
+
+def test_tritonclient_over_http_works_on(served: Served) -> None:
+    url = served.connection.url.removeprefix("http://")
+    with triton_http.InferenceServerClient(url) as client:
+        for _ in range(2):
+            result = client.infer("total", [given(triton_http.InferInput, 4.0, 2.0)])
+            assert result.as_numpy("y") == [6.0]
+
+
+def kserve(x: float) -> Any:
+    tensor = {"name": "x", "shape": [2], "datatype": "FP64", "data": [x, 2.0]}
+    return {"inputs": [tensor]}
+
+
+def ask(served: Served, body: Any, path: str) -> tuple[bool, bytes]:
+    """Return whether the answer has the mark, and its body."""
+    form = {"data": body} if isinstance(body, bytes) else {"json": body}
+    answer = requests.post(served.connection.url + path, timeout=LIMIT_S, **form)
+    assert answer.status_code == 200, answer.text
+    mark = answer.headers.get("Farm-Reused")
+    assert mark in (None, "true")
+    return mark is not None, answer.content
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v2/models/total/infer", kserve(5.0)),
+        ("/v2/models/total/generate", {"x": [6.0, 2.0]}),
+        ("/v2/models/total/generate_stream", {"x": [7.0, 2.0]}),
+        ("/v2/models/total/infer_stream", kserve(8.0)),
+        ("/Evaluate", {"name": "total", "input": [[9.0, 2.0]]}),
+        ("/graphpipe/total", WITH_CONFIG),
+        ("/Evaluate", {"name": "longer", "input": [[9.0, 2.0]]}),
+        ("/v2/models/longer/infer", kserve(5.0)),
+    ],
+    ids=lambda value: value.strip("/") if isinstance(value, str) else "",
+)
+def test_the_header_over_http(served: Served, path: str, body: Any) -> None:
+    first, again = ask(served, body, path), ask(served, body, path)
+    assert (first[0], again[0]) == (False, True)
+    assert first[1] == again[1]

@@ -1,0 +1,373 @@
+"""Rows of bulk calls in flight are joined by others, and each caller gets its own outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from farm.call import Array, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.errors import FarmError, ModelFailed, Unavailable
+from farm.scheduler.state import WorkerId
+from tests.dispatcher.test_dispatcher import CUBE, W1, cube, turns
+from tests.dispatcher.test_reuse import BATCHES, Memory, Points, Worker, asked, rows, up
+from tests.support.coroutines import on_loop, until
+
+KINDS = pytest.mark.parametrize("info", [CUBE, BATCHES], ids=["one by one", "batches"])
+
+
+async def answered(worker: Worker, *tasks: asyncio.Task[Result]) -> Counter[float]:
+    """Answer all that is sent until these calls are over; return how often each row was run."""
+    ran: Counter[float] = Counter()
+    while not all(task.done() for task in tasks):
+        if worker.sent:
+            ran.update((await worker.evaluate()).tolist())
+        await asyncio.sleep(0)
+    return ran
+
+
+def once(*x: float) -> Counter[float]:
+    return Counter(map(float, x))
+
+
+def values(result: Result) -> list[float]:
+    found: list[float] = result.outputs[0].reshape(-1).tolist()
+    return found
+
+
+async def known_to_be_quick(dispatcher: Dispatcher, worker: Worker) -> None:
+    """Answer a call, so that many rows of a model without batches run together from now on."""
+    call = asked(dispatcher, cube(-1.0))
+    await answered(worker, call)
+
+
+@on_loop
+async def test_a_single_call_joins_a_row_of_a_batch() -> None:
+    dispatcher, worker = up(Memory(), BATCHES)
+    bulk = asked(dispatcher, rows(1.0, 2.0, 3.0))
+    single, of_one = asked(dispatcher, cube(2.0)), asked(dispatcher, rows(3.0))
+    assert await answered(worker, bulk, single, of_one) == once(1, 2, 3)
+    assert values(await bulk) == [1.0, 8.0, 27.0]
+    assert [(await call).outputs[0].tolist() for call in (single, of_one)] == [[8.0], [[27.0]]]
+    assert [(await call).reused for call in (bulk, single, of_one)] == [False, True, True]
+    assert dispatcher.statistics()["cube"].reused == 2
+
+
+@on_loop
+async def test_a_batch_joins_single_calls_and_batches() -> None:
+    dispatcher, worker = up(Memory(x9=729.0), BATCHES)
+    single, bulk = asked(dispatcher, cube(1.0)), asked(dispatcher, rows(2.0, 3.0))
+    mixed = asked(dispatcher, rows(0.0, 3.0, 2.0, 9.0, 4.0, 1.0, 4.0))
+    assert await answered(worker, single, bulk, mixed) == once(0, 1, 2, 3, 4)
+    assert values(await mixed) == [0.0, 27.0, 8.0, 729.0, 64.0, 1.0, 64.0]
+    assert [(await call).reused for call in (single, bulk, mixed)] == [False, False, True]
+    assert dispatcher.calls_open() == 0
+    assert dispatcher.statistics()["cube"].success.count == 3
+
+
+@KINDS
+@on_loop
+async def test_equal_rows_of_one_long_call_run_once(info: ModelInfo) -> None:
+    dispatcher, worker = up(Memory(), info)
+    await known_to_be_quick(dispatcher, worker)
+    points = [float(k % 7) for k in range(100)]
+    bulk = asked(dispatcher, rows(*points))
+    assert await answered(worker, bulk) == once(*range(7))
+    assert values(await bulk) == [x**3 for x in points]
+
+
+@KINDS
+@on_loop
+async def test_the_same_points_of_two_requests_run_once(info: ModelInfo) -> None:
+    dispatcher, worker = up(Memory(), info)
+    await known_to_be_quick(dispatcher, worker)
+    points = [float(k) for k in range(50)]
+    first, second = Points(*points, 3.0), Points(*points[20:], *points[:20])
+    for request in (first, second):
+        dispatcher.start_rows(request, "cube", Operation.EVALUATE, Hints())
+    whole = asked(dispatcher, rows(*points))
+    ran: Counter[float] = Counter()
+    while not (first.ended and second.ended and whole.done()):
+        if worker.sent:
+            ran.update((await worker.evaluate()).tolist())
+        await asyncio.sleep(0)
+    assert ran == once(*points)
+    assert values(await whole) == [x**3 for x in points]
+    for request in (first, second):
+        assert [request.outcomes[k][0] for k in range(50)] == [x**3 for x in request.x[:50]]
+    marks = [first.outcomes[k][1] for k in range(51)] + [second.outcomes[k][1] for k in range(50)]
+    assert marks.count(False) <= 50, "each point is new at most once"
+    assert first.outcomes[50][1] is True
+
+
+@on_loop
+async def test_callers_of_a_row_that_is_not_a_number_share_it() -> None:
+    dispatcher, worker = up(Memory(), BATCHES)
+    bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))
+    w, task_id, _ = await worker.next()
+    dispatcher.finished(w, [(task_id, Result((np.array([[1.0], [math.nan]]),), 0.001))])
+    assert math.isnan((await single).outputs[0][0])
+    assert math.isnan((await bulk).outputs[0][1, 0])
+    assert worker.sent == []
+
+
+@on_loop
+async def test_a_failed_batch_fails_no_caller_of_one_of_its_rows() -> None:
+    dispatcher, worker = up(Memory(), BATCHES)
+    bulk, other = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, rows(1.0, 3.0, 1.0))
+    twins = [asked(dispatcher, cube(2.0)) for _ in range(2)]
+    await until(lambda: len(worker.sent) == 2)
+    for _, task_id, call in worker.sent:
+        failed = 2.0 in call.inputs[0]
+        outcome = ModelFailed("diverged") if failed else Result((call.inputs[0] ** 3,), 0.001)
+        dispatcher.finished(W1, [(task_id, outcome)])
+    worker.sent.clear()
+    assert await answered(worker, *twins, other) == once(1, 2)
+    with pytest.raises(ModelFailed, match="diverged"):
+        await bulk
+    assert values(await other) == [1.0, 27.0, 1.0]
+    assert [(await twin).reused for twin in twins] == [False, True]
+    assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_callers_of_a_row_share_its_own_failure() -> None:
+    dispatcher, worker = up(Memory())
+    await known_to_be_quick(dispatcher, worker)
+    points = list(map(float, range(40)))
+    first, second = Points(*points), Points(*points)
+    for request in (first, second):
+        dispatcher.start_rows(request, "cube", Operation.EVALUATE, Hints())
+    await until(lambda: worker.sent)
+    w, task_id, call = worker.sent.pop(0)
+    assert len(call.inputs[0]) > 4
+    twins = [asked(dispatcher, cube(x)) for x in points[:4]]
+    await turns()
+    done = Result((call.inputs[0][:2] ** 3,), 0.004, failed=ModelFailed("diverged"))
+    dispatcher.finished(w, [(task_id, done)])
+    with pytest.raises(ModelFailed, match="diverged"):
+        await twins[2]
+    assert [(values(await twin), (await twin).run_time_s) for twin in twins[:2]] == [
+        ([0.0], 0.002),
+        ([1.0], 0.002),
+    ]
+    ran = await answered(worker, twins[3])
+    while not (first.ended and second.ended):
+        if worker.sent:
+            ran.update((await worker.evaluate()).tolist())
+        await asyncio.sleep(0)
+    assert ran == once(*points[3:]), "neither the failed row nor those before it run again"
+    assert first.outcomes[2] == second.outcomes[2] == "diverged"
+    assert first.outcomes[1] == (1.0, False)
+    assert second.outcomes[1] == (1.0, True)
+    for k in (0, *range(3, 40)):
+        assert first.outcomes[k][0] == second.outcomes[k][0] == points[k] ** 3
+
+
+@on_loop
+async def test_each_point_says_whether_it_ran_itself() -> None:
+    dispatcher, worker = up(Memory(x9=729.0), BATCHES)
+    points = Points(3.0, 4.0, 3.0, 9.0, 5.0)
+    dispatcher.start_rows(points, "cube", Operation.EVALUATE, Hints())
+    while not points.ended:
+        if worker.sent:
+            await worker.evaluate()
+        await asyncio.sleep(0)
+    marks = [(x**3, x == 9 or k == 2) for k, x in enumerate(points.x)]
+    assert [points.outcomes[k] for k in range(5)] == marks
+
+
+@on_loop
+async def test_a_cancelled_call_leaves_no_part_behind() -> None:
+    dispatcher, _ = up(Memory(), BATCHES)
+    single = asked(dispatcher, cube(2.0))
+    await turns()
+    bulk = asked(dispatcher, rows(1.0, 2.0, 3.0))
+    await turns()
+    assert dispatcher.calls_open() == 3
+    bulk.cancel()
+    await turns()
+    assert dispatcher.calls_open() == 1
+    single.cancel()
+
+
+@KINDS
+@on_loop
+async def test_parts_that_the_queue_refuses_are_sent_later(info: ModelInfo) -> None:
+    worker = Worker()
+    dispatcher = Dispatcher([worker], memory=Memory(x1=1.0, x3=27.0, x5=125.0), max_queued=1)
+    dispatcher.start()
+    worker.join(models=(info,))
+    points = Points(*map(float, range(7)), 0.0, 2.0)
+    dispatcher.start_rows(points, "cube", Operation.EVALUATE, Hints())
+    ran: Counter[float] = Counter()
+    while not points.ended:
+        if worker.sent:
+            ran.update((await worker.evaluate()).tolist())
+        await asyncio.sleep(0)
+    assert ran == once(0, 2, 4, 6)
+    assert [points.outcomes[k][0] for k in range(9)] == [x**3 for x in points.x]
+    assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_the_others_get_their_rows_if_the_first_caller_cancels() -> None:
+    dispatcher, worker = up(Memory(), BATCHES)
+    bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))
+    other = asked(dispatcher, rows(2.0, 1.0))
+    await turns()
+    bulk.cancel()
+    await turns()
+    assert (worker.ended, worker.recalled) == ([], [])
+    assert await answered(worker, single, other) == once(1, 2)
+    assert (values(await single), values(await other)) == ([8.0], [8.0, 1.0])
+    assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_a_batch_ends_when_all_its_callers_cancel() -> None:
+    dispatcher, _ = up(Memory(), BATCHES)
+    calls = [asked(dispatcher, c) for c in (rows(1.0, 2.0), cube(2.0), rows(2.0, 1.0))]
+    for call in calls:
+        await turns()
+        call.cancel()
+    await turns()
+    assert dispatcher.calls_open() == 0
+    late = asked(dispatcher, cube(2.0))
+    await turns()
+    assert dispatcher.calls_open() == 1
+    late.cancel()
+
+
+@on_loop
+async def test_a_caller_that_waited_in_vain_may_cancel() -> None:
+    dispatcher, worker = up(Memory(), BATCHES)
+    bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))
+    w, task_id, _ = await worker.next()
+    dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
+    with pytest.raises(ModelFailed):
+        await bulk
+    await until(lambda: worker.sent)
+    assert dispatcher.calls_open() == 1
+    single.cancel()
+    await turns()
+    assert dispatcher.calls_open() == 0
+
+
+@pytest.mark.parametrize("hints", [Hints(deadline_s=60.0), Hints(priority=3)], ids=repr)
+@on_loop
+async def test_rows_with_a_time_limit_or_more_urgent_ones_run_themselves(hints: Hints) -> None:
+    dispatcher, worker = up(Memory(), BATCHES)
+    bulk, urgent = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, rows(2.0, 1.0, 2.0), hints)
+    assert await answered(worker, bulk, urgent) == once(1, 2, 1, 2)
+    assert values(await urgent) == [8.0, 1.0, 8.0]
+
+
+@on_loop
+async def test_a_lost_worker_fails_no_caller_of_a_row_in_its_run() -> None:
+    dispatcher, worker = up(Memory())
+    await known_to_be_quick(dispatcher, worker)
+    bulk = asked(dispatcher, rows(*map(float, range(40))))
+    await until(lambda: worker.sent)
+    _, task_id, call = worker.sent[0]
+    points = call.inputs[0].reshape(-1).tolist()
+    twins = [asked(dispatcher, cube(x)) for x in points]
+    await turns()
+    worker.sent.clear()
+    dispatcher.worker_left(WorkerId(W1), "killed", running=[task_id], row=1)
+    worker.join()
+    ran = await answered(worker, bulk, *twins)
+    assert [values(await twin) for twin in twins] == [[x**3] for x in points]
+    assert values(await bulk) == [float(k) ** 3 for k in range(40)]
+    assert set(ran.values()) == {1}, "the lost rows run once more, whoever asked for them"
+
+
+@on_loop
+async def test_a_farm_that_gives_up_says_so_to_all_callers_of_a_row() -> None:
+    dispatcher, worker = up(Memory(), BATCHES)
+    calls = [asked(dispatcher, c) for c in (rows(1.0, 2.0), cube(2.0), rows(2.0, 1.0))]
+    await until(lambda: worker.sent)
+    dispatcher.give_up()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}
+
+
+@on_loop
+async def test_parts_of_a_call_that_wait_for_the_same_failure_end_together() -> None:
+    dispatcher, worker = up(Memory())
+    single = asked(dispatcher, cube(2.0))
+    bulk = asked(dispatcher, rows(2.0, 3.0, 2.0, 2.0))
+    await until(lambda: worker.sent)
+    w, task_id, call = worker.sent.pop(0)
+    assert call.inputs[0].item() == 2.0
+    dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
+    outcomes = await asyncio.gather(single, bulk, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["diverged", "row 0: diverged"]
+    assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_random_calls_with_failures_get_the_outcomes_of_their_own_rows() -> None:
+    random = np.random.default_rng(7)
+    for number in range(60):
+        batches = number % 2 == 0
+        dispatcher, worker = up(Memory(), BATCHES if batches else CUBE)
+        await known_to_be_quick(dispatcher, worker)
+        calls: list[tuple[asyncio.Task[Result], Array]] = []
+        requests: list[Points] = []
+
+        def answer(
+            dispatcher: Dispatcher = dispatcher, worker: Worker = worker, batches: bool = batches
+        ) -> None:
+            """Cube the rows of the next call up to the first 5, which fails."""
+            name, task_id, call = worker.sent.pop(0)
+            inputs = call.inputs[0].reshape(-1, 1)
+            bad = np.flatnonzero(inputs[:, 0] == 5)
+            outcome: Result | FarmError
+            if not len(bad):
+                outcome = Result((call.inputs[0] ** 3,), 0.001)
+            elif batches or len(inputs) == 1:
+                outcome = ModelFailed("five")
+            else:
+                done = inputs[: bad[0]] ** 3
+                outcome = Result((done,) if len(done) else (), 0.001, failed=ModelFailed("five"))
+            dispatcher.finished(name, [(task_id, outcome)])
+
+        for _ in range(40):
+            what = random.random()
+            points = random.integers(0, 6, size=random.integers(1, 20)).astype(float)
+            if what < 0.2:
+                calls.append((asked(dispatcher, cube(points[0])), points[:1]))
+            elif what < 0.4:
+                calls.append((asked(dispatcher, rows(*points)), points))
+            elif what < 0.6:
+                requests.append(Points(*points))
+                dispatcher.start_rows(requests[-1], "cube", Operation.EVALUATE, Hints())
+            elif what < 0.7 and calls:
+                calls[random.integers(len(calls))][0].cancel()
+            elif worker.sent:
+                answer()
+            await asyncio.sleep(0)
+        while not all(task.done() for task, _ in calls) or not all(r.ended for r in requests):
+            if worker.sent:
+                answer()
+            await asyncio.sleep(0)
+        for task, points in calls:
+            if task.cancelled():
+                continue
+            if 5 in points:
+                assert isinstance(task.exception(), ModelFailed)
+            else:
+                assert values(task.result()) == (points**3).tolist()
+        for request in requests:
+            for row, x in enumerate(request.x):
+                outcome = request.outcomes[row]
+                if x == 5 or (batches and 5 in request.x):
+                    assert outcome == "five" or (x != 5 and outcome[0] == x**3)
+                else:
+                    assert outcome[0] == x**3
+        assert dispatcher.calls_open() == 0

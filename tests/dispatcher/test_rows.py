@@ -1,0 +1,30 @@
+"""Rows of calls and results are taken out, numbered and put together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from farm.call import Call, Operation, Result
+from farm.dispatcher.rows import numbered, some_rows, stacked, with_rows
+
+CALL = Call("m", Operation.EVALUATE, (np.arange(6.0).reshape(3, 2), np.arange(3)), rows=3)
+
+
+def test_some_rows_of_a_call() -> None:
+    for rows in (slice(1, None), [1, 2]):
+        some = some_rows(CALL, rows)
+        assert some.rows == 2
+        assert [array.tolist() for array in some.inputs] == [[[2.0, 3.0], [4.0, 5.0]], [1, 2]]
+
+
+def test_equal_rows_share_a_number_and_known_ones_have_none() -> None:
+    known = [None, Result(()), None, None, None]
+    assert numbered([b"a", b"b", b"c", b"a", b"d"], known) == ([0, -1, 1, 0, 2], [0, 2, 4])
+
+
+def test_results_with_and_of_rows() -> None:
+    first, second = Result((np.ones(2), np.array(5.0)), 0.25), Result((np.zeros(2), np.array(6.0)))
+    assert [array.shape for array in with_rows(first).outputs] == [(1, 2), (1,)]
+    both = stacked([first, second])
+    assert [array.tolist() for array in both.outputs] == [[[1, 1], [0, 0]], [5.0, 6.0]]
+    assert both.run_time_s == 0.25
