@@ -96,7 +96,8 @@ def raw(array: Array) -> bytes:
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if kind in "fcV":
-        array = array + array.dtype.type(0)  # -0.0 + 0.0 is 0.0
+        with np.errstate(invalid="ignore"):  # of a signalling NaN
+            array = array + array.dtype.type(0)  # -0.0 + 0.0 is 0.0
     return array.tobytes()
 
 

@@ -19,7 +19,7 @@ from tests.support.experiment_server import CLIENTS, serving_experiments
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
 BOWL, CLIENT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-(CONFIG,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+CONFIG, *_ = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [
     line.partition("#")[0].split()
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

@@ -109,3 +109,9 @@ def test_rows_of_any_type_have_the_keys_of_single_calls(inputs: list[Array], row
         columns.append(column)
     bulk = replace(single, inputs=tuple(columns), rows=rows)
     assert keys_of(bulk, None, "") == keys_of(single, None, "") * rows
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FC00000, 0xFF800001])
+def test_no_nan_makes_a_warning(bits: int) -> None:
+    point = np.array([bits], np.uint32).view(np.float32)
+    assert key(replace(call(), inputs=(point,))) == key(replace(call(), inputs=(point.copy(),)))
