@@ -23,6 +23,8 @@ _LENGTH = struct.Struct("<I")
 _FLOAT64 = np.dtype(np.float64)
 
 
+# Casts and sums of odd numbers, such as signalling NaN, warn otherwise.
+@np.errstate(all="ignore")
 def keys_of(call: Call, info: ModelInfo | None, version: str) -> list[bytes]:
     """Return the key of each row of a call; of a call without rows, its only key.
 
@@ -96,8 +98,7 @@ def raw(array: Array) -> bytes:
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if kind in "fcV":
-        with np.errstate(invalid="ignore"):  # of a signalling NaN
-            array = array + array.dtype.type(0)  # -0.0 + 0.0 is 0.0
+        array = array + array.dtype.type(0)  # -0.0 + 0.0 is 0.0
     return array.tobytes()
 
 
