@@ -112,7 +112,8 @@ def test_a_second_signal_hurries(served: Served, folder: Path) -> None:
         assert caller.returncode == 2
     assert status == 0
     assert re.fullmatch(r"\S+ \S+ WARNING .* lost: stopped by its supervisor\n", errors)
-    assert "shut down before the call finished" in said
+    # Asked again, the farm may refuse the call before it is gone.
+    assert re.search("shut down before the call finished|the farm is shutting down", said)
 
 
 def test_one_run_folder_has_one_farm(served: Served, folder: Path) -> None:
