@@ -10,7 +10,7 @@ from typing import Any
 import click
 import uvloop
 
-from farm.cli import experiment_read, experiment_run
+from farm.cli import experiment_read, experiment_run, signals
 from farm.experiment.host import Experiments
 from farm.http.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
@@ -86,7 +86,8 @@ def serve(aepsych: str, journal: Path, insecure: bool, grace_s: float) -> int:
     """Serve experiments to AEPsych clients until Ctrl-C or SIGTERM. No model is needed."""
     host, port = read_address(aepsych, insecure=insecure)
     access = Access(None if insecure else new_token())
-    return uvloop.run(_serve(access, host, port, journal, grace_s))
+    with signals.restored():
+        return uvloop.run(_serve(access, host, port, journal, grace_s))
 
 
 async def _serve(access: Access, host: str, port: int, journal: Path, grace_s: float) -> int:

@@ -16,6 +16,7 @@ import click
 import uvloop
 from rich.console import Console
 
+from farm.cli import signals
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, open_farm
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.experiment.config.evaluated_model import read_evaluated_model
@@ -138,7 +139,8 @@ def run(
             seed_folder=Path() if seed_data else config.parent,
         )
         try:
-            return uvloop.run(closed.go(farm, served, kills=kills, as_json=as_json))
+            with signals.restored():
+                return uvloop.run(closed.go(farm, served, kills=kills, as_json=as_json))
         except (InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature) as error:
             # The request is wrong, not the models. A ClickException makes `open_farm` delete the
             # models' logs.

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import click
 import uvloop
 
+from farm.cli import signals
 from farm.cli.options import mpi_options, record_options
 from farm.cli.url import with_token
 from farm.descriptors import Option, every
@@ -264,7 +265,8 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     search_young_only()
     keep_freed_memory()
     try:
-        return uvloop.run(_serve(Farm(models, settings, plan=plan)))
+        with signals.restored():
+            return uvloop.run(_serve(Farm(models, settings, plan=plan)))
     except (WorkersFailed, FarmError) as error:
         if error.detail:
             click.echo(error.detail, err=True)

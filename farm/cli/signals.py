@@ -1,4 +1,4 @@
-"""Signal handlers for commands that run a sweep."""
+"""Signal handlers of commands, restored afterwards."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ import contextlib
 import signal
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from farm.sweep.run.run import Stop
+if TYPE_CHECKING:  # `farm worker` need not load what sweeps use
+    from farm.provision.local.supervisor import Workers
+    from farm.sweep.run.run import Stop
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Restore what SIGINT and SIGTERM did, which uvloop leaves to a closed loop."""
+    with _handlers(
+        {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -32,6 +43,20 @@ def stopped_by_signals(stop: Stop) -> Iterator[None]:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         handlers[signal.SIGHUP] = at_once
     with _handlers(handlers):
+        yield
+
+
+@contextlib.contextmanager
+def drained_by_signals(workers: Workers) -> Iterator[None]:
+    """Drain `workers` on SIGTERM, SIGINT and SIGUSR1, and hurry on a second one."""
+
+    def drain(number: int, frame: types.FrameType | None) -> None:
+        if workers.draining:
+            workers.hurry()
+        else:
+            workers.drain()
+
+    with _handlers(dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), drain)):
         yield
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from farm.cli.options import mpi_options
+from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
 from farm.provision.batch.allocation import end_time
 from farm.provision.local.devices import cpus_here, devices
@@ -124,13 +125,13 @@ def worker(
             launch=launch_of(mpi, mpi_launch),
         )
     )
-    workers.drain_on_signals()
     try:
-        workers.start()
-        workers.ready.result()
-        if not workers.ended.done():
-            click.echo(f"{count} workers ready", err=True)
-        workers.ended.result()
+        with drained_by_signals(workers):
+            workers.start()
+            workers.ready.result()
+            if not workers.ended.done():
+                click.echo(f"{count} workers ready", err=True)
+            workers.ended.result()
     except WorkersFailed as error:
         if error.detail:
             click.echo(error.detail, err=True)

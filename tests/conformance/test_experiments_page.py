@@ -19,19 +19,18 @@ from tests.support.experiment_server import CLIENTS, serving_experiments
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
 BOWL, CLIENT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-CONFIG, *_ = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
-COMMANDS = [
-    line.partition("#")[0].split()
+CONFIG, SEEDED = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+RUN, READ, SEEDED_LOOP = (
+    [line.partition("#")[0].split() for line in block.splitlines()]
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-    for line in block.splitlines()
-]
+)
 
 
 @pytest.mark.slow
 def test_the_closed_loop_and_what_it_found(tmp_path: Path) -> None:
     (tmp_path / "bowl.py").write_text(BOWL)
     (tmp_path / "tune.ini").write_text(CONFIG)
-    for farm, *command in COMMANDS:
+    for farm, *command in RUN + READ:
         assert farm == "farm"
         status, out, err = run_farm(*command, cwd=tmp_path, timeout_s=60)
         assert status == 0, (command, err)
@@ -42,6 +41,27 @@ def test_the_closed_loop_and_what_it_found(tmp_path: Path) -> None:
     assert (tmp_path / "tune.html").exists()
     status, out, _ = run_farm("sweep", "status", "tune.h5", "--json", cwd=tmp_path)
     assert json.loads(out)["done"] >= 16
+
+
+@pytest.mark.slow
+def test_an_experiment_that_begins_with_evaluations(tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        status, out, err = run_farm(*words, cwd=tmp_path, timeout_s=60)
+        assert status == 0, (words, err)
+        return out + err
+
+    (tmp_path / "bowl.py").write_text(BOWL)
+    (tmp_path / "pilot.ini").write_text(CONFIG)
+    (tmp_path / "tune.ini").write_text(CONFIG[: CONFIG.index("[farm]")] + SEEDED)
+    design = ["--param", "x=0:1", "--param", "y=0:1", "--design", "sobol:8"]
+    run("sweep", "bowl.py", *design, "-o", "asked.h5", "--record", "week.record")
+    run("experiment", "run", "pilot.ini", "bowl.py")
+    for farm, *command in SEEDED_LOOP:
+        assert farm == "farm"
+        said = run(*command)
+    pilot = json.loads(run("sweep", "status", "pilot.h5", "--json"))["done"]
+    for number, file in ((8, "week.h5"), (pilot, "pilot.h5")):
+        assert f"[spread] initial trials: {number}, from {file}\n" in said
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import select
-import signal
 import socket
 import threading
 import time
@@ -228,10 +227,10 @@ class Workers:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def drain_on_signals(self) -> None:
-        """Drain on SIGTERM, SIGINT and SIGUSR1, hurry on a second one. Call in the main thread."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, lambda *_: self.hurry() if self._draining else self.drain())
+    @property
+    def draining(self) -> bool:
+        """Whether the processes were asked to end."""
+        return self._draining
 
     def pids(self) -> list[int]:
         """The ids of the live processes."""

@@ -422,11 +422,12 @@ def test_giving_up_waiting_leaves_the_futures_alone(farm: Farm, start: Start) ->
 SUPERVISOR = """
 import sys
 from pathlib import Path
+from farm.cli.signals import drained_by_signals
 from farm.provision.local.supervisor import Workers, WorkerSettings
 workers = Workers(WorkerSettings(sys.argv[3:], 2, Path(sys.argv[1]), Path(sys.argv[2])))
-workers.drain_on_signals()
-workers.start()
-workers.ended.result()
+with drained_by_signals(workers):
+    workers.start()
+    workers.ended.result()
 """
 
 
