@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from farm.cli.signals import stopped_by_signals, terminable
 from farm.sweep.run.run import Stop
+from tests.support.dispatcher_farm import run_here
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["worker", "a.py", "--connect", "nosuch.json"],
+        ["experiment", "serve", "--aepsych", "192.0.2.1:0", "--insecure"],
+        ["serve", "nosuch.py", "--port", "0"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_in_this_process_leaves_no_handler(tmp_path: Path, command: list[str]) -> None:
+    """A process that is forked later would inherit it, and outlive SIGTERM."""
+    numbers = (*SIGNALS, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    assert run_here(*command, cwd=tmp_path)[0] != 0
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 @pytest.mark.parametrize(
