@@ -144,7 +144,6 @@ TOOLS: dict[str, tuple[str, dict[str, str]]] = {
     "scipy, differential evolution": ("scipy", {"polish=False": "polish=False, maxiter=5"}),
     "Optuna, 8 threads": ("Optuna", {}),
     "joblib, 16 threads": ("joblib", {}),
-    "Ray, 8 tasks": ("Ray", {"num_cpus=4": "num_cpus=8", "(100, 2)": "(400, 2)"}),
     "R": ("R", {}),
     "Octave": ("Octave", {}),
 }
