@@ -117,7 +117,7 @@ TOOLS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "zeus": ("zeus", {"500": "3"}),
-    "PyMC, 4 chains": ("PyMC", {"chains=4,": "draws=10, tune=10, chains=4,"}),
+    "PyMC, 4 chains": ("PyMC", {"chains=4,": "draws=30, tune=30, random_seed=1, chains=4,"}),
     "BlackJAX, 8 chains of HMC": ("BlackJAX", {"key(1), 200": "key(1), 8"}),
     "NumPyro, 8 chains of NUTS": (
         "NumPyro",

@@ -13,6 +13,11 @@ from farm.policies import ModelPolicy
 from farm.settings import Settings, SettingsError, option_values, read_settings, settings_of
 
 
+@pytest.mark.parametrize("name", ["dir", "record", "unix"])
+def test_a_path_may_be_a_text(name: str) -> None:
+    assert getattr(settings_of({name: "some/place"}), name) == Path("some/place")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

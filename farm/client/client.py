@@ -179,7 +179,7 @@ def _native_line(path: Path, patience_s: float) -> tuple[NativeLine, list[str]]:
 
 
 def _may_come(path: Path) -> bool:
-    """Whether a farm may start there later: a connection file that cannot be used stays so."""
+    """Whether a farm may start there later; not if its connection file cannot be used."""
     file = path / CLIENTS_FILE if path.is_dir() else path
     try:
         read_connection(file)

@@ -61,7 +61,7 @@ class Executor(concurrent.futures.Executor):
     def renew(self) -> None:
         """Leave the pending calls to the parent; called in a forked process.
 
-        Their futures fail there with Cancelled, so that nobody waits for them.
+        Their futures fail there with Cancelled, so that no caller waits for them.
         """
         self._lock = threading.Lock()
         pending, self._pending = self._pending, set()

@@ -248,7 +248,7 @@ class Reuse:
             waiter.on_done(end)
 
     def _again(self, joined: TaskId, waiter: Waiter) -> None:
-        """Start a call anew that waited in vain."""
+        """Start a call that has waited for another one without getting an outcome."""
         if isinstance(waiter.on_done, Part):
             waiter.on_done.again()
             return

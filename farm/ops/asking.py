@@ -1,4 +1,4 @@
-"""Puts the questions of an op to the model: in bulk, and none of them twice."""
+"""Sends the questions of an op to the model, in bulk and each of them once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ModelQuestion:
-    """A question of the model about many points. which: output, input, and second input."""
+    """A question to the model about many points. which: output, input, and second input."""
 
     operation: Operation
     which: tuple[int, ...] = ()
@@ -60,7 +60,7 @@ class _Request:
 
 
 class Asking:
-    """The model behind an op, what it answered last, and counts. Threads may share it.
+    """The model behind an op, with its last answers and the counts. Threads may share it.
 
     outputs: those whose values the op needs.
     """

@@ -74,7 +74,7 @@ class Evaluation:
         return [self.info.outputs[i] for i in self.outs]
 
     def _begin(self, model: RemoteModel) -> None:
-        """Begin in this process: nothing is remembered or counted yet."""
+        """Start in this process, with no answers kept and nothing counted."""
         self._process = os.getpid()
         self._asking = Asking(model, self._given[1], self.info, self._outputs())
 

@@ -96,7 +96,7 @@ query_p.multiple_results = True
 
 
 def _run(*operands: Any, evaluation: Evaluation, query: OpQuery, dtype: Any) -> list[Any]:
-    """Ask the model now: operands are arrays, not traced, so errors need no way out of XLA."""
+    """Ask the model directly: operands are arrays, not traced, so errors do not pass XLA."""
     return [jnp.asarray(y) for y in _answers(evaluation, query, dtype, *operands)]
 
 
@@ -202,7 +202,7 @@ batching.primitive_batchers[query_p] = _batched
 
 
 class _Errors:
-    """Takes FarmErrors out of compiled programs, where XLA turns each exception into a text.
+    """Recovers FarmErrors from compiled programs, where XLA turns exceptions into text.
 
     An error goes in with a mark in its text. `JaxRuntimeError`, which JAX makes of the text, then
     finds the mark when it is made, and raises the error in its own place: so callers see the

@@ -86,7 +86,7 @@ def _asked(
 
 
 class _Query(torch.autograd.Function):  # type: ignore[misc]  # not read by mypy
-    """One query. Its derivatives are queries again, so all orders that a model has follow."""
+    """One query. Its derivatives are queries too, up to the highest order that the model has."""
 
     @staticmethod
     def forward(

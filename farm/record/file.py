@@ -218,7 +218,7 @@ class RecordFile:
         return entry if entry.key == key and entry.status is Status.FINITE else None
 
     def _keep(self) -> None:
-        """Renew the lock, and have the disk take what was written, about once a second."""
+        """Renew the lock and synchronise the file with the disk, about once a second."""
         while not self._closing.wait(BEAT_S):
             try:
                 self._lock.beat()
@@ -251,7 +251,7 @@ class RecordFile:
         }
 
     def close(self) -> None:
-        """Have the disk take everything, close the file and release the lock."""
+        """Synchronise the file with the disk, close it and release the lock."""
         if self._is_parents:
             self._journal.close()
             return

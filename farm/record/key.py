@@ -63,7 +63,7 @@ def keys_of(call: Call, info: ModelInfo | None, version: str) -> list[bytes]:
 def _head(
     model: str, version: str, operation: str, config: str, indices: tuple[int, int, int] | None
 ) -> blake2b:
-    """Return a hash that has taken what many calls share; callers copy it."""
+    """Return a hash of the parts that many calls share; callers copy it."""
     text = json.dumps([model, version, operation, config, indices]).encode()
     return blake2b(_LENGTH.pack(len(text)) + text, digest_size=KEY_BYTES)
 

@@ -1,4 +1,4 @@
-"""The examples of docs/ops.md work; tests/samplers has the one that needs PyMC."""
+"""The examples of docs/ops.md work as they stand; tests/samplers has the one that needs PyMC."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ import jax
 import numpy as np
 import pytest
 
-import farm
-from farm.client import Client
+from tests.support.dispatcher_farm import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ops.md").read_text()
 SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-X = np.random.default_rng(1).standard_normal((8, 2))
 
 
-@pytest.fixture
-def names(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Return the names that the examples use without defining them."""
-    monkeypatch.setattr(farm, "connect", lambda: Kept(client))
-    yield {"client": client, "farm": farm, "x": X[0], "X": X}
-    jax.config.update("jax_enable_x64", False)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working folder with the page's model, and the run folder of a farm that serves it."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "density.py").write_text(SHOWN[0])
+    with serving(folder, "density.py", "--workers", "1") as farm:
+        (folder / "farm-run").symlink_to(farm.folder)
+        yield folder
 
 
-class Kept:
-    """A client that the end of a block does not close."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-
-    def __enter__(self) -> Client:
-        return self.client
-
-    def __exit__(self, *error: object) -> None:
-        pass
+def shown(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a block of the page in the folder; return its names."""
+    monkeypatch.chdir(folder)
+    for name in ("FARM_CONNECTION", "FARM_URL"):
+        monkeypatch.delenv(name, raising=False)
+    names: dict[str, Any] = {}
+    exec(compile(SHOWN[number], f"docs/ops.md, block {number}", "exec"), names)
+    return names
 
 
-def test_jax(names: dict[str, Any]) -> None:
-    exec(compile(SHOWN[0], "docs/ops.md, block 0", "exec"), names)
+def test_jax(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        names = shown(1, folder, monkeypatch)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    X = names["X"]
     expected = -0.5 * (X**2).sum(-1)
     assert np.allclose(names["value"], expected[0])
     assert np.allclose(names["gradient"], -X[0])
@@ -50,12 +51,12 @@ def test_jax(names: dict[str, Any]) -> None:
     assert names["f"].counts.requests == 3
 
 
-def test_torch(names: dict[str, Any]) -> None:
-    exec(compile(SHOWN[1], "docs/ops.md, block 1", "exec"), names)
-    assert np.allclose(names["x"].grad, -X)
-    assert np.allclose(names["gradients"], -X)
+def test_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = shown(2, folder, monkeypatch)
+    assert np.allclose(names["x"].grad, -names["X"])
+    assert np.allclose(names["gradients"], -names["X"])
     assert names["f"].counts.requests == 1
 
 
 def test_every_block_is_tested() -> None:
-    assert len(SHOWN) == 3
+    assert len(SHOWN) == 4

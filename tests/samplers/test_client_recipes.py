@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,12 @@ def test_openturns(here: Path, calls: Calls) -> None:
     exact = 0.5 * math.erfc(1.0 / FIRST_SD / math.sqrt(2.0))
     assert names.probability == pytest.approx(exact, rel=0.5)  # it stops at a variation of 0.1
     assert calls.count("forward") % 100 == 0
+
+
+def test_openturns_takes_gradients(here: Path) -> None:
+    text = re.findall(r"`(gradient=lambda.*)` to `PythonFunction`", page.PAGE)[0]
+    names = page.run("OpenTURNS", here, {"[:, :1])": f"[:, :1], {text})"})
+    assert np.array(names.function.gradient([1.0, 2.0])) == pytest.approx(MATRIX[:1].T)
 
 
 def test_easyvvuq(here: Path, calls: Calls) -> None:

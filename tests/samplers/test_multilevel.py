@@ -71,11 +71,11 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chains, training = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(training, "docs/multilevel.md, training", "exec"), {})
     matrix = runpy.run_path(rod)["exact"]()
-    readings = matrix @ np.array([1.2, 0.7])
     with serving(tmp_path, f"{rod}:Fine", f"{rod}:Coarse", "surrogate.onnx", "--workers", "2"):
         (tmp_path / "farm-run").symlink_to(tmp_path / "run")
-        names: dict[str, Any] = {"readings": readings}
+        names: dict[str, Any] = {}
         exec(compile(chains, "docs/multilevel.md, chains", "exec"), names)
+    readings = names["readings"]
     precision = matrix.T @ matrix / 0.005**2 + np.eye(2) / 0.09
     covariance = np.linalg.inv(precision)
     mean = covariance @ (matrix.T @ readings / 0.005**2 + np.ones(2) / 0.09)

@@ -12,7 +12,6 @@ import pymc as pm
 import pytest
 
 import farm
-from farm.client import Client
 from farm.client.remote import RemoteModel
 from farm.errors import ModelFailed
 from tests.samplers.target import (
@@ -82,10 +81,10 @@ def test_an_error_keeps_its_class(posterior: RemoteModel) -> None:
         op(np.zeros(2)).eval()
 
 
-def test_the_example_of_the_page(client: Client) -> None:
+def test_the_example_of_the_page(here: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "ops.md").read_text()
-    text = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[2]
+    text = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[3]
     text = text.replace('"density"', '"posterior"').replace("cores=4", "cores=2, tune=20, draws=20")
-    names: dict[str, Any] = {"farm": farm, "client": client}
-    exec(compile(text, "docs/ops.md, block 2", "exec"), names)
+    names: dict[str, Any] = {}
+    exec(compile(text, "docs/ops.md, block 3", "exec"), names)
     assert names["trace"].posterior["theta"].shape == (2, 20, 2)

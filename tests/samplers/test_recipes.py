@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from tests.samplers import page
 from tests.samplers.target import (
     COVARIANCE,
+    MATRIX,
     MEAN,
     NOISE_SD,
     Calls,
@@ -21,17 +23,20 @@ from tests.samplers.target import (
     assert_moments,
     linear_posterior,
 )
+from tests.support.dispatcher_farm import serving
 from tests.support.running_farm import wait_until
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(60.0)
+MODELS = "Models to try"
 
 
 def test_every_recipe_is_run() -> None:
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*recipes.py"))
     shown = {heading for language in ("python", "r", "octave") for heading in page.blocks(language)}
-    assert len(shown - {""}) == 23
-    assert {heading for heading in shown - {""} if f'"{heading}"' not in tests} == set()
+    recipes = shown - {"", MODELS}
+    assert len(recipes) == 23
+    assert {heading for heading in recipes if f'"{heading}"' not in tests} == set()
 
 
 def test_the_setup_names_the_test_models(here: Path) -> None:
@@ -39,6 +44,20 @@ def test_the_setup_names_the_test_models(here: Path) -> None:
     assert names.model.name == "posterior"
     assert names.forward.name == "forward"
     assert f"{NOISE_SD**2:g} * np.eye(3)" in page.blocks()["tinyDA"]
+
+
+def test_the_page_has_models_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models.py").write_text(page.blocks()[MODELS])
+    command = re.findall(r"`farm serve (models\.py:.*?) --workers 4`", page.PAGE)
+    with serving(tmp_path, *command[0].split(), "--workers", "1") as served:
+        (tmp_path / "farm-run").symlink_to(served.folder)
+        monkeypatch.chdir(tmp_path)
+        names = page.run("", tmp_path)
+        x = np.array([1.0, 2.0])
+        assert names.model(x) == pytest.approx(-2.5)
+        assert names.model.gradient(0, 0, x, [1.0]) == pytest.approx(-x)
+        assert names.forward(x, {"level": 1}) == pytest.approx(0.9 * (MATRIX @ x))
+        assert names.forward.gradient(0, 0, x, [1.0, 0.0, 0.0]) == pytest.approx(MATRIX[0])
 
 
 def test_emcee(here: Path, calls: Calls) -> None:
@@ -72,12 +91,13 @@ def test_dynesty(here: Path, calls: Calls) -> None:
     assert_moments(draws, 500, MEAN, COVARIANCE)
 
 
-RESTORED = {
-    "dynesty.NestedSampler(log_likelihood, prior, 2, pool=pool, queue_size=16)": (
-        'dynesty.NestedSampler.restore("nested.save", pool=pool)'
-    ),
-    'run_nested(checkpoint_file="nested.save")': "run_nested(resume=True)",
-}
+RESTORED = dict(
+    zip(
+        re.findall(r"^    sampler.*$", page.blocks()["dynesty"], re.MULTILINE),
+        page.blocks("text")["dynesty"].splitlines(),
+        strict=True,
+    )
+)
 REPORTED = """
     results = sampler.results
     print(results.logz[-1], results.logzerr[-1], results.ncall.sum())
