@@ -31,13 +31,14 @@ def runs_as(operation: Operation, info: ModelInfo) -> tuple[Operation, ...]:
 class Half(Counted):
     """The evaluation or the gradient of a pair; it is called with its outcome."""
 
-    def __init__(self, pair: Pair) -> None:
-        self.pair = pair
-        self.task: TaskId
-        self.result: Result | None = None
+    __slots__ = ("_pair", "_place")
+
+    def __init__(self, pair: Pair, place: int) -> None:
+        self._pair = pair
+        self._place = place
 
     def __call__(self, outcome: Outcome) -> None:
-        self.pair.outcome(self, outcome)
+        self._pair.outcome(self._place, outcome)
 
     def calls(self, rows: int) -> int:
         """Return 0: a pair is counted as one call at its end."""
@@ -45,24 +46,28 @@ class Half(Counted):
 
 
 class Pair:
-    """One open call of value_and_gradient that runs as two tasks."""
+    """One open call of value_and_gradient that runs as two tasks.
 
-    __slots__ = ("_on_end", "gradient", "id", "value")
+    It does not know its halves, so the three are no cycle, for which nobody looks in time.
+    """
+
+    __slots__ = ("_on_end", "_results", "id", "tasks")
 
     def __init__(self, pair_id: TaskId, on_end: Callable[[Pair, Outcome], None]) -> None:
         self.id = pair_id
-        self.value = Half(self)
-        self.gradient = Half(self)
+        self.tasks: list[TaskId] = []
+        self._results: list[Result | None] = [None, None]
         self._on_end = on_end
 
-    def outcome(self, half: Half, outcome: Outcome) -> None:
+    def outcome(self, place: int, outcome: Outcome) -> None:
         """Receive the outcome of a half; the second result, or the first error, ends the pair."""
         if isinstance(outcome, FarmError):
             self._on_end(self, outcome)
             return
-        half.result = outcome
-        if self.value.result is not None and self.gradient.result is not None:
-            self._on_end(self, joined(self.value.result, self.gradient.result))
+        self._results[place] = outcome
+        value, gradient = self._results
+        if value is not None and gradient is not None:
+            self._on_end(self, joined(value, gradient))
 
 
 class Pairs:
@@ -101,11 +106,11 @@ class Pairs:
         if hints.chain is None:  # both halves are one caller
             hints = replace(hints, chain=f"pair {pair.id}")
         evaluation, gradient = halves(call)
-        pair.value.task = self._start(evaluation, hints, pair.value, now)
+        pair.tasks.append(self._start(evaluation, hints, Half(pair, 0), now))
         try:
-            pair.gradient.task = self._start(gradient, hints, pair.gradient, now)
+            pair.tasks.append(self._start(gradient, hints, Half(pair, 1), now))
         except FarmError:
-            self._cancel(pair.value.task)
+            self._cancel(pair.tasks[0])
             raise
         self._open[pair.id] = pair
         return pair.id
@@ -115,6 +120,6 @@ class Pairs:
         pair = self._open.pop(pair_id, None)
         if pair is None:
             return False
-        for half in (pair.value, pair.gradient):
-            self._cancel(half.task)
+        for task in pair.tasks:
+            self._cancel(task)
         return True

@@ -44,8 +44,14 @@ IDS_A_MESSAGE = 100_000
 ASK_AFTER_SILENCE_S = 3.0
 """The dispatcher probes every second; after this silence the client asks whether it is known."""
 
+ASKS_WITHIN_PATIENCE = 3
+"""A shorter patience has room for so many questions, because a busy farm may be silent for long."""
+
 TICK_MS = 500
 """How often the thread checks the time while a caller waits."""
+
+STOPPED_S = 2.5
+"""A thread that has not looked at the time for so long was stopped, or kept from running."""
 
 DIAL_IDLE_S = 2.0
 """Interval at which a client whose line has ended dials again while no caller waits."""
@@ -78,6 +84,8 @@ class End:
         at_once: bool = True,
     ) -> None:
         self._patience_s = patience_s
+        self._ask_after_s = min(ASK_AFTER_SILENCE_S, patience_s / ASKS_WITHIN_PATIENCE)
+        self._tick_ms = max(1, int(min(TICK_MS, 500 * self._ask_after_s)))
         name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(4)}"
         self._dialer = Dialer(
             connection,
@@ -101,7 +109,7 @@ class End:
         self._closed = False
         # Used by the thread only.
         self._number: int | None = None
-        self._heard_at = self._idle_at = self._probed_at = time.monotonic()
+        self._heard_at = self._idle_at = self._probed_at = self._watched_at = time.monotonic()
         self._dialed_at = 0.0
         self._somebody_waited = False
         self._thread = threading.Thread(target=self._run, name="farm client", daemon=True)
@@ -234,7 +242,7 @@ class End:
         """Whether the dispatcher may have been replaced by one that listens elsewhere."""
         if self._line.ended() or self._line.broken():
             return True
-        return self._silent_s(time.monotonic()) > ASK_AFTER_SILENCE_S
+        return self._silent_s(time.monotonic()) > self._ask_after_s
 
     def _dial_again(self) -> None:
         """Dial again after losing the dispatcher; calls are kept for the one that replaces it."""
@@ -269,7 +277,7 @@ class End:
             return int(1000 * self._dial_every_s())
         if self._outbox:
             return 0
-        return TICK_MS if self._waiting or self._asked else None
+        return self._tick_ms if self._waiting or self._asked else None
 
     def _write(self) -> None:
         batch: list[Task] = []
@@ -373,18 +381,24 @@ class End:
 
     def _silent_s(self, now: float) -> float:
         """Return for how long a caller has waited without any word of the dispatcher."""
-        return now - max(self._heard_at, self._idle_at)
+        return now - self._silent_since()
+
+    def _silent_since(self) -> float:
+        return max(self._heard_at, self._idle_at)
 
     def _watch(self) -> None:
         """Check a silent dispatcher; give up after the time limit."""
         now = time.monotonic()
+        missed_s, self._watched_at = now - self._watched_at, now
+        if missed_s > STOPPED_S:  # in this time the dispatcher may have spoken, but nobody listened
+            self._idle_at = min(now, self._silent_since() + missed_s)
         somebody_waits = bool(self._waiting or self._asked)
         if not somebody_waits or not self._somebody_waited:
             self._idle_at = now
         self._somebody_waited = somebody_waits
         self._resend(self._calls.refused(now))
         silent_s = self._silent_s(now)
-        if self._line.ended() or silent_s > ASK_AFTER_SILENCE_S:
+        if self._line.ended() or silent_s > self._ask_after_s:
             self._calls.fail_late(now)
         if silent_s > self._patience_s:
             for some in _batches(list(self._waiting)):
@@ -393,7 +407,8 @@ class End:
             error = Unavailable(f"{text}; is it running?")
             self._calls.give_up(error)
             self._fail_questions(error)
-        elif silent_s > ASK_AFTER_SILENCE_S and now - self._probed_at > ASK_AFTER_SILENCE_S:
+            self._somebody_waited = False  # the next caller has the whole patience
+        elif silent_s > self._ask_after_s and now - self._probed_at > self._ask_after_s:
             self._probed_at = now
             self._send(wire.encode(Kind.PROBE))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -162,6 +164,43 @@ async def test_cancelling_cancels_both() -> None:
         await turns()
         assert outcomes == []
         dispatcher.cancel(call_id)  # it is gone, which is no error
+
+
+class Receiver(Outcomes):
+    """A list that can be referred to weakly."""
+
+
+@pytest.mark.parametrize("end", ["answer", "error", "cancelled", "refused"])
+def test_an_ended_pair_leaves_no_cycle(end: str) -> None:
+    """The front door seldom searches for garbage cycles, and not at all among many objects."""
+
+    @on_loop
+    async def run() -> None:
+        dispatcher, transport = two_workers(max_queued_per_client=1 + (end != "refused"))
+        receiver = Receiver()
+        left = weakref.ref(receiver)
+        try:
+            call_id = dispatcher.start_call(asked(), Hints(), receiver.append)
+        except Overloaded:
+            assert end == "refused"
+        else:
+            sent = await both_sent(transport)
+            if end == "cancelled":
+                dispatcher.cancel(call_id)
+            for worker, task_id in sent:
+                outcome = ModelFailed("no value") if end == "error" else VALUE
+                dispatcher.finished(worker, [(task_id, outcome)])
+            await turns()
+            assert len(receiver) == (end != "cancelled")
+        del receiver
+        await turns()
+        assert left() is None
+
+    gc.disable()
+    try:
+        run()
+    finally:
+        gc.enable()
 
 
 @on_loop

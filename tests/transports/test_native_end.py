@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -51,6 +52,15 @@ class Places:
     def close(self) -> None:
         for desk in self.desks:
             desk.close()
+
+
+class Clock:
+    """A clock that may jump ahead."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
 
 
 @pytest.fixture
@@ -185,6 +195,48 @@ def test_patience_ends(places: Places) -> None:
     assert "no word from the farm" in error.message
     with pytest.raises(Unavailable):
         line.describe("cube", EMPTY_CONFIG)
+    line.close()
+
+
+def test_each_caller_has_the_whole_patience(places: Places) -> None:
+    """Also one that calls long after the others gave up: the farm may be back."""
+    line = places.line(patience_s=1.0)
+    assert isinstance(send(line, 1.0).exception(LIMIT_S), Unavailable)
+    time.sleep(1.2)
+    future = send(line, 2.0)
+    calls = heard(places.desk, Kind.CALLS)
+    calls |= heard(places.desk, Kind.CALLS)
+    answer(places.desk, calls)
+    assert value(future.result(LIMIT_S)) == 2.0
+    line.close()
+
+
+def test_a_short_patience_outlasts_a_long_call(places: Places) -> None:
+    """Over the local stream a well farm says nothing of its own during a call."""
+    line = places.line(patience_s=0.6)
+    future = send(line, 3.0)
+    calls = heard(places.desk, Kind.CALLS)
+    for _ in range(10):  # together more than the patience
+        places.desk.hear(Kind.PROBE)
+        places.desk.say(Kind.WELCOME, 5)
+    answer(places.desk, calls)
+    assert value(future.result(LIMIT_S)) == 3.0
+    line.close()
+
+
+def test_time_in_which_the_client_was_stopped_is_no_silence(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_end, "ASK_AFTER_SILENCE_S", 0.1)
+    line = places.line()
+    future = send(line, 3.0)
+    calls = heard(places.desk, Kind.CALLS)
+    clock = Clock()
+    monkeypatch.setattr(native_end, "time", clock)
+    clock.ahead_s = 100.0
+    places.desk.hear(Kind.PROBE)
+    answer(places.desk, calls)
+    assert value(future.result(LIMIT_S)) == 3.0
     line.close()
 
 
