@@ -143,7 +143,7 @@ class Settings:
 def settings_of(values: Mapping[str, Any], options: Iterable[Option] = ()) -> Settings:
     """Return the Settings with these values, which may include protocols' options, by name.
 
-    Raises SettingsError for an unknown name.
+    Paths may be given as text. Raises SettingsError for an unknown name.
     """
     theirs = {option.name for option in options}
     ours = {f.name for f in fields(Settings)} - {"options"}
@@ -154,8 +154,13 @@ def settings_of(values: Mapping[str, Any], options: Iterable[Option] = ()) -> Se
             raise SettingsError(
                 f"{name!r} is not a setting; expected one of: {_listed(theirs | ours)}"
             )
+    own: dict[str, Any] = {name: value for name, value in values.items() if name in ours}
+    for setting in fields(Settings):
+        value = own.get(setting.name)
+        if str(setting.type).startswith("Path") and isinstance(value, str):
+            own[setting.name] = Path(value)
     return Settings(
-        **{name: value for name, value in values.items() if name in ours},
+        **own,
         options={name: value for name, value in values.items() if name in theirs},
     )
 
