@@ -133,7 +133,8 @@ def export(
     """Export the evaluations of one model as a sweep file or a table.
 
     Each point is one row: the last evaluation of these inputs and this config. Config entries that
-    differ between points become columns. Derivatives are not exported.
+    differ between points become columns. Of value_and_gradient the values are exported, and no
+    derivatives.
     """
     if out.suffix not in (".h5", ".hdf5", ".parquet"):
         raise click.UsageError(f"{out} has an unknown ending; expected FILE.h5 or FILE.parquet")
