@@ -71,6 +71,13 @@ def test_options_of_protocols_are_settings_too(tmp_path: Path) -> None:
         settings_of({}, [Option("port", kind=int)])
 
 
+def test_paths_may_be_text() -> None:
+    assert settings_of({"record": "a.record", "port": 0}) == Settings(
+        record=Path("a.record"), port=0
+    )
+    assert settings_of({"record": None}).record is None
+
+
 def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "farm.toml"
     file.write_text('port = 0\ndir = "runs/a"\ngrace_s = 3\ntime_limit_s = 1.5\n')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,8 @@ import click
 from rich.console import Console
 
 from farm.cli.options import new_file
-from farm.cli.tables import text_table
-from farm.errors import FarmError, printable
+from farm.cli.tables import printable, text_table
+from farm.errors import FarmError
 from farm.record.exchange.export import Selection, points_of, write_sweep
 from farm.record.exchange.joining import import_sweep, merge
 from farm.record.exchange.parquet import write_parquet
@@ -86,7 +87,7 @@ def status(file: Path, as_json: bool) -> None:
         return
     points = sum(counts.points for counts in found.counts.values())
     use = ", in use by a farm" if found.in_use else ""
-    click.echo(f"{file}: {points} evaluations, {found.bytes} bytes{use}")
+    _say(f"{file}: {points} evaluations, {found.bytes} bytes{use}")
     columns = (">points", ">failed", ">NaN", ">hours", "last")
     Console().print(
         text_table(
@@ -132,7 +133,8 @@ def export(
     """Export the evaluations of one model as a sweep file or a table.
 
     Each point is one row: the last evaluation of these inputs and this config. Config entries that
-    differ between points become columns. Derivatives are not exported.
+    differ between points become columns. Of value_and_gradient the values are exported, and no
+    derivatives.
     """
     if out.suffix not in (".h5", ".hdf5", ".parquet"):
         raise click.UsageError(f"{out} has an unknown ending; expected FILE.h5 or FILE.parquet")
@@ -147,7 +149,7 @@ def export(
             facts = provenance(command_line()) | {"record": str(file.absolute())}
             count = write_sweep(points, out, facts)
     _tell_damage(file, points.damage)
-    click.echo(f"{out}: {count} points of {points.info.name}")
+    _say(f"{out}: {count} points of {points.info.name}")
 
 
 def _config(text: str | None) -> dict[str, Any]:
@@ -186,7 +188,7 @@ def merge_(files: tuple[Path, ...], out: Path) -> None:
         added, there = merge(files, out, lambda *place: damage.append(place), tick)
     for file, place in damage:
         _tell_damage(file, [place])
-    click.echo(f"{out}: {added} evaluations added, {there} were there")
+    _say(f"{out}: {added} evaluations added, {there} were there")
 
 
 @record.command(name="import", epilog=IMPORT_EXAMPLES)
@@ -204,7 +206,7 @@ def import_(sweep: Path, out: Path, version: str) -> None:
     """Add the finished points of a sweep to a record, with their gradients."""
     with _errors(), _bar(None, "importing") as tick:
         added, there = import_sweep(sweep, out, version, tick)
-    click.echo(f"{out}: {added} evaluations added, {there} were there")
+    _say(f"{out}: {added} evaluations added, {there} were there")
 
 
 @contextmanager
@@ -227,8 +229,13 @@ def _bar(length: int | None, label: str) -> Iterator[Callable[[int], None]]:
 
 def _tell_damage(file: Path, damage: list[Damage]) -> None:
     for place in damage:
-        click.echo(
+        _say(
             f"{file} is damaged from byte {place.start} to byte {place.end}; what is intact is "
-            f"used. To repair it: farm record merge {file} -o REPAIRED",
+            f"used. To repair it: farm record merge {shlex.quote(str(file))} -o REPAIRED",
             err=True,
         )
+
+
+def _say(line: str, *, err: bool = False) -> None:
+    """Print one line. Names in it, from a record or a folder, cannot change a terminal."""
+    click.echo(printable(line), err=err)

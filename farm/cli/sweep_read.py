@@ -49,7 +49,7 @@ def status(file: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(progress)))
         return
-    click.echo(describe(progress))
+    click.echo(printable(describe(progress)))
     if progress.nodes:
         rows = [
             [node["host"] or "?", node["done"], node["failed"], duration(node["mean_run_s"])]
@@ -77,7 +77,7 @@ def watch(file: Path, timeout: float | None) -> int:
                 display.say(f"still running after {duration(timeout)}")
                 return TIME_OUT
             time.sleep(POLL_S)
-    click.echo(describe(progress), err=True)
+    click.echo(printable(describe(progress)), err=True)
     if progress.state != COMPLETE:
         return INCOMPLETE
     return FAILURES if progress.unsuccessful else DONE

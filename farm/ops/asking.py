@@ -99,7 +99,7 @@ class Asking:
         """
         if self._info.repeatable:
             repeats = self._repeats
-            keys = [b"".join(array[row].tobytes() for array in points) for row in range(count)]
+            keys = _keys(points, count)
         else:  # every row is a question of its own
             repeats = Repeats(most_bytes=0)
             keys = [row.to_bytes(8) for row in range(count)]
@@ -221,6 +221,15 @@ class Asking:
                     f"{self._info.name!r} declares {tensor.shape}"
                 )
         return tuple(np.asarray(array, np.float64) for array in arrays)
+
+
+def _keys(points: list[Array], count: int) -> list[bytes]:
+    """Return the exact bytes of each point, with the types of whole numbers before them.
+
+    Whole numbers are sent as they are given: -1 as int8 has the byte of 255 as uint8.
+    """
+    kinds = "".join(array.dtype.str for array in points if array.dtype != np.float64).encode()
+    return [kinds + b"".join(array[row].tobytes() for array in points) for row in range(count)]
 
 
 def _vanishes(row: int, *factors: Array | None) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Evaluation:
         self.inputs = info.inputs
         for tensor in (*info.inputs, *info.outputs):
             _check_tensor(tensor, info.name)
-        self.single = isinstance(out, int | str)
+        self.single = _is_one(out)
         self.outs = _positions(out, info.outputs, "output", info.name)
         real = [i for i, tensor in enumerate(info.inputs) if is_floating(tensor)]
         chosen = real if wrt is None else _positions(wrt, info.inputs, "input", info.name)
@@ -254,6 +254,11 @@ def _check_tensor(tensor: TensorInfo, model: str) -> None:
         )
 
 
+def _is_one(which: object) -> bool:
+    """Return whether one output or input was given, and not several; numpy's integers are one."""
+    return isinstance(which, str) or not isinstance(which, Iterable)
+
+
 def _positions(
     which: int | str | Sequence[int | str],
     tensors: Sequence[TensorInfo],
@@ -263,9 +268,11 @@ def _positions(
     """Return positions of tensors, given by name or position."""
     names = [tensor.name for tensor in tensors]
     found = []
-    for each in [which] if isinstance(which, int | str) else which:
+    several: Sequence[Any] = [which] if _is_one(which) else which  # type: ignore[assignment]
+    for each in several:
         position = names.index(each) if each in names else each
-        if isinstance(position, str) or not 0 <= operator.index(position) < len(names):
+        is_number = isinstance(position, SupportsIndex)
+        if not is_number or not 0 <= operator.index(position) < len(names):
             raise InvalidInput(
                 f"model {model!r} has no {what} {each!r}; it has {', '.join(map(repr, names))}"
             )

@@ -10,14 +10,14 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType
-from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
 from farm.ops.evaluation import Evaluation, is_floating
 from farm.ops.query import OpQuery, OpQueryKind
-from farm.ops.rules import DerivativeRules
+from farm.ops.rules import DerivativeRules, third_order
 from farm.ops.served import ServedOp
 
 
@@ -122,20 +122,21 @@ class FarmQuery(Op):  # type: ignore[misc]  # not read by mypy
     def L_op(self, inputs: Any, outputs: Any, output_grads: Any) -> list[Any]:
         """Return reverse-mode derivatives."""
         cotangents = [None if _disconnected(ct) else ct for ct in output_grads]
-        wanted = [
-            differentiable and not isinstance(x, Constant)
-            for x, differentiable in zip(inputs, self._differentiable(), strict=True)
-        ]
+        differentiable = self._differentiable()
+        wanted = [*differentiable]  # gradients that are not used, as of constants, are dropped
         query, answers = self.query, outputs
         if query.kind is OpQueryKind.VALUE and self.evaluation.scalar:
             count = len(self.evaluation.inputs)
             query = OpQuery(OpQueryKind.BOTH, wrt=tuple(i for i in range(count) if wanted[i]))
             answers = _apply(self.evaluation, self.dtype, query, inputs)
             cotangents = [*cotangents, *(None for _ in query.wrt)]
+        third = len(self.evaluation.inputs) if query.kind is OpQueryKind.BEND else 0
+        wanted[:third] = [False] * third
         found = self._rules().reverse(query, inputs, answers, cotangents, wanted)
+        found[:third] = [THIRD_DERIVATIVE(x) for x in inputs[:third]]
         return [
-            DisconnectedType()() if not differentiable else x.zeros_like() if ct is None else ct
-            for x, ct, differentiable in zip(inputs, found, self._differentiable(), strict=True)
+            DisconnectedType()() if not each else x.zeros_like() if ct is None else ct
+            for x, ct, each in zip(inputs, found, differentiable, strict=True)
         ]
 
     pullback = L_op
@@ -160,6 +161,27 @@ class FarmQuery(Op):  # type: ignore[misc]  # not read by mypy
     def _differentiable(self) -> list[bool]:
         inputs = [i in self.evaluation.wrt for i in range(len(self.evaluation.inputs))]
         return inputs + [True] * (len(self.query.outs) + len(self.query.along))
+
+
+class ThirdDerivative(Op):  # type: ignore[misc]  # not read by mypy
+    """A derivative that no model has. It may be part of a graph, as long as nothing uses it."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any) -> Any:
+        """Return the node of a derivative with respect to `x`."""
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+        """Raise UnsupportedFeature."""
+        raise third_order()
+
+    def do_constant_folding(self, fgraph: Any, node: Any) -> bool:
+        """Return False: the error comes when a function is called."""
+        return False
+
+
+THIRD_DERIVATIVE = ThirdDerivative()
 
 
 def _disconnected(variable: Any) -> bool:

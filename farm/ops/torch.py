@@ -115,7 +115,10 @@ class _Query(torch.autograd.Function):  # type: ignore[misc]  # not read by mypy
         evaluation, like, query = ctx.given
         operands, answers = _parted(ctx)
         rules = DerivativeRules(evaluation, partial(_apply, evaluation, like))
-        found = rules.reverse(query, operands, answers, cotangents, ctx.needs_input_grad[3:])
+        wanted = list(ctx.needs_input_grad[3:])
+        if _is_zero(evaluation, query, operands):
+            wanted[: len(evaluation.inputs)] = [False] * len(evaluation.inputs)
+        found = rules.reverse(query, operands, answers, cotangents, wanted)
         return (None, None, None, *found)
 
     @staticmethod
@@ -144,6 +147,20 @@ class _Query(torch.autograd.Function):  # type: ignore[misc]  # not read by mypy
         ]
         found = _asked(evaluation, like, query, full)
         return tuple(found), (0,) * len(found)
+
+
+def _is_zero(evaluation: Evaluation, query: OpQuery, operands: Sequence[torch.Tensor]) -> bool:
+    """Return whether a derivative is zero at all points, and so are its own by the points.
+
+    torch.autograd.functional differentiates along vectors of zeros to get a function that is linear
+    in them, and has no use for the derivatives by the points, which models may not have.
+    """
+    first = len(evaluation.inputs)
+    vectors = (operands[first : first + len(query.outs)], operands[first + len(query.outs) :])
+    try:
+        return any(some and not any(bool(v.any()) for v in some) for some in vectors)
+    except RuntimeError:  # the numbers are not known within vmap
+        return False
 
 
 def _parted(ctx: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -61,7 +61,8 @@ UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
 
 
 def lock_of(path: Path) -> Path:
-    """Return the lock file of a record."""
+    """Return the lock file of a record, which is the same for all symbolic links to it."""
+    path = path.resolve()
     return path.with_name(path.name + ".lock")
 
 
@@ -125,8 +126,11 @@ class RecordFile:
     def _opened(self) -> Journal:
         path = self.path
         try:
-            if not path.exists() or not path.stat().st_size:
-                return Journal.start(path, FORMAT, (), mode=MODE)
+            if not path.exists():
+                return Journal.start(path.resolve(), FORMAT, (), mode=MODE)
+            check_regular(path)
+            if not path.stat().st_size:
+                return Journal.start(path.resolve(), FORMAT, (), mode=MODE)
             check_trust(path)
             with path.open("rb") as file:
                 check_format(file, path, FORMAT)
@@ -262,11 +266,15 @@ class RecordFile:
         self._lock.release()
 
 
+def check_regular(path: Path) -> None:
+    """Raise Unavailable for devices, pipes and folders, which a new file must not replace."""
+    if not path.is_file():
+        raise Unavailable(f"record {path} is not a regular file")
+
+
 def check_trust(path: Path) -> None:
     """Raise Unavailable if another user may have written the file: farm answers calls from it."""
     found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise Unavailable(f"record {path} is not a regular file")
     if found.st_uid != os.geteuid():
         raise Unavailable(
             f"record {path} belongs to user {found.st_uid}; copy what you trust of it into a file "

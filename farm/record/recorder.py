@@ -158,11 +158,15 @@ class Recorder:
         models = {
             model: {
                 "versions": sorted(set(versions.values())),
-                "reused": self.reuses and model in self._agreed,
+                "reused": self.reuses and model in self._agreed and self._is_repeatable(model),
             }
             for model, versions in self._here.items()
         }
         return {**self.file.status(), "reuse": self.reuses, "models": models}
+
+    def _is_repeatable(self, model: str) -> bool:
+        info = self._describe(model, EMPTY_CONFIG)
+        return info is None or info.repeatable
 
     def close(self) -> None:
         """Write everything to disk and release the file."""

@@ -14,11 +14,12 @@ import importlib.metadata
 import importlib.util
 import logging
 import platform
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 
 from farm.call import VERSION_OF_FILE
@@ -27,24 +28,42 @@ from farm.version import __version__
 log = logging.getLogger(__name__)
 
 STARTS_PROGRAMS = frozenset(
-    {"subprocess", "ctypes", "cffi", "multiprocessing", "pty", "runpy", "importlib", "imp"}
+    {
+        *("subprocess", "ctypes", "ctypeslib", "cffi", "cpp_extension", "multiprocessing", "pty"),
+        *("runpy", "importlib", "imp", "zipimport", "builtins"),
+        *("juliacall", "julia", "rpy2", "oct2py", "matlab", "jpype"),
+    }
 )
-"""Modules by which a file can run code that is neither in it nor in a package it imports."""
+"""Modules by which a file can run code that is neither in it nor in a package it imports, alone or
+as a part of a package, such as numpy.ctypeslib."""
 
 REACHES_OUT = frozenset(
     {
         *("socket", "http", "urllib", "requests", "httpx", "aiohttp", "urllib3", "zmq", "grpc"),
+        *("xmlrpc", "ftplib", "telnetlib"),
         *("tritonclient", "paramiko", "dask", "distributed", "ray"),
     }
 )
 """Modules by which a file can have another server compute its answers."""
 
-CLIENTS = frozenset({("umbridge", "HTTPModel"), ("farm", "connect")})
-"""Names in modules that serve the same end."""
+CLIENTS = frozenset(
+    {
+        *(("umbridge", "HTTPModel"), ("farm", "connect")),
+        *(("asyncio", "open_connection"), ("asyncio", "open_unix_connection")),
+    }
+)
+"""Names in packages that serve the same end."""
 
-STARTERS = frozenset({"system", "popen", "fork", "forkpty", "startfile"})
-STARTER_PREFIXES = ("exec", "spawn", "posix_spawn")
-"""Functions of `os` that run programs."""
+STARTERS = frozenset({"system", "popen", "fork", "forkpty", "startfile", "*"})
+STARTER_PREFIXES = {
+    "os": ("exec", "spawn", "posix_spawn"),
+    "asyncio": ("create_subprocess",),
+}
+"""Functions of packages that run programs."""
+
+LOCATION = re.compile(rb"\n\x08location\x12([\x80-\xff]?[\x00-\x7f])")
+"""In an ONNX file, the entry that names the file of a tensor's numbers, up to the name's length:
+two fields of protobuf's StringStringEntryProto, as every release of onnx writes them."""
 
 RUN_TEXT = frozenset({"exec", "eval", "compile", "__import__"})
 
@@ -56,8 +75,8 @@ def version_of_file(path: Path, source: bytes) -> str:
     where the file found them.
     """
     try:
-        parts = [source, *_packages(source, path.parent)] if path.suffix == ".py" else [source]
-    except (SyntaxError, ValueError) as error:
+        parts = [source, *_others(path, source)]
+    except (SyntaxError, ValueError, OSError) as error:
         log.info("%s has no version of its own: %s", path, error)
         return ""
     found = blake2b(digest_size=8)
@@ -66,41 +85,84 @@ def version_of_file(path: Path, source: bytes) -> str:
     return f"{VERSION_OF_FILE}{found.hexdigest()}"
 
 
+def _others(path: Path, source: bytes) -> Iterator[bytes]:
+    """Yield what else the answers depend on. Raises ValueError or OSError if that is not known."""
+    if path.suffix == ".py":
+        yield from _packages(source, path.parent)
+    if path.suffix == ".onnx":
+        for name in sorted(_files_of_tensors(source)):
+            with (path.parent / name).open("rb") as file:
+                yield file_digest(file, "blake2b").digest()
+
+
+def _files_of_tensors(source: bytes) -> set[str]:
+    """Return the names of the files that hold numbers of a network, relative to its own folder."""
+    names = set()
+    for found in LOCATION.finditer(source):
+        low, high = found[1][0], found[1][-1] if len(found[1]) > 1 else 0
+        name = source[found.end() : found.end() + (low & 0x7F) + (high << 7)]
+        names.add(name.decode())
+    return names
+
+
 def _packages(source: bytes, folder: Path) -> Iterator[bytes]:
     """Yield name and version of each package that a file imports, and Python's version.
 
     Raises ValueError, with the reason, if the file may run code from elsewhere.
     """
     tree = ast.parse(source)
-    names = set()
+    imported: dict[str, str] = {}  # packages by the names that the file gives to their modules
+    modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            for alias in node.names:
+                modules.add(alias.name)
+                package = alias.name.partition(".")[0]
+                imported[alias.asname or package] = package
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 raise ValueError(f"line {node.lineno} imports a neighbour of the file")
-            names.add((node.module or "").partition(".")[0])
+            module = node.module or ""
+            package = module.partition(".")[0]
+            modules.add(module)
             for alias in node.names:
-                _check_name(node.module or "", alias.name, node.lineno)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            _check_name(node.value.id, node.attr, node.lineno)
+                _check_name(package, alias.name, node.lineno)
+                modules.add(f"{module}.{alias.name}")
+                imported[alias.asname or alias.name] = package
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            package = imported.get(_first_name(node), "")
+            _check_name(package, node.attr, node.lineno)
+            if package and node.attr in STARTS_PROGRAMS:
+                modules.add(node.attr)
         elif isinstance(node, ast.Name) and node.id in RUN_TEXT:
             raise ValueError(f"line {node.lineno} uses {node.id}")
+    for part in sorted({part for module in modules for part in module.split(".")}):
+        if part in STARTS_PROGRAMS:
+            raise ValueError(f"it imports {part}, by which it may run other code")
+    names = {module.partition(".")[0] for module in modules}
     yield platform.python_version().encode()
     for name in sorted(names):
-        if name in STARTS_PROGRAMS:
-            raise ValueError(f"it imports {name}, by which it may run other code")
         if name in REACHES_OUT:
             raise ValueError(f"it imports {name}, by which it may use other servers")
         yield f"{name} {_version(name, folder)}".encode()
 
 
-def _check_name(module: str, name: str, line: int) -> None:
-    """Raise ValueError if a name of a module starts programs, or is a client of servers."""
-    if module == "os" and (name in STARTERS or name.startswith(STARTER_PREFIXES)):
-        raise ValueError(f"line {line} uses os.{name}, which starts programs")
-    if (module, name) in CLIENTS:
-        raise ValueError(f"line {line} uses {module}.{name}, the client of a server")
+def _first_name(node: ast.Attribute) -> str:
+    """Return `a` of an expression `a.b.c`; "" if it does not begin with a name."""
+    value = node.value
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    return value.id if isinstance(value, ast.Name) else ""
+
+
+def _check_name(package: str, name: str, line: int) -> None:
+    """Raise ValueError if a name of a package starts programs, or is a client of servers."""
+    prefixes = STARTER_PREFIXES.get(package, ())
+    if (package == "os" and name in STARTERS) or (prefixes and name.startswith(prefixes)):
+        raise ValueError(f"line {line} uses {package}.{name}, which starts programs")
+    if (package, name) in CLIENTS:
+        raise ValueError(f"line {line} uses {package}.{name}, the client of a server")
 
 
 def _version(name: str, folder: Path) -> str:

@@ -133,8 +133,12 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
     where = spec.rpartition(":")[0] if ":" in spec else spec
     before = _content(Path(where).expanduser())
     if Path(spec).suffix in GRAPHS:
+        path = Path(spec).expanduser()
+        version = version_of_file(path, before) if before is not None else ""
         model = _graph(Path(spec), spec)
-        _set_version([model], Path(spec).expanduser(), before)
+        _set_version([model], path, before)
+        if model.version != version:  # the files of its weights changed meanwhile
+            model.version = ""
         return {model.name: model}
     module, name = _module(spec)
     served: Sequence[Any] = getattr(module, SERVED, ())

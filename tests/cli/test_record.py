@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from farm.record.entry import encoded
 from farm.record.file import RecordFile
-from tests.record.entries import key, record
+from tests.record.entries import key, point, record
 from tests.support.dispatcher_farm import run_farm
 
 
@@ -53,6 +55,23 @@ def test_export_writes_a_sweep(path: Path) -> None:
     assert "exists; name another" in said(path, "export", "a.record", "-o", "out.h5", status=2)
     error = said(path, "export", "a.record", "-o", "b.h5", "--model", "cube", status=2)
     assert "holds no such evaluation" in error
+
+
+def test_names_cannot_change_a_terminal_or_a_command_to_copy(tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[31m;b.record"
+    file = RecordFile(path, indexed=False)
+    for k in range(3):
+        file.add([encoded(replace(point(k), model="evil\x1b[2J\nred"))])
+    file.close()
+    shown = said(path, "export", path.name, "-o", "out.h5")
+    assert shown == "out.h5: 3 points of evil\\x1b[2J\\nred\n"
+    assert "evil\\x1b[2J" in run_farm("sweep", "status", "out.h5", cwd=tmp_path)[1]
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    _, out, error = run_farm("record", "status", path.name, cwd=tmp_path)
+    assert "a\\x1b[31m;b.record: 2 evaluations" in out
+    assert "farm record merge 'a\\x1b[31m;b.record' -o" in error
 
 
 @pytest.mark.parametrize(

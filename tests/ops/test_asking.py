@@ -58,6 +58,14 @@ def test_equal_points_of_one_request_are_one_call(client: Client, counted: Count
     assert counted == {"density evaluate": 1}
 
 
+def test_whole_numbers_of_other_types_are_other_points(client: Client) -> None:
+    evaluation = Evaluation(client.model("plain"), out="total")
+    for number in (np.int8(-1), np.uint8(255), np.int64(-1)):
+        (total,) = evaluation.run(VALUE, [X[0], np.array([number])])
+        assert total == float(number)
+    assert evaluation.counts.repeats == 0
+
+
 def test_what_an_answer_is_used_for_does_not_change_memory(client: Client) -> None:
     evaluation = Evaluation(client.model("density"))
     for _ in range(2):

@@ -30,6 +30,12 @@ def test_leading_axes_are_points(client: Client) -> None:
         assert np.allclose((y**2).sum(-1), total)
 
 
+def test_positions_may_be_numpy_integers(client: Client) -> None:
+    evaluation = Evaluation(client.model("waves"), out=np.int64(1), wrt=np.arange(1))  # type: ignore[arg-type]  # as computed positions are
+    assert evaluation.single
+    assert (evaluation.outs, evaluation.wrt) == ((1,), (0,))
+
+
 def test_second_derivatives_are_sums_over_inputs_and_outputs(client: Client) -> None:
     evaluation = Evaluation(client.model("waves"), out=["y", "sum"])
     query = OpQuery(OpQueryKind.BEND, outs=(0, 1), along=(0, 1), wrt=(1,))
@@ -57,6 +63,7 @@ def test_whole_numbers_stay_whole(client: Client) -> None:
     [
         ("waves", {"out": "z"}, InvalidInput, "no output 'z'; it has 'y', 'sum'"),
         ("waves", {"out": 2}, InvalidInput, "no output 2"),
+        ("waves", {"out": 1.0}, InvalidInput, "no output 1.0"),
         ("waves", {"out": ["y", 0]}, InvalidInput, "one or more different outputs"),
         ("waves", {"wrt": "z"}, InvalidInput, "no input 'z'"),
         ("waves", {"wrt": []}, InvalidInput, "one or more different inputs"),

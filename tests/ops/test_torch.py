@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.autograd import functional
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import farm
+from farm.call import Array
 from farm.client import Client
 from farm.errors import InvalidInput, ModelFailed, UnsupportedFeature
+from farm.model import Config, Inputs
 from farm.ops.asking import Counts
 from tests.ops.waves import MATRIX
 from tests.support.time_limits import scaled
@@ -74,6 +77,43 @@ def test_gradcheck(client: Client, out: str | list[str]) -> None:
     inputs = X[0, :2].clone().requires_grad_(), K.clone().requires_grad_()
     assert torch.autograd.gradcheck(op, inputs, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(op, inputs)
+
+
+def test_products_of_the_functional_interface(client: Client) -> None:
+    f = farm.ops.torch_op(client.model("waves"), out="sum")
+    v = torch.tensor([0.3, -0.7], dtype=torch.float64)
+
+    def served(x: Any) -> Any:
+        return f(x, K)
+
+    def expected(x: Any) -> Any:
+        return waves("sum")(x, K)
+
+    for product in (functional.hvp, functional.vhp, functional.jvp):
+        assert_same(product(served, X[0, 0], v), product(expected, X[0, 0], v))
+
+
+def test_jvp_of_the_functional_interface_needs_first_derivatives_only() -> None:
+    class Squares(farm.Model):
+        inputs, outputs = {"x": 2}, {"y": 2}
+
+        def evaluate(self, inputs: Inputs, config: Config) -> Any:
+            return inputs["x"] ** 2
+
+        def gradient(
+            self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+        ) -> Any:
+            return 2.0 * inputs["x"] * sens
+
+        def apply_jacobian(
+            self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
+        ) -> Any:
+            return 2.0 * inputs["x"] * vec
+
+    x, v = X[0, 0], torch.tensor([0.3, -0.7], dtype=torch.float64)
+    with farm.serve(Squares) as client:
+        f = farm.ops.torch_op(client.model())
+        assert_same(functional.jvp(f, x, v)[1], 2.0 * x * v)
 
 
 def test_vmap_of_grad_is_one_request(client: Client, counted: Counter[str]) -> None:

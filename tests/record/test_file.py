@@ -153,9 +153,29 @@ def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="is not a regular file"):
-        RecordFile(tmp_path, indexed=False)
-    with pytest.raises(Unavailable, match="cannot be written"):
-        RecordFile(tmp_path / "no" / "a.record", indexed=False)
+        RecordFile(tmp_path, indexed=True)
+
+
+def test_a_pipe_or_device_is_refused_and_stays(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(Unavailable, match="is not a regular file"):
+        RecordFile(path, indexed=True)
+    assert path.is_fifo()
+
+
+def test_a_symbolic_link_is_the_file_it_names(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    file = RecordFile(link, indexed=False)
+    file.add([record(1)])
+    assert path.is_file()
+    assert link.is_symlink()
+    with pytest.raises(Unavailable, match="is in use"):
+        RecordFile(path, indexed=True)
+    file.close()
+    file = RecordFile(path, indexed=True)
+    assert file.find(key(1)) is not None
+    file.close()
 
 
 def test_every_prefix_of_the_last_records_gives_the_whole_records_before(path: Path) -> None:

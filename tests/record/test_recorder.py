@@ -264,6 +264,7 @@ async def test_the_farm_says_why_and_how_a_model_is_reused(
         reused = info.repeatable and info.version != ""
         assert (await running.asked(at(1.0, 1.0))).reused is False
         assert (await running.asked(at(1.0, 1.0))).reused is reused
+        assert running.recorder.status()["models"]["square"]["reused"] is reused
 
 
 @on_loop

@@ -39,6 +39,7 @@ GRAPHS: dict[str, Callable[[Any, Any, Any], list[Any]]] = {
     "hessian": lambda r, x, k: [hessian((r**2).sum(), x)],
     "mixed": lambda r, x, k: [jacobian(grad(r.sum(), x), k)],
     "forward": lambda r, x, k: [Rop(r, x, pt.cos(x), use_op_rop_implementation=True)],
+    "reverse twice for forward": lambda r, x, k: [Rop(grad((r**2).sum(), x), x, pt.cos(x))],
     "forward of gradient": lambda r, x, k: [
         Rop(grad((r**2).sum(), x), x, pt.cos(x), use_op_rop_implementation=True)
     ],
@@ -77,6 +78,25 @@ def test_leading_axes_are_points(counting: Client) -> None:
     assert value.shape == (3,)
     one = pytensor.function([x, k], grad(y.sum(), k))
     assert np.allclose(gradient, sum(one(p[None], K0) for p in points))
+
+
+def test_constants_have_gradients_which_are_asked_for_only_where_used(counting: Client) -> None:
+    op = farm.ops.pytensor_op(counting.model("waves"), out="sum")
+    x, k, point = pt.dvector("x"), pt.constant(K0), pt.constant(X0)
+    y = op(x, k)
+    _, by_x = pytensor.function([x], [y, grad(y, x)])(X0)
+    assert op.counts == Counts(requests=1, calls=1, repeats=0)
+    assert grad(op(point, k), point).eval().tolist() == by_x.tolist()
+    assert grad(y, k).eval({x: X0}) == pytest.approx(grad(of_itself(x, k)["sum"], k).eval({x: X0}))
+
+
+def test_third_derivatives_are_an_error_where_they_are_used(counting: Client) -> None:
+    op = farm.ops.pytensor_op(counting.model("waves"), out="sum")
+    x = pt.dvector("x")
+    second = hessian(op(x, K0), x)
+    assert second.eval({x: X0}).shape == (2, 2)
+    with pytest.raises(UnsupportedFeature, match="third derivatives"):
+        grad(second.sum(), x).eval({x: X0})
 
 
 def test_types_and_arguments(counting: Client) -> None:

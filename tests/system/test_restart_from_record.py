@@ -131,12 +131,10 @@ def test_two_farms_cannot_share_a_record(folder: Path) -> None:
 
 
 def test_a_program_records_with_a_farm_of_its_own(folder: Path) -> None:
-    for runs in (1, 1):
-        with farm.serve(
-            folder / "model.py", record=str(folder / "own.record"), reuse=True
-        ) as client:
+    for record in (folder / "own.record", str(folder / "own.record")):
+        with farm.serve(folder / "model.py", record=record, reuse=True) as client:
             assert client.model("Posterior")([1.0, 0.0])[0] == -0.6
-        assert evaluated(folder).total() == runs
+        assert evaluated(folder).total() == 1
     wrong = farm.serve(folder / "model.py", record=folder / "model.py", reuse=True)
     with pytest.raises(Unavailable, match=r"others may write|is not a record of farm"), wrong:
         pass

@@ -76,6 +76,16 @@ def test_a_package_with_another_name_than_its_module_is_found(path: Path) -> Non
         ("from os import execv", r"line 1 uses os\.execv"),
         ("import umbridge\numbridge.HTTPModel('u', 'm')", "the client of a server"),
         ("import farm\nfarm.connect()", "the client of a server"),
+        ("import os as o\no.system('solver')", r"line 2 uses os\.system"),
+        ("from os import *", r"line 1 uses os\.\*"),
+        ("import umbridge as um\num.HTTPModel('u', 'm')", "the client of a server"),
+        ("from farm.client import connect", "the client of a server"),
+        ("import farm.client\nfarm.client.connect()", "the client of a server"),
+        ("import asyncio as a\na.create_subprocess_exec('s')", "starts programs"),
+        ("from asyncio import open_connection", "the client of a server"),
+        ("import xmlrpc.client", "xmlrpc, by which it may use other servers"),
+        ("import numpy as np\nnp.ctypeslib.load_library('s', '.')", "ctypeslib, by which"),
+        ("from torch.utils import cpp_extension", "cpp_extension, by which"),
         ("exec(open('solver.py').read())", "line 1 uses exec"),
         ("__import__('solver')", "line 1 uses __import__"),
         ("def", "invalid syntax"),
@@ -109,6 +119,43 @@ def test_a_neighbour_that_shadows_a_package_is_no_package(
 def test_other_files_are_hashed_whole(tmp_path: Path) -> None:
     net = tmp_path / "net.onnx"
     assert version_of_file(net, b"a") != version_of_file(net, b"b")
+
+
+def test_the_files_of_a_networks_weights_are_part_of_its_version(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    number, long = onnx.TensorProto.FLOAT, "w" * 150 + ".data"
+    tensors = [
+        onnx.numpy_helper.from_array(np.full((2, 1), k, np.float32), f"w{k}") for k in (1, 2)
+    ]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w1"], ["a"]),
+        onnx.helper.make_node("MatMul", ["x", "w2"], ["b"]),
+        onnx.helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    ends = [
+        [onnx.helper.make_tensor_value_info(name, number, ["n", size])]
+        for name, size in (("x", 2), ("y", 1))
+    ]
+    graph = onnx.helper.make_graph(nodes, "net", *ends, tensors)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    for tensor, name in zip(model.graph.initializer, ("w.data", long), strict=True):
+        onnx.external_data_helper.set_external_data(tensor, name)
+    onnx.save_model(model, str(tmp_path / "net.onnx"))
+
+    def loaded() -> str:
+        (model,) = load_models([str(tmp_path / "net.onnx")]).values()
+        return model.version
+
+    versions = [loaded()]
+    for name in ("w.data", long):
+        (tmp_path / name).write_bytes(np.full((2, 1), 3.0, np.float32).tobytes())
+        versions.append(loaded())
+    assert len(set(versions)) == 3
+    assert "" not in versions
+    source = (tmp_path / "net.onnx").read_bytes()
+    (tmp_path / long).unlink()
+    assert version_of_file(tmp_path / "net.onnx", source) == ""
 
 
 def test_a_loaded_model_has_the_version_of_its_file(path: Path) -> None:

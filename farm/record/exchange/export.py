@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from farm.call import Array, ModelInfo, Operation, TensorInfo
+from farm.call import Array, Call, ModelInfo, Operation, TensorInfo
 from farm.errors import InvalidInput
-from farm.record.entry import Entry, Status
+from farm.record.entry import Entry, Status, status_of
 from farm.record.exchange.survey import Tick, described
 from farm.record.file import StoredEntries, entries_in
+from farm.record.key import keys_of
 from farm.storage.frames import Damage
 from farm.sweep.design.binding import BoundParameter
 from farm.sweep.design.plan import Plan
@@ -70,6 +71,7 @@ def points_of(path: Path, asked: Selection, tick: Tick = lambda done: None) -> R
             continue
         if not _is_selected(content, asked):
             continue
+        content = evaluation_of(content, infos.get((content.model, content.version)))
         models.add((content.model, content.version))
         if known is None or (content.outputs and not known.outputs):
             known = content
@@ -87,11 +89,35 @@ def points_of(path: Path, asked: Selection, tick: Tick = lambda done: None) -> R
     if known is None:
         raise InvalidInput(f"{path} holds no such evaluation; see farm record status {path}")
     info = infos.get((known.model, known.version), ModelInfo(known.model, (), ()))
-    return RecordedPoints(_as_recorded(info, known), StoredEntries(path, offsets), damage)
+    return RecordedPoints(_as_recorded(info, known), _Evaluations(path, offsets), damage)
+
+
+class _Evaluations(StoredEntries):
+    def __iter__(self) -> Iterator[Entry]:
+        return map(evaluation_of, super().__iter__())
+
+
+def evaluation_of(entry: Entry, info: ModelInfo | None = None) -> Entry:
+    """Return an entry of value_and_gradient as one of the evaluation in it; others as they are.
+
+    info: the model's description, with which the key is that of the evaluation alone.
+    """
+    if entry.operation is Operation.EVALUATE:
+        return entry
+    outputs = entry.outputs[:-1]  # the last one is the gradient
+    asked = Call(entry.model, Operation.EVALUATE, entry.inputs, config=entry.config)
+    return replace(
+        entry,
+        key=keys_of(asked, info, entry.version)[0],
+        operation=Operation.EVALUATE,
+        derivative=None,
+        outputs=outputs,
+        status=status_of(outputs) if entry.outputs else entry.status,
+    )
 
 
 def _is_selected(entry: Entry, asked: Selection) -> bool:
-    if entry.operation is not Operation.EVALUATE:
+    if entry.operation not in (Operation.EVALUATE, Operation.VALUE_AND_GRADIENT):
         return False
     if asked.model is not None and entry.model != asked.model:
         return False

@@ -10,9 +10,9 @@ import h5py
 import numpy as np
 import pytest
 
-from farm.call import ModelInfo, TensorInfo
+from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo
 from farm.errors import InvalidInput
-from farm.record.entry import MODEL, Entry, Status, encoded
+from farm.record.entry import MODEL, Entry, Status, encoded, status_of
 from farm.record.exchange.export import (
     Selection,
     entry_name,
@@ -21,6 +21,7 @@ from farm.record.exchange.export import (
     write_sweep,
 )
 from farm.record.file import RecordFile
+from farm.record.key import keys_of
 from farm.storage.frames import Record
 from farm.sweep.design.tables import read_table
 from farm.sweep.file.reading import failures_of, load_xarray, progress_of
@@ -72,6 +73,35 @@ def test_a_point_is_there_once_with_its_best_outcome(path: Path) -> None:
     recorded(path, point(1.0), failed(1.0), failed(2.0), replace(point(2.0), run_time_s=9.0))
     entries = points_of(path, EVERYTHING).entries
     assert [(e.status, e.run_time_s) for e in entries] == [(0, 0.5), (0, 9.0)]
+
+
+def with_gradient(k: float, value: float, gradient: float = 2.0) -> Entry:
+    """An answer to value_and_gradient at (k, 1)."""
+    outputs = np.array([value]), np.full(2, gradient)
+    wrt = Derivative(0, 0, sens=np.ones(1))
+    asked = Call("square", Operation.VALUE_AND_GRADIENT, point(k).inputs, derivative=wrt)
+    return replace(
+        point(k),
+        key=keys_of(asked, SQUARE, "1")[0],
+        operation=asked.operation,
+        derivative=wrt,
+        outputs=outputs,
+        status=status_of(outputs),
+    )
+
+
+def test_values_that_came_with_a_gradient_are_points(path: Path, tmp_path: Path) -> None:
+    lost = replace(with_gradient(5.0, 0.0), status=Status.FAILED, outputs=(), error=("E", "m", "d"))
+    recorded(
+        path, point(1.0), with_gradient(1.0, 1.0), with_gradient(3.0, 7.0, gradient=np.nan), lost
+    )
+    points = points_of(path, EVERYTHING)
+    assert [tensor.name for tensor in points.info.outputs] == ["y"]
+    assert write_sweep(points, tmp_path / "out.h5", {}) == 3
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["theta"][:, 0].tolist() == [1.0, 3.0, 5.0]
+        assert file["out_0"][:2, 0].tolist() == [1.0, 7.0]
+    assert [entry.status for entry in points.entries] == [0, 0, Status.FAILED]
 
 
 def test_several_models_or_versions_need_a_choice(path: Path) -> None:
