@@ -83,8 +83,10 @@ class _Watch:
         self._waiting = asyncio.get_running_loop().create_task(self._wait())
 
     def stop(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+        # Forget the task: its exception refers to its frame, which refers to this object.
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.cancel()
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

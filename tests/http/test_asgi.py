@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from http.client import HTTPResponse, IncompleteRead
 from typing import Any
@@ -110,6 +112,30 @@ def test_short_work_makes_no_second_task_and_long_work_leaves_none() -> None:
 
     assert asyncio.run(serve()) == 1
     assert counts == [1, 2]
+
+
+def test_long_work_leaves_no_cycle() -> None:
+    """The front door seldom searches for garbage cycles, and not at all among many objects."""
+
+    class Receiving:
+        async def __call__(self) -> dict[str, Any]:
+            await asyncio.get_running_loop().create_future()
+            return GONE
+
+    async def serve() -> None:
+        receive = Receiving()
+        left = weakref.ref(receive)
+        await while_client_waits(asyncio.sleep(2 * PATIENCE_S), receive)
+        del receive
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert left() is None
+
+    gc.disable()
+    try:
+        asyncio.run(serve())
+    finally:
+        gc.enable()
 
 
 async def echo(scope: Scope, receive: Receives, send: Send) -> None:
