@@ -1,0 +1,236 @@
+"""Random histories of an elastic farm on a SLURM that answers as badly as real ones do.
+
+The whole autoscaler runs, down to the parsing of the commands' texts, in virtual time. After every
+second the truth is compared with what the farm knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.call import ModelInfo, Operation, TensorInfo
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.provision.batch import elastic as elastic_module
+from farm.provision.batch.commands import Commands
+from farm.provision.batch.elastic import Elastic
+from farm.provision.batch.kinds import ClusterPlan, WorkerKind
+from farm.provision.batch.slurm import Slurm
+from tests.provision.simulated_slurm import SBATCH, SCANCEL, SCONTROL, SQUEUE, SimulatedSlurm
+from tests.support.virtual_time import run_virtually
+
+STEP_S = 1.0
+SETTLES_S = 200.0
+MOST = 3
+BEAM = ModelInfo(
+    "beam", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),), frozenset({Operation.EVALUATE})
+)
+
+
+@dataclass
+class Demand:
+    """The part of a dispatcher that the autoscaler uses, with so many calls of a minute each."""
+
+    slurm: SimulatedSlurm
+    calls: int = 0
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+    awaited: Any = None
+
+    def snapshot(self) -> dict[str, Any]:
+        times = {"run_time_mean_s": 60.0, "run_time_p95_s": 60.0}
+        queue = {"model": "beam", "operation": "evaluate", "queued": self.calls, "in_flight": 0}
+        return {"workers": self.slurm.workers(), "queues": [{**queue, **times}]}
+
+    def models(self) -> dict[str, ModelInfo]:
+        return {"beam": BEAM}
+
+    def note(self, event: str, subject: str, text: str) -> None:
+        self.events.append((event, subject, text))
+
+    def add_part(self, name: str, give: Any) -> None: ...
+
+    def expect(self, models: Any) -> None: ...
+
+
+class World:
+    """A farm, its SLURM and the rules that hold at every time."""
+
+    def __init__(self, folder: Path, seed: int = 0) -> None:
+        self.folder = folder
+        self.slurm = SimulatedSlurm(random.Random(seed))
+        self.demand = Demand(self.slurm)
+        self.elastic: Elastic
+
+    def start(self) -> None:
+        kind = WorkerKind(
+            name="small",
+            models=["beam.py"],
+            max_jobs=MOST,
+            idle_timeout_s=20.0,
+            grow_after_s=1.0,
+        )
+        system = Slurm(cast(Commands, self.slurm))
+        connect = self.folder / "farm.json"
+        plan = ClusterPlan((kind,))
+        self.elastic = Elastic(plan, connect=connect, folder=self.folder, system=system)
+        self.elastic.start(cast(Dispatcher, self.demand))
+
+    async def kill(self) -> None:
+        """End the farm as SIGKILL does; submissions that are under way arrive."""
+        mine = {asyncio.current_task(), *self.slurm.tasks}
+        others = [task for task in asyncio.all_tasks() if task not in mine]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def known(self) -> list[str]:
+        """Ids, or names, of the jobs and submissions that the farm has on its list."""
+        return [job["id"] for job in self.elastic.snapshot()["jobs"]]
+
+    def check(self) -> None:
+        known = self.known()
+        alive = self.slurm.alive()
+        assert len(alive) <= MOST, "more jobs live than max_jobs"
+        for job in alive:
+            found = [key for key in known if key in (job.id, job.name)]
+            assert len(found) == 1, f"job {job.id}, {job.state}, is known as {found}"
+
+    async def run(self, duration_s: float) -> None:
+        for _ in range(round(duration_s / STEP_S)):
+            await asyncio.sleep(STEP_S)
+            self.slurm.step()
+            self.check()
+
+    async def settle(self) -> None:
+        """SLURM answers well again: soon the farm knows exactly the jobs that live."""
+        self.slurm.squeue = self.slurm.sbatch = self.slurm.scontrol = self.slurm.scancel = "fine"
+        for job in self.slurm.alive():
+            if job.is_cut_off:
+                self.slurm.set(job, "NODE_FAIL")
+        await self.run(SETTLES_S)
+        assert sorted(self.known()) == sorted(job.id for job in self.slurm.alive())
+
+    async def stop(self, *, mended_after_s: float = 0.0) -> list[str]:
+        """Stop in order; return what was logged as an error."""
+
+        async def go_on() -> None:
+            self.demand.calls = 0
+            while True:
+                await asyncio.sleep(STEP_S)
+                self.slurm.step()
+                if asyncio.get_running_loop().time() > mend_at:
+                    self.slurm.squeue = self.slurm.sbatch = "fine"
+                    self.slurm.scontrol = self.slurm.scancel = "fine"
+
+        mend_at = asyncio.get_running_loop().time() + mended_after_s
+        going_on = asyncio.create_task(go_on())
+        with errors_logged() as errors:
+            await self.elastic.stop()
+        going_on.cancel()
+        return errors
+
+
+@contextmanager
+def errors_logged() -> Iterator[list[str]]:
+    """The texts of errors that the autoscaler logs in the block."""
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    elastic_module.log.addHandler(handler)
+    try:
+        yield found
+    finally:
+        elastic_module.log.removeHandler(handler)
+
+
+@contextmanager
+def a_world(seed: int = 0) -> Iterator[World]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield World(Path(folder), seed)
+
+
+EVENTS = ("", "", "", "ends", "is cancelled", "is requeued", "is cut off", "node fails", "kill")
+
+
+@st.composite
+def episodes(draw: st.DrawFn) -> dict[str, Any]:
+    fine = st.just("fine")
+    return {
+        "squeue": draw(fine | st.sampled_from(SQUEUE)),
+        "sbatch": draw(fine | st.sampled_from(SBATCH)),
+        "scontrol": draw(fine | st.sampled_from(SCONTROL)),
+        "scancel": draw(fine | st.sampled_from(SCANCEL)),
+        "age_s": draw(st.sampled_from((5.0, 40.0, 300.0))),
+        "delay_s": draw(st.sampled_from((2.0, 20.0, 50.0))),
+        "calls": draw(st.integers(0, 5)),
+        "event": draw(st.sampled_from(EVENTS)),
+        "for_s": draw(st.sampled_from((3.0, 10.0, 40.0, 100.0))),
+    }
+
+
+async def happen(world: World, event: str) -> None:
+    slurm = world.slurm
+    running = [job for job in slurm.jobs.values() if job.state == "RUNNING"]
+    if event == "kill":
+        await world.kill()
+        world.start()
+    elif event == "is cancelled" and slurm.alive():
+        slurm.cancel(slurm.alive()[-1])
+    elif running:
+        job = slurm.chance.choice(running)
+        if event == "ends":
+            slurm.set(job, "FAILED")
+        elif event == "is requeued":
+            slurm.requeue(job)
+        elif event == "is cut off":
+            job.is_cut_off = True
+        elif event == "node fails":
+            slurm.set(job, "NODE_FAIL")
+
+
+@given(
+    plan=st.lists(episodes(), min_size=1, max_size=6),
+    seed=st.integers(0, 2**32),
+    kept_s=st.sampled_from((0.0, 2.0, 300.0)),
+    has_accounts=st.booleans(),
+    mended_after_s=st.sampled_from((0.0, 10.0, 600.0)),
+    settles=st.booleans(),
+)
+def test_no_job_is_one_too_many_forgotten_or_left_over(
+    plan: list[dict[str, Any]],
+    seed: int,
+    kept_s: float,
+    has_accounts: bool,
+    mended_after_s: float,
+    settles: bool,
+) -> None:
+    async def history(world: World) -> None:
+        slurm = world.slurm
+        slurm.kept_s, slurm.has_accounts = kept_s, has_accounts
+        world.start()
+        for episode in plan:
+            for name in ("squeue", "sbatch", "scontrol", "scancel", "age_s", "delay_s"):
+                setattr(slurm, name, episode[name])
+            world.demand.calls = episode["calls"]
+            await happen(world, episode["event"])
+            await world.run(episode["for_s"])
+        if settles:
+            await world.settle()
+        errors = await world.stop(mended_after_s=mended_after_s)
+        left = [job for job in slurm.alive() if not job.is_doomed]
+        assert errors or not left, "a job is left over, and nothing says so"
+        if mended_after_s < 60.0:
+            assert errors == []
+
+    with a_world(seed) as world:
+        run_virtually(history(world))
