@@ -44,6 +44,9 @@ DRAIN_S = 60.0
 ENDING_S = 5.0
 """Time for jobs to end by themselves when the farm stops; later they are cancelled."""
 
+KILLED_S = 60.0
+"""Time after which a cancelled job that no list shows has ended; KillWait is 30 s by default."""
+
 CANCEL_AGAIN_S = 10.0
 """Time between two commands to cancel a job when the farm stops."""
 
@@ -275,7 +278,11 @@ class Elastic:
         except BatchError as error:
             self._dispatcher.note("scancel fails", f"job {job.name}", str(error))
             return
-        if job not in self._jobs.never_listed():
+        now = self._clock()
+        if job.cancelled_at is None:
+            job.cancelled_at = now
+        ends = self._stopping.is_set() or now >= job.cancelled_at + KILLED_S
+        if not ends or job not in self._jobs.never_listed():
             return
         self._jobs.never_existed(job, self._clock())
         self._save()
@@ -343,7 +350,7 @@ class Elastic:
             return
         if verb == "cancel":
             for job in jobs:
-                job.is_cancelled = True
+                job.cancelled_at = self._clock()
 
     # What has happened
 

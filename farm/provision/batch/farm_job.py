@@ -27,7 +27,7 @@ class FarmJob:
     without an id can be found. phase_since: when it entered its phase, or was cancelled again.
     workers: number of workers that are connected now. evidence: for and against its existence.
     is_remembered: it was submitted by the farm before, and the batch system has not confirmed it.
-    is_cancelled: the batch system has accepted to cancel it; cancel_at: not to ask for that before.
+    cancelled_at: when the batch system accepted to cancel it; cancel_at: do not ask before.
     """
 
     id: str
@@ -46,7 +46,7 @@ class FarmJob:
     idle_since: float | None = None
     ends_in_s: float | None = None
     is_remembered: bool = False
-    is_cancelled: bool = False
+    cancelled_at: float | None = None
     cancel_at: float = -math.inf
 
     def goes_on(self, event: PhaseEvent[JobPhase], now: float) -> None:
@@ -73,7 +73,7 @@ class FarmJob:
     def is_dying(self) -> bool:
         """Whether it is leaving its nodes for good: a job that completes may be requeued, unless it
         was cancelled."""
-        return self.is_cancelled and self.stand is Stand.COMPLETING
+        return self.cancelled_at is not None and self.stand is Stand.COMPLETING
 
     @property
     def ending_since(self) -> float | None:

@@ -10,23 +10,32 @@ import asyncio
 import logging
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import ModelInfo, Operation, TensorInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.provision.batch import elastic as elastic_module
+from farm.provision.batch.absence import CONFIRM_S
 from farm.provision.batch.commands import Commands
-from farm.provision.batch.elastic import Elastic
+from farm.provision.batch.elastic import KILLED_S, Elastic
 from farm.provision.batch.kinds import ClusterPlan, WorkerKind
 from farm.provision.batch.slurm import Slurm
-from tests.provision.simulated_slurm import SBATCH, SCANCEL, SCONTROL, SQUEUE, SimulatedSlurm
+from tests.provision.simulated_slurm import (
+    SBATCH,
+    SCANCEL,
+    SCONTROL,
+    SQUEUE,
+    SimulatedSlurm,
+    TrueJob,
+)
 from tests.support.virtual_time import run_virtually
 
 STEP_S = 1.0
@@ -105,6 +114,10 @@ class World:
             found = [key for key in known if key in (job.id, job.name)]
             assert len(found) == 1, f"job {job.id}, {job.state}, is known as {found}"
 
+    def left(self) -> list[TrueJob]:
+        """The jobs that live and do not end by themselves."""
+        return [job for job in self.slurm.alive() if not job.is_doomed]
+
     async def run(self, duration_s: float) -> None:
         for _ in range(round(duration_s / STEP_S)):
             await asyncio.sleep(STEP_S)
@@ -157,6 +170,150 @@ def errors_logged() -> Iterator[list[str]]:
 def a_world(seed: int = 0) -> Iterator[World]:
     with tempfile.TemporaryDirectory() as folder:
         yield World(Path(folder), seed)
+
+
+def play(history: Callable[[World], Coroutine[Any, Any, None]], seed: int = 0) -> None:
+    with a_world(seed) as world:
+        run_virtually(history(world))
+
+
+async def serving(world: World, count: int = 1) -> list[str]:
+    """Run until so many jobs serve; return their ids."""
+    world.demand.calls = count
+    for _ in range(100):
+        await world.run(STEP_S)
+        jobs = world.elastic.snapshot()["jobs"]
+        if sum(job["phase"] == "serving" for job in jobs) == count:
+            return [job["id"] for job in jobs]
+    raise AssertionError(f"{count} jobs should serve: {world.elastic.snapshot()}")
+
+
+def events(world: World, *kinds: str) -> list[str]:
+    return [subject for event, subject, _ in world.demand.events if event in kinds]
+
+
+def test_while_squeue_hangs_jobs_come_and_go() -> None:
+    async def history(world: World) -> None:
+        world.slurm.squeue = "hangs"
+        world.start()
+        (first,) = await serving(world)
+        world.demand.calls = 0
+        await world.run(120.0)
+        assert world.known() == [], "let go, and its end confirmed"
+        world.slurm.kept_s = 0.0
+        (second,) = await serving(world)
+        assert first != second
+        assert await world.stop(mended_after_s=20.0) == []
+
+    play(history)
+
+
+def test_while_sbatch_hangs_jobs_that_are_idle_are_let_go() -> None:
+    async def history(world: World) -> None:
+        world.start()
+        (first,) = await serving(world)
+        world.slurm.sbatch = "hangs before"
+        world.demand.calls = 3
+        await world.run(5.0)
+        assert len(world.known()) == 2, "a submission that hangs counts"
+        world.demand.calls = 0
+        await world.run(40.0)
+        assert events(world, "ended") == [f"job {first}"]
+        assert len(world.known()) == 1
+        assert await world.stop() == []
+
+    play(history)
+
+
+def test_lists_without_a_job_do_not_end_it_while_nobody_answers_about_it() -> None:
+    async def history(world: World) -> None:
+        world.start()
+        (job_id,) = await serving(world)
+        world.slurm.jobs[job_id].is_cut_off = True
+        world.slurm.squeue, world.slurm.scontrol = "no rows", "hangs"
+        await world.run(300.0)
+        assert job_id in world.known()
+        world.slurm.squeue = world.slurm.scontrol = "fine"
+        assert await world.stop() == []
+        assert world.left() == []
+
+    play(history)
+
+
+def test_a_job_that_is_requeued_just_before_the_end_is_not_left_over() -> None:
+    """SLURM calls it COMPLETING, as it does jobs that end, and starts it again."""
+
+    async def history(world: World) -> None:
+        world.start()
+        (job_id,) = await serving(world)
+        job = world.slurm.jobs[job_id]
+        world.slurm.requeue(job)
+        await asyncio.sleep(STEP_S)
+        assert await world.stop() == []
+        assert job.is_doomed
+
+    play(history)
+
+
+def test_a_submission_that_lists_lack_for_long_is_cancelled_by_name() -> None:
+    async def history(world: World) -> None:
+        world.start()
+        world.slurm.sbatch, world.slurm.squeue = "answer lost", "no rows"
+        await world.run(3.0)
+        (job,) = world.slurm.alive()
+        assert world.known() == [job.name]
+        world.slurm.set(job, "RUNNING")
+        job.is_cut_off = True
+        world.slurm.scancel = "fails"
+        await world.run(150.0)
+        assert world.known() == [job.name], "as long as it cannot be cancelled"
+        world.slurm.sbatch = world.slurm.scancel = "fine"
+        await world.run(20.0)
+        assert job.state == "CANCELLED"
+        assert events(world, "refused") == [], "it may take its time to end"
+        world.demand.calls = 0
+        await world.run(KILLED_S)
+        assert len(events(world, "refused")) == 1
+        world.slurm.squeue = "fine"
+        assert await world.stop() == []
+
+    play(history)
+
+
+def test_a_farm_that_is_killed_during_a_submission_finds_the_job() -> None:
+    async def history(world: World) -> None:
+        world.start()
+        world.slurm.sbatch = "hangs after"
+        await world.run(3.0)
+        await world.kill()
+        world.slurm.squeue, world.slurm.sbatch = "no rows", "fine"
+        world.start()
+        world.demand.calls = 5
+        await world.run(30.0)
+        world.slurm.squeue = "fine"
+        await world.run(30.0)
+        assert len(world.known()) == MOST
+        assert await world.stop() == []
+        assert world.left() == []
+
+    play(history)
+
+
+@pytest.mark.parametrize("has_accounts", [False, True])
+def test_where_no_records_are_kept_the_end_takes_a_minute_and_no_more(has_accounts: bool) -> None:
+    async def history(world: World) -> None:
+        world.slurm.kept_s, world.slurm.has_accounts = 0.0, has_accounts
+        world.start()
+        for job_id in await serving(world, 2):
+            world.slurm.set(world.slurm.jobs[job_id], "COMPLETED")  # as its workers have ended
+        began = asyncio.get_running_loop().time()
+        assert await world.stop() == []
+        took_s = asyncio.get_running_loop().time() - began
+        assert took_s < 100.0
+        assert (took_s >= CONFIRM_S) == (not has_accounts)
+        assert world.left() == []
+
+    play(history)
 
 
 EVENTS = ("", "", "", "ends", "is cancelled", "is requeued", "is cut off", "node fails", "kill")
@@ -227,10 +384,8 @@ def test_no_job_is_one_too_many_forgotten_or_left_over(
         if settles:
             await world.settle()
         errors = await world.stop(mended_after_s=mended_after_s)
-        left = [job for job in slurm.alive() if not job.is_doomed]
-        assert errors or not left, "a job is left over, and nothing says so"
+        assert errors or not world.left(), "a job is left over, and nothing says so"
         if mended_after_s < 60.0:
             assert errors == []
 
-    with a_world(seed) as world:
-        run_virtually(history(world))
+    play(history, seed)

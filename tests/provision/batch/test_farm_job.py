@@ -23,10 +23,10 @@ def test_a_job_that_completes_may_come_back_unless_it_was_cancelled() -> None:
     one = job()
     one.phase = SERVING
     dying = []
-    for one.stand, one.is_cancelled in (
-        (Stand.COMPLETING, False),
-        (Stand.COMPLETING, True),
-        (Stand.PENDING, True),
+    for one.stand, one.cancelled_at in (
+        (Stand.COMPLETING, None),
+        (Stand.COMPLETING, 1.0),
+        (Stand.PENDING, 1.0),
     ):
         dying.append(one.is_dying)
     assert dying == [False, True, False]
