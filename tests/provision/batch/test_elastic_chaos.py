@@ -299,6 +299,32 @@ def test_a_farm_that_is_killed_during_a_submission_finds_the_job() -> None:
     play(history)
 
 
+def test_jobs_that_are_found_during_submissions_count() -> None:
+    """Three jobs of a farm whose list was lost, and a first answer of squeue without them."""
+
+    async def history(world: World) -> None:
+        world.start()
+        for job_id in await serving(world, MOST):
+            world.slurm.jobs[job_id].is_cut_off = True  # their workers would tell of them
+        await world.kill()
+        (world.folder / "jobs.json").unlink()
+        world.slurm.squeue, world.slurm.sbatch = "no rows", "slow"
+        world.demand.calls = MOST
+        world.start()
+        while not events(world, "adopted"):
+            await asyncio.sleep(STEP_S)
+            if world.known():
+                world.slurm.squeue = "fine"
+        for _ in range(60):
+            await asyncio.sleep(STEP_S)
+            world.slurm.step()
+        assert world.slurm.submitted == MOST + 1, "the submission that was under way"
+        assert await world.stop() == []
+        assert world.left() == []
+
+    play(history)
+
+
 @pytest.mark.parametrize("has_accounts", [False, True])
 def test_where_no_records_are_kept_the_end_takes_a_minute_and_no_more(has_accounts: bool) -> None:
     async def history(world: World) -> None:
