@@ -39,7 +39,8 @@ from tests.provision.simulated_slurm import (
 from tests.support.virtual_time import run_virtually
 
 STEP_S = 1.0
-SETTLES_S = 200.0
+SETTLES_S = 300.0
+"""A submission that hangs, its confirmed absence, and the end of what may have come of it."""
 MOST = 3
 BEAM = ModelInfo(
     "beam", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),), frozenset({Operation.EVALUATE})
