@@ -1,14 +1,21 @@
-"""A SLURM of three shell scripts, for tests that need no real one.
+"""A SLURM of four shell scripts, for tests that need no real one.
 
-sbatch runs the script at once, in a process group of its own; squeue lists all jobs; scancel
-signals them. A file `NAME.fails` beside them makes the command NAME fail with its text.
+sbatch runs the script at once, in a process group of its own; squeue lists all jobs; scontrol shows
+one; scancel signals them. A file `NAME.fails` beside them makes the command NAME fail with its
+text; one `NAME.says` makes it print that text alone, with exit code 0; after one `NAME.hangs` it
+does not end.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-FAILS = 'here=$(dirname "$0")\nif [ -e "$0.fails" ]; then cat "$0.fails" >&2; exit 1; fi\n'
+FAILS = """
+here=$(dirname "$0")
+if [ -e "$0.fails" ]; then cat "$0.fails" >&2; exit 1; fi
+if [ -e "$0.says" ]; then cat "$0.says"; exit 0; fi
+if [ -e "$0.hangs" ]; then exec sleep 600; fi
+"""
 
 SBATCH = """
 mkdir -p "$here/jobs"
@@ -26,18 +33,34 @@ echo $id
 """
 
 SQUEUE = """
-case "$*" in *%L*'|'*) ;; *) echo 1:00:00; exit;; esac
+case "$*" in *%T*'|'*) ;; *) echo 1:00:00; exit;; esac
+echo "farm|JOBID|STATE|NODELIST|NAME|REASON|end"
 for script in "$here"/jobs/*.script; do
     [ -e "$script" ] || exit 0
     job="${script%.script}"
-    echo "$(basename "$job")|$(cat "$job.state")|here|1:00:00|$(cat "$job.name")|None"
+    echo "farm|$(basename "$job")|$(cat "$job.state")|here|$(cat "$job.name")|None|end"
 done
+"""
+
+SCONTROL = """
+for id; do :; done
+job="$here/jobs/$id"
+if [ ! -e "$job.script" ] || [ -e "$job.purged" ]; then
+    echo "slurm_load_jobs error: Invalid job id specified" >&2
+    exit 1
+fi
+echo "JobId=$id JobName=$(cat "$job.name") UserId=me($(id -u)) JobState=$(cat "$job.state")" \
+    "Reason=None ReqNodeList=(null) NodeList=here"
 """
 
 SCANCEL = """
 for word in "$@"; do
     case "$word" in
         --signal=*) drain=yes ;;
+        --name=*)
+            for name in "$here"/jobs/*.name; do
+                [ "$(cat "$name")" = "${word#--name=}" ] && "$0" "$(basename "$name" .name)"
+            done ;;
         --*) ;;
         *) kill -TERM "-$(cat "$here/jobs/$word.pid")"
            [ "$drain" ] && continue
@@ -54,7 +77,7 @@ SRUN = 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
 def install(folder: Path) -> Path:
     """Put the commands into a folder, which the caller puts first in the PATH."""
     folder.mkdir()
-    texts = {"sbatch": SBATCH, "squeue": SQUEUE, "scancel": SCANCEL, "scontrol": "exit 1"}
+    texts = {"sbatch": SBATCH, "squeue": SQUEUE, "scancel": SCANCEL, "scontrol": SCONTROL}
     for name, text in {**texts, "srun": SRUN}.items():
         (folder / name).write_text(f"#!/bin/sh\n{FAILS}{text}")
         (folder / name).chmod(0o755)

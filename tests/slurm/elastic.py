@@ -91,10 +91,12 @@ class Elastic:
         (folder / "calls.py").write_text(CALLS)
         self.process: subprocess.Popen[str] | None = None
 
-    def serve(self, plan: str, *arguments: str) -> None:
+    def serve(self, plan: str, *arguments: str, site: Path | None = None) -> None:
+        """Start the farm; site: a folder of commands that it finds before SLURM's own."""
         (self.folder / "farm.toml").write_text(plan)
         options = ["--slurm", "farm.toml", "--dir", "run", "--port", "0", *arguments]
-        self.process = self.start(*FARM, "serve", *options)
+        wrapped = [] if site is None else ["env", f"PATH={site}:{os.environ['PATH']}"]
+        self.process = self.start(*wrapped, *FARM, "serve", *options)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("farm serves"), self.process.communicate(timeout=LIMIT_S)

@@ -1,37 +1,39 @@
-"""The autoscaler of SLURM jobs: submits jobs of workers as demand grows, releases idle ones.
+"""The autoscaler of jobs in a batch system: submits them as demand grows, releases idle ones.
 
-`policy` decides how many jobs, `jobs` keeps the record, `slurm` runs SLURM's commands; this module
-is the loop that connects them with the dispatcher.
+`policy` decides how many jobs, `jobs` keeps the record, `watch` asks the batch system about them,
+whose commands a `BatchSystem` such as `slurm` runs; this module is the loop that connects them with
+the dispatcher. No command blocks the loop: all run as `errands`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-import time
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Unavailable
-from farm.provision.batch.job_phases import PENDING, STARTING, STOPPED
-from farm.provision.batch.jobs import ON_CANCELLED, ON_LET_GO, Change, FarmJob, Jobs
+from farm.provision.batch.errands import Errands
+from farm.provision.batch.farm_job import Change, FarmJob
+from farm.provision.batch.job_phases import CANCELLED, PENDING, STARTING, STOPPED, UNSURE
+from farm.provision.batch.jobs import ON_CANCELLED, ON_LET_GO, Jobs
 from farm.provision.batch.kinds import ClusterPlan, WorkerKind
-from farm.provision.batch.policy import Bounds, Decision, KindPolicy, Offer, demands, share
+from farm.provision.batch.policy import Decision, Offer, demands, share
 from farm.provision.batch.restart_state import RestartState
 from farm.provision.batch.script import job_script
-from farm.provision.batch.slurm import Slurm, SlurmError
+from farm.provision.batch.slurm import Slurm
+from farm.provision.batch.standing import KindState, how_it_stands, job_row, kind_row
+from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
+from farm.provision.batch.watch import JobWatch
 
 log = logging.getLogger(__name__)
 
 STEP_S = 0.5
 """Seconds between two checks of demand, which are cheap."""
-
-FIRST_LOOK_S = 1.0
-LONGEST_LOOK_S = 30.0
-LOOK_GROWS = 1.5
-"""Growth of the interval between two queries of SLURM, which is short after a change."""
 
 AT_ONCE = 20
 """Most submissions of a kind between two checks of demand."""
@@ -42,44 +44,35 @@ DRAIN_S = 60.0
 ENDING_S = 5.0
 """Time for jobs to end by themselves when the farm stops; later they are cancelled."""
 
-GONE_S = 60.0
-"""Longest wait for cancelled jobs to end; SLURM kills them after KillWait, 30 s by default."""
+KILLED_S = 60.0
+"""Time after which a cancelled job that no list shows has ended; KillWait is 30 s by default."""
 
+CANCEL_AGAIN_S = 10.0
+"""Time between two commands to cancel a job when the farm stops."""
 
-class _Kind:
-    """One kind of workers with its policy and its state."""
-
-    def __init__(self, settings: WorkerKind) -> None:
-        self.settings = settings
-        self.policy = KindPolicy(
-            Bounds(
-                min_jobs=settings.min_jobs,
-                max_jobs=settings.max_jobs,
-                workers=settings.workers_per_job,
-                backlog_s=settings.backlog_s,
-                grow_after_s=settings.grow_after_s,
-                idle_timeout_s=settings.idle_timeout_s,
-                time_limit_s=settings.time_limit_s,
-            )
-        )
-        self.models: frozenset[str] | None = None
-        self.wanted = 0
-        self.refusal = ""  # SLURM's error message for the last submission
-        self.failure = ""  # why the last job failed
-        self.too_long = ""
+GONE_S = 150.0
+"""Longest wait for cancelled jobs to end. SLURM kills them after KillWait, 30 s by default, and
+where it keeps no records of ended jobs, their absence is confirmed after a minute."""
 
 
 class Elastic:
-    """The SLURM jobs of one farm, from `start` to `stop`.
+    """The jobs of one farm, from `start` to `stop`.
 
     connect: the connection file for workers; folder: for the jobs' output and the farm's identity,
-    by which a restarted farm finds its earlier jobs.
+    by which a restarted farm finds its earlier jobs. system: SLURM if not given.
     Raises Unavailable if SLURM's commands are missing, SettingsError if a template is wrong.
     """
 
-    def __init__(self, plan: ClusterPlan, *, connect: Path, folder: Path) -> None:
-        self._slurm = Slurm()
-        self._kinds = {kind.name: _Kind(kind) for kind in plan.kinds}
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        *,
+        connect: Path,
+        folder: Path,
+        system: BatchSystem | None = None,
+    ) -> None:
+        self._system: BatchSystem = Slurm() if system is None else system
+        self._kinds = {kind.name: KindState(kind) for kind in plan.kinds}
         self._connect = connect
         self._folder = folder
         for kind in plan.kinds:
@@ -89,12 +82,10 @@ class Elastic:
         self._restart_state: RestartState
         self._jobs: Jobs
         self._task: asyncio.Task[None] | None = None
+        self._watch: JobWatch
+        self._errands = Errands()
         self._stopping = asyncio.Event()
         self._hurried = False
-        self._known = False  # squeue has answered, so the live jobs are known
-        self._slurm_problem = ""
-        self._look_at = 0.0
-        self._look_every_s = FIRST_LOOK_S
 
     def start(self, dispatcher: Dispatcher) -> None:
         """Start on the running event loop."""
@@ -102,7 +93,19 @@ class Elastic:
             self._restart_state = RestartState(self._folder)
         except OSError as error:
             raise Unavailable(f"folder {self._folder} cannot be used: {error}") from None
+        self._clock = asyncio.get_running_loop().time
         self._jobs = Jobs(self._restart_state.identity)
+        earlier = self._restart_state.jobs()
+        for job_id, name, kind_name in earlier or ():
+            self._jobs.remember(job_id, name, kind_name, self._clock())
+        self._watch = JobWatch(
+            self._system,
+            self._jobs,
+            self._errands,
+            is_known=earlier is not None,
+            changed=self._process,
+            no_word=functools.partial(dispatcher.note, "no word from SLURM", ""),
+        )
         self._dispatcher = dispatcher
         for kind in self._kinds.values():
             known = self._restart_state.models(kind.settings)
@@ -116,18 +119,21 @@ class Elastic:
     def has_started(self, labels: Mapping[str, str]) -> bool:
         """Whether a worker with these labels belongs to a job of this farm.
 
-        Until SLURM has listed the live jobs, workers of this farm's kinds are assumed to belong.
+        While not all jobs are known, workers of the kinds in question are assumed to belong.
         """
         if labels.get("job", "") in self._jobs.live:
             return True
-        return not self._known and labels.get("kind", "") in self._kinds
+        kind = labels.get("kind", "")
+        if any(job.kind == kind for job in self._jobs.submissions.values()):
+            return True
+        return not self._watch.is_known and kind in self._kinds
 
     # The loop
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                await self._step()
+                self._step()
             except Exception:
                 # The next step may succeed, so the loop must not end.
                 log.exception("a step of the autoscaler failed")
@@ -138,22 +144,30 @@ class Elastic:
                 continue
         # Cancel at once: running calls may use up all the time before we are killed.
         waiting = [job for job in self._jobs.live.values() if job.phase is PENDING]
-        await self._let_go(waiting, "the farm stops")
+        self._let_go(waiting, "the farm stops")
 
-    async def _step(self) -> None:
-        now = time.monotonic()
+    def _step(self) -> None:
+        now = self._clock()
         snapshot = self._dispatcher.snapshot()
         for change in self._jobs.hear(snapshot["workers"], now):
             if change.event == "started":
                 self._kind_serves(change, snapshot["workers"])
-            self._look_soon()
-        if now >= self._look_at and (self._jobs.live or not self._known):
-            await self._look()
-        if not self._known:
+            self._watch.soon()
+        self._watch.step()
+        self._void_submissions()
+        self._save()
+        if not self._watch.is_known:
             return  # a job that may exist must not be submitted a second time
-        decisions = self._decide(snapshot, time.monotonic())
-        await self._end_those_that_linger()
-        await asyncio.gather(*(self._carry_out(name, d) for name, d in decisions.items()))
+        self._end_those_that_linger()
+        for name, decision in self._decide(snapshot, now).items():
+            self._let_go([self._jobs.live[i] for i in decision.release], "not needed now")
+            if decision.submit:
+                submit = functools.partial(self._submit_jobs, self._kinds[name], decision.submit)
+                self._errands.begin(f"submit {name}", submit)
+
+    def _save(self) -> None:
+        """Save the jobs for the next farm, if they have changed."""
+        self._restart_state.keep_jobs([(job.id, job.name, job.kind) for job in self._jobs])
 
     def _kind_serves(self, change: Change, workers: Sequence[dict[str, Any]]) -> None:
         job = change.job
@@ -191,37 +205,89 @@ class Elastic:
                 self._dispatcher.note("too long", name, too_long)
             kind.too_long = too_long
             decisions[name] = decision
-        for job in self._jobs.live.values():
-            if job.kind not in self._kinds and not job.is_leaving:
-                decisions[job.kind] = Decision(
-                    0, release=tuple(j.id for j in self._jobs.of(job.kind))
-                )
+        foreign = [job for job in self._jobs.live.values() if job.kind not in self._kinds]
+        for job in foreign:
+            if not job.is_leaving:
+                ids = tuple(j.id for j in foreign if j.kind == job.kind)
+                decisions[job.kind] = Decision(0, release=ids)
         return decisions
 
-    # Carrying out decisions
+    # Submission
 
-    async def _carry_out(self, name: str, decision: Decision) -> None:
-        await self._let_go([self._jobs.live[i] for i in decision.release], "not needed now")
-        for _ in range(min(decision.submit, AT_ONCE)):
-            if self._stopping.is_set() or not await self._submit(self._kinds[name]):
+    async def _submit_jobs(self, kind: KindState, count: int) -> None:
+        for _ in range(min(count, AT_ONCE)):
+            # Jobs may have been found since the decision.
+            full = len(self._jobs.of(kind.settings.name)) >= kind.settings.max_jobs
+            if full or self._stopping.is_set() or not await self._submit(kind):
                 return
 
-    async def _submit(self, kind: _Kind) -> bool:
+    async def _submit(self, kind: KindState) -> bool:
+        """Submit one job. From before the command on it is recorded, also for the next farm."""
         name = kind.settings.name
-        self._look_soon()
+        job_name = self._jobs.name(name, secrets.token_hex(4))
+        script = self._script(kind.settings, job_name)
+        job = self._jobs.submits(job_name, name, self._clock())
+        self._save()
         try:
-            job_id = await self._slurm.submit(self._script(kind.settings, self._jobs.prefix + name))
-        except SlurmError as error:
-            self._known = False  # if sbatch was interrupted, the job may exist
-            now = time.monotonic()
-            kind.policy.failed(now)
-            kind.refusal = f"refused: {error}"
-            pause_s = kind.policy.paused_until - now
-            self._dispatcher.note("refused", name, f"{error}; next try in {pause_s:.0f} s")
+            job_id = await self._system.submit(script)
+        except SubmissionRefused as error:
+            self._jobs.refused(job, self._clock())
+            self._refused(kind, str(error))
             return False
+        except BatchError as error:
+            self._jobs.in_doubt(job, self._clock())
+            if job.phase is UNSURE:
+                kind.refusal = f"unsure: {error}"
+                self._tell("unsure", job, f"{error}; farm looks for the job by its name")
+            return False
+        finally:
+            self._watch.soon()
+            self._save()
+        is_new = not job.phase.has_id
+        self._jobs.submitted(job, job_id, self._clock())
+        self._save()
         kind.refusal = ""
-        self._tell("submitted", self._jobs.submitted(job_id, name, time.monotonic()), "")
+        if is_new and job.phase.has_id:
+            self._tell("submitted", job, "")
         return True
+
+    def _refused(self, kind: KindState, text: str) -> None:
+        now = self._clock()
+        kind.policy.failed(now)
+        kind.refusal = f"refused: {text}"
+        pause_s = kind.policy.paused_until - now
+        text = f"{text}; next try in {pause_s:.0f} s"
+        self._dispatcher.note("refused", kind.settings.name, text)
+
+    def _void_submissions(self) -> None:
+        """Forget submissions of which no job came, once no job with their name can be left."""
+        for job in self._jobs.never_listed():
+            self._cancel_submission(job)
+
+    def _cancel_submission(self, job: FarmJob) -> None:
+        now = self._clock()
+        if now >= job.cancel_at:
+            job.cancel_at = now + CANCEL_AGAIN_S
+            self._errands.begin(f"void {job.name}", functools.partial(self._void, job))
+
+    async def _void(self, job: FarmJob) -> None:
+        """Cancel what a submission may have left; forget it if lists have lacked it for long."""
+        self._watch.soon()
+        try:
+            await self._system.cancel_named(job.name)
+        except BatchError as error:
+            self._dispatcher.note("scancel fails", f"job {job.name}", str(error))
+            return
+        now = self._clock()
+        if job.cancelled_at is None:
+            job.cancelled_at = now
+        ends = self._stopping.is_set() or now >= job.cancelled_at + KILLED_S
+        if not ends or job not in self._jobs.never_listed():
+            return
+        self._jobs.never_existed(job, self._clock())
+        self._save()
+        if job.kind in self._kinds and not self._stopping.is_set():
+            self._refused(self._kinds[job.kind], f"no job {job.name} came of the submission")
 
     def _script(self, kind: WorkerKind, job_name: str) -> str:
         return job_script(
@@ -232,9 +298,11 @@ class Elastic:
             folder=Path.cwd(),
         )
 
-    async def _let_go(self, jobs: Sequence[FarmJob], why: str) -> None:
+    # Release
+
+    def _let_go(self, jobs: Sequence[FarmJob], why: str) -> None:
         """Release jobs: drain those that have started, cancel the pending ones."""
-        now = time.monotonic()
+        now = self._clock()
         jobs = [job for job in jobs if not job.phase.was_let_go]
         pending = [job for job in jobs if job.phase is PENDING]
         begun = [job for job in jobs if job.phase is not PENDING]
@@ -244,87 +312,74 @@ class Elastic:
         for job in begun:
             job.goes_on(ON_LET_GO, now)
             self._tell("let go", job, why)
-        await self._command(begun, cancel=False)
-        await self._command(pending, cancel=True)
+        self._command("drain", begun)
+        self._command("cancel", pending)
 
-    async def _end_those_that_linger(self) -> None:
+    def _end_those_that_linger(self) -> None:
         """Cancel released jobs that have not ended, for example as the signal came too early."""
-        now = time.monotonic()
+        now = self._clock()
         late = [
             job
             for job in self._jobs.live.values()
             if job.phase.was_let_go
             and not job.in_flight
             and now > job.phase_since + DRAIN_S
-            and job.state != "COMPLETING"
+            and job.stand is not Stand.COMPLETING
         ]
         for job in late:
             job.goes_on(ON_CANCELLED, now)
             self._tell("cancelled", job, f"it did not end within {DRAIN_S:.0f} s")
-        await self._command(late, cancel=True)
+        self._command("cancel", late)
 
-    async def _command(self, jobs: Sequence[FarmJob], *, cancel: bool) -> bool:
-        """Ask SLURM to cancel jobs or to signal them to drain; return whether that worked."""
-        if not jobs:
-            return True
-        self._look_soon()
+    def _command(self, verb: Literal["drain", "cancel"], jobs: Sequence[FarmJob]) -> None:
+        """Ask the batch system to cancel jobs or to signal them to drain."""
+        if jobs:
+            ids = [job.id for job in jobs]
+            key = f"{verb} {' '.join(ids)}"
+            for job in jobs:
+                job.cancel_at = self._clock() + CANCEL_AGAIN_S
+            self._errands.begin(key, functools.partial(self._run_command, verb, jobs))
+
+    async def _run_command(self, verb: Literal["drain", "cancel"], jobs: Sequence[FarmJob]) -> None:
         ids = [job.id for job in jobs]
+        self._watch.soon()
         try:
-            await (self._slurm.cancel(ids) if cancel else self._slurm.drain(ids))
-        except SlurmError as error:
+            await (self._system.cancel(ids) if verb == "cancel" else self._system.drain(ids))
+        except BatchError as error:
             self._dispatcher.note("scancel fails", ", ".join(f"job {i}" for i in ids), str(error))
-            return False
-        return True
+            return
+        if verb == "cancel":
+            for job in jobs:
+                job.cancelled_at = self._clock()
 
-    # Querying SLURM
+    # What has happened
 
-    def _look_soon(self) -> None:
-        self._look_every_s = FIRST_LOOK_S
-        self._look_at = min(self._look_at, time.monotonic() + FIRST_LOOK_S)
-
-    async def _look(self) -> bool:
-        """Query the state of the jobs from SLURM; False if the query failed."""
-        asked_at = time.monotonic()
-        try:
-            rows = await self._slurm.jobs()
-        except SlurmError as error:
-            if not self._slurm_problem:
-                self._dispatcher.note("no word from SLURM", "", str(error))
-            self._slurm_problem = str(error)
-            rows = None
-        now = time.monotonic()
-        self._look_every_s = min(LOOK_GROWS * self._look_every_s, LONGEST_LOOK_S)
-        self._look_at = now + self._look_every_s
-        if rows is None:
-            return False
-        self._slurm_problem = ""
-        self._known = True
-        changes = self._jobs.looked(rows, asked_at, now)
+    def _process(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            await self._changed(change, now)
-        if changes:
-            self._look_soon()
-        return True
+            if change.event in ("ended", "absent"):
+                work = functools.partial(self._ended, change)
+                self._errands.begin(f"end of job {change.job.key}", work)
+            else:
+                self._tell(change.event, change.job, change.text)
+                kind = self._kinds.get(change.job.kind)
+                if change.before is UNSURE and kind is not None:
+                    kind.refusal = ""
+        self._save()
 
-    async def _changed(self, change: Change, now: float) -> None:
-        job, text = change.job, change.text
+    async def _ended(self, change: Change) -> None:
+        job, row, text = change.job, change.row, change.text
         kind = self._kinds.get(job.kind)
-        if change.event == "gone":
-            text = await self._slurm.fate(job.id) or "SLURM no longer knows it"
-        if change.event in ("ended", "gone"):
-            state = text.split()[0]
-            crashed = state in ("FAILED", "OUT_OF_MEMORY", "BOOT_FAIL")
-            in_vain = not change.before.has_served and state not in ("PREEMPTED", "NODE_FAIL")
-            if not change.before.was_let_go and (crashed or in_vain):
-                text += await asyncio.to_thread(self._last_words, job)
-                if kind is not None:
-                    kind.policy.failed(now)
-                    kind.failure = f"job {job.id}: {text}"
-                self._tell("failed", job, text)
-                return
+        crashed = row is not None and row.crashed
+        in_vain = not change.before.has_served and not (row is not None and row.taken)
+        if change.before.was_let_go or not (crashed or in_vain):
             self._tell("ended", job, text)
             return
-        self._tell(change.event, job, text)
+        if kind is not None:
+            kind.policy.failed(self._clock())
+        text += await asyncio.to_thread(self._last_words, job)
+        if kind is not None:
+            kind.failure = f"job {job.id}: {text}"
+        self._tell("failed", job, text)
 
     def _last_words(self, job: FarmJob) -> str:
         """Return the last output of a job: farm's error line if there is one, or the last lines."""
@@ -339,7 +394,7 @@ class Elastic:
         return f"; {path} ends: {said[-400:]}" if said else f"; {path} is empty"
 
     def _tell(self, event: str, job: FarmJob, text: str) -> None:
-        self._dispatcher.note(event, f"job {job.id}", f"{job.kind}: {text}" if text else job.kind)
+        self._dispatcher.note(event, f"job {job.key}", f"{job.kind}: {text}" if text else job.kind)
 
     # The end
 
@@ -355,33 +410,49 @@ class Elastic:
         self.begin_stop()
         if self._task is None:
             return
-        await self._task  # not cancelled: a running sbatch must return its job id
+        await self._task
         self._task = None
-        end_at = time.monotonic() + ENDING_S
+        end_at = self._clock() + ENDING_S
         give_up_at = end_at + GONE_S
-        cancelled: set[str] = set()
-        while time.monotonic() < give_up_at:
-            heard = await self._look()
-            if heard and not any(j.state != "COMPLETING" for j in self._jobs.live.values()):
-                self._restart_state.forget_models()
-                return
-            late = self._hurried or time.monotonic() >= end_at
-            if late and not heard and not self._jobs.live:
-                break
-            todo = [
-                job
-                for job in self._jobs.live.values()
-                if job.id not in cancelled and (late or job.phase in (PENDING, STARTING, STOPPED))
-            ]
-            for job in todo:
-                if not job.phase.was_let_go:
-                    job.goes_on(ON_LET_GO, time.monotonic())
-                    self._tell("cancelled", job, "the farm stops")
-            if await self._command(todo, cancel=True):
-                cancelled.update(job.id for job in todo)
+        left = list(self._jobs)
+        while self._clock() < give_up_at:
+            late = self._hurried or self._clock() >= end_at
+            self._jobs.hear([], self._clock())  # the dispatcher has closed all connections
+            self._watch.soon()
+            self._watch.step()
+            left = [job for job in self._jobs if not job.is_dying]
+            # A running submission must return its job id.
+            if not left and not self._errands.is_running("submit "):
+                if self._watch.is_known:
+                    self._restart_state.forget_models()
+                    break
+                if late:
+                    break
+            self._cancel_all(late)
             await asyncio.sleep(STEP_S)
-        left = " ".join(self._jobs.live) or "unknown, as squeue fails"
-        log.error("jobs of this farm may still be running: %s; see: squeue --me", left)
+        self._save()
+        await self._errands.cancel()
+        if left or not self._watch.is_known:
+            ids = " ".join(job.key for job in left) or f"unknown: {self._watch.problem}"
+            log.error("jobs of this farm may still be running: %s; see: squeue --me", ids)
+
+    def _cancel_all(self, late: bool) -> None:
+        """Cancel what has to be cancelled when the farm stops: all, if it is late."""
+        now = self._clock()
+        todo = [
+            job
+            for job in self._jobs.live.values()
+            if now >= job.cancel_at
+            and (late or job.phase in (PENDING, STARTING, STOPPED, CANCELLED))
+        ]
+        for job in todo:
+            if not job.phase.was_let_go:
+                job.goes_on(ON_LET_GO, now)
+                self._tell("cancelled", job, "the farm stops")
+        self._command("cancel", todo)
+        for job in self._jobs.submissions.values():
+            if job.phase is UNSURE:
+                self._cancel_submission(job)
 
     def hurry(self) -> None:
         """Let a running `stop` cancel all jobs now."""
@@ -392,55 +463,13 @@ class Elastic:
     def awaited(self) -> str:
         """Return why some models are not yet known; empty if those of all kinds are."""
         unknown = [kind for kind in self._kinds.values() if kind.models is None]
-        return "; ".join(self._how_it_stands(kind) for kind in unknown)
-
-    def _how_it_stands(self, kind: _Kind) -> str:
-        name, models = kind.settings.name, ", ".join(kind.settings.models)
-        jobs = self._jobs.of(name)
-        if jobs:
-            how = ", ".join(
-                f"job {j.id} {j.state or 'submitted'} {j.reason}".strip() for j in jobs[:3]
-            )
-        else:
-            how = kind.refusal or kind.failure or self._slurm_problem or "no job yet"
-        return f"waiting for workers of kind {name} ({models}): {how}"
+        return "; ".join(how_it_stands(kind, self._jobs, self._watch.problem) for kind in unknown)
 
     def snapshot(self) -> dict[str, Any]:
         """Return kinds and jobs as JSON data."""
-        now = time.monotonic()
-        kinds = []
-        for name, kind in self._kinds.items():
-            jobs = self._jobs.of(name)
-            pause_s = max(0.0, kind.policy.paused_until - now)
-            kinds.append(
-                {
-                    "name": name,
-                    "models": sorted(kind.models or kind.settings.models),
-                    "partition": kind.settings.partition,
-                    "min_jobs": kind.settings.min_jobs,
-                    "max_jobs": kind.settings.max_jobs,
-                    "wanted": kind.wanted,
-                    "pending": sum(job.is_pending for job in jobs),
-                    "running": sum(not job.is_pending for job in jobs),
-                    "workers": sum(job.workers for job in jobs),
-                    "next_try_in_s": pause_s or None,
-                    "problem": "; ".join(
-                        text for text in (kind.refusal, kind.failure, kind.too_long) if text
-                    ),
-                }
-            )
-        jobs_now = [
-            {
-                "id": job.id,
-                "kind": job.kind,
-                "phase": job.shown,
-                "state": job.state,
-                "reason": job.reason,
-                "nodes": job.nodes,
-                "workers": job.workers,
-                "idle_s": None if job.idle_since is None else now - job.idle_since,
-                "ends_in_s": job.ends_in_s,
-            }
-            for job in self._jobs.live.values()
-        ]
-        return {"problem": self._slurm_problem, "kinds": kinds, "jobs": jobs_now}
+        now = self._clock()
+        return {
+            "problem": self._watch.problem,
+            "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
+            "jobs": [job_row(job, now) for job in self._jobs],
+        }

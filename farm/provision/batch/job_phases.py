@@ -1,4 +1,4 @@
-"""The phases of a SLURM job of the farm, as a table of transitions."""
+"""The phases of a job of the farm in a batch system, as a table of transitions."""
 
 from __future__ import annotations
 
@@ -11,29 +11,37 @@ from farm.transitions import TransitionTable
 class JobPhase(IntEnum):
     """The phase of a job; `farm status` prints the words of `shown`.
 
-    PENDING: in SLURM's queue; STARTING: has nodes, but no worker has joined; SERVING: its workers
+    SUBMITTING: its submission runs; UNSURE: that has ended without a job id, so the job may exist.
+    PENDING: in the queue; STARTING: has nodes, but no worker has joined; SERVING: its workers
     accept calls; SHUT: none of them accepts calls now; DRAINING: none has for some time;
     DESERTED: its workers are gone; GIVEN_UP: they have been gone for some time, or had drained.
     Released by the farm: STOPPED before a worker joined; LEAVING: its workers were asked to exit;
-    CANCELLED: SLURM was asked to cancel it.
+    CANCELLED: the batch system was asked to cancel it.
     """
 
-    PENDING = 1
-    STARTING = 2
-    SERVING = 3
-    SHUT = 4
-    DRAINING = 5
-    DESERTED = 6
-    GIVEN_UP = 7
-    STOPPED = 8
-    LEAVING = 9
-    CANCELLED = 10
-    ENDED = 11
+    SUBMITTING = 1
+    UNSURE = 2
+    PENDING = 3
+    STARTING = 4
+    SERVING = 5
+    SHUT = 6
+    DRAINING = 7
+    DESERTED = 8
+    GIVEN_UP = 9
+    STOPPED = 10
+    LEAVING = 11
+    CANCELLED = 12
+    ENDED = 13
 
     @property
     def shown(self) -> str:
-        """The phase in one word for people: pending, starting, serving, deserted or leaving."""
+        """The phase in one word for people, a value of SHOWN."""
         return SHOWN[self]
+
+    @property
+    def has_id(self) -> bool:
+        """Whether the batch system has told the job's id."""
+        return self not in (SUBMITTING, UNSURE)
 
     @property
     def counts(self) -> bool:
@@ -47,14 +55,16 @@ class JobPhase(IntEnum):
 
     @property
     def has_served(self) -> bool:
-        """Whether workers of this job have joined since it was last in SLURM's queue."""
+        """Whether workers of this job have joined since it was last in the queue."""
         return self in (SERVING, SHUT, DRAINING, DESERTED, GIVEN_UP, LEAVING)
 
 
-PENDING, STARTING, SERVING, SHUT, DRAINING, DESERTED, GIVEN_UP, *_ = JobPhase
-*_, STOPPED, LEAVING, CANCELLED, ENDED = JobPhase
+SUBMITTING, UNSURE, PENDING, STARTING, SERVING, SHUT, DRAINING, *_ = JobPhase
+*_, DESERTED, GIVEN_UP, STOPPED, LEAVING, CANCELLED, ENDED = JobPhase
 
 SHOWN = {
+    SUBMITTING: "submitting",
+    UNSURE: "unsure",
     PENDING: "pending",
     STARTING: "starting",
     SERVING: "serving",
@@ -70,6 +80,10 @@ SHOWN = {
 
 JOBS = TransitionTable(
     "job",
+    ((SUBMITTING, UNSURE), "gets id", PENDING),
+    ((SUBMITTING,), "gets no id", UNSURE),
+    ((SUBMITTING,), "refused", ENDED),
+    ((UNSURE,), "never existed", ENDED),
     ((PENDING,), "gets nodes", STARTING),
     ((PENDING, STARTING, SHUT, DRAINING, DESERTED, GIVEN_UP), "workers take calls", SERVING),
     ((PENDING, STARTING, SERVING, DESERTED), "workers take none", SHUT),
@@ -85,8 +99,13 @@ JOBS = TransitionTable(
     ((PENDING, STARTING), "let go", STOPPED),
     ((SERVING, SHUT, DRAINING, DESERTED, GIVEN_UP), "let go", LEAVING),
     ((PENDING, STOPPED, LEAVING, CANCELLED), "cancelled", CANCELLED),
-    (tuple(phase for phase in JobPhase if phase is not ENDED), "ended", ENDED),
-    begins={"submitted": PENDING},
+    ((PENDING, STARTING, DESERTED, GIVEN_UP, STOPPED, LEAVING, CANCELLED), "absent", ENDED),
+    (tuple(p for p in JobPhase if p.has_id and p is not ENDED), "ended", ENDED),
+    begins={"submits": SUBMITTING, "found": PENDING, "remembered": STARTING},
 )
-"""let go: asked to end in an orderly way. cancelled: may be repeated if it had no effect. ended:
-also if SLURM no longer knows the job."""
+"""let go: asked to end in an orderly way. cancelled: may be repeated if it had no effect.
+
+ended: the batch system has said so when it was asked about this job. absent: confirmed by the rules
+of `absence`, which no job with a worker can fulfil. found: in a list of jobs; remembered: in the
+file of the farm before, until the batch system says how it stands.
+"""

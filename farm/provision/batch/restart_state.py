@@ -1,11 +1,13 @@
-"""State that a farm persists so that a restarted one can re-adopt its SLURM jobs.
+"""State that a farm persists so that a restarted one can re-adopt its jobs.
 
 A server that is killed leaves jobs alive, and clients that resend their calls before any worker
-returns. The next farm finds the jobs by its identity, and recognizes the calls by the models.
+returns. The next farm knows the jobs and submissions from a file, finds others by its identity,
+and recognizes the calls by the models.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -19,9 +21,12 @@ from farm.provision.batch.kinds import WorkerKind
 
 log = logging.getLogger(__name__)
 
+JobKey = tuple[str, str, str]
+"""The id, name and kind of a job; the id is empty as long as it is not known."""
+
 
 class RestartState:
-    """The identity of a run folder's farm, and the models served by its kinds of workers.
+    """The identity of a run folder's farm, its jobs, and the models served by its kinds of workers.
 
     Raises OSError if the folder cannot be used.
     """
@@ -29,7 +34,39 @@ class RestartState:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = folder / "models.json"
-        self.identity = _identity(folder / "identity")
+        self._jobs_path = folder / "jobs.json"
+        is_new, self.identity = _identity(folder / "identity")
+        self._jobs: list[JobKey] | None = None
+        if is_new:
+            self.keep_jobs([])
+        else:
+            self._jobs = self._read_jobs()
+
+    def jobs(self) -> list[JobKey] | None:
+        """Return the jobs that may live; None if they are unknown."""
+        return self._jobs
+
+    def keep_jobs(self, jobs: list[JobKey]) -> None:
+        """Save the jobs that may live, if they have changed."""
+        if jobs == self._jobs:
+            return
+        self._jobs = jobs
+        try:
+            self._write(self._jobs_path, jobs)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._jobs_path, error)
+            with contextlib.suppress(OSError):
+                self._jobs_path.unlink(missing_ok=True)  # better no list than a wrong one
+
+    def _read_jobs(self) -> list[JobKey] | None:
+        try:
+            rows = json.loads(self._jobs_path.read_text(encoding="utf-8"))
+            return [(str(job_id), str(name), str(kind)) for job_id, name, kind in rows]
+        except FileNotFoundError:
+            return None
+        except (OSError, TypeError, ValueError) as error:
+            log.warning("%s cannot be read: %s", self._jobs_path, error)
+            return None
 
     def models(self, kind: WorkerKind) -> list[ModelInfo] | None:
         """Return the models that workers of a kind served before the restart; None if unknown.
@@ -49,13 +86,16 @@ class RestartState:
         """Save the models that workers of a kind serve."""
         rows = [model.to_json() for model in models]
         known = {**self._read(), kind.name: {"loads": list(kind.models), "serves": rows}}
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
-                file.write(json.dumps(known, indent=1) + "\n")
-            temporary.replace(self._path)
+            self._write(self._path, known)
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error)
+
+    def _write(self, path: Path, data: object) -> None:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
+            file.write(json.dumps(data, indent=1) + "\n")
+        temporary.replace(path)
 
     def forget_models(self) -> None:
         """Forget the models; called when no job is left, because the next ones may load others."""
@@ -72,11 +112,12 @@ class RestartState:
         return data if isinstance(data, dict) else {}
 
 
-def _identity(path: Path) -> str:
-    """Return the name of this run folder's farm in job names; created once, then kept."""
+def _identity(path: Path) -> tuple[bool, str]:
+    """Return the name of this run folder's farm in job names, and whether it is new."""
     try:
         with open(path, "x", encoding="ascii", opener=private_opener) as file:
             file.write(secrets.token_hex(4))
+        is_new = True
     except FileExistsError:
-        pass
-    return path.read_text(encoding="ascii").strip()
+        is_new = False
+    return is_new, path.read_text(encoding="ascii").strip()

@@ -1,89 +1,163 @@
-"""SLURM's commands as coroutines: submit, list, drain, cancel. Contains no policy.
+"""SLURM's commands as coroutines: submit, list, ask, drain, cancel. Contains no policy.
 
-Each command is a process with a timeout, awaited in a thread; while slurmctld is away the commands
-block for seconds and then fail, which says nothing about the jobs.
+While slurmctld is away the commands block for seconds and then fail, which says nothing about the
+jobs. Only output that parses counts: sites wrap the commands in scripts that print banners, answer
+from a cache or print nothing at all.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
+import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from farm.errors import Unavailable
-
-COMMAND_TIMEOUT_S = 60.0
-"""A busy controller may take its time; its own message timeout is ten seconds by default."""
+from farm.provision.batch.commands import Commands, NotStarted
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 
 PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
-ENDED = frozenset(
-    {
-        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
-        *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
-    }
-)
+CRASHED = frozenset({"BOOT_FAIL", "FAILED", "OUT_OF_MEMORY"})
+TAKEN = frozenset({"NODE_FAIL", "PREEMPTED"})
+ENDED = CRASHED | TAKEN | {"CANCELLED", "COMPLETED", "DEADLINE", "REVOKED", "TIMEOUT"}
 """Final states in squeue(1), JOB STATE CODES; all other jobs have nodes, or will get them."""
 
 ORDINARY_REASONS = frozenset({"", "Priority", "Resources", "BeginTime"})
 """Reasons for waiting that need no action."""
 
-FORMAT = "%i|%T|%N|%L|%j|%r"
+FORMAT = "farm|%i|%T|%N|%j|%r|end"
+HEADER = "farm|JOBID|STATE|NODELIST|NAME|REASON|end"
+"""The first line of squeue's answer with FORMAT, which it prints even if there are no jobs. The
+words at both ends tell a row from a banner and from a part of a row."""
+
+_ROW = re.compile(
+    r"farm\|(?P<id>[0-9][\w+%,\[\]-]*)\|(?P<state>[A-Z_]+)\|(?P<nodes>[^|]*)"
+    r"\|(?P<name>.*)\|(?P<reason>[^|]*)\|end",
+    re.ASCII,
+)
+_ID = re.compile(
+    r"\s*(?:Submitted batch job )?([1-9]\d*)(?:;[\w.-]+| on cluster [\w.-]+)?\s*", re.ASCII
+)
+_SHOWN = re.compile(r"\b(\w+)=(\S*)")
+_ACCOUNTED = re.compile(r"(?P<state>[A-Z_]+)(?: by \d+)?\|(?P<code>\d+:\d+)\|(?P<name>.*)")
+
+UNKNOWN_ID = "Invalid job id specified"
+"""SLURM's message for a job that slurmctld does not know; source: slurm_errno.c."""
+
+_IN_DOUBT = re.compile(
+    r"timed out|time ?out|receive failure|send failure|shutdown failure|zero bytes"
+    r"|unexpected message|message length|lengths are longer|authentication|reset by peer"
+    r"|broken pipe|standby|interrupted|temporarily unable",
+    re.IGNORECASE,
+)
+"""Messages of sbatch after which slurmctld may have the job: the request was sent, and the answer
+was lost. Source: slurm_errno.c."""
 
 
-class SlurmError(Exception):
-    """A command failed; the message is SLURM's own."""
+def parse_jobs(text: str) -> Listing:
+    """Return the rows that squeue prints with FORMAT, and whether its answer is whole.
 
-
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """One job in the output of squeue.
-
-    reason: why it waits, or how it ended, in SLURM's words; empty where SLURM says None.
+    It is whole if it begins with the header, apart from a site's banners, has no line that is a
+    damaged row, and ends with a whole line.
     """
-
-    id: str
-    state: str
-    name: str
-    nodes: str = ""
-    time_left: str = ""
-    reason: str = ""
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether it has no nodes and waits for them."""
-        return self.state in PENDING
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has ended for good."""
-        return self.state in ENDED
-
-    @property
-    def in_words(self) -> str:
-        """Its state, and the reason if there is one."""
-        return f"{self.state} ({self.reason})" if self.reason else self.state
-
-
-def parse_jobs(text: str) -> list[JobRow]:
-    """Return the rows that squeue prints with FORMAT; other lines are skipped."""
     rows = []
-    for line in text.splitlines():
-        words = line.split("|", 5)
-        if len(words) == 6:
-            job, state, nodes, left, name, reason = words
-            rows.append(JobRow(job, state, name, nodes, left, _reason(reason)))
-    return rows
+    has_header = False
+    damaged = ""
+    *lines, rest = text.split("\n")
+    for line in lines:
+        found = None if "\0" in line else _ROW.fullmatch(line)
+        if line == HEADER:
+            has_header = True
+        elif found is not None:
+            state, reason = found["state"], found["reason"]
+            rows.append(_row(found["id"], state, found["name"], found["nodes"], reason))
+        elif "\0" in line or line.startswith("farm|") or line.endswith("|end"):
+            damaged = line
+    if not text.strip():
+        problem = "squeue printed nothing, not even its header"
+    elif not has_header:
+        problem = f"squeue printed no header, but {_quoted(text)}"
+    elif damaged or rest:
+        problem = f"squeue printed a damaged line: {_quoted(damaged or rest)}"
+    else:
+        problem = ""
+    return Listing(tuple(rows), problem)
 
 
-def _reason(word: str) -> str:
-    word = word.strip("()")
-    return "" if word == "None" else word
+def parse_id(text: str) -> str:
+    """Return the job id in sbatch's output, with or without banners; empty if there is not one."""
+    found = {match[1] for line in text.split("\n") if (match := _ID.fullmatch(line))}
+    return found.pop() if len(found) == 1 else ""
+
+
+def parse_shown(job_id: str, text: str) -> JobRow | None:
+    """Return the job in the output of `scontrol -o show job`; None if another user has its id.
+
+    Of several parts of a job one that lives is returned. Raises BatchError if the job is not there.
+    """
+    found: JobRow | None = None
+    foreign = False
+    for line in text.split("\n"):
+        words: dict[str, str] = {}
+        for name, value in _SHOWN.findall(line):
+            words.setdefault(name, value)
+        ids = {words.get(f"{part}JobId") for part in ("", "Array", "Het")}
+        state = words.get("JobState", "")
+        if job_id not in ids or not re.fullmatch("[A-Z_]+", state) or "UserId" not in words:
+            continue
+        if not words["UserId"].endswith(f"({os.getuid()})"):
+            foreign = True
+            continue
+        nodes = words.get("NodeList", "")
+        nodes = "" if nodes == "(null)" else nodes
+        row = _row(job_id, state, words.get("JobName", ""), nodes, words.get("Reason", ""))
+        if found is None or found.stand is Stand.ENDED:
+            found = row
+    if found is None and not foreign:
+        raise BatchError(f"scontrol did not describe job {job_id}, but printed {_quoted(text)}")
+    return found
+
+
+def parse_accounted(job_id: str, text: str) -> JobRow | None:
+    """Return the job in the output of sacct if it has ended; None otherwise.
+
+    The accounts lag behind: a job that they report as running may have ended long ago.
+    """
+    row = None
+    for line in text.split("\n"):
+        number, _, rest = line.partition("|")
+        match = _ACCOUNTED.fullmatch(rest)
+        if number == job_id and match is not None:
+            row = _row(job_id, match["state"], match["name"], "", f"exit code {match['code']}")
+    return row if row is not None and row.stand is Stand.ENDED else None
+
+
+def _row(job_id: str, state: str, name: str, nodes: str, reason: str) -> JobRow:
+    reason = reason.strip("()")
+    reason = "" if reason == "None" else reason
+    stand = Stand.COMPLETING if state == "COMPLETING" else Stand.RUNNING
+    if state in PENDING:
+        stand = Stand.PENDING
+    elif state in ENDED:
+        stand = Stand.ENDED
+    return JobRow(
+        job_id,
+        stand,
+        state,
+        name,
+        nodes,
+        reason,
+        needs_action=stand is Stand.PENDING and reason not in ORDINARY_REASONS,
+        crashed=state in CRASHED,
+        taken=state in TAKEN,
+    )
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
@@ -97,78 +171,63 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Slurm:
-    """The SLURM cluster of this machine's commands."""
+    """The SLURM cluster of this machine's commands, as a `BatchSystem`."""
 
-    def __init__(self, *, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
-        """Raises Unavailable if the commands are missing."""
+    def __init__(self, commands: Commands | None = None) -> None:
+        """Raises Unavailable if commands are not given and missing on this machine."""
         missing = [name for name in COMMANDS if shutil.which(name) is None]
-        if missing:
+        if missing and commands is None:
             raise Unavailable(
                 f"SLURM's commands are not on the PATH of this machine: {', '.join(missing)}"
             )
-        self._timeout_s = timeout_s
+        self._run = (commands or Commands(clean)).run
 
     async def submit(self, script: str) -> str:
-        """Submit a job; return its id. Raises SlurmError; the job may exist even so."""
-        output = await self._run("sbatch", "--parsable", feed=script)
-        return output.strip().split(";")[0]
+        """See BatchSystem."""
+        try:
+            output = await self._run("sbatch", "--parsable", feed=script)
+        except NotStarted as error:
+            raise SubmissionRefused(str(error)) from None
+        except BatchError as error:
+            said = str(error)
+            if "sbatch: " in said and not _IN_DOUBT.search(said):
+                raise SubmissionRefused(said) from None
+            raise
+        job_id = parse_id(output)
+        if not job_id:
+            raise BatchError(f"sbatch printed no job id, but {_quoted(output)}")
+        return job_id
 
-    async def jobs(self) -> list[JobRow]:
-        """Return all jobs of this user that SLURM knows, including those that ended minutes ago."""
+    async def jobs(self) -> Listing:
+        """See BatchSystem."""
         user = str(os.getuid())
-        return parse_jobs(await self._run("squeue", "-h", "-t", "all", "-u", user, "-o", FORMAT))
+        return parse_jobs(await self._run("squeue", "-t", "all", "-u", user, "-o", FORMAT))
+
+    async def job(self, job_id: str) -> JobRow | None:
+        """See BatchSystem."""
+        try:
+            return parse_shown(job_id, await self._run("scontrol", "-o", "show", "job", job_id))
+        except BatchError as error:
+            if UNKNOWN_ID not in str(error):
+                raise
+        columns = "JobID,State,ExitCode,JobName"
+        with contextlib.suppress(BatchError):  # many clusters have no accounting
+            output = await self._run("sacct", "-n", "-P", "-X", "-j", job_id, "-o", columns)
+            return parse_accounted(job_id, output)
+        return None
 
     async def drain(self, jobs: Sequence[str]) -> None:
         """Send SIGTERM to the steps of running jobs: they finish their calls, and the job ends."""
         await self._to_jobs("--signal=TERM", jobs)
 
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel pending and running jobs."""
+        """See BatchSystem."""
         await self._to_jobs("--quiet", jobs)
+
+    async def cancel_named(self, name: str) -> None:
+        """See BatchSystem. scancel asks slurmctld itself which jobs have the name."""
+        await self._run("scancel", "--quiet", f"--user={os.getuid()}", f"--name={name}")
 
     async def _to_jobs(self, option: str, jobs: Sequence[str]) -> None:
         for first in range(0, len(jobs), 200):  # the length of a command line is limited
             await self._run("scancel", option, *jobs[first : first + 200])
-
-    async def fate(self, job: str) -> str:
-        """Return how a job ended that squeue no longer lists; empty if unknown."""
-        commands = (
-            ("scontrol", "-o", "show", "job", job),
-            ("sacct", "-n", "-P", "-X", "-j", job, "-o", "State,ExitCode"),
-        )
-        for command in commands:
-            with contextlib.suppress(SlurmError):
-                output = (await self._run(*command)).strip()
-                if command[0] == "sacct" and output:
-                    state, code = output.splitlines()[0].split("|")
-                    return JobRow(job, state, "", reason=f"exit code {code}").in_words
-                words = dict(w.split("=", 1) for w in output.split() if "=" in w)
-                if "JobState" in words:
-                    reason = _reason(words.get("Reason", ""))
-                    return JobRow(job, words["JobState"], "", reason=reason).in_words
-        return ""
-
-    async def _run(self, *command: str, feed: str = "") -> str:
-        """Return a command's output. Raises SlurmError if it fails or takes too long."""
-        return await asyncio.to_thread(self._wait_for, command, feed)
-
-    def _wait_for(self, command: Sequence[str], feed: str) -> str:
-        try:
-            done = subprocess.run(
-                command,
-                env=clean(os.environ),
-                input=feed,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=self._timeout_s,
-                check=False,
-            )
-        except OSError as error:
-            raise SlurmError(f"{command[0]} cannot be started: {error}") from None
-        except subprocess.TimeoutExpired:
-            raise SlurmError(f"{command[0]} did not answer in {self._timeout_s:g} s") from None
-        if done.returncode:
-            said = " ".join((done.stderr or done.stdout).split())
-            raise SlurmError(said or f"{command[0]} ended with exit code {done.returncode}")
-        return done.stdout

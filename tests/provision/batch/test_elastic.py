@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +52,12 @@ class Site:
         with running(part), farm.connect(self.folder / "run") as client:
             yield client
 
+    def earlier(self) -> None:
+        """Leave a run folder as of a farm that kept no list of its jobs."""
+        (self.folder / "run" / "jobs").mkdir(parents=True, mode=0o700)
+        (self.folder / "run").chmod(0o700)
+        (self.folder / "run" / "jobs" / "identity").write_text("0123abcd")
+
     def states(self) -> list[str]:
         """What has become of the jobs."""
         return [path.read_text().strip() for path in sorted(self.commands.glob("jobs/*.state"))]
@@ -60,8 +65,21 @@ class Site:
     def fail(self, command: str, text: str) -> None:
         (self.commands / f"{command}.fails").write_text(text)
 
+    def say(self, command: str, text: str) -> None:
+        """Let a command print this alone, with exit code 0."""
+        (self.commands / f"{command}.says").write_text(text)
+
+    def hang(self, command: str) -> None:
+        (self.commands / f"{command}.hangs").touch()
+
+    def change(self, command: str, old: str, new: str) -> None:
+        path = self.commands / command
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
     def mend(self, command: str) -> None:
-        (self.commands / f"{command}.fails").unlink()
+        for how in ("fails", "says", "hangs"):
+            (self.commands / f"{command}.{how}").unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -104,15 +122,92 @@ def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site)
         wait_until(lambda: not client.status()["slurm"]["kinds"][0]["problem"], "all to be well")
 
 
-def test_a_job_that_exists_though_sbatch_failed_is_found(site: Site) -> None:
-    sbatch = site.commands / "sbatch"
-    ends = "echo Socket timed out >&2; exit 1"
-    sbatch.write_text(sbatch.read_text().replace("echo $id", ends))
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "echo Socket timed out >&2; exit 1",
+        "echo welcome to the cluster",
+        "printf '4\\0002\\n'",
+    ],
+    ids=["time-out", "banner", "NUL"],
+)
+def test_a_job_whose_id_sbatch_did_not_tell_is_found(site: Site, ends: str) -> None:
+    site.change("sbatch", "echo $id", ends)
     with site.farm(max_jobs=2) as client:
         wait_until(lambda: events(client, "adopted"), "the job to be found")
-        assert len(events(client, "refused")) == 1
+        assert len(events(client, "unsure")) == 1
+        assert events(client, "refused") == []
         wait_until(lambda: client.models() == ["Double"], "its workers")
         wait_until(lambda: site.states() == ["COMPLETED"], "it to be let go")
+        assert events(client, "failed") == []
+        (kind,) = client.status()["slurm"]["kinds"]
+        assert (kind["problem"], kind["next_try_in_s"]) == ("", None)
+
+
+def test_banners_around_sbatchs_answer_mean_nothing(site: Site) -> None:
+    site.change("sbatch", "echo $id", "echo '* maintenance *'; echo; echo $id; echo bye")
+    with site.farm() as client:
+        wait_until(lambda: client.models() == ["Double"], "the model")
+        assert events(client, "failed", "refused", "unsure", "adopted") == []
+        wait_until(lambda: events(client, "started"), "the farm to take notice")
+        (job,) = client.status()["slurm"]["jobs"]
+        assert job["id"] == "1"
+    assert site.states() == ["COMPLETED"]
+
+
+HEADER_ONLY = "farm|JOBID|STATE|NODELIST|NAME|REASON|end\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", HEADER_ONLY, f"{HEADER_ONLY}farm|1|COMPL"],
+    ids=["nothing", "no rows", "cut"],
+)
+def test_a_list_without_the_job_ends_no_job_and_starts_no_second_one(
+    site: Site, answer: str
+) -> None:
+    """A running job was taken for gone: it idled until the farm stopped, or another was started."""
+    with site.farm(min_jobs=1, max_jobs=1) as client:
+        wait_until(lambda: client.models() == ["Double"], "the model")
+        site.say("squeue", answer)
+        looks_at = site.commands / "looks"
+        site.change("squeue", "#!/bin/sh\n", f"#!/bin/sh\necho >> {looks_at}\n")
+        wait_until(lambda: looks_at.exists() and looks_at.stat().st_size >= 3, "three lists")
+        (job,) = client.status()["slurm"]["jobs"]
+        assert (job["id"], job["phase"]) == ("1", "serving")
+        assert client.model()([2.0])[0] == 4.0
+        assert events(client, "ended", "failed") == []
+        problem = client.status()["slurm"]["problem"]
+        assert bool(problem) == (answer != HEADER_ONLY)
+        site.mend("squeue")
+    assert site.states() == ["COMPLETED"]
+
+
+def test_a_list_from_before_the_submissions_leads_to_no_more_jobs(site: Site) -> None:
+    """Four pending jobs with max_jobs = 2, and three left over, came of such a list."""
+    site.change("sbatch", "echo RUNNING", "exit; echo RUNNING")  # all jobs stay in the queue
+    site.change("scancel", 'kill -TERM "-$(cat "$here/jobs/$word.pid")"', ":")
+    site.change("scancel", 'kill -KILL "-$(cat "$here/jobs/$word.pid")"', ":")
+    site.say("squeue", HEADER_ONLY)
+    asked = site.commands / "asked"
+    site.change("scontrol", "#!/bin/sh\n", f"#!/bin/sh\necho >> {asked}\n")
+    with site.farm(min_jobs=2, max_jobs=2) as client:
+        wait_until(lambda: asked.exists() and asked.stat().st_size >= 2, "questions about both")
+        wait_until(lambda: len(client.status()["slurm"]["jobs"]) == 2, "both jobs")
+        assert site.states() == ["PENDING", "PENDING"]
+    assert site.states() == ["CANCELLED", "CANCELLED"]
+
+
+def test_while_squeue_hangs_jobs_come_and_go(site: Site) -> None:
+    site.hang("squeue")
+    with site.farm() as client:
+        wait_until(lambda: client.models() == ["Double"], "the model")
+        wait_until(lambda: site.states() == ["COMPLETED"], "the job let go")
+        wait_until(lambda: events(client, "ended"), "word of that")
+        assert client.model()([3.0])[0] == 6.0
+        assert len(site.states()) == 2
+        site.mend("squeue")
+    assert "RUNNING" not in site.states()
 
 
 def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
@@ -131,13 +226,17 @@ def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
     assert site.states() == ["COMPLETED"]
 
 
-def test_before_slurm_has_answered_nothing_is_submitted(site: Site) -> None:
+def test_before_the_jobs_of_an_earlier_farm_are_known_nothing_is_submitted(site: Site) -> None:
+    site.earlier()
     site.fail("squeue", "no controller")
     with site.farm(min_jobs=1) as client:
         wait_until(lambda: events(client, "no word from SLURM"), "squeue to fail")
-        time.sleep(1.0)
-        assert site.states() == []
+        looks_at = site.commands / "looks"
         site.mend("squeue")
+        site.change("squeue", "#!/bin/sh\n", f"#!/bin/sh\necho >> {looks_at}; exit 0\n")
+        wait_until(lambda: looks_at.exists() and looks_at.stat().st_size >= 2, "empty answers")
+        assert site.states() == []
+        site.change("squeue", "; exit 0", "")
         wait_until(lambda: len(site.states()) == 1, "the job")
 
 
@@ -152,10 +251,10 @@ def test_a_job_that_fails_says_why_and_the_next_one_waits(site: Site) -> None:
 
 
 def test_a_caller_of_a_model_that_is_awaited_hears_how_that_stands(site: Site) -> None:
-    site.fail("sbatch", "the cluster is full")
+    site.fail("sbatch", "sbatch: error: the cluster is full")
     with site.farm() as client:
         wait_until(lambda: events(client, "refused"), "a refusal")
-        why = r"^waiting for workers of kind small .*: refused: the cluster is full$"
+        why = r"^waiting for workers of kind small .*: refused: sbatch: error: the cluster is full$"
         with pytest.raises(Unavailable, match=why):
             client.submit(Call("Double", Operation.DESCRIBE)).result(20)
         with pytest.raises(Unavailable, match=why):

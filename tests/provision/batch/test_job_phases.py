@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from farm.provision.batch import job_phases as phases
+from farm.provision.batch.absence import CONFIRM_S
+from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.job_phases import JOBS, SHOWN, JobPhase
-from farm.provision.batch.jobs import DESERTED_S, DRAINING_S, ON_CANCELLED, ON_LET_GO, FarmJob, Jobs
-from farm.provision.batch.slurm import JobRow
+from farm.provision.batch.jobs import DESERTED_S, DRAINING_S, ON_CANCELLED, ON_LET_GO, Jobs
+from farm.provision.batch.system import JobRow, Listing, Stand
 from farm.transitions import Transition, words
+
+
+def job_row(state: str) -> JobRow:
+    stands = {"COMPLETED": Stand.ENDED, "PENDING": Stand.PENDING}
+    return JobRow("1", stands.get(state, Stand.RUNNING), state, "farm-ab-small+1", "n1")
 
 
 class Scene:
@@ -20,13 +27,21 @@ class Scene:
     def __init__(self) -> None:
         self.jobs = Jobs("ab")
         self.now = 0.0
-        self.job: FarmJob = self.jobs.submitted("1", "small", 0.0)
+        self.job: FarmJob = self.jobs.submits("farm-ab-small+1", "small", 0.0)
         self.rows: list[dict[str, Any]] = []
 
-    def squeue(self, state: str) -> None:
+    def has_id(self) -> None:
+        if not self.job.id:
+            self.jobs.submitted(self.job, "1", self.now)
+
+    def listed(self, state: str) -> None:
         self.now += 1.0
-        rows = [JobRow("1", state, "farm-ab-small", "n1")] if state else []
-        self.jobs.looked(rows, self.now - 0.5, self.now)
+        listing = Listing((job_row(state),) if state else ())
+        self.jobs.looked(listing, self.now - 0.5, self.now)
+
+    def asked(self, state: str) -> None:
+        self.now += 1.0
+        self.jobs.answered("1", job_row(state) if state else None, self.now - 0.5, self.now)
 
     def hear(self, *slots: int, after: float = 0.1) -> None:
         """Workers with so many slots are there now."""
@@ -38,12 +53,22 @@ class Scene:
         self.jobs.hear(self.rows, self.now)
 
 
+def submitting(scene: Scene) -> None:
+    assert scene.job.id == ""
+
+
+def unsure(scene: Scene) -> None:
+    scene.jobs.in_doubt(scene.job, scene.now)
+
+
 def pending(scene: Scene) -> None:
-    scene.squeue("PENDING")
+    scene.has_id()
+    scene.listed("PENDING")
 
 
 def starting(scene: Scene) -> None:
-    scene.squeue("RUNNING")
+    scene.has_id()
+    scene.listed("RUNNING")
 
 
 def serving(scene: Scene) -> None:
@@ -95,10 +120,22 @@ def cancel(scene: Scene) -> None:
 
 
 def requeue(scene: Scene) -> None:
-    scene.squeue("PENDING")
+    scene.asked("PENDING")
+
+
+def absent(scene: Scene) -> None:
+    """Two lists lack it, a minute apart, and it is unknown by its id."""
+    if scene.rows:
+        scene.hear()
+    scene.listed("")
+    scene.now += CONFIRM_S
+    scene.listed("")
+    scene.asked("")
 
 
 SCENES: dict[JobPhase, Callable[[Scene], None]] = {
+    phases.SUBMITTING: submitting,
+    phases.UNSURE: unsure,
     phases.PENDING: pending,
     phases.STARTING: starting,
     phases.SERVING: serving,
@@ -112,7 +149,11 @@ SCENES: dict[JobPhase, Callable[[Scene], None]] = {
 }
 
 STEPS: dict[str, Callable[[Scene], None]] = {
-    "gets nodes": lambda scene: scene.squeue("CONFIGURING"),
+    "gets id": Scene.has_id,
+    "gets no id": unsure,
+    "refused": lambda scene: scene.jobs.refused(scene.job, scene.now),
+    "never existed": lambda scene: scene.jobs.never_existed(scene.job, scene.now),
+    "gets nodes": lambda scene: scene.listed("CONFIGURING"),
     "workers take calls": lambda scene: scene.hear(0, 1),
     "workers take none": lambda scene: scene.hear(0, 0),
     "workers gone": lambda scene: scene.hear(),
@@ -122,7 +163,8 @@ STEPS: dict[str, Callable[[Scene], None]] = {
     "requeued": requeue,
     "let go": let_go,
     "cancelled": cancel,
-    "ended": lambda scene: scene.squeue("COMPLETED"),
+    "absent": absent,
+    "ended": lambda scene: scene.asked("COMPLETED"),
 }
 
 
@@ -136,11 +178,19 @@ def test_every_row_happens(row: Transition[JobPhase]) -> None:
     assert scene.job.phase_since == scene.now
 
 
+CALLED = ("let go", "cancelled", "gets no id", "refused")
+"""Events that the farm itself causes, and only where the table allows them."""
+
+BY_ROWS = ("gets nodes", "requeued", "ended")
+"""Events by a row of the job; a job without an id is found by such a row."""
+
 ELSE = [
     (phase, event)
     for phase in SCENES
     for event in STEPS
-    if phase not in JOBS.event(event) and event not in ("let go", "cancelled", "for long")
+    if phase not in JOBS.event(event)
+    and event not in (*CALLED, "for long")
+    and event not in (("absent",) if phase.has_id else BY_ROWS)
 ]
 
 
@@ -157,18 +207,28 @@ def test_what_is_in_no_row_changes_no_phase(phase: JobPhase, event: str) -> None
     assert (words(scene.job.phase), scene.job.phase_since) == (before, since)
 
 
-def test_a_job_that_squeue_forgot_has_ended() -> None:
+@pytest.mark.parametrize("phase", [p for p in SCENES if p.has_id], ids=words)
+def test_lists_alone_end_no_job(phase: JobPhase) -> None:
     scene = Scene()
-    serving(scene)
-    scene.squeue("")
-    assert scene.job.phase is phases.ENDED
-    assert scene.jobs.live == {}
+    SCENES[phase](scene)
+    for state in ("", "COMPLETED", "") * 3:
+        scene.now += CONFIRM_S
+        scene.listed(state)
+    assert scene.job.phase is phase
+    assert list(scene.jobs.live) == ["1"]
+
+
+def test_no_job_that_serves_can_be_absent() -> None:
+    absent_from = {row.phase for row in JOBS if row.event == "absent"}
+    assert absent_from.isdisjoint({phases.SERVING, phases.SHUT, phases.DRAINING})
 
 
 def test_every_phase_can_be_reached_and_has_a_word() -> None:
     assert {*JOBS.begins.values(), *(row.then for row in JOBS)} == set(JobPhase)
     assert set(SHOWN) == set(JobPhase)
     assert {phase.shown for phase in JobPhase} == {
+        "submitting",
+        "unsure",
         "pending",
         "starting",
         "serving",
@@ -179,7 +239,12 @@ def test_every_phase_can_be_reached_and_has_a_word() -> None:
 
 def test_which_phases_count() -> None:
     counted = {words(phase) for phase in JobPhase if phase.counts}
-    assert counted == {"pending", "starting", "serving", "shut", "deserted"}
+    assert counted == {
+        *("submitting", "unsure"),
+        *("pending", "starting", "serving", "shut", "deserted"),
+    }
     assert {words(p) for p in JobPhase if p.was_let_go} == {"stopped", "leaving", "cancelled"}
     never = {words(phase) for phase in JobPhase if not phase.has_served}
-    assert never == {"pending", "starting", "stopped", "cancelled", "ended"}
+    assert never == {
+        *("submitting", "unsure", "pending", "starting", "stopped", "cancelled", "ended"),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,34 @@ def test_a_file_of_no_use_is_passed_over(tmp_path: Path, text: str) -> None:
     assert legacy.models(SMALL) is None
     legacy.keep(SMALL, [BEAM])
     assert legacy.models(SMALL) == [BEAM]
+
+
+def test_the_next_farm_knows_the_jobs_and_submissions(tmp_path: Path) -> None:
+    jobs = [("7", "farm-ab-small+1", "small"), ("", "farm-ab-small+2", "small")]
+    one = RestartState(tmp_path)
+    assert one.jobs() == [], "a new identity has no jobs"
+    assert RestartState(tmp_path).jobs() == []
+    one.keep_jobs(jobs)
+    assert RestartState(tmp_path).jobs() == jobs
+    one.keep_jobs([])
+    assert RestartState(tmp_path).jobs() == []
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "7", '[["7"]]', '{"a": 1}'])
+def test_without_a_list_of_the_jobs_they_are_unknown(tmp_path: Path, text: str | None) -> None:
+    RestartState(tmp_path)
+    if text is None:
+        (tmp_path / "jobs.json").unlink()
+    else:
+        (tmp_path / "jobs.json").write_text(text)
+    state = RestartState(tmp_path)
+    assert state.jobs() is None
+    state.keep_jobs([])
+    assert RestartState(tmp_path).jobs() == []
+
+
+def test_a_list_that_cannot_be_written_is_removed(tmp_path: Path) -> None:
+    state = RestartState(tmp_path)
+    (tmp_path / f".jobs.json.{os.getpid()}").mkdir()
+    state.keep_jobs([("7", "farm-ab-small+1", "small")])
+    assert RestartState(tmp_path).jobs() is None, "better no list than a wrong one"

@@ -1,16 +1,28 @@
-"""SLURM's commands: their arguments, their output, and that none blocks the event loop."""
+"""SLURM's commands: their arguments, and what of their output counts."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import os
 from pathlib import Path
 
 import pytest
 
 from farm.errors import Unavailable
-from farm.provision.batch.slurm import COMMANDS, JobRow, Slurm, SlurmError, clean, parse_jobs
-from tests.support.time_limits import scaled
+from farm.provision.batch.slurm import (
+    COMMANDS,
+    HEADER,
+    Slurm,
+    clean,
+    parse_accounted,
+    parse_id,
+    parse_jobs,
+    parse_shown,
+)
+from farm.provision.batch.system import BatchError, JobRow, Stand, SubmissionRefused
+
+BANNER = "*** maintenance tonight ***\n"
+ROW = "farm|7|RUNNING|n1|farm-ab-x+1|None|end\n"
 
 
 @pytest.fixture
@@ -30,30 +42,87 @@ def say(folder: Path, name: str, script: str) -> None:
 
 
 def test_rows_of_squeue_are_read() -> None:
-    text = "7|PENDING||1:00|farm-ab-x|(Resources)\nslurm: warning\n8|RUNNING|n[1-2]|0:10|a b|None\n"
-    assert parse_jobs(text) == [
-        JobRow("7", "PENDING", "farm-ab-x", "", "1:00", "Resources"),
-        JobRow("8", "RUNNING", "a b", "n[1-2]", "0:10", ""),
-    ]
+    text = (
+        f"{HEADER}\nfarm|7|PENDING||farm-ab-x+1|(Resources)|end\n"
+        "farm|8|RUNNING|n[1-2]|a |b|None|end\nfarm|9_[1-3]|PENDING||c|PartitionDown|end\n"
+    )
+    listing = parse_jobs(text)
+    assert listing.problem == ""
+    assert listing.rows == (
+        JobRow("7", Stand.PENDING, "PENDING", "farm-ab-x+1", "", "Resources"),
+        JobRow("8", Stand.RUNNING, "RUNNING", "a |b", "n[1-2]", ""),
+        JobRow("9_[1-3]", Stand.PENDING, "PENDING", "c", "", "PartitionDown", needs_action=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "rows"),
+    [
+        (f"{HEADER}\n", "", 0),
+        (f"{BANNER}{HEADER}\n{ROW}{BANNER}", "", 1),
+        ("", "squeue printed nothing", 0),
+        ("\n\n", "squeue printed nothing", 0),
+        (BANNER, "squeue printed no header", 0),
+        (ROW, "squeue printed no header", 1),
+        (f"{HEADER}\n{ROW}farm|8|RUNN", "a damaged line: 'farm|8|RUNN'", 1),
+        (f"{HEADER}\n{ROW}farm|8|RUNN\n", "a damaged line: 'farm|8|RUNN'", 1),
+        (f"{HEADER}\n{ROW}f", "a damaged line: 'f'", 1),
+        (f"{HEADER}\n{ROW}NING|n1|farm-ab-x+1|None|end\n", "a damaged line", 1),
+        (f"{HEADER}\n{ROW}farm|8\0|RUNNING|n1|farm-ab-x+2|None|end\n", "a damaged line", 1),
+        (f"{HEADER}\n{ROW}farm|8|RUNNING|n1|farm\0|None|end\n", "a damaged line", 1),
+        (HEADER, "squeue printed no header", 0),
+    ],
+)
+def test_a_list_counts_as_whole_only_if_all_of_it_can_be_read(
+    text: str, problem: str, rows: int
+) -> None:
+    listing = parse_jobs(text)
+    assert len(listing.rows) == rows
+    assert problem in listing.problem
+    assert bool(problem) == bool(listing.problem)
+
+
+def stand(state: str) -> Stand:
+    (row,) = parse_jobs(f"{HEADER}\nfarm|1|{state}||x|None|end\n").rows
+    return row.stand
 
 
 def test_states_say_whether_a_job_waits_runs_or_has_ended() -> None:
-    states = {
-        state: (JobRow("1", state, "").is_pending, JobRow("1", state, "").has_ended)
-        for state in ("PENDING", "REQUEUED", "RUNNING", "COMPLETING", "TIMEOUT", "NODE_FAIL")
+    assert {
+        state: stand(state)
+        for state in (
+            *("PENDING", "REQUEUED", "RUNNING", "COMPLETING", "TIMEOUT", "NODE_FAIL"),
+            "A_STATE_OF_TOMORROW",
+        )
+    } == {
+        "PENDING": Stand.PENDING,
+        "REQUEUED": Stand.PENDING,
+        "RUNNING": Stand.RUNNING,
+        "COMPLETING": Stand.COMPLETING,
+        "TIMEOUT": Stand.ENDED,
+        "NODE_FAIL": Stand.ENDED,
+        "A_STATE_OF_TOMORROW": Stand.RUNNING,
     }
-    assert states == {
-        "PENDING": (True, False),
-        "REQUEUED": (True, False),
-        "RUNNING": (False, False),
-        "COMPLETING": (False, False),
-        "TIMEOUT": (False, True),
-        "NODE_FAIL": (False, True),
-    }
-    assert (
-        JobRow("1", "FAILED", "", reason="NonZeroExitCode").in_words == "FAILED (NonZeroExitCode)"
-    )
-    assert JobRow("1", "COMPLETED", "").in_words == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("text", "job_id"),
+    [
+        ("42\n", "42"),
+        ("42;main\n", "42"),
+        (f"{BANNER}42\n{BANNER}", "42"),
+        ("Submitted batch job 42\n", "42"),
+        ("Submitted batch job 42 on cluster main\n", "42"),
+        ("", ""),
+        (BANNER, ""),
+        ("4\0 2\n", ""),
+        ("42\n43\n", ""),
+        ("job 42 is great\n", ""),
+        ("0\n", ""),
+    ],
+)
+def test_a_job_id_is_found_among_banners(text: str, job_id: str) -> None:
+    assert parse_id(text) == job_id
 
 
 def test_settings_of_the_job_around_us_and_of_commands_do_not_reach_them() -> None:
@@ -74,43 +143,136 @@ async def submit_and_more(slurm: Slurm) -> str:
     return await slurm.submit("#!/bin/sh\n")
 
 
-def test_the_id_is_what_sbatch_says_with_or_without_a_cluster(commands: Path) -> None:
-    say(commands, "sbatch", 'cat >/dev/null; echo "42;main"')
+def test_the_id_is_what_sbatch_says(commands: Path) -> None:
+    say(commands, "sbatch", 'cat >/dev/null; echo hello; echo "42;main"')
     assert asyncio.run(submit_and_more(Slurm())) == "42"
 
 
-def test_a_failing_command_is_told_in_slurms_words(commands: Path) -> None:
-    say(commands, "sbatch", 'echo "sbatch: error: no such\n account" >&2; exit 1')
-    with pytest.raises(SlurmError, match=r"^sbatch: error: no such account$"):
+@pytest.mark.parametrize(
+    ("script", "surely_refused"),
+    [
+        ("echo sbatch: error: Batch job submission failed: Invalid account >&2; exit 1", True),
+        ("echo sbatch: error: Invalid --time specification >&2; exit 1", True),
+        ("echo sbatch: unrecognized option --x >&2; exit 1", True),
+        (
+            "echo sbatch: error: Batch job submission failed: "
+            "Unable to contact slurm controller (connect failure) >&2; exit 1".replace(
+                "(connect failure)", "'(connect failure)'"
+            ),
+            True,
+        ),
+        (
+            "echo sbatch: error: Batch job submission failed: "
+            "Socket timed out on send/recv operation >&2; exit 1",
+            False,
+        ),
+        ("exit 1", False),
+        ("echo site policy >&2; exit 1", False),
+        ("kill -KILL $$", False),
+        ("echo hello", False),
+        ("true", False),
+        ("printf '4\\0002'", False),
+    ],
+)
+def test_only_a_clear_refusal_means_that_there_is_no_job(
+    script: str, surely_refused: bool, commands: Path
+) -> None:
+    say(commands, "sbatch", f"cat >/dev/null; {script}")
+    with pytest.raises(BatchError) as caught:
         asyncio.run(Slurm().submit("#!/bin/sh\n"))
-    say(commands, "squeue", "exit 7")
-    with pytest.raises(SlurmError, match="squeue ended with exit code 7"):
-        asyncio.run(Slurm().jobs())
+    assert isinstance(caught.value, SubmissionRefused) == surely_refused
 
 
-def test_a_command_that_hangs_is_ended(commands: Path) -> None:
-    say(commands, "squeue", "exec sleep 600")
-    began = time.monotonic()
-    with pytest.raises(SlurmError, match=r"squeue did not answer in 0\.2 s"):
-        asyncio.run(Slurm(timeout_s=0.2).jobs())
-    assert time.monotonic() - began < scaled(10)
+def test_an_sbatch_that_cannot_be_run_has_made_no_job(
+    commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm()
+    monkeypatch.setenv("PATH", str(commands.parent))
+    with pytest.raises(SubmissionRefused, match="sbatch cannot be started"):
+        asyncio.run(slurm.submit("#!/bin/sh\n"))
+
+
+SHOWN = f"JobId=1 JobName=farm-ab-x UserId=me({os.getuid()}) JobState="
+NODES = "Reason=None ReqNodeList=(null) ExcNodeList=(null) NodeList=n[1-2] BatchHost=n1"
+UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
+
+
+def test_a_job_that_scontrol_shows() -> None:
+    row = parse_shown("1", f"{BANNER}{SHOWN}RUNNING {NODES}\n{BANNER}")
+    assert row == JobRow("1", Stand.RUNNING, "RUNNING", "farm-ab-x", "n[1-2]")
+    ended = f"{SHOWN}FAILED Reason=NonZeroExitCode NodeList=(null)\n"
+    row = parse_shown("1", ended)
+    assert row is not None
+    assert (row.in_words, row.crashed, row.nodes) == ("FAILED (NonZeroExitCode)", True, "")
+    parts = ended.replace("JobId=1", "JobId=2 ArrayJobId=1") + f"{SHOWN}PENDING {NODES}\n" + ended
+    part = parse_shown("1", parts)
+    assert part is not None
+    assert part.stand is Stand.PENDING, "a part of it lives"
+
+
+def test_an_id_that_is_in_use_by_another_user_is_no_job_of_ours() -> None:
+    text = f"{SHOWN}RUNNING {NODES}\n".replace(f"({os.getuid()})", "(4711)")
+    assert parse_shown("1", text) is None
 
 
 @pytest.mark.parametrize(
-    ("scontrol", "sacct", "fate"),
+    "text",
     [
-        ("echo JobId=1 JobState=FAILED Reason=NonZeroExitCode", "", "FAILED (NonZeroExitCode)"),
-        ("echo JobId=1 JobState=COMPLETED Reason=None", "", "COMPLETED"),
-        ("exit 1", 'echo "FAILED|1:0"', "FAILED (exit code 1:0)"),
-        ("exit 1", "echo accounting storage is disabled >&2; exit 1", ""),
+        *("", BANNER, "\0\0", f"{SHOWN}", f"{SHOWN}RUN\0NING {NODES}\n", "JobState=FAILED\n"),
+        f"{SHOWN}FAILED {NODES}\n".replace("JobId=1", "JobId=12"),
+        f"{SHOWN}FAILED {NODES}\n".replace("UserId", "User"),
+        "No jobs in the system\n",
     ],
 )
-def test_how_a_forgotten_job_ended_is_asked_where_it_may_be_known(
-    scontrol: str, sacct: str, fate: str, commands: Path
+def test_what_does_not_describe_the_job_says_nothing(text: str) -> None:
+    with pytest.raises(BatchError, match="scontrol did not describe job 1, but printed"):
+        parse_shown("1", text)
+
+
+def test_accounts_count_only_for_jobs_that_have_ended() -> None:
+    row = parse_accounted("1", f"{BANNER}1|CANCELLED by 1000|0:15|farm-ab-x\n")
+    assert row is not None
+    assert (row.in_words, row.name) == ("CANCELLED (exit code 0:15)", "farm-ab-x")
+    for text in ("1|RUNNING|0:0|x\n", "", "12|FAILED|1:0|x\n", "1|FAILED", "1|FAI\0LED|1:0|x\n"):
+        assert parse_accounted("1", text) is None
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "sacct", "state"),
+    [
+        (f"echo '{SHOWN}COMPLETED {NODES}'", "exit 1", "COMPLETED"),
+        (UNKNOWN, 'echo "1|FAILED|1:0|x"', "FAILED (exit code 1:0)"),
+        (UNKNOWN, 'echo "1|RUNNING|0:0|x"', None),
+        (UNKNOWN, "echo accounting storage is disabled >&2; exit 1", None),
+        (UNKNOWN, "true", None),
+        ("exit 1", 'echo "1|FAILED|1:0|x"', BatchError),
+        ("true", 'echo "1|FAILED|1:0|x"', BatchError),
+    ],
+)
+def test_accounts_are_asked_only_if_the_controller_says_that_it_knows_no_such_job(
+    scontrol: str, sacct: str, state: str | type[BatchError] | None, commands: Path
 ) -> None:
     say(commands, "scontrol", scontrol)
     say(commands, "sacct", sacct)
-    assert asyncio.run(Slurm().fate("1")) == fate
+    if isinstance(state, type):
+        with pytest.raises(state):
+            asyncio.run(Slurm().job("1"))
+    else:
+        row = asyncio.run(Slurm().job("1"))
+        assert (row.in_words if row else None) == state
+
+
+def test_jobs_are_cancelled_by_id_and_by_name(commands: Path) -> None:
+    say(commands, "scancel", f'echo "$*" >> {commands}/said')
+    slurm = Slurm()
+    asyncio.run(slurm.cancel(["1", "2"]))
+    asyncio.run(slurm.drain(["3"]))
+    asyncio.run(slurm.cancel_named("farm-ab-x+1"))
+    assert (commands / "said").read_text().splitlines() == [
+        "--quiet 1 2",
+        "--signal=TERM 3",
+        f"--quiet --user={os.getuid()} --name=farm-ab-x+1",
+    ]
 
 
 def test_without_slurm_it_says_what_is_missing(

@@ -1,0 +1,93 @@
+"""Runs the commands of a batch system as coroutines: each is a process with a timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from farm.provision.batch.system import BatchError
+
+COMMAND_TIMEOUT_S = 60.0
+"""A busy controller may take its time; its own message timeout is ten seconds by default."""
+
+KILLED_S = 5.0
+"""How long to wait for a command that was killed; one that waits for a file system stays."""
+
+AT_ONCE = 16
+"""Most commands at the same time. They have their own threads: hanging ones must not use up those
+of the event loop."""
+
+
+class NotStarted(BatchError):
+    """The program of a command cannot be run."""
+
+
+class Commands:
+    """Runs commands in threads.
+
+    environment: makes their environment from that of this process.
+    """
+
+    def __init__(
+        self,
+        environment: Callable[[Mapping[str, str]], dict[str, str]],
+        *,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> None:
+        self._environment = environment
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(AT_ONCE, "batch")
+
+    async def run(self, *command: str, feed: str = "") -> str:
+        """Return a command's output. Raises BatchError if it fails or takes too long."""
+        loop = asyncio.get_running_loop()
+        try:
+            # The second limit is for a command that cannot even be killed.
+            async with asyncio.timeout(self._timeout_s + 2 * KILLED_S):
+                return await loop.run_in_executor(self._threads, self._wait_for, command, feed)
+        except TimeoutError:
+            raise BatchError(self._no_answer(command)) from None
+
+    def _no_answer(self, command: Sequence[str]) -> str:
+        return f"{command[0]} did not answer in {self._timeout_s:g} s"
+
+    def _wait_for(self, command: Sequence[str], feed: str) -> str:
+        try:
+            # In a session of its own, so that Ctrl-C does not interrupt a submission.
+            process = subprocess.Popen(
+                command,
+                env=self._environment(os.environ),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NotStarted(f"{command[0]} cannot be started: {error}") from None
+        try:
+            output, errors = process.communicate(feed, timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise BatchError(self._no_answer(command)) from None
+        if process.returncode:
+            said = " ".join((errors or output).split())
+            raise BatchError(said or f"{command[0]} ended with exit code {process.returncode}")
+        return output
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a command, with the programs that a site's wrapper has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=KILLED_S)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,100 @@
+"""The interface of a batch system: what farm asks of it, without the commands of any of them.
+
+An adapter such as `slurm` runs the commands and parses their output. What its answers mean for a
+job is decided in `jobs` and `absence`, alike for all systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+
+class Stand(Enum):
+    """Where the batch system has a job: in its queue, on nodes, leaving its nodes, or ended."""
+
+    PENDING = auto()
+    RUNNING = auto()
+    COMPLETING = auto()
+    ENDED = auto()
+
+
+class BatchError(Exception):
+    """A command failed, or its output cannot be read: this says nothing about any job.
+
+    The message is the batch system's own where it has one.
+    """
+
+
+class SubmissionRefused(BatchError):
+    """The batch system did not take a job, and no job exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job as the batch system reports it.
+
+    state, reason: in the system's words; reason: why the job waits, or how it ended. needs_action:
+    it waits for something that people have to do. crashed: it ended because its program failed or
+    its nodes did not start. taken: it ended because it lost its nodes.
+    """
+
+    id: str
+    stand: Stand
+    state: str
+    name: str
+    nodes: str = ""
+    reason: str = ""
+    needs_action: bool = False
+    crashed: bool = False
+    taken: bool = False
+
+    @property
+    def in_words(self) -> str:
+        """Its state, and the reason if there is one."""
+        return f"{self.state} ({self.reason})" if self.reason else self.state
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The jobs that one command lists. problem: why the list may lack jobs; empty if it is whole.
+
+    The rows of a list with a problem are still true.
+    """
+
+    rows: tuple[JobRow, ...]
+    problem: str = ""
+
+
+class BatchSystem(Protocol):
+    """A batch system. Each call raises BatchError if there is no answer or it cannot be read.
+
+    No call blocks the event loop, and each ends after a time limit.
+    """
+
+    async def submit(self, script: str) -> str:
+        """Submit a job; return its id.
+
+        Raises SubmissionRefused if no job exists. After any other BatchError there may be one,
+        which can be found by its name.
+        """
+
+    async def jobs(self) -> Listing:
+        """Return all jobs of this user, with those that ended a short time ago if possible."""
+
+    async def job(self, job_id: str) -> JobRow | None:
+        """Return one job, asked for by its id; None if the system says that it knows no such job.
+
+        This asks the controller, and the accounts of ended jobs if there are any.
+        """
+
+    async def drain(self, jobs: Sequence[str]) -> None:
+        """Ask running jobs to finish their calls and to end."""
+
+    async def cancel(self, jobs: Sequence[str]) -> None:
+        """Cancel pending and running jobs; those that have ended already are no error."""
+
+    async def cancel_named(self, name: str) -> None:
+        """Cancel all jobs of this user with this name; it is no error if there are none."""

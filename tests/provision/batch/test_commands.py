@@ -1,0 +1,73 @@
+"""Commands of a batch system: their output, their failures, and that none outlives its limit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from farm.provision.batch.commands import Commands, NotStarted
+from farm.provision.batch.system import BatchError
+from tests.support.running_farm import wait_until
+from tests.support.time_limits import scaled
+
+
+def run(*command: str, feed: str = "", timeout_s: float = 60.0) -> str:
+    return asyncio.run(Commands(dict, timeout_s=timeout_s).run(*command, feed=feed))
+
+
+def test_a_command_gets_its_input_and_environment() -> None:
+    commands = Commands(lambda environment: {"PATH": environment["PATH"], "X": "x"})
+    assert asyncio.run(commands.run("sh", "-c", "cat; echo $X", feed="in ")) == "in x\n"
+
+
+def test_a_failing_command_is_told_in_its_own_words() -> None:
+    with pytest.raises(BatchError, match=r"^no such account$"):
+        run("sh", "-c", "printf 'no such\n account' >&2; exit 1")
+    with pytest.raises(BatchError, match="sh ended with exit code 7"):
+        run("sh", "-c", "exit 7")
+    with pytest.raises(NotStarted, match="no-such-program cannot be started"):
+        run("no-such-program")
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert run("printf", r"a\377\000b") == "a\ufffd\0b"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_command_that_hangs_is_ended_with_what_it_has_started(tmp_path: Path) -> None:
+    script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
+    began = time.monotonic()
+    with pytest.raises(BatchError, match=r"sh did not answer in 1 s"):
+        run("sh", "-c", script, timeout_s=1.0)
+    assert time.monotonic() - began < scaled(30)
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not is_alive(pid), "the end of the sleep")
+
+
+def test_ctrl_c_does_not_reach_a_command() -> None:
+    """The terminal sends SIGINT to the group of the front door; a submission must not break off."""
+    group = int(run("sh", "-c", "ps -o pgid= -p $$ || cut -d' ' -f5 /proc/$$/stat"))
+    assert group != os.getpgrp()
+
+
+def test_commands_that_hang_do_not_hold_up_others() -> None:
+    async def both() -> str:
+        commands = Commands(dict, timeout_s=5.0)
+        hanging = [asyncio.create_task(commands.run("sleep", "600")) for _ in range(5)]
+        answer = await commands.run("echo", "here")
+        assert not any(task.done() for task in hanging)
+        for result in await asyncio.gather(*hanging, return_exceptions=True):
+            assert isinstance(result, BatchError)
+        return answer
+
+    assert asyncio.run(both()) == "here\n"
