@@ -20,6 +20,9 @@ SLURM = {
     "SLURM_CLUSTER_NAME": "slurm_cluster",
     "SLURM_JOB_NODELIST": "slurm_nodes",
 }
+OF_A_JOB = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME")
+"""Variables that keep their values when SLURM starts a job again; a task of an array is a job."""
+
 USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 GIT_S = 10.0
 
@@ -51,6 +54,15 @@ def provenance(
         **{key: environment.get(name, "") for name, key in SLURM.items()},
     }
     return {key: text for key, text in facts.items() if text}
+
+
+def is_of_restarted_job(
+    facts: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether `facts` were written by an earlier start of the SLURM job that this process is in."""
+    if environment.get("SLURM_RESTART_COUNT", "0") == "0" or "SLURM_JOB_ID" not in environment:
+        return False
+    return all(facts.get(SLURM[name], "") == environment.get(name, "") for name in OF_A_JOB)
 
 
 def command_line() -> list[str]:
