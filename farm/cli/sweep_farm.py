@@ -102,15 +102,23 @@ def kept_target(facts: Mapping[str, str], path: Path, *, trust: bool) -> Target:
     return target
 
 
+def file_version(target: Target) -> str:
+    """Return the version that the file of the only model of `target` gives it, without loading it.
+
+    "" if there is none, or if it is known only once the model is loaded.
+    """
+    return version_of(target.models[0]) if len(target.models) == 1 else ""
+
+
 def is_unchanged(target: Target, plan: Plan) -> bool:
     """Whether `target` surely serves the model that a sweep was planned for, without loading it.
 
     That is known for the same file, if its version is that of its content.
     """
     models = tuple(map(located, target.models))
-    if len(models) != 1 or models != Target.from_json(plan.provenance.get("target", "")).models:
+    if models != Target.from_json(plan.provenance.get("target", "")).models:
         return False
-    return bool(plan.info.version) and plan.info.version == version_of(models[0])
+    return file_version(target) == plan.info.version != ""
 
 
 def sources_of(target: Target, plan: Plan) -> tuple[str, str]:

@@ -20,9 +20,6 @@ SLURM = {
     "SLURM_CLUSTER_NAME": "slurm_cluster",
     "SLURM_JOB_NODELIST": "slurm_nodes",
 }
-OF_A_JOB = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME")
-"""Variables that keep their values when SLURM starts a job again; a task of an array is a job."""
-
 USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 GIT_S = 10.0
 
@@ -56,13 +53,24 @@ def provenance(
     return {key: text for key, text in facts.items() if text}
 
 
+def job_of(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the SLURM job that this process is in, the same when SLURM starts it again; or ""."""
+    if "SLURM_JOB_ID" not in environment:
+        return ""
+    return f"{environment['SLURM_JOB_ID']} on {environment.get('SLURM_CLUSTER_NAME', '')}"
+
+
+def restarted_job(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the job that this process is in if SLURM has started it before; otherwise ""."""
+    return "" if environment.get("SLURM_RESTART_COUNT", "0") == "0" else job_of(environment)
+
+
 def is_of_restarted_job(
     facts: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> bool:
-    """Whether `facts` were written by an earlier start of the SLURM job that this process is in."""
-    if environment.get("SLURM_RESTART_COUNT", "0") == "0" or "SLURM_JOB_ID" not in environment:
-        return False
-    return all(facts.get(SLURM[name], "") == environment.get(name, "") for name in OF_A_JOB)
+    """Whether `facts` were written by an earlier start of the job that this process is in."""
+    then = {name: facts[key] for name, key in SLURM.items() if key in facts}
+    return restarted_job(environment) == job_of(then) != ""
 
 
 def command_line() -> list[str]:

@@ -12,7 +12,9 @@ import pytest
 from farm.sweep.file.provenance import (
     command_line,
     is_of_restarted_job,
+    job_of,
     provenance,
+    restarted_job,
     without_secrets,
 )
 from farm.version import __version__
@@ -94,3 +96,9 @@ def test_a_requeued_job_knows_what_it_began(now: dict[str, str], is_it: bool) ->
     assert is_of_restarted_job(provenance(["farm"], environment=JOB), now) == is_it
     outside = provenance(["farm"], environment={})
     assert not is_of_restarted_job(outside, now)
+
+
+def test_a_job_keeps_its_name_when_it_is_requeued() -> None:
+    assert job_of(JOB) == job_of({**JOB, "SLURM_RESTART_COUNT": "2"}) == "42 on big"
+    assert job_of({}) == restarted_job({"SLURM_RESTART_COUNT": "1"}) == restarted_job(JOB) == ""
+    assert restarted_job({**JOB, "SLURM_RESTART_COUNT": "1"}) == "42 on big"
