@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 
 from farm.cli import signals
-from farm.cli.sweep_farm import OpenFarm, Target, farm_options, open_farm
+from farm.cli.sweep_farm import OpenFarm, Target, farm_options, file_version, open_farm
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.experiment.config.evaluated_model import read_evaluated_model
 from farm.experiment.config.reader import read_config
@@ -33,6 +33,7 @@ from farm.experiment.state.experiment import Experiment
 from farm.http.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
 from farm.sweep.file.progress import duration
+from farm.sweep.file.provenance import job_of, restarted_job
 from farm.sweep.run.display import LiveBar
 from farm.transports.connection import new_token
 
@@ -71,6 +72,11 @@ Served = tuple[Access, str, int]
     help="Start a new experiment even if the journal has one of this CONFIG to continue.",
 )
 @click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue even if the model has changed since the experiment began.",
+)
+@click.option(
     "--in-flight",
     type=click.IntRange(min=1),
     metavar="N",
@@ -107,6 +113,7 @@ def run(
     target: Target,
     journal: Path | None,
     new: bool,
+    resume: bool,
     in_flight: int | None,
     budget: int | None,
     seed_data: tuple[str, ...],
@@ -128,16 +135,21 @@ def run(
         served = (access, *read_address(aepsych, insecure=insecure))
     journal = journal or config.with_suffix(".db")
     target, kills = _limited(target, model.time_limit_s)
-    with _kept(journal) as experiments, open_farm(target, journal) as farm:
+    with contextlib.ExitStack() as stack:
+        experiments = stack.enter_context(_kept(journal))
         closed = _Closed(
             experiments,
             text,
             new=new,
+            resume=resume,
             in_flight=in_flight,
             budget=budget,
             seed_data=seed_data,
             seed_folder=Path() if seed_data else config.parent,
         )
+        if not (as_json or served) and closed.is_over(file_version(target)):
+            return 0
+        farm = stack.enter_context(open_farm(target, journal))
         try:
             with signals.restored():
                 return uvloop.run(closed.go(farm, served, kills=kills, as_json=as_json))
@@ -193,6 +205,7 @@ class _Closed:
         text: str,
         *,
         new: bool,
+        resume: bool,
         in_flight: int | None,
         budget: int | None,
         seed_data: Sequence[str],
@@ -200,13 +213,59 @@ class _Closed:
     ) -> None:
         self._experiments = experiments
         self._text = text
-        self._new = new
+        self._config = read_config(text)
+        self._model = read_evaluated_model(self._config)
+        self._continued = self._to_continue(new=new)
+        self._resume = resume
         self._in_flight = in_flight
-        self._budget = budget
+        self._budget = budget or self._model.budget
+        self._asked_budget = budget
         self._seed_data = seed_data
         self._seed_folder = seed_folder
         self._asked_to_stop = 0
         self._console = Console(stderr=True)
+
+    def is_over(self, version: str) -> bool:
+        """Whether the experiment to continue has ended and nothing is left to do; says so.
+
+        version: that of the model, which ends the experiment only if it evaluated the points; ""
+        if it is not known without starting it.
+        """
+        if self._continued is None:
+            return False
+        experiment = self._experiments.experiments[self._continued]
+        if not version or version != experiment.model_version or not self._has_ended(experiment):
+            return False
+        self._say(self._end_of(experiment))
+        return True
+
+    def _to_continue(self, *, new: bool) -> int | None:
+        """Return the number of the last experiment with the same configuration, if it continues.
+
+        With --new it does so only in a job that has begun it and was requeued since.
+        """
+        known = self._experiments.experiments
+        same = [n for n, e in known.items() if e.config.text == self._config.text]
+        if not same or (new and not (restarted_job() == known[same[-1]].job != "")):
+            return None
+        return same[-1]
+
+    def _has_ended(self, experiment: Experiment) -> bool:
+        """Whether the loop would request no point and has recorded its end."""
+        if experiment.run is not RunPhase.ENDED or experiment.evaluating:
+            return False
+        if self._budget is not None and experiment.evaluations >= self._budget:
+            return True
+        return experiment.still_wanted() == 0
+
+    def _end_of(self, experiment: Experiment) -> str:
+        which = f"experiment {experiment.number} in {self._experiments.db_name}"
+        if experiment.finished:
+            return f"{which} has this configuration and is finished; --new starts another"
+        return (
+            f"{which} has this configuration and has spent its budget of {self._budget} "
+            "evaluations; --budget continues it, --new starts another"
+        )
 
     async def go(self, farm: OpenFarm, served: Served | None, *, kills: bool, as_json: bool) -> int:
         """Run the loop, print a summary and return the exit status."""
@@ -220,12 +279,15 @@ class _Closed:
                     number,
                     evaluator,
                     in_flight=self._in_flight,
-                    budget=self._budget,
+                    budget=self._asked_budget,
                     kills=kills,
+                    job=job_of(),
                 )
-                await run.begin()
-                self._experiments.on_run = _commands(run, number)
-                await self._watched(run, experiment)
+                ended = self._has_ended(experiment)
+                if not ended:
+                    await run.begin()
+                    self._experiments.on_run = _commands(run, number)
+                    await self._watched(run, experiment)
             if self._asked_to_stop > 1:
                 farm.hurry()
             progress = run.now()
@@ -233,7 +295,7 @@ class _Closed:
             await self._experiments.stop()
         if as_json:
             click.echo(json.dumps(dataclasses.asdict(progress)))
-        for line in _summary(progress, experiment, self._experiments.db_name):
+        for line in () if ended else _summary(progress, experiment, self._experiments.db_name):
             self._say(line)
         if experiment.run is RunPhase.ENDED:
             return 0
@@ -245,35 +307,46 @@ class _Closed:
         That is the last one with the same configuration, or a new one, whose model is checked.
         """
         known, journal = self._experiments.experiments, self._experiments.db_name
-        config = read_config(self._text)
-        same = [n for n, e in known.items() if e.config.text == config.text]
-        if same and not self._new:
-            experiment = known[same[-1]]
-            if experiment.finished and not experiment.evaluating:
-                end = "is finished; --new starts another"
-                self._say(f"experiment {same[-1]} in {journal} has this configuration and {end}")
+        if self._continued is None:
+            # Check before creating the experiment, so that a wrong configuration adds none.
+            self._model.check_end(self._config, self._asked_budget)
+        info = await fitting_model(self._model, farm)
+        if self._continued is not None:
+            experiment = known[self._continued]
+            self._check_version(experiment, info.version)
+            if self._has_ended(experiment):
+                self._say(self._end_of(experiment))
             else:
                 told = f"{experiment.told} told"
-                self._say(f"continues experiment {same[-1]} in {journal}: {told}")
+                self._say(f"continues experiment {self._continued} in {journal}: {told}")
             if self._seed_data:
                 self._say(
                     "--seed-data is not read: only a new experiment begins with it, see --new"
                 )
-            return same[-1]
-        # Check before creating the experiment, so that a wrong configuration adds none.
-        model = read_evaluated_model(config)
-        model.check_end(config, self._budget)
-        info = await fitting_model(model, farm)
-        files = self._seed_data or model.seed_data
+            return self._continued
+        files = self._seed_data or self._model.seed_data
         given = await asyncio.to_thread(
-            read_seed_files, files, self._seed_folder, config, model, info
+            read_seed_files, files, self._seed_folder, self._config, self._model, info
         )
+        earlier = list(known.values())
         number = await self._experiments.set_up(self._text, given)
-        if number and not same:
+        if number and all(e.config.text != self._config.text for e in earlier):
             self._say(
                 f"starts experiment {number} in {journal}: earlier ones have another configuration"
             )
         return number
+
+    def _check_version(self, experiment: Experiment, version: str) -> None:
+        """Raise InvalidInput if another version of the model evaluated the experiment's points."""
+        then = experiment.model_version
+        if self._resume or not version or not then or version == then:
+            return
+        raise InvalidInput(
+            f"experiment {experiment.number} in {self._experiments.db_name} was evaluated by "
+            f"version {then} of the model {self._model.name!r}, this is version {version}: its "
+            "file, a package that it imports or Python has changed. --resume continues all the "
+            "same, --new starts another experiment"
+        )
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -5,40 +5,45 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from farm.call import Hints
 from farm.cli import sweep_read
-from farm.cli.signals import stopped_by_signals, terminable
-from farm.cli.sweep_farm import OpenFarm, Target, farm_options, kept_target, open_farm
+from farm.cli.signals import terminable
+from farm.cli.sweep_farm import (
+    Target,
+    farm_options,
+    is_unchanged,
+    kept_target,
+    open_farm,
+    sources_of,
+)
+from farm.cli.sweep_session import DONE, FAILURES, hints_of, rule_options, run_session
 from farm.client import Client
 from farm.errors import FarmError
+from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import parse_parameter
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, check_model, longer_plan, make_plan
+from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus
-from farm.sweep.file.progress import Progress, duration
+from farm.sweep.file.progress import duration
 from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.signature import signed
-from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.file.store import Store
 from farm.sweep.order.given import extended, with_costs
-from farm.sweep.run.display import Display, line
-from farm.sweep.run.in_flight import PointInFlight
 from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.probe import probe
-from farm.sweep.run.run import Rules, Run, Stop, pending_points
-
-DONE, FAILURES, INCOMPLETE = 0, 1, 3
-"""Exit statuses of a sweep; 2 is a mistake on the command line, as in all commands."""
+from farm.sweep.run.run import pending_points
 
 EXAMPLES = """\b
 Examples:
@@ -49,7 +54,8 @@ Examples:
   farm sweep model.py --param 'x=1,2,3' --param 'y=0:1' --design grid:5 -o grid.h5
   farm sweep model.py --design file:points.csv -o table.h5
   farm sweep model.py --param n=int:10:500 --design lhs:200 --cost 'n**3' -o cost.h5
-  farm sweep --resume sweep.h5                   continue a sweep that stopped for any reason
+  farm sweep --resume sweep.h5                   continue a sweep that stopped for any reason; so
+                                                 does the same command line again
   farm sweep --resume sweep.h5 --retry-failed
   farm sweep watch sweep.h5 && farm sweep plot sweep.h5
 
@@ -94,46 +100,6 @@ def sweep() -> None:
     Without a subcommand, as in `farm sweep model.py --param ...`, `farm sweep` means `farm sweep
     run`: see `farm sweep run --help` for all options.
     """
-
-
-def _limit(
-    ctx: click.Context, parameter: click.Parameter, text: str | None
-) -> Callable[[int], int] | None:
-    """Parse `10` or `5%` to a function from the number of points to the limit."""
-    if text is None:
-        return None
-    number = text.removesuffix("%")
-    try:
-        if number == text:
-            limit = int(text)
-            return lambda size: limit
-        share = float(number) / 100
-        return lambda size: int(share * size)
-    except ValueError:
-        raise click.BadParameter(f"{text!r}: expected 10 or 5%") from None
-
-
-def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--priority", default=0, help="Priority in the farm; higher goes first."),
-        click.option(
-            "--in-flight",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Points submitted to the farm at once. Default: enough for its workers.",
-        ),
-        click.option(
-            "--max-hours", type=float, metavar="H", help="Submit no more points after H hours."
-        ),
-        click.option(
-            "--max-failures",
-            metavar="N|P%",
-            callback=_limit,
-            help="Submit no more points once more than N points, or P percent of all, have failed.",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 _trust_option = click.option(
@@ -197,9 +163,16 @@ _trust_option = click.option(
     metavar="FILE",
     help="Continue the sweep in this file, on the farm it used unless you name another.",
 )
-@click.option("--retry-failed", is_flag=True, help="With --resume: also retry failed points.")
+@click.option(
+    "--retry-failed", is_flag=True, help="When a sweep continues: also retry failed points."
+)
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Start anew if the output file has a sweep; the new one replaces it when it begins.",
+)
 @_trust_option
-@_rule_options
+@rule_options
 def run(
     target: Target,
     model: str | None,
@@ -219,21 +192,23 @@ def run(
     no_probe: bool,
     resumed: Path | None,
     retry_failed: bool,
+    overwrite: bool,
     trust: bool,
     **rules: Any,
 ) -> int:
-    """Sweep MODEL, which --workers processes serve on this machine, or a model of the farm --to."""
+    """Sweep MODEL, which --workers processes serve on this machine, or a model of the farm --to.
+
+    The same command line again continues the sweep in the output file.
+    """
     if resumed is not None:
-        if params or fixes or design or cost or order != AUTO or out is not None:
+        if params or fixes or design or cost or order != AUTO or out is not None or overwrite:
             raise click.UsageError(
                 "--resume continues a sweep as planned; omit --param, --fix, --design, --cost, "
-                "--order and --out"
+                "--order, --out and --overwrite"
             )
         return _resume(resumed, target, rules, retry_failed=retry_failed, trust=trust)
     if out is None:
         raise click.UsageError("missing the output file: -o sweep.h5")
-    if retry_failed:
-        raise click.UsageError("--retry-failed needs --resume FILE")
     if not design:
         raise click.UsageError("missing the design: --design sobol:256 (or grid:10, lhs:100, ...)")
     if cost is not None and order != AUTO:
@@ -241,10 +216,9 @@ def run(
             f"--cost is for --order auto, which runs the longest first; "
             f"omit it with --order {order}"
         )
-    seed = secrets.randbits(31) if seed is None else seed
     request = SweepRequest(
         design=parse_design(design),
-        seed=seed,
+        seed=0,
         spreads=_unique(map(parse_parameter, params), "--param"),
         fixes=_unique(map(_fixed, fixes), "--fix"),
         config=_json_object(config),
@@ -256,20 +230,30 @@ def run(
         order=order,
         cost_column=cost.text if cost is not None and cost.kind == COLUMN else "",
     )
-    Store.refuse_to_overwrite(out)
-    with terminable(), open_farm(target, out) as farm:
-        name = _the_model(farm.client, model)
-        plan = make_plan(request, lambda config: farm.client.describe(name, config))
-        hints = _hints(plan, rules)
-        plan = (
-            with_asked_costs(plan, farm.client, hints) if cost is None else with_costs(plan, cost)
-        )
-        for note in request.design.notes:
-            click.echo(f"note: {note}", err=True)
-        click.echo(f"{plan.size} points of {name}, seed {seed}, into {out}", err=True)
-        started = [] if no_probe else probe(plan, farm.client, _hints(plan, rules))
-        store = Store.create(out, plan)
-        return _session(store, farm, rules, started=started)
+    with terminable(), Claim(out) as claim:
+        there = claim.continued(overwrite=overwrite)
+        if there is not None:
+            request = replace(request, seed=there.seed if seed is None else seed)
+            check_same_plan(out, there, request)
+            if order != there.order or (cost is not None and str(cost) != there.cost_rule):
+                click.echo(f"note: the order of the points stays that of {out}", err=True)
+            return _continue(claim, there, target, model, rules, retry_failed=retry_failed)
+        request = replace(request, seed=secrets.randbits(31) if seed is None else seed)
+        with open_farm(target, out) as farm:
+            name = _the_model(farm.client, model)
+            plan = make_plan(request, lambda config: farm.client.describe(name, config))
+            hints = hints_of(plan, rules)
+            plan = (
+                with_asked_costs(plan, farm.client, hints)
+                if cost is None
+                else with_costs(plan, cost)
+            )
+            for note in request.design.notes:
+                click.echo(f"note: {note}", err=True)
+            old = "" if claim.plan is None else ", replacing the sweep there"
+            click.echo(f"{plan.size} points of {name}, seed {plan.seed}, into {out}{old}", err=True)
+            started = [] if no_probe else probe(plan, farm.client, hints)
+            return run_session(claim.create(plan), farm, rules, started=started)
 
 
 @sweep.command()
@@ -277,7 +261,7 @@ def run(
 @farm_options
 @click.option("--points", required=True, type=click.IntRange(min=1), help="New number of points.")
 @_trust_option
-@_rule_options
+@rule_options
 def extend(
     file: Path,
     target: Target,
@@ -297,7 +281,7 @@ def extend(
         target = _chosen(target, plan, file, trust=trust)
         store.extend(plan)
         with terminable(), open_farm(target, file) as farm:
-            return _session(opened.handed_over(farm.client), farm, rules)
+            return run_session(opened.handed_over(farm.client), farm, rules)
 
 
 @sweep.command()
@@ -370,13 +354,42 @@ def _resume(
     with contextlib.closing(_Opened(path)) as opened:
         store = opened.store
         if not len(pending_points(store, retry_failed=retry_failed)):
-            failed = store.plan.size - store.known.count(PointStatus.DONE)
-            click.echo(f"{path} is complete, {failed} points failed", err=True)
-            return FAILURES if failed else DONE
+            return _said_complete(path, store.plan.size - store.known.count(PointStatus.DONE))
         target = _chosen(target, store.plan, path, trust=trust)
         with terminable(), open_farm(target, path) as farm:
             store = opened.handed_over(farm.client)
-            return _session(store, farm, rules, retry_failed=retry_failed)
+            return run_session(store, farm, rules, retry_failed=retry_failed)
+
+
+def _continue(
+    claim: Claim,
+    there: Plan,
+    target: Target,
+    model: str | None,
+    rules: dict[str, Any],
+    *,
+    retry_failed: bool,
+) -> int:
+    """Continue the sweep of a claim with the model that the command line names."""
+    path = claim.path
+    is_complete = not claim.pending and not (retry_failed and claim.failed)
+    # A model that is surely the same need not be started only to say so.
+    if not (is_complete and model in (None, there.info.name) and is_unchanged(target, there)):
+        with open_farm(target, path) as farm:
+            name = _the_model(farm.client, model)
+            info = farm.client.describe(name, there.config_of(0))
+            check_same_model(path, there, info, sources_of(target, there))
+            if not is_complete:
+                count = f"{there.size - claim.pending} of {there.size} points are finished"
+                click.echo(f"{path} has this sweep: {count}, it continues", err=True)
+                return run_session(claim.resume(), farm, rules, retry_failed=retry_failed)
+    claim.tidy()
+    return _said_complete(path, claim.failed)
+
+
+def _said_complete(path: Path, failed: int) -> int:
+    click.echo(f"{path} is complete, {failed} points failed", err=True)
+    return FAILURES if failed else DONE
 
 
 def _signed(facts: dict[str, str]) -> dict[str, str]:
@@ -392,68 +405,6 @@ def _chosen(target: Target, plan: Plan, path: Path, *, trust: bool) -> Target:
     if target.models or target.to:
         return target
     return kept_target(plan.provenance, path, trust=trust)
-
-
-def _session(
-    store: Store,
-    farm: OpenFarm,
-    rules: dict[str, Any],
-    *,
-    started: Sequence[PointInFlight] = (),
-    retry_failed: bool = False,
-) -> int:
-    """Run the open points of a sweep, print how it ended, and return the exit status."""
-    stop = Stop()
-    with Display() as display, stopped_by_signals(stop):
-        told = False
-
-        def watch(progress: Progress) -> None:
-            nonlocal told
-            if stop.asked and not told:
-                told = True
-                display.say(
-                    f"stopping: waiting for {progress.in_flight} points in flight; "
-                    "Ctrl-C again to exit at once"
-                )
-            display.show(progress)
-
-        try:
-            session = Run(
-                store,
-                farm.client,
-                rules=_rules(rules, store, farm.start),
-                stop=stop,
-                started=started,
-                watch=watch,
-                reconnect=farm.reconnect,
-            )
-        except BaseException:
-            store.abandon()
-            raise
-        progress = session.go(retry_failed=retry_failed)
-    click.echo(line(progress), err=True)
-    path = store.path
-    if progress.unsuccessful:
-        click.echo(f"list the failures: farm sweep failures {path}", err=True)
-    if progress.state != COMPLETE:
-        click.echo(f"{progress.state}; continue with: farm sweep --resume {path}", err=True)
-        return INCOMPLETE
-    return FAILURES if progress.unsuccessful else DONE
-
-
-def _rules(options: dict[str, Any], store: Store, start: int) -> Rules:
-    plan, hours, limit = store.plan, options["max_hours"], options["max_failures"]
-    return Rules(
-        max_failures=None if limit is None else limit(plan.size),
-        max_s=None if hours is None else 3600 * hours,
-        in_flight=options["in_flight"],
-        start=start,
-        hints=_hints(plan, options),
-    )
-
-
-def _hints(plan: Plan, options: dict[str, Any]) -> Hints:
-    return Hints(f"sweep-{plan.run_id[:8]}", options["priority"], chain="")
 
 
 def _the_model(client: Client, name: str | None) -> str:

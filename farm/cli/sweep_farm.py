@@ -21,9 +21,10 @@ from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
 from farm.sweep.design.errors import SweepError
+from farm.sweep.design.plan import Plan
 from farm.sweep.file.signature import is_ours
 from farm.sweep.run.concurrency_limit import PER_WORKER, START
-from farm.worker.loader import is_package, located
+from farm.worker.loader import is_package, located, source_of, version_of
 
 Command = Callable[..., Any]
 
@@ -99,6 +100,35 @@ def kept_target(facts: Mapping[str, str], path: Path, *, trust: bool) -> Target:
             f"started in {folder}: run this command there, add --trust, or name the model yourself"
         )
     return target
+
+
+def file_version(target: Target) -> str:
+    """Return the version that the file of the only model of `target` gives it, without loading it.
+
+    "" if there is none, or if it is known only once the model is loaded.
+    """
+    return version_of(target.models[0]) if len(target.models) == 1 else ""
+
+
+def is_unchanged(target: Target, plan: Plan) -> bool:
+    """Whether `target` surely serves the model that a sweep was planned for, without loading it.
+
+    That is known for the same file, if its version is that of its content.
+    """
+    models = tuple(map(located, target.models))
+    if models != Target.from_json(plan.provenance.get("target", "")).models:
+        return False
+    return file_version(target) == plan.info.version != ""
+
+
+def sources_of(target: Target, plan: Plan) -> tuple[str, str]:
+    """Return the files of the models that a sweep was planned for, and those of `target`.
+
+    "" for models of a server.
+    """
+    kept = Target.from_json(plan.provenance.get("target", ""))
+    then, now = (", ".join(sorted(filter(None, map(source_of, t.models)))) for t in (kept, target))
+    return then, now
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,15 +63,19 @@ class Lock:
         now = time.monotonic()
         if now - self._last < BEAT_S:
             return
-        held = _read(self.path)
-        if held.get("token") != self._token and not (not self.path.exists() and self._create()):
-            raise LockTaken(self.path, _whom(held))
+        self.check()
         self._last = now
         self._beat += 1
         # A full disk must not lose the lock: the file still names this process.
         with contextlib.suppress(OSError), self.path.open("r+b") as file:
             file.write(self._text())
             file.truncate()
+
+    def check(self) -> None:
+        """Raise LockTaken if another process has taken over the lock."""
+        held = _read(self.path)
+        if held.get("token") != self._token and not (not self.path.exists() and self._create()):
+            raise LockTaken(self.path, _whom(held))
 
     def release(self) -> None:
         """Release the lock; does nothing if another process took it over."""

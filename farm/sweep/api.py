@@ -6,21 +6,24 @@ import contextlib
 import os
 import queue
 import secrets
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from farm.call import Array, ModelInfo
 from farm.model import Model
+from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import as_distribution
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import Design, parse_design
-from farm.sweep.design.prepare import SweepRequest, check_model, make_plan
+from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.progress import Progress
 from farm.sweep.file.provenance import command_line, provenance
@@ -29,6 +32,7 @@ from farm.sweep.file.store import Store
 from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
 from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
+from farm.sweep.run.model_code import code_of
 from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.probe import probe as probe_first
 from farm.sweep.run.run import BULK, Rules, Run, Stop
@@ -37,6 +41,9 @@ from farm.worker.loader import load_models
 
 CALLS_TO_A_SERVER = 64
 """Points in flight at once for a model on a running server, which has its own workers."""
+
+MODEL_CODE = "model_code"
+"""The fact of a sweep's provenance that tells an edited class or function from the old one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +106,8 @@ class Sweep:
             on_row=self._take,
         )
         self._last = self._run.now()
+        for row in store.finished() if stream else ():
+            self._take(row)
         self._thread = threading.Thread(target=self._go, name="sweep")
 
     @property
@@ -112,7 +121,7 @@ class Sweep:
         return failures_of(self.path)
 
     def as_completed(self) -> Iterator[Point]:
-        """Yield each point once it finishes, until the sweep ends.
+        """Yield each point once it finishes, until the sweep ends; first those of the file.
 
         Raises the error that ended the sweep early, if any.
         """
@@ -212,7 +221,8 @@ def sweep(
     title: str = "",
     notes: str = "",
     probe: bool = True,
-    resume: bool = False,
+    resume: bool = True,
+    overwrite: bool = False,
     show: bool = True,
     stream: bool = True,
 ) -> Sweep:
@@ -227,65 +237,81 @@ def sweep(
     cost: expected run time of a point in any unit, to run the longest first: "n**3",
     "column:hours", "sweep:old.h5", or a number for each point; None: the model's method `cost` if
     it has one, otherwise learned from the first points. order: "auto", "shuffled" or "given".
-    resume: continue `out` if it exists and has the same points. show: show a live bar on stderr.
-    stream: keep outputs in memory for `as_completed`.
+    If `out` has this very sweep, it continues: the same call again loses and repeats nothing;
+    without `seed` it goes on with that of the file. Another sweep is refused.
+    resume: False refuses every file that exists. overwrite: start anew; the new sweep replaces the
+    one in `out` when it begins. show: show a live bar on stderr. stream: keep outputs in memory for
+    `as_completed`.
     Raises SweepError, FarmError.
     """
     path = Path(out)
     if order not in ORDERS:
         raise SweepError(f"order {order!r}: expected {', '.join(ORDERS)}")
     rule = parse_cost(cost) if isinstance(cost, str) else None
-    resuming = resume and path.exists()
-    if not resuming:
+    if not (resume or overwrite):
         Store.refuse_to_overwrite(path)
-    owned, evaluator, info = _evaluator(model, on, workers, config)
-    store: Store | None = None
-    try:
-        store = Store.resume(path) if resuming else None
+    request = SweepRequest(
+        design=_design(design, n),
+        seed=0,
+        spreads={name: as_distribution(value) for name, value in parameters.items()},
+        fixes=fix or {},
+        config=config or {},
+        gradients=gradient,
+        seed_key=seed_key,
+        title=title,
+        provenance=provenance(command_line(), notes=notes),
+        order=order,
+        cost_column=rule.text if rule is not None and rule.kind == COLUMN else "",
+    )
+    rules = Rules(
+        max_failures=max_failures,
+        max_s=None if max_hours is None else 3600 * max_hours,
+        in_flight=in_flight,
+    )
+    with contextlib.ExitStack() as stack:
+        claim = stack.enter_context(Claim(path))
+        there = claim.continued(overwrite=overwrite)
         if seed is None:
-            seed = secrets.randbits(31) if store is None else store.plan.seed
-        request = SweepRequest(
-            design=_design(design, n),
-            seed=seed,
-            spreads={name: as_distribution(value) for name, value in parameters.items()},
-            fixes=fix or {},
-            config=config or {},
-            gradients=gradient,
-            seed_key=seed_key,
-            title=title,
-            provenance=provenance(command_line(), notes=notes),
-            order=order,
-            cost_column=rule.text if rule is not None and rule.kind == COLUMN else "",
-        )
-        plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
-        if store is None:
+            seed = secrets.randbits(31) if there is None else there.seed
+        request = replace(request, seed=seed)
+        if there is not None:
+            check_same_plan(path, there, request)
+        if isinstance(model, type):
+            model = model()
+        if isinstance(model, Model):
+            facts = {**request.provenance, MODEL_CODE: code_of(model)}
+            request = replace(request, provenance=facts)
+        owned, evaluator, info = _evaluator(model, on, workers, config)
+        if owned is not None:
+            stack.callback(owned.close)
+        started: list[PointInFlight] = []
+        if there is not None:
+            info = evaluator.describe(info.name, there.config_of(0))
+            codes = [facts.get(MODEL_CODE, "") for facts in (there.provenance, request.provenance)]
+            check_same_model(path, there, info, (codes[0], codes[1]))
+            if show:
+                done = there.size - claim.pending
+                print(
+                    f"{path} has this sweep: {done} of {there.size} points are finished",
+                    file=sys.stderr,
+                )
+            store = claim.resume()
+        else:
+            plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
             plan = _with_costs(plan, rule, cost, owned, evaluator)
-        started = probe_first(plan, evaluator, BULK) if probe and store is None else []
-        if store is None:
-            store = Store.create(path, plan)
-        elif store.plan.theta_hash != plan.theta_hash or store.plan.info.name != info.name:
-            raise SweepError(f"{path} is a sweep of other points or of another model")
-        check_model(store.plan, plan.info)
-        rules = Rules(
-            max_failures=max_failures,
-            max_s=None if max_hours is None else 3600 * max_hours,
-            in_flight=in_flight,
-        )
+            started = probe_first(plan, evaluator, BULK) if probe else []
+            store = claim.create(plan)
+        stack.callback(store.abandon)
         begun = Sweep(
             store, evaluator, rules, started=started, owned=owned, show=show, stream=stream
         )
-    except BaseException:
-        if store is not None:
-            store.leave()
-        if owned is not None:
-            owned.close()
-        raise
+        stack.pop_all()  # they belong to the sweep now
     begun._thread.start()
     return begun
 
 
 def _evaluator(
-    model: Model | type[Model] | str,
+    model: Model | str,
     on: CallEvaluator | None,
     workers: int | None,
     config: Mapping[str, Any] | None,
@@ -301,8 +327,7 @@ def _evaluator(
             raise SweepError(f"{model!r} has the models {', '.join(models)}; name one of them")
         at_once = CALLS_TO_A_SERVER if "://" in model else None
     else:
-        made = model() if isinstance(model, type) else model
-        models, at_once = {made.name or type(made).__name__: made}, None
+        models, at_once = {model.name or type(model).__name__: model}, None
     owned = Threads(models, workers=workers or at_once or os.cpu_count() or 1)
     try:
         return owned, owned, owned.describe(next(iter(models)), config)

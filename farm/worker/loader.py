@@ -108,6 +108,24 @@ def is_package(spec: str) -> bool:
     return not urls_of(where) and Path(path).suffix not in (".py", *GRAPHS)
 
 
+def source_of(spec: str) -> str:
+    """Return the file or the module that a spec names; "" if it names servers."""
+    path = _file_of(spec)
+    if path.suffix in (".py", *GRAPHS):
+        return str(path.resolve())
+    return "" if urls_of(spec) else str(path)
+
+
+def version_of(spec: str) -> str:
+    """Return the version that a model without one of its own has by its file; it is not loaded.
+
+    "" if the spec names no file, or the file has no version.
+    """
+    path = _file_of(spec)
+    content = _content(path)
+    return "" if content is None else version_of_file(path, content)
+
+
 def most_servers(specs: Sequence[str]) -> int:
     """Return the largest number of servers that one model has; 0 if there are none."""
     named = [ALIAS.fullmatch(spec) for spec in specs]
@@ -130,13 +148,12 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
             return models_of(spec)
         except FarmError as error:
             raise LoadError(f"{spec}: {error}") from error
-    where = spec.rpartition(":")[0] if ":" in spec else spec
-    before = _content(Path(where).expanduser())
+    file = _file_of(spec)
+    before = _content(file)
     if Path(spec).suffix in GRAPHS:
-        path = Path(spec).expanduser()
-        version = version_of_file(path, before) if before is not None else ""
+        version = version_of_file(file, before) if before is not None else ""
         model = _graph(Path(spec), spec)
-        _set_version([model], path, before)
+        _set_version([model], file, before)
         if model.version != version:  # the files of its weights changed meanwhile
             model.version = ""
         return {model.name: model}
@@ -147,8 +164,15 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
     else:
         objects = list(served) or [_only_model(module, spec)]
     models = [_as_model(found, name, spec, comm) for found in objects]
-    _set_version(models, Path(where).expanduser(), before)
+    _set_version(models, file, before)
     return {model.name or type(model).__name__: model for model in models}
+
+
+def _file_of(spec: str) -> Path:
+    """Return the path in a spec of a file."""
+    named = ALIAS.fullmatch(spec)
+    where = named["spec"] if named else spec
+    return Path(where.rpartition(":")[0] if ":" in where else where).expanduser()
 
 
 def _content(path: Path) -> bytes | None:

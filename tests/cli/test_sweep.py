@@ -351,7 +351,7 @@ def test_other_orders(
         ("--resume s.h5 --order given", "continues a sweep as planned"),
         ("--resume s.h5", "does not exist"),
         ("--resume s.h5 --design sobol:4", "continues a sweep as planned"),
-        (f"{PARAMS} --design sobol:4 -o s.h5 --retry-failed", "--resume FILE"),
+        ("--resume s.h5 --overwrite", "continues a sweep as planned"),
         ("missing.py --param a=0:1 --design sobol:4 -o s.h5", "missing.py"),
         ("status s.h5", "does not exist"),
         ("rerun s.h5 --point 1", "does not exist"),

@@ -12,14 +12,17 @@ import h5py
 import numpy as np
 import pytest
 
-from farm.cli.sweep_farm import Target, kept_target, open_farm
+from farm.cli.sweep_farm import Target, is_unchanged, kept_target, open_farm, sources_of
 from farm.errors import ModelFailed, Unavailable
 from farm.sweep.design.errors import SweepError
 from farm.sweep.file.signature import signed
 from farm.sweep.run.concurrency_limit import START
 from farm.transports.connection import Connection, write_connection
+from farm.worker.loader import version_of
 from tests.support.dask_cluster import dask_cluster
 from tests.support.dispatcher_farm import BEAM, run_farm, serving
+from tests.sweep.samples import BEAM as BEAM_INFO
+from tests.sweep.samples import plan_of
 
 TOTAL = """
 import farm
@@ -49,6 +52,33 @@ def folder(tmp_path: Path) -> Path:
 def test_a_target_reads_back_with_whole_paths(target: Target) -> None:
     models = tuple(str(Path(model).absolute()) for model in target.models)
     assert Target.from_json(target.to_json()) == replace(target, models=models)
+
+
+def test_a_model_is_unchanged_if_its_file_has_the_version_of_the_sweep(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    target = Target(("beam.py",))
+    facts = {"target": target.to_json()}
+    plan = plan_of(info=replace(BEAM_INFO, version=version_of("beam.py")), provenance=facts)
+    assert is_unchanged(target, plan)
+    assert is_unchanged(Target((str(folder / "beam.py"),), workers=3), plan)
+    assert not is_unchanged(Target(to="http://x"), plan)
+    assert not is_unchanged(Target(("beam.py", "beam.py:Beam")), plan)
+    (folder / "copy.py").write_text(BEAM)
+    assert not is_unchanged(Target(("copy.py",)), plan)
+    (folder / "beam.py").write_text(f"{BEAM}# changed")
+    assert not is_unchanged(target, plan)
+    assert not is_unchanged(target, plan_of(provenance=facts)), "it has no version"
+
+
+def test_sources_are_files_but_not_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    plan = plan_of(provenance={"target": Target(("b.py:Beam", "http://x", "a.py")).to_json()})
+    then, now = sources_of(Target(("other=beam.py",)), plan)
+    assert then == f"{folder}/a.py, {folder}/b.py"
+    assert now == f"{folder}/beam.py"
+    assert sources_of(Target(to="http://x"), plan_of()) == ("", "")
 
 
 def test_a_farm_named_by_its_folder_is_found_from_elsewhere(

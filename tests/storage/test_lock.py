@@ -345,3 +345,14 @@ def test_who_waits_for_a_sign_of_life_says_so(path: Path, caplog: pytest.LogCapt
 def test_its_rights_are_those_asked_for(path: Path) -> None:
     Lock(path, mode=0o600)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_check_says_who_took_a_lock_over_without_a_heartbeat(path: Path) -> None:
+    lock = Lock(path)
+    lock.check()
+    before = path.read_text()
+    lock.check()
+    assert path.read_text() == before
+    of_elsewhere(path, token="theirs", pid=4711, host="node7")
+    with pytest.raises(LockTaken, match="process 4711 on node7"):
+        lock.check()

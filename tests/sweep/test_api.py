@@ -12,7 +12,7 @@ import pytest
 
 import farm
 from farm.sweep import api
-from farm.sweep.design.errors import SweepError
+from farm.sweep.design.errors import SweepBusy, SweepError
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.run.run import Run
@@ -120,17 +120,104 @@ def test_a_farm_that_somebody_else_has(out: Path) -> None:
         farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), on=threads)
 
 
-def test_it_continues_what_is_there(out: Path) -> None:
+def test_the_same_call_again_continues(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=out, show=False)
     first.wait()
-    with pytest.raises(SweepError, match="exists"):
-        farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=out)
     model = Beam()
-    again = farm.sweep(model, PARAMETERS, n=16, out=out, resume=True, show=False)
+    again = farm.sweep(model, PARAMETERS, n=16, out=out)
     assert again.wait().done == first.progress.done
     assert model.calls == 0
-    with pytest.raises(SweepError, match="other points"):
-        farm.sweep(Beam, PARAMETERS, n=32, out=out, resume=True)
+    said = capsys.readouterr().err
+    assert f"{out} has this sweep: 16 of 16 points are finished" in said
+
+
+def test_every_point_comes_in_a_sweep_that_continues(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Beam()
+    model.gate = opened_when_stopped(monkeypatch)
+    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": out, "show": False}
+    sweep = farm.sweep(model, PARAMETERS, workers=2, **settings)
+    wait_until(lambda: sweep.progress.finished >= 5)
+    sweep.stop()
+    there = sweep.progress.finished
+    model = Beam()
+    points = list(farm.sweep(model, PARAMETERS, **settings).as_completed())
+    assert model.calls == 64 - there
+    assert sorted(point.index for point in points) == list(range(64))
+    for point in points:
+        assert point.ok == (point.parameters["k"] <= 0.75)
+        if point.ok:
+            assert point.outputs["y"].tolist() == [2 * point.parameters["k"]]
+        else:
+            assert "k is too large" in point.error
+
+
+class Stiff(Beam):
+    """The class Beam after an edit."""
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+        return {"y": inputs["k"] * 3, "field": np.outer(inputs["x"], inputs["x"])}
+
+
+class Other(Beam):
+    outputs = {"y": 1}
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+        return {"y": inputs["k"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "difference"),
+    [
+        (Beam, {"n": 32}, "design: sobol:16 in the file, sobol:32 here"),
+        (Beam, {"seed": 2}, "seed: 1 in the file, 2 here"),
+        (Beam, {"config": {"mesh": 2}}, "config mesh: none in the file, 2 here"),
+        (Beam, {"gradient": ["y"]}, "gradients: none in the file, y here"),
+        (Stiff, {}, "source of the model: code:"),
+        (Other, {}, "outputs of the model: y"),
+    ],
+)
+def test_another_sweep_is_refused(
+    out: Path, model: type[farm.Model], more: dict[str, Any], difference: str
+) -> None:
+    named: Any = type("Beam", (model,), {"name": "beam"})
+    first: Any = type("Beam", (Beam,), {"name": "beam"})
+    farm.sweep(first, PARAMETERS, n=16, seed=1, out=out, show=False).wait()
+    before = out.read_bytes()
+    with pytest.raises(SweepError) as caught:
+        farm.sweep(named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=out, show=False)
+    assert difference in str(caught.value)
+    assert out.read_bytes() == before
+    sweep = farm.sweep(
+        named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=out, show=False, overwrite=True
+    )
+    assert sweep.wait().pending == 0
+    assert not journal_of(out).exists()
+
+
+def test_a_file_may_be_refused_in_any_case(out: Path) -> None:
+    farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, resume=False).wait()
+    with pytest.raises(SweepError, match="exists"):
+        farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, resume=False)
+    out.write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(SweepError, match="no sweep can be read from it"):
+            farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, overwrite=overwrite)
+    assert out.read_text() == "precious"
+
+
+def test_a_second_sweep_into_one_file_is_refused_before_it_evaluates(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Beam()
+    model.gate = opened_when_stopped(monkeypatch)
+    sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=out, workers=1, show=False)
+    second = Beam()
+    with pytest.raises(SweepBusy, match="is writing this sweep"):
+        farm.sweep(second, PARAMETERS, n=64, seed=3, out=out, show=False)
+    assert second.calls == 0
+    sweep.stop()
 
 
 def opened_when_stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
@@ -154,7 +241,7 @@ def test_it_stops_and_goes_on(out: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert sweep.progress.state == "interrupted"
     assert sweep.progress.pending > 50
     assert journal_of(out).exists()
-    assert farm.sweep(Beam, PARAMETERS, n=64, out=out, resume=True, show=False).wait().pending == 0
+    assert farm.sweep(Beam, PARAMETERS, n=64, out=out, show=False).wait().pending == 0
 
 
 def test_what_ends_a_sweep_is_raised_where_it_is_awaited(

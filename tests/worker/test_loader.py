@@ -11,7 +11,7 @@ import pytest
 
 from farm.call import Call, Operation, Result
 from farm.model import FunctionModel, Model
-from farm.worker.loader import LoadError, load_models, located
+from farm.worker.loader import LoadError, load_models, located, source_of, version_of
 from farm.worker.runner import Runner
 from tests.support.umbridge_models import official_server
 
@@ -282,3 +282,27 @@ def test_a_file_that_failed_may_be_loaded_when_mended() -> None:
 )
 def test_files_are_named_by_their_whole_path_for_a_process_elsewhere(spec: str, found: str) -> None:
     assert located(spec) == found.format(here=Path.cwd())
+
+
+@pytest.mark.parametrize("spec", ["beam.py", "beam.py:Beam", "other=beam.py:Beam", "./beam.py"])
+def test_the_version_and_the_source_of_a_file_are_known_without_loading_it(
+    spec: str, tmp_path: Path
+) -> None:
+    Path("beam.py").write_text(BEAM)
+    unloaded = version_of(spec)
+    assert "beam" not in sys.modules
+    (model,) = load_models([spec]).values()
+    assert unloaded == model.version != ""
+    assert source_of(spec) == str(tmp_path / "beam.py")
+    Path("beam.py").write_text(f"{BEAM}# changed")
+    assert version_of(spec) != unloaded
+
+
+def test_what_is_not_a_file_has_no_version() -> None:
+    Path("neighbour.py").write_text("")
+    Path("beam.py").write_text(f"import neighbour\n{BEAM}")
+    for spec in ("beam.py", "missing.py", "package.module:Beam", "http://127.0.0.1:9"):
+        assert version_of(spec) == ""
+    assert source_of("package.module:Beam") == "package.module"
+    for spec in ("http://127.0.0.1:9", "a=beam@http://127.0.0.1:9,http://127.0.0.1:8"):
+        assert source_of(spec) == ""

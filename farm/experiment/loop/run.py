@@ -96,7 +96,8 @@ class ClosedLoop:
     """One stretch of the loop: `begin`, then `go` until it ends, is paused or cancelled.
 
     in_flight, budget: replace the values of [farm]. kills: the farm ends evaluations that exceed
-    the time limit of [farm]; otherwise the loop stops waiting for an answer after that time. Raises
+    the time limit of [farm]; otherwise the loop stops waiting for an answer after that time. job:
+    the job of a batch system that this process is in, recorded for its next start. Raises
     InvalidInput, UnsupportedFeature if the config has no section [farm].
     """
 
@@ -109,7 +110,9 @@ class ClosedLoop:
         in_flight: int | None = None,
         budget: int | None = None,
         kills: bool = False,
+        job: str = "",
     ) -> None:
+        self._job = job
         self._host = host
         self._number = number
         self._farm = farm
@@ -211,6 +214,8 @@ class ClosedLoop:
                     phase=RunPhase.RUNNING,
                     in_flight=in_flight,
                     budget=budget,
+                    version=self._info.version,
+                    job=self._job,
                 )
             ]
 

@@ -155,12 +155,16 @@ class RunState(Event):
     """The closed loop began, paused or ended. why: one sentence, empty for a plain request.
 
     in_flight, budget: the values it began with; None: those of the [farm] section.
+    version: that of the model; "" if it is not known. job: the job of the batch system in which the
+    loop ran; "" without one.
     """
 
     phase: RunPhase
     why: str = ""
     in_flight: int | None = None
     budget: int | None = None
+    version: str = ""
+    job: str = ""
 
 
 _KINDS: dict[str, type[Event]] = {

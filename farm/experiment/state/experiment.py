@@ -82,6 +82,8 @@ class Experiment:
     run: the closed loop's phase, None if there never was one; run_why: the reason for it;
     run_options: the in_flight and budget it began with; evaluations: points that it has asked for;
     evaluating: those of them without an outcome, by id.
+    model_version: that of the model that evaluated them, "" if it is not known; job: the job of the
+    batch system in which the closed loop began last.
     warm_start: trials of earlier experiments, which count only for models.
     note: how the last points were generated, if it differs from the config.
     """
@@ -103,6 +105,7 @@ class Experiment:
         self.run: RunPhase | None = None
         self.run_why = ""
         self.run_options: tuple[int | None, int | None] = None, None
+        self.model_version = self.job = ""
         self.evaluations = 0
         self.evaluating: dict[int, Array] = {}
         self.warm_start: list[Seeded] = []
@@ -147,6 +150,7 @@ class Experiment:
                 self.run, self.run_why = event.phase, event.why
                 if event.phase is RunPhase.RUNNING:
                     self.run_options = event.in_flight, event.budget
+                    self.model_version, self.job = event.version or self.model_version, event.job
             case _:
                 raise InvalidInput(f"an event of an unknown kind, {type(event).__name__}")
 

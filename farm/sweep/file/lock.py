@@ -19,9 +19,9 @@ class SweepLock(Lock):
         except LockHeld as error:
             raise SweepBusy(f"{error}, which is writing this sweep") from None
 
-    def beat(self) -> None:
-        """Send a heartbeat. Raises LockLost when another process has taken over the sweep."""
+    def check(self) -> None:
+        """Raise LockLost if another process has taken over the sweep."""
         try:
-            super().beat()
+            super().check()
         except LockTaken as error:
             raise LockLost(f"{error}. This process stops; the sweep continues there") from None

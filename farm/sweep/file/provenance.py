@@ -53,6 +53,26 @@ def provenance(
     return {key: text for key, text in facts.items() if text}
 
 
+def job_of(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the SLURM job that this process is in, the same when SLURM starts it again; or ""."""
+    if "SLURM_JOB_ID" not in environment:
+        return ""
+    return f"{environment['SLURM_JOB_ID']} on {environment.get('SLURM_CLUSTER_NAME', '')}"
+
+
+def restarted_job(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the job that this process is in if SLURM has started it before; otherwise ""."""
+    return "" if environment.get("SLURM_RESTART_COUNT", "0") == "0" else job_of(environment)
+
+
+def is_of_restarted_job(
+    facts: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether `facts` were written by an earlier start of the job that this process is in."""
+    then = {name: facts[key] for name, key in SLURM.items() if key in facts}
+    return restarted_job(environment) == job_of(then) != ""
+
+
 def command_line() -> list[str]:
     """Return the command line of this process, as the user typed it."""
     return [Path(sys.argv[0]).name, *sys.argv[1:]]

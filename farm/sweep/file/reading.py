@@ -19,10 +19,10 @@ from farm.storage.hdf5 import HDF5_ERRORS, PATIENCE_S, open_file
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.file import layout
-from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
+from farm.sweep.file.journal import NO_WORKER, PointStatus, Row, read_journal
 from farm.sweep.file.point_columns import COLUMNS, PointColumns
 from farm.sweep.file.progress import Meter, Progress, read_status, status_of
-from farm.sweep.file.recovery import RUNNING, journal_of, read, rebuild
+from farm.sweep.file.recovery import RUNNING, is_replaced, journal_of, read, rebuild
 
 T = TypeVar("T")
 
@@ -44,8 +44,12 @@ def known_of(path: Path) -> tuple[Plan, PointColumns]:
 
     def look() -> tuple[Plan, PointColumns]:
         if _journal_is_newer(path):
-            journaled = read(journal_of(path))
-            return journaled.plan, journaled.known
+            try:
+                journaled = read(journal_of(path))
+                return journaled.plan, journaled.known
+            except SweepError:  # damaged at its beginning; the file has most of it
+                if not path.exists():
+                    raise
         with open_file(path, "r") as file:
             return layout.read_plan(file), layout.read_known(file)
 
@@ -237,12 +241,18 @@ def _cells(numbers: Sequence[float]) -> list[str]:
 
 
 def _journal_is_newer(path: Path) -> bool:
-    """Whether the file is being written or was not closed, so that its journal is more recent."""
+    """Whether the journal is more recent than the file.
+
+    It is if the file is being written, was not closed, or belongs to a sweep that was replaced.
+    """
     if not journal_of(path).exists():
         return False
     try:
         # Without HDF5's lock, which would block the writer; a torn read shows as an error.
         with h5py.File(path, "r", locking=False) as file:
-            return bool(file.attrs["state"] == RUNNING)
+            if file.attrs["state"] == RUNNING:
+                return True
     except HDF5_ERRORS:
         return True
+    first = next(iter(read_journal(journal_of(path)))).content
+    return isinstance(first, Plan) and is_replaced(path, first)

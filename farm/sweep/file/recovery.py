@@ -42,6 +42,9 @@ COPIED_BYTES = 2**30
 SPARE_BYTES = 2**20
 RUNNING = "running"
 
+REPLACES = "replaces"
+"""The fact of a plan's provenance that names the sweep, by its run_id, whose file it replaces."""
+
 NO_DAMAGE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
 )
@@ -92,7 +95,7 @@ def recover(path: Path, beat: Beat) -> tuple[Plan, PointColumns, Journal]:
     if why := _unreliable(path):
         _start_anew(path, why, beat)
     journaled = read(journal_of(path))
-    if not path.exists() or _is_compressed(path):
+    if not path.exists() or _is_compressed(path) or is_replaced(path, journaled.plan):
         _make_anew(path, journaled, beat)
     else:
         _mend(path, journaled, beat)
@@ -102,9 +105,33 @@ def recover(path: Path, beat: Beat) -> tuple[Plan, PointColumns, Journal]:
 
 def make_file(path: Path, plan: Plan) -> None:
     """Create a file with the structure of `plan` atomically. Raises OSError."""
-    with replacing(path) as new, h5py.File(new, "w", locking="best-effort") as file:
-        layout.create(file, plan)
-        layout.mark(file, RUNNING, machine())
+    with replacing(path) as new:
+        _write_structure(new, plan)
+
+
+def make_files(path: Path, plan: Plan) -> Journal:
+    """Create file and journal of a new sweep; return the journal, open. Raises SweepError, OSError.
+
+    If `plan` replaces another sweep, that one is there until the journal is; from then on the new
+    sweep is, even if this process is killed before the new file has its name.
+    """
+    with replacing(path.resolve()) as new:
+        _write_structure(new, plan)
+        sync(new)
+        return start_journal(journal_of(path), [plan])
+
+
+def is_replaced(path: Path, plan: Plan) -> bool:
+    """Whether the file is that of the sweep which `plan`, the one of its journal, replaces."""
+    old = plan.provenance.get(REPLACES)
+    if old is None:
+        return False
+    try:
+        # Without HDF5's lock, which would block a writer.
+        with h5py.File(path, "r", locking=False) as file:
+            return bool(file.attrs["run_id"] == old)
+    except HDF5_ERRORS:
+        return False
 
 
 def restructure(path: Path, change: Callable[[h5py.File], None]) -> None:
@@ -253,6 +280,12 @@ def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
         _make_anew(path, journaled, beat)
 
 
+def _write_structure(path: Path, plan: Plan) -> None:
+    with h5py.File(path, "w", locking="best-effort") as file:
+        layout.create(file, plan)
+        layout.mark(file, RUNNING, machine())
+
+
 def _make_anew(path: Path, journaled: Journaled, beat: Beat) -> None:
     make_file(path, journaled.plan)
     with open_file(path, "r+") as file:
@@ -357,6 +390,11 @@ def _contents(file: h5py.File, plan: Plan, known: PointColumns) -> Iterator[Cont
     yield plan
     yield from known.workers
     yield from known.failures
+    yield from done_rows(file, plan, known)
+
+
+def done_rows(file: h5py.File, plan: Plan, known: PointColumns) -> Iterator[Row]:
+    """Yield the outcomes of all done points, in order."""
     columns = plan.columns
     done = np.flatnonzero(known.status == PointStatus.DONE)
     for points in np.split(done, range(REPLAY_ROWS, len(done), REPLAY_ROWS)):

@@ -17,7 +17,8 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,17 @@ from farm.sweep.file.journal import (
     PointStatus,
     Row,
     add_to,
-    start_journal,
 )
 from farm.sweep.file.lock import SweepLock
 from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.progress import status_of
 from farm.sweep.file.recovery import (
+    REPLACES,
     check_space,
     compress,
+    done_rows,
     journal_of,
-    make_file,
+    make_files,
     recover,
     restructure,
     verify,
@@ -89,21 +92,24 @@ class Store:
         self._committed = self._synced = time.monotonic()
 
     @staticmethod
-    def create(path: Path, plan: Plan) -> Store:
-        """Create a new sweep. Raises SweepError, for example if the file exists, and OSError."""
-        lock = SweepLock(lock_of(path))
+    def create(
+        path: Path, plan: Plan, *, lock: SweepLock | None = None, replaces: Plan | None = None
+    ) -> Store:
+        """Create a new sweep. Raises SweepError, for example if the file exists, and OSError.
+
+        lock: the sweep's lock if it is held already; the store releases it in any case.
+        replaces: the plan of the sweep at `path`, which the new one replaces.
+        """
+        lock = SweepLock(lock_of(path)) if lock is None else lock
         try:
-            Store.refuse_to_overwrite(path)
+            if replaces is None:
+                Store.refuse_to_overwrite(path)
+            else:
+                plan = replace(plan, provenance={**plan.provenance, REPLACES: replaces.run_id})
             check_space(path, plan)
-            journal = start_journal(journal_of(path), [plan])
-            try:
-                make_file(path, plan)
-                file = open_file(path, "r+")
-            except BaseException:
-                journal.close()
-                journal.path.unlink()
-                path.unlink(missing_ok=True)
-                raise
+            journal = make_files(path, plan)
+            status_of(path).unlink(missing_ok=True)  # of a sweep that was replaced
+            file = open_file(path, "r+")
         except BaseException as error:
             lock.release()
             if isinstance(error, HDF5_ERRORS):
@@ -122,17 +128,32 @@ class Store:
         )
 
     @staticmethod
-    def resume(path: Path) -> Store:
-        """Open a sweep to continue it, repaired after a crash. Raises SweepError, OSError."""
-        if not path.exists() and not journal_of(path).exists():
-            raise SweepError(f"{path} does not exist; start a new sweep with -o {path}")
-        lock = SweepLock(lock_of(path))
+    def resume(path: Path, *, lock: SweepLock | None = None) -> Store:
+        """Open a sweep to continue it, repaired after a crash. Raises SweepError, OSError.
+
+        lock: the sweep's lock if it is held already; the store releases it in any case.
+        """
+        if lock is None:
+            if not is_there(path):
+                raise SweepError(f"{path} does not exist; start a new sweep with -o {path}")
+            lock = SweepLock(lock_of(path))
         try:
             plan, known, journal = recover(path, lock.beat)
             return Store(path, plan, known, open_file(path, "r+"), journal, lock)
         except BaseException:
             lock.release()
             raise
+
+    def finished(self) -> Iterator[Row]:
+        """Yield the outcome of each point that has one, failed points first.
+
+        A failed point has its last failure.
+        """
+        failures = {row.point: row for row in self.known.failures}
+        for point, row in failures.items():
+            if self.known.status[point] > PointStatus.DONE:
+                yield row
+        yield from done_rows(self._file, self.plan, self.known)
 
     def worker_id(self, name: str) -> int:
         """Return the index of a worker, a new one for a new name."""
@@ -268,6 +289,11 @@ class Store:
             raise SweepError(
                 f"{self.path} cannot be finished: {error}; continue with --resume {self.path}"
             ) from error
+
+
+def is_there(path: Path) -> bool:
+    """Whether a sweep, or any other file, is at `path`: a journal alone is a sweep, too."""
+    return path.exists() or journal_of(path).exists()
 
 
 def lock_of(path: Path) -> Path:

@@ -59,6 +59,7 @@ EVENTS: list[Event] = [
     Finished(**BASE, strategy=2),
     Released(**BASE, ids=(5,)),
     RunState(**BASE, phase=RunPhase.PAUSED, why="the budget is spent"),
+    RunState(**BASE, phase=RunPhase.RUNNING, budget=9, version="file:1", job="7 on big"),
 ]
 
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.sweep.file.provenance import command_line, provenance, without_secrets
+from farm.sweep.file.provenance import (
+    command_line,
+    is_of_restarted_job,
+    job_of,
+    provenance,
+    restarted_job,
+    without_secrets,
+)
 from farm.version import __version__
 
 
@@ -68,3 +75,30 @@ def test_tokens_in_addresses_are_left_out(text: str, kept: str) -> None:
 def test_the_command_is_as_it_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/farm", "sweep", "a b"])
     assert command_line() == ["farm", "sweep", "a b"]
+
+
+JOB = {"SLURM_JOB_ID": "42", "SLURM_CLUSTER_NAME": "big"}
+
+
+@pytest.mark.parametrize(
+    ("now", "is_it"),
+    [
+        ({**JOB, "SLURM_RESTART_COUNT": "1"}, True),
+        (JOB, False),
+        ({**JOB, "SLURM_RESTART_COUNT": "0"}, False),
+        ({**JOB, "SLURM_RESTART_COUNT": "1", "SLURM_JOB_ID": "43"}, False),
+        ({**JOB, "SLURM_RESTART_COUNT": "1", "SLURM_CLUSTER_NAME": "small"}, False),
+        ({}, False),
+        ({"SLURM_RESTART_COUNT": "1"}, False),
+    ],
+)
+def test_a_requeued_job_knows_what_it_began(now: dict[str, str], is_it: bool) -> None:
+    assert is_of_restarted_job(provenance(["farm"], environment=JOB), now) == is_it
+    outside = provenance(["farm"], environment={})
+    assert not is_of_restarted_job(outside, now)
+
+
+def test_a_job_keeps_its_name_when_it_is_requeued() -> None:
+    assert job_of(JOB) == job_of({**JOB, "SLURM_RESTART_COUNT": "2"}) == "42 on big"
+    assert job_of({}) == restarted_job({"SLURM_RESTART_COUNT": "1"}) == restarted_job(JOB) == ""
+    assert restarted_job({**JOB, "SLURM_RESTART_COUNT": "1"}) == "42 on big"

@@ -31,6 +31,7 @@ from farm.sweep.file.reading import (
     write_csv,
     write_netcdf,
 )
+from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store
 from tests.sweep.samples import done, failed, plan_of, values_of
 
@@ -260,3 +261,18 @@ def test_a_writer_that_begins_in_the_moment_of_a_look_does_no_harm(
         fcntl.flock(writer, fcntl.LOCK_EX)  # HDF5 uses the same lock
         assert known_of(path)[1].status.tolist() == [1, 1, 1, 2, 0, 0]
     assert len(looks) == 3
+
+
+def test_a_journal_that_is_damaged_at_its_beginning_does_not_hide_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    store = Store.create(path, PLAN)
+    store.add(done(PLAN, 2))
+    store.commit()
+    store.abandon()
+    journal = journal_of(path)
+    journal.write_bytes(journal.read_bytes()[:40])
+    plan, known = known_of(path)
+    assert (plan.run_id, known.count(PointStatus.DONE)) == (PLAN.run_id, 1)
+    path.unlink()
+    with pytest.raises(SweepError, match="damaged at its beginning"):
+        known_of(path)

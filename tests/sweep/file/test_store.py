@@ -126,6 +126,22 @@ def test_both_outcomes_of_a_point_in_one_batch_leave_the_later(path: Path) -> No
     assert status_in(path)[3] == 1
 
 
+def test_finished_points_have_their_last_outcome(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    for row in (failed(3), done(PLAN, 9), failed(5), done(PLAN, 3, attempt=2)):
+        store.add(row)
+    store.add(failed(5, attempt=2))
+    store.close("interrupted", {})
+    store = Store.resume(path)
+    rows = list(store.finished())
+    store.close("interrupted", {})
+    assert [(row.point, row.attempt) for row in rows] == [(5, 2), (3, 2), (9, 1)]
+    assert rows[0].error == "ModelFailed: boom"
+    assert [row.values.tolist() for row in rows[1:] if row.values is not None] == [
+        values_of(PLAN, point).tolist() for point in (3, 9)
+    ]
+
+
 def test_workers_get_numbers_by_name(path: Path) -> None:
     store = Store.create(path, PLAN)
     assert [store.worker_id(name) for name in ("a/1", "b/1", "a/1")] == [0, 1, 0]

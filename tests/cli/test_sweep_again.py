@@ -1,0 +1,307 @@
+"""The same `farm sweep` command line again: it continues its sweep, and no other."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from farm.cli import run
+from farm.storage.lock import Lock
+from farm.sweep.file.recovery import journal_of
+from farm.sweep.file.store import lock_of
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import BEAM, FARM, Served, environment, run_farm, serving
+from tests.support.time_limits import scaled
+
+PARAMS = "--param E=1:2 --param load=log:1:10"
+LIMIT_S = scaled(60.0)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "beam.py").write_text(BEAM)
+    with serving(folder, "beam.py", "--workers", "2") as farm:
+        yield farm
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
+
+
+def sweep(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str]:
+    status = run(["sweep", *shlex.split(words)])
+    out, err = capsys.readouterr()
+    assert out == ""
+    return status, err
+
+
+def content(name: str = "s.h5") -> dict[str, bytes]:
+    """Return all points' parameters, outputs, status and number of attempts."""
+    with h5py.File(name) as file:
+        return {key: file[key][:].tobytes() for key in ("theta", "out_0", "status", "attempts")}
+
+
+def test_a_sweep_that_was_stopped_continues_and_equals_one_that_was_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = f"{PARAMS} --design sobol:64 --seed 7 --in-flight 2 -o"
+    assert sweep(capsys, f"{words} u.h5")[0] == 0
+    assert sweep(capsys, f"{words} s.h5 --max-hours 0 --no-probe")[0] == 3
+    status, err = sweep(capsys, f"{words} s.h5")
+    assert status == 0
+    assert err.splitlines()[0] == "s.h5 has this sweep: 0 of 64 points are finished, it continues"
+    assert content("s.h5") == content("u.h5")
+
+
+def test_without_a_seed_that_of_the_file_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"{PARAMS} --design random:9 --no-probe -o s.h5"
+    assert sweep(capsys, f"{words} --max-hours 0")[0] == 3
+    before = content()["theta"]
+    status, err = sweep(capsys, words)
+    assert (status, "it continues" in err) == (0, True)
+    assert content()["theta"] == before
+    with h5py.File("s.h5") as file:
+        seed = int(file["provenance"].attrs["seed"])
+    assert sweep(capsys, f"{words} --seed {seed}") == (0, "s.h5 is complete, 0 points failed\n")
+    status, err = sweep(capsys, f"{words} --seed {seed + 1}")
+    assert status == 2
+    assert f"seed: {seed} in the file, {seed + 1} here" in err
+
+
+def test_a_complete_sweep_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5"
+    assert sweep(capsys, words)[0] == 0
+    before = Path("s.h5").read_bytes(), Path("s.h5").stat().st_mtime_ns
+    assert sweep(capsys, words) == (0, "s.h5 is complete, 0 points failed\n")
+    assert (Path("s.h5").read_bytes(), Path("s.h5").stat().st_mtime_ns) == before
+    assert not lock_of(Path("s.h5")).exists()
+
+
+def test_a_complete_sweep_of_an_unchanged_file_does_not_load_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # With a version, loading leaves a mark.
+    marks = "import pathlib\npathlib.Path(__file__).with_name('loaded').touch()\n"
+    Path("beam.py").write_text(BEAM + marks)
+    words = f"beam.py -n 1 {PARAMS} --design sobol:4 --seed 7 -o s.h5"
+    assert sweep(capsys, words)[0] == 0
+    Path("loaded").unlink()
+    assert sweep(capsys, words) == (0, "s.h5 is complete, 0 points failed\n")
+    assert sweep(capsys, f"{words} --model beam")[0] == 0
+    assert not Path("loaded").exists()
+    status, err = sweep(capsys, f"{words} --model plate")
+    assert (status, "no model 'plate'" in err) == (2, True)
+
+
+def test_failed_points_are_retried_on_request_only(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("points.csv").write_text("E[0],E[1],E[2],load,raise\n1,2,4,8,1\n1,2,4,9,0\n")
+    words = "--design file:points.csv -o s.h5 --no-probe"
+    assert sweep(capsys, words)[0] == 1
+    assert sweep(capsys, words) == (1, "s.h5 is complete, 2 points failed\n")
+    status, err = sweep(capsys, f"{words} --retry-failed")
+    assert (status, "it continues" in err) == (1, True)
+    with h5py.File("s.h5") as file:
+        assert file["attempts"][:].tolist() == [2, 2]
+    assert sweep(capsys, f"{PARAMS} --design sobol:4 -o t.h5 --retry-failed")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "difference"),
+    [
+        ("--design sobol:8", "design: sobol:4 in the file, sobol:8 here"),
+        ("--seed 8", "seed: 7 in the file, 8 here"),
+        ('--config {\\"mesh\\":2}', "config mesh: none in the file, 2 here"),
+        ("--gradient bent[1]", "gradients: none in the file, bent[1] here"),
+        ("--param mesh=0:1", "parameter mesh: none in the file, 0:1 here"),
+        ("--fix mesh=1", "config mesh: none in the file, 1 here"),
+        ("--fix nonsense=1 --param nonsense=1:2", "is both a parameter and fixed"),
+        ("--model plate", "no model 'plate'"),
+    ],
+)
+def test_another_plan_is_refused(
+    capsys: pytest.CaptureFixture[str], more: str, difference: str
+) -> None:
+    assert sweep(capsys, f"{PARAMS} --design sobol:4 --seed 7 -o s.h5")[0] == 0
+    before = Path("s.h5").read_bytes()
+    status, err = sweep(capsys, f"{PARAMS} --design sobol:4 --seed 7 -o s.h5 {more}")
+    assert status == 2
+    assert difference in err
+    assert len(err.splitlines()) == 1
+    assert Path("s.h5").read_bytes() == before
+    assert not lock_of(Path("s.h5")).exists()
+
+
+def test_another_plan_is_refused_before_a_model_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert sweep(capsys, f"{PARAMS} --design sobol:4 --seed 7 -o s.h5")[0] == 0
+    words = f"missing.py {PARAMS} --design sobol:4 --seed 8 -o s.h5"
+    status, err = sweep(capsys, words)
+    assert (status, "seed: 7 in the file, 8 here" in err) == (2, True)
+
+
+@pytest.mark.parametrize("state", ["incomplete", "complete"])
+def test_a_model_that_was_edited_is_refused(capsys: pytest.CaptureFixture[str], state: str) -> None:
+    Path("beam.py").write_text(BEAM)
+    words = f"beam.py -n 1 {PARAMS} --design sobol:4 --no-probe -o s.h5"
+    limit = "--max-hours 0" if state == "incomplete" else ""
+    assert sweep(capsys, f"{words} {limit}")[0] == (3 if limit else 0)
+    Path("beam.py").write_text(BEAM.replace('/ inputs["E"]', '* inputs["E"]', 1))
+    status, err = sweep(capsys, words)
+    assert status == 2
+    assert "version of the model (its file, a package" in err
+    assert sweep(capsys, "--resume s.h5")[0] == 0, "that is the way to mix both"
+
+
+@pytest.mark.parametrize("state", ["incomplete", "complete"])
+def test_a_model_without_a_version_is_known_by_its_file(
+    capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    Path("part.py").write_text("")
+    for name in ("beam.py", "bent.py"):
+        Path(name).write_text(f"import part\n{BEAM}")
+    words = f"-n 1 {PARAMS} --design sobol:4 --no-probe -o s.h5"
+    limit = "--max-hours 0" if state == "incomplete" else ""
+    assert sweep(capsys, f"beam.py {words} {limit}")[0] == (3 if limit else 0)
+    status, err = sweep(capsys, f"bent.py {words}")
+    assert status == 2
+    folder = Path.cwd()
+    assert f"source of the model: {folder}/beam.py in the file, {folder}/bent.py here" in err
+    assert sweep(capsys, f"./beam.py:Beam {words}")[0] == 0
+
+
+def test_order_and_cost_stay_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"{PARAMS} --design sobol:4 --cost load -o s.h5"
+    assert sweep(capsys, f"{words} --max-hours 0 --no-probe")[0] == 3
+    with h5py.File("s.h5") as file:
+        cost = file["cost"][:]
+    status, err = sweep(capsys, words.replace("--cost load", "--order given"))
+    assert status == 0
+    assert err.startswith("note: the order of the points stays that of s.h5\n")
+    with h5py.File("s.h5") as file:
+        assert np.array_equal(file["cost"][:], cost)
+    assert sweep(capsys, words) == (0, "s.h5 is complete, 0 points failed\n")
+
+
+def test_overwrite_starts_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5"
+    assert sweep(capsys, f"{words} --overwrite")[0] == 0, "without a file it changes nothing"
+    status, err = sweep(capsys, f"{PARAMS} --design sobol:8 --seed 8 -o s.h5 --overwrite")
+    assert status == 0
+    assert "8 points of beam, seed 8, into s.h5, replacing the sweep there" in err
+    with h5py.File("s.h5") as file:
+        assert len(file["theta"]) == 8
+    assert not journal_of(Path("s.h5")).exists()
+
+
+@pytest.mark.parametrize(
+    "mistake", ["--fix raise=nothing", "--to http://127.0.0.1:9", "--gradient v"]
+)
+def test_a_new_sweep_that_does_not_begin_overwrites_nothing(
+    capsys: pytest.CaptureFixture[str], mistake: str
+) -> None:
+    words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5"
+    assert sweep(capsys, words)[0] == 0
+    before = Path("s.h5").read_bytes()
+    assert sweep(capsys, f"{words} {mistake} --overwrite")[0] == 2
+    assert Path("s.h5").read_bytes() == before
+    assert not journal_of(Path("s.h5")).exists()
+
+
+@pytest.mark.parametrize("more", ["", "--overwrite"])
+def test_a_file_that_is_not_a_sweep_is_left_alone(
+    capsys: pytest.CaptureFixture[str], more: str
+) -> None:
+    Path("s.h5").write_text("precious")
+    status, err = sweep(capsys, f"{PARAMS} --design sobol:4 -o s.h5 {more}")
+    assert status == 2
+    assert "s.h5 exists, and no sweep can be read from it" in err
+    assert Path("s.h5").read_text() == "precious"
+
+
+def test_the_model_of_the_command_line_runs_whatever_the_file_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("beam.py").write_text(BEAM)
+    words = f"beam.py -n 1 {PARAMS} --design sobol:4 --no-probe -o s.h5"
+    assert sweep(capsys, f"{words} --max-hours 0")[0] == 3
+    Path("evil.py").write_text(f"import pathlib\npathlib.Path('ran').touch()\n{BEAM}")
+    with h5py.File("s.h5", "r+") as file:
+        attrs = file["provenance"].attrs
+        plan = json.loads(attrs["plan"])
+        target = json.loads(plan["provenance"]["target"])
+        target["models"] = [str(Path("evil.py").absolute())]
+        plan["provenance"]["target"] = attrs["target"] = json.dumps(target)
+        attrs["plan"] = json.dumps(plan)
+    journal_of(Path("s.h5")).unlink()
+    status, err = sweep(capsys, "--resume s.h5")
+    assert (status, "not written by you" in err) == (2, True)
+    assert sweep(capsys, words)[0] == 0
+    assert not Path("ran").exists()
+
+
+GATE = """
+import time
+from pathlib import Path
+import farm
+
+@farm.model(inputs={"k": 1}, outputs={"y": 1})
+def gate(k):
+    while not Path("go").exists():
+        time.sleep(0.02)
+    return k
+"""
+
+
+def test_two_at_once_are_one_sweep_and_one_error(tmp_path: Path) -> None:
+    Path("gate.py").write_text(GATE)
+    words = "gate.py -n 1 --param k=0:1 --design sobol:8 --seed 7 --no-probe -o s.h5"
+    both = [
+        subprocess.Popen(
+            [*FARM, "sweep", *words.split()],
+            cwd=tmp_path,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        wait_until(lambda: any(process.poll() is not None for process in both))
+        first, second = sorted(both, key=lambda process: process.poll() is None)
+        refused = first.communicate()[1]
+        Path("go").touch()
+        said = second.communicate(timeout=LIMIT_S)[1]
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+    assert (first.returncode, second.returncode) == (2, 0), (refused, said)
+    assert f"s.h5.lock is held by process {second.pid} on " in refused
+    with h5py.File("s.h5") as file:
+        assert file["attempts"][:].tolist() == [1] * 8
+
+
+def test_a_silent_lock_of_another_node_is_waited_for_and_that_is_said(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As left by a job that was killed on one node and requeued on another."""
+    words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5 --to {served.folder}".split()
+    assert run_farm("sweep", *words, "--max-hours", "0", "--no-probe", cwd=tmp_path)[0] == 3
+    Lock(lock_of(Path("s.h5")))
+    held = json.loads(lock_of(Path("s.h5")).read_text()) | {"machine": "other", "host": "node7"}
+    lock_of(Path("s.h5")).write_text(json.dumps(held))
+    status, _, err = run_farm("sweep", *words, cwd=tmp_path)
+    assert status == 0
+    assert "node7, which may be gone: waiting 15 s for a sign of life" in err
+    assert "it continues" in err

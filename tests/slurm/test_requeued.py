@@ -1,0 +1,144 @@
+"""Job lines that SLURM runs again: requeued, moved from a dead node, submitted twice."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from farm.experiment.state.events import SetUp, Told
+from farm.experiment.state.journal import read_journal
+from tests.slurm.cluster import Cluster, wait_for
+from tests.slurm.test_launcher import FARM, ended, output, submit
+
+POINTS = 120
+MODEL = """
+import time
+import farm
+
+@farm.model(inputs={"x": 2}, outputs={"y": 1})
+def total(x):
+    time.sleep(0.2)
+    return x.sum()
+"""
+SWEEP = f"--param x=0:1 --design random:{POINTS} --seed 1 -o s.h5".split()
+CONFIG = """[common]
+parnames = [a, b]
+outcome_types = [continuous]
+strategy_names = [sobol]
+lb = [0, 0]
+ub = [1, 1]
+[sobol]
+generator = SobolGenerator
+min_asks = 60
+[farm]
+model = total
+input.x[0] = a
+input.x[1] = b
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "tune.ini").write_text(CONFIG)
+    return tmp_path
+
+
+def job_of(cluster: Cluster, folder: Path, how: str) -> str:
+    """Submit a sweep: over the launcher's farm on two nodes, or by `farm sweep` alone."""
+    if how == "launcher":
+        command = ("model.py", "--", str(FARM), "sweep", *SWEEP)
+        return submit(cluster, folder, *command, sbatch=("--requeue", "-N2", "-n4"))
+    line = shlex.join([str(FARM), "sweep", "model.py", "-n", "2", *SWEEP])
+    words = ["sbatch", "--parsable", "--requeue", f"--output={folder}/%j.out", "--open-mode=append"]
+    return cluster.run([*words, "-n1", "--wrap", f"exec {line}"], cwd=folder).strip()
+
+
+def wait_for_points(folder: Path, size: int = 6000) -> None:
+    journal = folder / "s.h5.journal"
+    wait_for(lambda: journal.exists() and journal.stat().st_size > size, "the first points", 60)
+
+
+def start_now(cluster: Cluster, job: str) -> None:
+    """Spare a requeued job the two minutes that SLURM waits for its nodes."""
+    wait_for(lambda: cluster.job(job)["Restarts"] != "0", f"job {job} to be requeued", 90)
+    cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+
+
+def check_sweep(folder: Path, job: str) -> int:
+    """Check that each row is there once; return the number of points that were there before."""
+    with h5py.File(folder / "s.h5") as file:
+        assert file["status"][:].tolist() == [1] * POINTS
+        assert file["attempts"][:].tolist() == [1] * POINTS
+        assert np.allclose(file["out_0"][:, 0], file["theta"][:].sum(axis=1), rtol=1e-15)
+    assert not (folder / "s.h5.journal").exists()
+    found = re.search(rf"s\.h5 has this sweep: (\d+) of {POINTS} points", output(folder, job))
+    assert found is not None, output(folder, job)
+    return int(found[1])
+
+
+@pytest.mark.parametrize("how", ["launcher", "alone"])
+@pytest.mark.timeout(240)
+def test_a_requeued_sweep_continues(cluster: Cluster, folder: Path, how: str) -> None:
+    job = job_of(cluster, folder, how)
+    wait_for_points(folder)
+    cluster.run(["scontrol", "requeue", job])
+    start_now(cluster, job)
+    record = ended(cluster, folder, job, limit_s=120)
+    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), output(folder, job)
+    assert 0 < check_sweep(folder, job) < POINTS
+
+
+@pytest.mark.timeout(240)
+def test_a_sweep_moves_from_a_dead_node_to_another(cluster: Cluster, folder: Path) -> None:
+    job = job_of(cluster, folder, "alone")
+    wait_for_points(folder)
+    first = cluster.job(job)["BatchHost"]
+    cluster.node("crash", first)
+    start_now(cluster, job)
+    record = ended(cluster, folder, job, limit_s=120)
+    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), output(folder, job)
+    assert record["BatchHost"] != first
+    assert 0 < check_sweep(folder, job) < POINTS
+
+
+@pytest.mark.timeout(240)
+def test_a_second_job_is_refused_and_a_third_finds_it_done(cluster: Cluster, folder: Path) -> None:
+    job = job_of(cluster, folder, "alone")
+    wait_for_points(folder, 0)
+    second = job_of(cluster, folder, "alone")
+    assert ended(cluster, folder, second)["ExitCode"] == "2:0"
+    assert "s.h5.lock is held by process" in output(folder, second)
+    assert ended(cluster, folder, job)["ExitCode"] == "0:0", output(folder, job)
+    third = job_of(cluster, folder, "launcher")
+    assert ended(cluster, folder, third)["ExitCode"] == "0:0"
+    assert "s.h5 is complete, 0 points failed" in output(folder, third)
+
+
+@pytest.mark.timeout(240)
+def test_a_requeued_experiment_continues(cluster: Cluster, folder: Path) -> None:
+    """With --new, too, the job begins one experiment only."""
+    journal = folder / "tune.db"
+    line = ("model.py", "--", str(FARM), "experiment", "run", "tune.ini", "--new", "--json")
+    job = submit(cluster, folder, *line, sbatch=("--requeue", "-N2", "-n4"))
+
+    def told() -> list[int]:
+        events = list(read_journal(journal)) if journal.exists() else []
+        return [id for e in events if isinstance(e, Told) for id in e.ids if id is not None]
+
+    wait_for(lambda: len(told()) > 10, "the first outcomes", 60)
+    cluster.run(["scontrol", "requeue", job])
+    start_now(cluster, job)
+    record = ended(cluster, folder, job, limit_s=120)
+    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), output(folder, job)
+    assert sorted(told()) == list(range(len(told())))
+    assert sum(isinstance(event, SetUp) for event in read_journal(journal)) == 1
+    found = re.search(r"^\{.*\}$", output(folder, job), re.M)
+    assert found is not None, output(folder, job)
+    assert 0 < json.loads(found[0])["told"] < len(told())
