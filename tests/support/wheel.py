@@ -67,4 +67,6 @@ def fresh_environment(wheel: Path, folder: Path) -> Path:
     subprocess.run([*uv, "--python", str(python), "--no-deps", str(wheel)], check=True)
     [site] = folder.glob("lib/python*/site-packages")
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for library in Path(sys.prefix, "lib").glob("*mpi*"):  # MPICH is found beside the environment
+        (folder / "lib" / library.name).symlink_to(library)
     return folder / "bin"
