@@ -317,11 +317,11 @@ if [[ -z $connect ]]; then
     words=(serve --workers 0)
     [[ -z $dask ]] || words=(serve "${models[@]}" --dask "$dask")
     # A farm that was here before, as before a requeue of the job, may have left its file.
-    before=$(stat -c %i "$dir/farm.json" 2>/dev/null)
+    before=$(cat "$dir/farm.json" 2>/dev/null)
     "$farm" "${words[@]}" --host 0.0.0.0 --port 0 --dir "$dir" --grace $((warning * 2 / 5)) &
     serving=$!
     field() { sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p" "$dir/farm.json" 2>/dev/null; }
-    until [[ $(stat -c %i "$dir/farm.json" 2>/dev/null) != "$before" ]] && url=$(field url) && [[ -n $url ]]; do
+    until [[ $(cat "$dir/farm.json" 2>/dev/null) != "$before" ]] && url=$(field url) && [[ -n $url ]]; do
         alive "$serving" || { wait "$serving"; status=$?; serving=''; finish; }
         watch_limit
         wait_any 0.1 "$serving"
