@@ -1,4 +1,4 @@
-"""The command line: serve, worker, call, sweep, experiment, record, status, url.
+"""The command line: serve, worker, call, sweep, experiment, record, status, url, launcher.
 
 `main` is the program `farm`; COMMANDS names the module of each command.
 """
@@ -26,6 +26,7 @@ COMMANDS = {
     "record": "farm.cli.record:record",
     "status": "farm.cli.status:status",
     "url": "farm.cli.url:url",
+    "launcher": "farm.cli.launcher:launcher",
 }
 """Maps each command to its module and function. A module is imported when its command is used,
 which keeps `farm --help` fast; the docstring of `cli` therefore has the summaries it prints."""
@@ -65,6 +66,7 @@ def cli(verbose: int) -> None:
     record      Show, export, merge and import records of evaluations
     status      Show the workers, queues and calls of a farm
     url         Print the address of a farm with its token, for clients elsewhere
+    launcher    Print the script for sbatch that runs a farm in one SLURM job
     """
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from farm.experiment.state.events import Told
 from farm.experiment.state.journal import read_journal
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.elastic import FARM, TWO_NODES, Elastic
-from tests.slurm.test_launcher import ended, output, submit
+from tests.slurm.launched import Launched, write_files
 
 CONFIG = """[common]
 parnames = [x]
@@ -50,11 +49,11 @@ def outcomes(journal: Path) -> list[Told]:
 def test_in_one_job_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "double.py").write_text(DOUBLE)
     (tmp_path / "tune.ini").write_text(CONFIG)
-    command = ("experiment", "run", "tune.ini", "--json")
-    farm = str(Path(sys.executable).parent / "farm")
-    job = submit(cluster, tmp_path, "double.py", "--", farm, *command, sbatch=("-N2", "-n4"))
-    assert ended(cluster, tmp_path, job)["ExitCode"] == "0:0"
-    text = output(tmp_path, job)
+    write_files(tmp_path)
+    command = ("farm", "experiment", "run", "tune.ini", "--json")
+    job = Launched(cluster, tmp_path, "-N2", "-n4", "farm.sh", "double.py", "--", *command)
+    assert job.exit_code() == "0:0"
+    text = job.output()
     found = re.search(r"^\{.*\}$", text, re.M)
     assert found is not None, text
     progress = json.loads(found[0])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.slurm.cluster import Cluster
 
 FARM = Path(sys.executable).parent / "farm"
-MPI_SH = Path(__file__).parents[2] / "launchers" / "mpi.sh"
+FARM_SH = Path(__file__).parents[2] / "launchers" / "farm.sh"
 
 MODEL = """
 import os, signal, socket
@@ -97,8 +95,8 @@ def test_the_launcher_makes_as_many_groups_as_fit(cluster: Cluster, tmp_path: Pa
         cluster,
         tmp_path,
         f"""
-        job=$(FARM=@farm sbatch --parsable -N2 -n4 -o mpi.txt {MPI_SH} \\
-            --mpi 2 model.py --connect run)
+        job=$(FARM=@farm sbatch --parsable -N2 -n4 -o mpi.txt {FARM_SH} \\
+            --mpi 2 --connect run model.py)
         workers 2; call; scancel $job; workers 0; @farm status --to run
         """,
         "-n1",
@@ -106,13 +104,3 @@ def test_the_launcher_makes_as_many_groups_as_fit(cluster: Cluster, tmp_path: Pa
     )
     assert "never" not in text
     assert text.count("drained") == 2
-
-
-@pytest.mark.parametrize("words", [("model.py",), ("--mpi", "8", "model.py")])
-def test_what_the_launcher_cannot_do_is_said(
-    cluster: Cluster, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    command = ["sbatch", "--parsable", "-n2", f"--output={tmp_path}/out.txt"]
-    job = cluster.run([*command, str(MPI_SH), *words], cwd=tmp_path).strip()
-    cluster.wait_for_job(job, "FAILED")
-    assert "mpi.sh: " in (tmp_path / "out.txt").read_text()

@@ -1,12 +1,16 @@
-"""A wheel of a small pure package, made without a build system, and installed by pip."""
+"""Wheels: of a small pure package, made without a build system, and farm's own."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 
 def wheel_of(project: Path, folder: Path) -> Path:
@@ -42,3 +46,27 @@ def installed(wheel: Path, folder: Path) -> Path:
     command = [*pip, "install", "--no-index", "--no-deps", "--target", str(folder), str(wheel)]
     subprocess.run(command, check=True)
     return folder
+
+
+def distributions_of_farm(folder: Path) -> tuple[Path, Path]:
+    """Build farm's own wheel and source distribution in `folder`, as its build system does."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    [wheel], [source] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, source
+
+
+def fresh_environment(wheel: Path, folder: Path) -> Path:
+    """Make a virtual environment with the wheel installed by uv; return its `bin` folder.
+
+    Other packages are those of the environment of the tests. The checkout is not on its path.
+    """
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--offline"]
+    subprocess.run([*uv, "--python", str(python), "--no-deps", str(wheel)], check=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for library in Path(sys.prefix, "lib").glob("*mpi*"):  # MPICH is found beside the environment
+        (folder / "lib" / library.name).symlink_to(library)
+    return folder / "bin"

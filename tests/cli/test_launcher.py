@@ -1,0 +1,261 @@
+"""`farm launcher`, and the parts of its script that need no SLURM: words and arithmetic."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from farm.cli import run
+from farm.cli.launcher import LAUNCHER, script
+from tests.support.wheel import distributions_of_farm, fresh_environment
+
+ROOT = Path(__file__).parents[2]
+BESIDE = Path(sys.executable).with_name("farm")
+
+BASH_BUILTINS_AND = "env sed tr paste realpath dirname hostname"
+"""Programs that the launcher calls before the first one of SLURM."""
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert run(["launcher", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_prints_the_script_for_this_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys)
+    assert f"\nprogram={BESIDE}\n" in text
+    assert text.replace(str(BESIDE), "''", 1) == LAUNCHER.read_text()
+    assert text.startswith("#!/usr/bin/env bash\n#SBATCH ")
+
+
+def test_the_script_in_the_repository_is_that_of_the_package() -> None:
+    ours = ROOT / "launchers" / "farm.sh"
+    assert ours.read_bytes() == LAUNCHER.read_bytes()
+    assert not ours.is_symlink() or not ours.readlink().is_absolute()
+
+
+def test_a_wheel_and_a_source_distribution_have_the_script(tmp_path: Path) -> None:
+    """`farm launcher` of a fresh environment outside the checkout prints its own script."""
+    wheel, source = distributions_of_farm(tmp_path / "dist")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    [root] = (tmp_path / "source").iterdir()
+    for copy in ("farm/cli/farm.sh", "launchers/farm.sh"):
+        assert (root / copy).read_bytes() == LAUNCHER.read_bytes()
+    program = fresh_environment(wheel, tmp_path / "environment") / "farm"
+    done = subprocess.run([program, "launcher"], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout.decode() == script(program)
+    where = [str(program.with_name("python")), "-c", "import farm; print(farm.__file__)"]
+    done = subprocess.run(where, cwd=tmp_path, capture_output=True, check=True)
+    assert Path(done.stdout.decode()).is_relative_to(tmp_path)
+
+
+def test_path_is_a_file_with_the_same_script(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = Path(printed(capsys, "--path").removesuffix("\n"))
+    assert first.read_text() == printed(capsys)
+    first.write_text("changed by hand")
+    assert Path(printed(capsys, "--path").removesuffix("\n")) == first
+    assert first.read_text() == printed(capsys)
+    assert list((tmp_path / "cache" / "farm").iterdir()) == [first]
+
+
+def test_environments_have_files_of_their_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    other = tmp_path / "other" / "farm"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    first = printed(capsys, "--path")
+    monkeypatch.setattr(sys, "argv", [str(other)])
+    second = printed(capsys, "--path")
+    assert first != second
+    assert f"\nprogram={other}\n" in Path(second.removesuffix("\n")).read_text()
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_with_the_remedy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert run(["launcher", "--path"]) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.count("\n") == 1
+    assert f"cannot write into {tmp_path}/file/farm" in errors
+    assert "farm launcher > farm.sh" in errors
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a folder with models and programs: the launcher sees no other."""
+    for name in ("beam.py", "gpu.py", "solver.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "bin").mkdir()
+    for name in BASH_BUILTINS_AND.split():
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
+    return tmp_path
+
+
+JOB = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
+TASKS = {**JOB, "SLURM_NTASKS": "8"}
+PAIRS = {**TASKS, "SLURM_CPUS_PER_TASK": "2", "SLURM_NTASKS": "4"}
+UNEVEN = {**JOB, "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}
+TWO = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_JOB_CPUS_PER_NODE": "2",
+    "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0": "2",
+    "SLURM_JOB_NUM_NODES_HET_GROUP_1": "3",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "4(x3)",
+    "SLURM_CPUS_PER_TASK_HET_GROUP_1": "2",
+    "SLURM_NTASKS_HET_GROUP_0": "2",
+}
+
+
+def checked(folder: Path, words: str, job: dict[str, str]) -> tuple[int, str, str]:
+    """Run the launcher up to its first call of SLURM; return its status, output and errors."""
+    launcher = folder / "launcher.sh"
+    launcher.write_text(script(BESIDE))
+    done = subprocess.run(
+        [shutil.which("bash") or "", str(launcher), *words.split()],
+        cwd=folder,
+        env={"PATH": str(folder / "bin"), "FARM_LAUNCHER_CHECK": "1", **job},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "job", "plan"),
+    [
+        ("beam.py", JOB, ["beam.py: 8 workers with 1 CPU each on 2 nodes"]),
+        ("beam.py:Beam m=gpu.py", JOB, ["beam.py:Beam m=gpu.py: 8 workers with 1 CPU each on 2"]),
+        ("--cpus 2 beam.py", JOB, ["beam.py: 4 workers with 2 CPUs each on 2 nodes"]),
+        ("--cpus=2 beam.py", JOB, ["beam.py: 4 workers with 2 CPUs each on 2 nodes"]),
+        ("--cpus 3 beam.py", JOB, ["beam.py: 2 workers with 3 CPUs each on 2 nodes"]),
+        ("beam.py", PAIRS, ["beam.py: 4 workers with 2 CPUs each on 2 nodes"]),
+        ("beam.py", UNEVEN, ["beam.py: 10 workers with 1 CPU each on 3 nodes"]),
+        ("--workers 16 beam.py", JOB, ["beam.py: 16 workers on each of 2 nodes"]),
+        ("--workers 2 --cpus 2 beam.py", JOB, ["beam.py: 2 workers on each of 2 nodes"]),
+        ("--gpus auto gpu.py", JOB, ["gpu.py: 1 worker for each GPU (--gpus auto) on 2 nodes"]),
+        ("--mpi 4 solver.py", TASKS, ["solver.py: 2 groups of 4 ranks with 1 CPU each on 2 nodes"]),
+        ("--mpi 4 solver.py", JOB, ["solver.py: 2 groups of 4 ranks with 1 CPU each on 2 nodes"]),
+        ("--mpi 3 solver.py", TASKS, ["solver.py: 2 groups of 3 ranks with 1 CPU"]),
+        ("--mpi 2 solver.py", PAIRS, ["solver.py: 2 groups of 2 ranks with 2 CPUs"]),
+        ("--mpi 2 --cpus 2 solver.py", TASKS, ["solver.py: 2 groups of 2 ranks with 2 CPUs"]),
+        ("--mpi 2 --workers 1 solver.py", TASKS, ["solver.py: 1 group of 2 ranks with 1 CPU"]),
+        (
+            "--workers 2 beam.py + --gpus auto gpu.py + --mpi 2 --workers 2 solver.py",
+            TASKS,
+            ["beam.py: 2 workers on each of 2", "gpu.py: 1 worker", "solver.py: 2 groups of 2"],
+        ),
+        ("beam.py", TWO, ["beam.py: 2 workers with 1 CPU", "beam.py: 6 workers with 2 CPUs each"]),
+        ("beam.py + gpu.py", TWO, ["beam.py: 2 workers with 1 CPU", "gpu.py: 6 workers with 2"]),
+        ("--mpi 2 solver.py + gpu.py", TWO, ["solver.py: 1 group of 2 ranks", "gpu.py: 6 work"]),
+        ("--dask node1:8786 beam.py", TASKS, []),
+    ],
+)
+def test_the_launcher_says_which_workers_the_job_gets(
+    folder: Path, words: str, job: dict[str, str], plan: list[str]
+) -> None:
+    status, out, errors = checked(folder, words, job)
+    assert status == 0, errors
+    lines = out.splitlines()
+    assert len(lines) == len(plan)
+    assert all(line.startswith(begin) for line, begin in zip(lines, plan, strict=True)), lines
+
+
+@pytest.mark.parametrize(
+    ("words", "job", "complaints"),
+    [
+        ("", JOB, ["which MODEL? See farm.sh --help"]),
+        (
+            "beam.py",
+            {},
+            ["this is no SLURM job; submit it with sbatch, or use: farm serve beam.py"],
+        ),
+        ("--speed beam.py", JOB, ["no option --speed", "Options of sbatch stand before"]),
+        ("beam.py --cpus", JOB, ["--cpus needs a value"]),
+        ("--cpus many beam.py", JOB, ["--cpus is many; expected a number"]),
+        ("--time-limit soon beam.py", JOB, ["--time-limit is soon; expected seconds"]),
+        ("missing.py", JOB, [" no file missing.py in "]),
+        ("m=missing.onnx", JOB, [" no file missing.onnx in "]),
+        ("beam.py --", JOB, ["which COMMAND?"]),
+        ("beam.py -- nosuch", JOB, ["no program nosuch on "]),
+        ("beam.py +", JOB, ["which MODEL?"]),
+        ("+ beam.py", JOB, ["which MODEL? There is none before +"]),
+        ("--connect run beam.py -- env", JOB, ["--connect only adds workers"]),
+        ("--connect run --dir x beam.py", JOB, ["--connect is for a farm that runs elsewhere"]),
+        ("--dask a:1 --cpus 2 beam.py", JOB, ["with --dask there are none"]),
+        ("--dask a:1 beam.py + gpu.py", JOB, ["--dask runs all models"]),
+        ("--mpi 2 --gpus auto solver.py", JOB, ["SLURM assigns those of MPI ranks"]),
+        ("--cpus 8 beam.py", JOB, ["needs 8 CPUs on a node, and the job has 4", "-N 2", "-c 8"]),
+        ("--workers 3 --cpus 2 beam.py", JOB, ["need 6 CPUs on a node, and the job has 4", "=3"]),
+        ("--mpi 16 solver.py", TASKS, ["1 group of 16 ranks need 16 tasks", "has 8", "-n 16 -c 1"]),
+        ("--mpi 4 --workers 3 solver.py", TASKS, ["3 groups of 4 ranks need 12 tasks", "-n 12"]),
+        ("--mpi 4 --cpus 4 solver.py", TASKS, ["need 4 tasks with 4 CPUs each", "has 2", "-c 4"]),
+        ("beam.py + --gpus auto gpu.py", JOB, ["each needs its number", "for beam.py"]),
+        (
+            "--workers 4 --cpus 1 beam.py + --workers 2 --cpus 1 gpu.py",
+            JOB,
+            ["need 12 CPUs together, and the job has 8"],
+        ),
+        (
+            "beam.py + gpu.py + solver.py",
+            TWO,
+            ["2 components", "3 kinds", "one component for each"],
+        ),
+        ("--cpus 4 beam.py", TWO, ["needs 4 CPUs", "the job of component 0 has 2"]),
+    ],
+)
+def test_what_can_never_run_ends_with_expected_actual_and_remedy(
+    folder: Path, words: str, job: dict[str, str], complaints: list[str]
+) -> None:
+    status, _, errors = checked(folder, words, job)
+    assert status == 2
+    assert errors.startswith("farm.sh: ")
+    assert errors.count("\n") == 1
+    assert all(complaint in errors for complaint in complaints), errors
+
+
+def test_an_environment_that_the_node_does_not_see_is_an_error(folder: Path) -> None:
+    program = {"FARM": "/nowhere/bin/farm"}
+    status, _, errors = checked(folder, "beam.py", {**JOB, **program})
+    assert status == 2
+    assert "does not see /nowhere/bin/farm: put the environment into a folder that all" in errors
+    status, _, errors = checked(folder, "beam.py", {**JOB, "FARM": "farm"})
+    assert status == 2
+    assert "no farm on the PATH: activate farm's environment before sbatch" in errors
+
+
+def test_help_explains_every_option(folder: Path) -> None:
+    status, out, _ = checked(folder, "--help", {})
+    assert status == 0
+    for option in ("cpus", "workers", "gpus", "mpi", "time-limit", "dir", "connect", "dask"):
+        assert f"\n  --{option} " in out
+    assert "FARM=" in out
+
+
+def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
+    program = shutil.which("shellcheck")
+    if program is None:
+        pytest.skip("no shellcheck here: apt-get install shellcheck")
+    done = subprocess.run(
+        [program, str(LAUNCHER)], capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert done.returncode == 0, done.stdout
