@@ -14,7 +14,7 @@ import pytest
 from farm.experiment.state.events import SetUp, Told
 from farm.experiment.state.journal import read_journal
 from tests.slurm.cluster import Cluster, wait_for
-from tests.slurm.test_launcher import FARM, ended, output, submit
+from tests.slurm.launched import FARM, Launched, write_files
 
 POINTS = 120
 MODEL = """
@@ -45,19 +45,20 @@ input.x[1] = b
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    write_files(tmp_path)
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "tune.ini").write_text(CONFIG)
     return tmp_path
 
 
-def job_of(cluster: Cluster, folder: Path, how: str) -> str:
+def job_of(cluster: Cluster, folder: Path, how: str) -> Launched:
     """Submit a sweep: over the launcher's farm on two nodes, or by `farm sweep` alone."""
     if how == "launcher":
         command = ("model.py", "--", str(FARM), "sweep", *SWEEP)
-        return submit(cluster, folder, *command, sbatch=("--requeue", "-N2", "-n4"))
+        return Launched(cluster, folder, "--requeue", "-N2", "-n4", "farm.sh", *command)
     line = shlex.join([str(FARM), "sweep", "model.py", "-n", "2", *SWEEP])
-    words = ["sbatch", "--parsable", "--requeue", f"--output={folder}/%j.out", "--open-mode=append"]
-    return cluster.run([*words, "-n1", "--wrap", f"exec {line}"], cwd=folder).strip()
+    words = ("--requeue", "--open-mode=append", "-n1", "--wrap", f"exec {line}")
+    return Launched(cluster, folder, *words)
 
 
 def wait_for_points(folder: Path, size: int = 6000) -> None:
@@ -65,21 +66,22 @@ def wait_for_points(folder: Path, size: int = 6000) -> None:
     wait_for(lambda: journal.exists() and journal.stat().st_size > size, "the first points", 60)
 
 
-def start_now(cluster: Cluster, job: str) -> None:
+def start_now(job: Launched) -> None:
     """Spare a requeued job the two minutes that SLURM waits for its nodes."""
-    wait_for(lambda: cluster.job(job)["Restarts"] != "0", f"job {job} to be requeued", 90)
-    cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+    cluster = job.cluster
+    wait_for(lambda: cluster.job(job.id)["Restarts"] != "0", f"job {job.id} to be requeued", 90)
+    cluster.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"])
 
 
-def check_sweep(folder: Path, job: str) -> int:
+def check_sweep(folder: Path, job: Launched) -> int:
     """Check that each row is there once; return the number of points that were there before."""
     with h5py.File(folder / "s.h5") as file:
         assert file["status"][:].tolist() == [1] * POINTS
         assert file["attempts"][:].tolist() == [1] * POINTS
         assert np.allclose(file["out_0"][:, 0], file["theta"][:].sum(axis=1), rtol=1e-15)
     assert not (folder / "s.h5.journal").exists()
-    found = re.search(rf"s\.h5 has this sweep: (\d+) of {POINTS} points", output(folder, job))
-    assert found is not None, output(folder, job)
+    found = re.search(rf"s\.h5 has this sweep: (\d+) of {POINTS} points", job.output())
+    assert found is not None, job.output()
     return int(found[1])
 
 
@@ -88,10 +90,10 @@ def check_sweep(folder: Path, job: str) -> int:
 def test_a_requeued_sweep_continues(cluster: Cluster, folder: Path, how: str) -> None:
     job = job_of(cluster, folder, how)
     wait_for_points(folder)
-    cluster.run(["scontrol", "requeue", job])
-    start_now(cluster, job)
-    record = ended(cluster, folder, job, limit_s=120)
-    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), output(folder, job)
+    cluster.run(["scontrol", "requeue", job.id])
+    start_now(job)
+    record = job.ended(limit_s=120)
+    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), job.output()
     assert 0 < check_sweep(folder, job) < POINTS
 
 
@@ -99,11 +101,11 @@ def test_a_requeued_sweep_continues(cluster: Cluster, folder: Path, how: str) ->
 def test_a_sweep_moves_from_a_dead_node_to_another(cluster: Cluster, folder: Path) -> None:
     job = job_of(cluster, folder, "alone")
     wait_for_points(folder)
-    first = cluster.job(job)["BatchHost"]
+    first = cluster.job(job.id)["BatchHost"]
     cluster.node("crash", first)
-    start_now(cluster, job)
-    record = ended(cluster, folder, job, limit_s=120)
-    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), output(folder, job)
+    start_now(job)
+    record = job.ended(limit_s=120)
+    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), job.output()
     assert record["BatchHost"] != first
     assert 0 < check_sweep(folder, job) < POINTS
 
@@ -113,12 +115,12 @@ def test_a_second_job_is_refused_and_a_third_finds_it_done(cluster: Cluster, fol
     job = job_of(cluster, folder, "alone")
     wait_for_points(folder, 0)
     second = job_of(cluster, folder, "alone")
-    assert ended(cluster, folder, second)["ExitCode"] == "2:0"
-    assert "s.h5.lock is held by process" in output(folder, second)
-    assert ended(cluster, folder, job)["ExitCode"] == "0:0", output(folder, job)
+    assert second.exit_code() == "2:0"
+    assert "s.h5.lock is held by process" in second.output()
+    assert job.exit_code() == "0:0", job.output()
     third = job_of(cluster, folder, "launcher")
-    assert ended(cluster, folder, third)["ExitCode"] == "0:0"
-    assert "s.h5 is complete, 0 points failed" in output(folder, third)
+    assert third.exit_code() == "0:0"
+    assert "s.h5 is complete, 0 points failed" in third.output()
 
 
 @pytest.mark.timeout(240)
@@ -126,19 +128,19 @@ def test_a_requeued_experiment_continues(cluster: Cluster, folder: Path) -> None
     """With --new, too, the job begins one experiment only."""
     journal = folder / "tune.db"
     line = ("model.py", "--", str(FARM), "experiment", "run", "tune.ini", "--new", "--json")
-    job = submit(cluster, folder, *line, sbatch=("--requeue", "-N2", "-n4"))
+    job = Launched(cluster, folder, "--requeue", "-N2", "-n4", "farm.sh", *line)
 
     def told() -> list[int]:
         events = list(read_journal(journal)) if journal.exists() else []
         return [id for e in events if isinstance(e, Told) for id in e.ids if id is not None]
 
     wait_for(lambda: len(told()) > 10, "the first outcomes", 60)
-    cluster.run(["scontrol", "requeue", job])
-    start_now(cluster, job)
-    record = ended(cluster, folder, job, limit_s=120)
-    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), output(folder, job)
+    cluster.run(["scontrol", "requeue", job.id])
+    start_now(job)
+    record = job.ended(limit_s=120)
+    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), job.output()
     assert sorted(told()) == list(range(len(told())))
     assert sum(isinstance(event, SetUp) for event in read_journal(journal)) == 1
-    found = re.search(r"^\{.*\}$", output(folder, job), re.M)
-    assert found is not None, output(folder, job)
+    found = re.search(r"^\{.*\}$", job.output(), re.M)
+    assert found is not None, job.output()
     assert 0 < json.loads(found[0])["told"] < len(told())
