@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -121,7 +122,7 @@ def worker(
             connect=file,
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,
-            ends_at=end_time(),
+            ends_at=end_time() or math.inf,  # so the processes need not ask SLURM, too
             launch=launch_of(mpi, mpi_launch),
         )
     )

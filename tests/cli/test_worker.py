@@ -171,3 +171,18 @@ def test_each_gpu_has_a_process_that_sees_it_alone(served: Served) -> None:
         assert f"{2 * len(uuids)} workers ready" in process.stderr.readline()
         wait_until(lambda: len(workers(served)) == 2 * len(uuids), "all workers")
         assert sorted(str(row["device"]) for row in workers(served)) == sorted([*uuids, *uuids])
+
+
+@pytest.mark.parametrize(("answer", "ends"), [("echo 1:00:00", True), ("exit 1", False)])
+def test_slurm_is_asked_once_when_the_job_ends(
+    served: Served, tmp_path: Path, answer: str, ends: bool
+) -> None:
+    """Each question may take 15 s where SLURM hangs, and all workers of a job wait for it."""
+    squeue, asked = tmp_path / "squeue", tmp_path / "asked"
+    squeue.write_text(f'#!/bin/sh\necho "$*" >> {asked}\n{answer}\n')
+    squeue.chmod(0o755)
+    told = {"PATH": f"{tmp_path}:{environment()['PATH']}", "SLURM_JOB_ID": "7"}
+    with worker_of(served, "-n", "2", told=told):
+        wait_until(lambda: len(workers(served)) == 2, "both workers")
+        assert [row["ends_in_s"] is not None for row in workers(served)] == [ends, ends]
+    assert asked.read_text() == "-h -j 7 -o %L\n"

@@ -1,9 +1,9 @@
 """A SLURM of four shell scripts, for tests that need no real one.
 
-sbatch runs the script at once, in a process group of its own; squeue lists all jobs; scontrol shows
-one; scancel signals them. A file `NAME.fails` beside them makes the command NAME fail with its
-text; one `NAME.says` makes it print that text alone, with exit code 0; after one `NAME.hangs` it
-does not end.
+sbatch runs the script at once, in a process group of its own, and tells it when it ends, as
+newer releases of SLURM do; squeue lists all jobs; scontrol shows one; scancel signals them. A file
+`NAME.fails` beside them makes the command NAME fail with its text; one `NAME.says` makes it print
+that text alone, with exit code 0; after one `NAME.hangs` it does not end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ cat > "$here/jobs/$id.script"
 sed -n 's/^#SBATCH --job-name=//p' "$here/jobs/$id.script" > "$here/jobs/$id.name"
 output=$(sed -n 's/^#SBATCH --output=//p' "$here/jobs/$id.script" | sed "s/%j/$id/")
 echo PENDING > "$here/jobs/$id.state"
-SLURM_JOB_ID=$id setsid sh -c '
+SLURM_JOB_ID=$id SLURM_JOB_END_TIME=$(($(date +%s) + 3600)) setsid sh -c '
     trap "" TERM  # the workers, which heed it, are to end, and this to say so
     echo RUNNING > "$0.state"; echo $$ > "$0.pid"
     bash "$0.script" && echo COMPLETED > "$0.state" || echo FAILED > "$0.state"
@@ -33,7 +33,6 @@ echo $id
 """
 
 SQUEUE = """
-case "$*" in *%T*'|'*) ;; *) echo 1:00:00; exit;; esac
 echo "farm|JOBID|STATE|NODELIST|NAME|REASON|end"
 for script in "$here"/jobs/*.script; do
     [ -e "$script" ] || exit 0

@@ -72,8 +72,9 @@ def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    left_s = seconds_of(answer)
-    return None if left_s is None else time.time() + left_s
+    # A heterogeneous job has a line for each component.
+    left_s = [seconds for line in answer.splitlines() if (seconds := seconds_of(line)) is not None]
+    return time.time() + min(left_s) if left_s else None
 
 
 def labels(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import json
 import logging
+import math
 import os
 import secrets
 import select
@@ -171,13 +172,14 @@ def serve_models(
         os._exit(0)  # the model may run for hours, and its answer has been given by another worker
 
     host = socket.gethostname()
+    ends_at = allocation.end_time() if arguments.ends_at is None else arguments.ends_at
     info = WorkerInfo(
         name=f"{host}/{os.getpid()}-{secrets.token_hex(2)}",
         models=infos,
         host=host,
         pid=os.getpid(),
         device=arguments.device,
-        ends_at=arguments.ends_at or allocation.end_time(),
+        ends_at=None if ends_at == math.inf else ends_at,
         labels=allocation.labels() | dict(labels or {}),
     )
     try:

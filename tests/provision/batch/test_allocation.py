@@ -48,6 +48,13 @@ def test_the_end_is_asked_of_squeue(tmp_path: Path) -> None:
     assert 50 < end - time.time() <= 60
 
 
+def test_a_heterogeneous_job_ends_with_its_first_component(tmp_path: Path) -> None:
+    """squeue has a line for each component."""
+    end = end_time(answering(tmp_path, "echo 5:00; echo 1:00; echo UNLIMITED"))
+    assert end is not None
+    assert 50 < end - time.time() <= 60
+
+
 @pytest.mark.parametrize("script", ["echo UNLIMITED", "echo broken >&2; exit 1", "echo"])
 def test_an_end_that_cannot_be_had_is_none(script: str, tmp_path: Path) -> None:
     environment = answering(tmp_path, script)
