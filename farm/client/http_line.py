@@ -8,24 +8,23 @@ five calls, and an idle connection blocks its other clients.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
-import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import orjson
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo, halves, joined
 from farm.client.daemon_pool import DaemonPool
+from farm.client.http_calls import HttpCalls, HttpJob, Silence, Task, WaitingTask
+from farm.client.http_watch import FarmWatch
 from farm.errors import (
     Cancelled,
-    DeadlineExceeded,
     FarmError,
     InvalidOutput,
     InvalidRequest,
@@ -66,16 +65,11 @@ CONNECT_S = 10.0
 
 BOTH = Operation.VALUE_AND_GRADIENT
 
-PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5)
-"""Pauses before a request without an answer is sent again; the last one is repeated."""
-
 NO_ANSWER = (502, 503, 504)
 """Statuses of a farm that starts or stops, and of a proxy whose farm is away."""
 
 DENIED = (401, 403, 407)
 """Statuses of a server that wants other credentials: the next answer would be the same."""
-
-Task = tuple[int, Call]
 
 
 class _Denied(Exception):
@@ -86,86 +80,13 @@ class _Denied(Exception):
         self.error = error
 
 
-class _Silence:
-    """Measures how long a request has had no answer, and when to send it again.
-
-    patience_s: after this time, not again.
-    """
-
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self.end()
-
-    def end(self) -> None:
-        """Report an answer."""
-        self._since: float | None = None
-        self._pauses = 0
-
-    def pause_s(self) -> float | None:
-        """Return how long to wait before asking again; None if there was no answer for too long."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        left_s = self._since + self._patience_s - now
-        if left_s <= 0:
-            return None
-        pause_s = PAUSES_S[min(self._pauses, len(PAUSES_S) - 1)]
-        self._pauses += 1
-        return min(pause_s, left_s)
-
-
-class _Job:
-    """The calls of one request, which is sent again without those that have an outcome."""
-
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        hints: Hints,
-        waiting: Mapping[int, _WaitingTask],
-        patience_s: float,
-    ) -> None:
-        self.hints = hints
-        self.silence = _Silence(patience_s)
-        self.model = tasks[0][1].model
-        self.cancellation = Cancellation()
-        self._since = time.monotonic()
-        self._tasks = tasks
-        self._waiting = waiting
-
-    def tasks(self) -> list[Task]:
-        """Return the calls that are neither cancelled nor answered."""
-        return [task for task in self._tasks if task[0] in self._waiting]
-
-    def left_s(self) -> float | None:
-        """Return the time to the calls' deadline; None if they have none."""
-        if self.hints.deadline_s is None:
-            return None
-        return self.hints.deadline_s - (time.monotonic() - self._since)
-
-    def late(self) -> DeadlineExceeded:
-        """Return the error of calls whose deadline has passed without an answer."""
-        waited_s = time.monotonic() - self._since
-        return DeadlineExceeded(f"no answer within {waited_s:.3g} s; the server was away")
-
-    def wanted(self) -> bool:
-        """Whether any call is neither cancelled nor answered."""
-        return bool(self.tasks())
-
-
-class _WaitingTask(NamedTuple):
-    """A call without an outcome, and the receiver of its outcome."""
-
-    receiver: Receiver
-    key: Any
-    job: _Job
-
-
 class HttpLine:
     """A line to the server at `url`; threads may share it, forked processes open their own.
 
     connections: most at a time; patience_s: time without an answer after which calls fail; first_s:
-    the same for the first answer. Raises Unavailable if there is no answer, InvalidRequest if it is
-    another kind of server.
+    the same for the first answer. A server that accepts a request and says nothing is awaited
+    without limit, unless it is a farm that has answered before. Raises Unavailable if there is no
+    answer, InvalidRequest if it is another kind of server.
     """
 
     def __init__(
@@ -180,14 +101,16 @@ class HttpLine:
         self._client = HttpClient(url, token=token, keep=False, connect_s=CONNECT_S)
         self._patience_s = first_s
         self._repeatable: dict[str, bool] = {}  # by the names of the models described so far
-        # Each operation on these is atomic; the thread that pops an entry of `_waiting` settles it.
-        self._ids = itertools.count(1)
-        self._waiting: dict[int, _WaitingTask] = {}
+        self._calls = HttpCalls()
+        self._watch: FarmWatch | None = None  # of a farm
         self._closed = threading.Event()
         self.is_farm = False
         status, _, _ = self._ask("/farm/models")
         self.is_farm = self._client.keep = status == 200
-        if not self.is_farm:
+        if self.is_farm:
+            self._watch = FarmWatch(self._client, self._calls, patience_s)
+            weakref.finalize(self, self._watch.close)
+        else:
             self._check_language()
         most = connections or (CONNECTIONS_TO_FARM if self.is_farm else CONNECTIONS_TO_OTHERS)
         self._pool = DaemonPool(most, "farm client")
@@ -197,7 +120,7 @@ class HttpLine:
 
     def renew(self) -> None:
         """Leave the open calls to the parent; called in a forked process."""
-        self._waiting = {}
+        self._calls.renew()
         closed, self._closed = self._closed, threading.Event()
         if closed.is_set():
             self._closed.set()
@@ -263,26 +186,35 @@ class HttpLine:
 
         model: the model that the question is about; one that was there before is awaited.
         """
-        silence = _Silence(self._patience_s)
+        silence = Silence(self._patience_s)
         known = model is None or model in self._repeatable
-        while True:
-            try:
-                status, headers, answer = self._client.ask(path, body)
-                if status in DENIED:
-                    raise _Denied(decode_error(status, headers, answer))
-                is_model_away = status == 404 and model is not None
-                if not known or not (status in NO_ANSWER or is_model_away):
-                    return status, headers, answer
-                pause_s = silence.pause_s()
-                if pause_s is None:
-                    return status, headers, answer
-            except _Denied as denied:
-                raise denied.error from None
-            except Unavailable:
-                pause_s = silence.pause_s()
-                if pause_s is None or self._closed.is_set():
-                    raise
-            self._closed.wait(pause_s)
+        with self._question() as cancellation:
+            while True:
+                try:
+                    status, headers, answer = self._client.ask(
+                        path, body, cancellation=cancellation
+                    )
+                    self._heard(status)
+                    if status in DENIED:
+                        raise _Denied(decode_error(status, headers, answer))
+                    is_model_away = status == 404 and model is not None
+                    if not known or not (status in NO_ANSWER or is_model_away):
+                        return status, headers, answer
+                    pause_s = silence.pause_s()
+                    if pause_s is None:
+                        return status, headers, answer
+                except _Denied as denied:
+                    raise denied.error from None
+                except Unavailable:
+                    pause_s = silence.pause_s()
+                    if pause_s is None or self._closed.is_set():
+                        raise
+                self._closed.wait(pause_s)
+
+    def _question(self) -> AbstractContextManager[Cancellation | None]:
+        if self._watch is None or self._closed.is_set():
+            return nullcontext()
+        return self._watch.question()
 
     # Calls
 
@@ -295,18 +227,21 @@ class HttpLine:
         """
         if self._closed.is_set():
             raise Unavailable("the client is closed")
-        keyed = list(zip(calls, self._ids, strict=False))
+        keyed = list(zip(calls, self._calls.ids, strict=False))
         keys = {call_id: key for (key, _), call_id in keyed}
         for tasks in self._requests([(call_id, call) for (_, call), call_id in keyed]):
-            job = _Job(tasks, hints, self._waiting, self._patience_s)
+            waiting = self._calls.waiting
+            job = HttpJob(tasks, hints, waiting, self._patience_s)
             for call_id, _ in tasks:
-                self._waiting[call_id] = _WaitingTask(receiver, keys[call_id], job)
+                waiting[call_id] = WaitingTask(receiver, keys[call_id], job)
             self._pool.submit(partial(self._run, job))
+        if self._watch is not None:
+            self._watch.begin()
         if self._closed.is_set() and self.cancel(keys):  # another thread has just closed it
             raise Unavailable("the client is closed")
         return list(keys)
 
-    def _headers(self, job: _Job) -> dict[str, str]:
+    def _headers(self, job: HttpJob) -> dict[str, str]:
         headers = dict(JSON)
         hints, left_s = job.hints, job.left_s()
         if self.is_farm:
@@ -342,27 +277,20 @@ class HttpLine:
 
     def cancel(self, ids: Iterable[int]) -> bool:
         """Cancel calls, which then report no outcome. False if all of them had one already."""
-        taken = [w for i in ids if (w := self._waiting.pop(i, None)) is not None]
-        for job in {waiting.job for waiting in taken}:
-            if not job.wanted():
-                job.cancellation.cancel()
-        return bool(taken)
+        return self._calls.cancel(ids)
 
     def close(self) -> None:
         """Close all connections; open calls fail with Cancelled."""
         self._closed.set()
-        error = Cancelled("the client was closed before the answer came")
-        for call_id in list(self._waiting):
-            waiting = self._waiting.pop(call_id, None)
-            if waiting is not None:
-                waiting.receiver.put(waiting.key, error)
-                waiting.receiver.flush()
+        self._calls.fail_all(Cancelled("the client was closed before the answer came"))
         self._shut_down()
+        if self._watch is not None:
+            self._watch.close()
         self._client.close()
 
     # These methods run on the threads of the pool.
 
-    def _run(self, job: _Job) -> None:
+    def _run(self, job: HttpJob) -> None:
         """Send a request, again without an answer, until all its calls have an outcome."""
         while tasks := job.tasks():
             try:
@@ -381,9 +309,9 @@ class HttpLine:
                 if left_s is None or left_s > 0:
                     continue
                 error = job.late()
-            self._settle([(call_id, error) for call_id, _ in job.tasks()])
+            self._calls.settle([(call_id, error) for call_id, _ in job.tasks()])
 
-    def _sent(self, job: _Job, tasks: Sequence[Task]) -> FarmError:
+    def _sent(self, job: HttpJob, tasks: Sequence[Task]) -> FarmError:
         """Send a request and settle its calls; return why others have no answer, if there are any.
 
         Raises the errors that are those of all its calls.
@@ -395,7 +323,7 @@ class HttpLine:
         except (Unavailable, ModelNotFound) as error:
             return error
 
-    def _pause_s(self, job: _Job) -> float | None:
+    def _pause_s(self, job: HttpJob) -> float | None:
         """Return how long to wait before a request is sent again; None if it must not be.
 
         A farm that starts may not have its models yet. Models that it never had are not awaited.
@@ -408,21 +336,21 @@ class HttpLine:
             return pause_s
         return min(pause_s, max(0.0, left_s))
 
-    def _one(self, job: _Job, call_id: int, call: Call) -> FarmError:
+    def _one(self, job: HttpJob, call_id: int, call: Call) -> FarmError:
         if call.operation is BOTH:
             result = joined(*[self._asked(job, half) for half in halves(call)])
         else:
             result = self._asked(job, call)
-        self._settle([(call_id, result)])
+        self._calls.settle([(call_id, result)])
         return self._cut_off()
 
-    def _asked(self, job: _Job, call: Call) -> Result:
+    def _asked(self, job: HttpJob, call: Call) -> Result:
         path, body = encode_request(call)
         with self._answer(job, path, body) as answer:
             whole = answer.read()
         return decode_response(call, answer.status, answer.headers, whole)
 
-    def _stream(self, job: _Job, tasks: Sequence[Task]) -> FarmError:
+    def _stream(self, job: HttpJob, tasks: Sequence[Task]) -> FarmError:
         path = f"/farm/models/{quote(tasks[0][1].model)}/evaluate"
         body = encode_points([call for _, call in tasks])
         refusal: FarmError | None = None
@@ -431,6 +359,7 @@ class HttpLine:
                 raise decode_error(answer.status, answer.headers, answer.read())
             rest = b""
             for piece in answer.portions():
+                self._heard()
                 *lines, rest = (rest + piece).split(b"\n")
                 outcomes = []
                 for line in lines:
@@ -441,29 +370,24 @@ class HttpLine:
                         outcomes.append((call_id, outcome))
                 if outcomes:
                     job.silence.end()
-                    self._settle(outcomes)
+                    self._calls.settle(outcomes)
         return refusal or self._cut_off()
 
     def _cut_off(self) -> Unavailable:
         return Unavailable(f"{self._client.url} ended its answer before all points were done")
 
     @contextmanager
-    def _answer(self, job: _Job, path: str, body: bytes) -> Iterator[Response]:
+    def _answer(self, job: HttpJob, path: str, body: bytes) -> Iterator[Response]:
         headers = self._headers(job)
         with self._client.answer(path, body, headers, cancellation=job.cancellation) as answer:
+            self._heard(answer.status)
             if answer.status in DENIED:
                 raise _Denied(decode_error(answer.status, answer.headers, answer.read()))
             yield answer
 
-    def _settle(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
-        receivers = set()
-        for call_id, outcome in outcomes:
-            waiting = self._waiting.pop(call_id, None)
-            if waiting is not None:
-                waiting.receiver.put(waiting.key, outcome)
-                receivers.add(waiting.receiver)
-        for receiver in receivers:
-            receiver.flush()
+    def _heard(self, status: int = 200) -> None:
+        if self._watch is not None:
+            self._watch.heard(status)
 
 
 def _outcome(line: bytes, tasks: Sequence[Task]) -> tuple[int, Outcome]:

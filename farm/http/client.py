@@ -200,6 +200,7 @@ class HttpClient:
         *,
         headers: Mapping[str, str] = JSON,
         once: bool = False,
+        cancellation: Cancellation | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Return status, headers and body of the answer. Raises as `answer` does.
 
@@ -207,7 +208,9 @@ class HttpClient:
         if connections are kept and one ends without an answer: a server may close an idle
         connection at the moment it is reused.
         """
-        with self.answer(path, body, headers, own=once, again=not once) as answer:
+        with self.answer(
+            path, body, headers, own=once, again=not once, cancellation=cancellation
+        ) as answer:
             return answer.status, answer.headers, answer.read()
 
     @contextlib.contextmanager

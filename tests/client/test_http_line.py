@@ -280,7 +280,7 @@ class Stranger(BaseHTTPRequestHandler):
             "/Evaluate": {"output": [[x / 2 for x in asked.get("input", [[]])[0]]]},
         }
         if self.path == "/Evaluate":
-            time.sleep(0.01)
+            time.sleep(self.server.run_s)
         with self.server.lock:
             self.server.now -= 1
         self.answer(200, json.dumps(answers[self.path]).encode())
@@ -304,6 +304,7 @@ class StrangeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Stranger)
         self.lock = threading.Lock()
         self.now = 0
+        self.run_s = 0.01
         self.at_once: list[int] = []
         self.ports: set[int] = set()
         self.wants_token = False
@@ -352,6 +353,15 @@ def test_a_stranger_gets_a_connection_a_call_and_few_at_once(
     assert all(first(y) == k / 2 for k, y in inbox.outcomes.items())  # type: ignore[operator]  # keys are numbers
     assert len(stranger.ports) == 60
     assert 2 <= max(stranger.at_once) <= most
+    line.close()
+
+
+def test_a_stranger_may_be_silent_while_its_model_runs(stranger: StrangeServer) -> None:
+    stranger.run_s = 1.0
+    line = HttpLine(stranger.url, patience_s=0.2)
+    asked = len(stranger.authorizations)
+    assert first(submit(line, half(3.0), NO_HINTS, as_it_is).result(LIMIT_S)) == 1.5
+    assert len(stranger.authorizations) == asked, "it was asked whether it is there"
     line.close()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, ModelInfo, Operation, TensorInfo
-from farm.client import http_line as http_client
+from farm.client import http_calls
 from farm.client.http_line import HttpLine
 from farm.transports.line import as_it_is, submit_all
 from tests.support.coroutines import LIMIT_S
@@ -70,7 +70,7 @@ class Farm(ThreadingHTTPServer):
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
     clock = Clock()
-    monkeypatch.setattr(http_client, "time", clock)
+    monkeypatch.setattr(http_calls, "time", clock)
     server = Farm(clock)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

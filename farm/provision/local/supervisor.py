@@ -90,9 +90,10 @@ class WorkerSettings:
     devices: CUDA devices, assigned in turn. time_limit_s: a process whose model call takes longer
     is killed. ends_at: Unix time at which the machine is taken away; inf: at no known time; None:
     each process finds out itself. lost_after_s: silence of the dispatcher after which a process
-    ends itself; if its replacement hears nothing either, the supervisor ends too. frozen_after_s: a process that has been stopped this long, as by SIGSTOP,
-    is killed and replaced. started_by: a label of the workers, by which a farm recognizes those of
-    its own supervisor. first_s, longest_s, good_while_s: see `restart_delay_s`.
+    ends itself; if its replacement hears nothing either, the supervisor ends too. frozen_after_s: a
+    process that has been stopped this long, as by SIGSTOP, is killed and replaced. started_by: a
+    label of the workers, by which a farm recognizes those of its own supervisor. first_s,
+    longest_s, good_while_s: see `restart_delay_s`.
     """
 
     models: Sequence[str]
