@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,19 +45,29 @@ class Commands:
         self._threads = ThreadPoolExecutor(AT_ONCE, "batch")
 
     async def run(self, *command: str, feed: str = "") -> str:
-        """Return a command's output. Raises BatchError if it fails or takes too long."""
+        """Return a command's output. Raises BatchError if it fails or takes too long.
+
+        Cancelling the wait kills the command: a thread that waits for it would delay the end of
+        this program.
+        """
         loop = asyncio.get_running_loop()
+        started = _Started()
         try:
             # The second limit is for a command that cannot even be killed.
             async with asyncio.timeout(self._timeout_s + 2 * KILLED_S):
-                return await loop.run_in_executor(self._threads, self._wait_for, command, feed)
+                return await loop.run_in_executor(
+                    self._threads, self._wait_for, command, feed, started
+                )
         except TimeoutError:
             raise BatchError(self._no_answer(command)) from None
+        except asyncio.CancelledError:
+            started.kill()
+            raise
 
     def _no_answer(self, command: Sequence[str]) -> str:
         return f"{command[0]} did not answer in {self._timeout_s:g} s"
 
-    def _wait_for(self, command: Sequence[str], feed: str) -> str:
+    def _wait_for(self, command: Sequence[str], feed: str, started: _Started) -> str:
         try:
             # In a session of its own, so that Ctrl-C does not interrupt a submission.
             process = subprocess.Popen(
@@ -71,6 +82,7 @@ class Commands:
             )
         except OSError as error:
             raise NotStarted(f"{command[0]} cannot be started: {error}") from None
+        started.set(process)
         try:
             output, errors = process.communicate(feed, timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
@@ -82,10 +94,39 @@ class Commands:
         return output
 
 
+class _Started:
+    """The process of a command, which another thread may kill."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._unwanted = False
+
+    def set(self, process: subprocess.Popen[str]) -> None:
+        """Report that the process has started."""
+        with self._lock:
+            self._process = process
+            if self._unwanted:
+                _signal(process)
+
+    def kill(self) -> None:
+        """Kill the process, now or as soon as it has started."""
+        with self._lock:
+            self._unwanted = True
+            if self._process is not None:
+                _signal(self._process)
+
+
+def _signal(process: subprocess.Popen[str]) -> None:
+    """Send SIGKILL to a process and those it has started, if it has not ended."""
+    if process.poll() is None:  # otherwise its process id may be reused
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _kill(process: subprocess.Popen[str]) -> None:
     """Kill a command, with the programs that a site's wrapper has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _signal(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=KILLED_S)
     for pipe in (process.stdin, process.stdout, process.stderr):

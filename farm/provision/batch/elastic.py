@@ -412,6 +412,7 @@ class Elastic:
             return
         await self._task
         self._task = None
+        self._errands.drop("look")  # it may hang, and a new list shows more
         end_at = self._clock() + ENDING_S
         give_up_at = end_at + GONE_S
         left = list(self._jobs)

@@ -36,6 +36,11 @@ class Errands:
         """Whether any task runs whose key begins with this word."""
         return any(key.startswith(beginning) for key in self._tasks)
 
+    def drop(self, key: str) -> None:
+        """Cancel the task with this key, if one is running."""
+        if (task := self._tasks.get(key)) is not None:
+            task.cancel()
+
     async def cancel(self) -> None:
         """Cancel all tasks and wait for their ends."""
         tasks = list(self._tasks.values())

@@ -71,3 +71,20 @@ def test_commands_that_hang_do_not_hold_up_others() -> None:
         return answer
 
     assert asyncio.run(both()) == "here\n"
+
+
+def test_a_command_that_is_not_awaited_any_more_is_killed(tmp_path: Path) -> None:
+    """A thread that waits for it would delay the end of the program."""
+    pids = tmp_path / "pids"
+    script = f"sleep 600 & echo $$ $! > {pids}.new; mv {pids}.new {pids}; wait"
+
+    async def scene() -> list[int]:
+        task = asyncio.create_task(Commands(dict).run("sh", "-c", script))
+        await asyncio.to_thread(wait_until, pids.exists, "the command")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return [int(pid) for pid in pids.read_text().split()]
+
+    both = asyncio.run(scene())
+    wait_until(lambda: not any(map(is_alive, both)), "the end of both")

@@ -62,3 +62,23 @@ def test_a_task_that_is_cancelled_before_it_begins_is_gone() -> None:
         assert not errands.is_running("look")
 
     asyncio.run(scene())
+
+
+def test_a_task_that_is_dropped_frees_its_key() -> None:
+    async def scene() -> None:
+        errands = Errands()
+
+        async def work() -> None:
+            await asyncio.get_running_loop().create_future()
+
+        errands.drop("look")
+        errands.begin("look", work)
+        errands.begin("ask", work)
+        await asyncio.sleep(0)
+        errands.drop("look")
+        await asyncio.sleep(0)
+        assert not errands.is_running("look")
+        assert errands.is_running("ask")
+        await errands.cancel()
+
+    asyncio.run(scene())
