@@ -379,6 +379,11 @@ class WorkerInfo:
             labels={_text(k): _text(v) for k, v in data.get("labels", {}).items()},
         )
 
+    def shown(self) -> dict[str, Any]:
+        """Return what a status shows of it beside its work."""
+        labels = {name: self.labels.get(name, "") for name in ("job", "kind")}
+        return {"host": self.host, "pid": self.pid, "device": self.device, **labels}
+
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):

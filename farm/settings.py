@@ -63,7 +63,8 @@ class Settings:
     max_held_bytes: memory for all bodies of more than 64 KiB that are being received or answered;
     further ones wait for it. None: a quarter of the memory of this machine.
     heartbeat_s: silence after which a host counts as dead.
-    start_timeout_s: how long the first worker may take to load its models.
+    start_timeout_s: how long the first worker may take to start, while calls wait for it. None: ten
+    minutes for workers on this machine, an hour for those that start elsewhere.
     grace_s: how long running calls may take to finish when the farm shuts down.
     """
 
@@ -96,7 +97,7 @@ class Settings:
     max_held_bytes: int | None = None
     non_finite: NonFinite = "literal"
     heartbeat_s: float = 5.0
-    start_timeout_s: float = 600.0
+    start_timeout_s: float | None = None
     grace_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -116,8 +117,9 @@ class Settings:
             expect(name, getattr(self, name) >= 1, "1 or more")
         held = self.max_held_bytes
         expect("max_held_bytes", held is None or held >= 1, "1 or more")
-        for name in ("heartbeat_s", "start_timeout_s"):
-            expect(name, getattr(self, name) > 0, "a number of seconds above 0")
+        expect("heartbeat_s", self.heartbeat_s > 0, "a number of seconds above 0")
+        start = self.start_timeout_s
+        expect("start_timeout_s", start is None or start > 0, "a number of seconds above 0")
         expect("grace_s", self.grace_s >= 0, "a number of seconds, 0 or more")
         expect("mpi", self.mpi is None or self.mpi >= 1, "1 or more MPI ranks")
         expect("reuse", not self.reuse or self.record is not None, "it to come with record, a file")

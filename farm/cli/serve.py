@@ -189,6 +189,14 @@ def _click_option(option: Option) -> click.Option:
     help="Kill a model process when one of its calls runs longer.",
 )
 @click.option(
+    "--start-timeout",
+    "start_timeout_s",
+    type=float,
+    metavar="SECONDS",
+    help="Time that the first worker may take to start; calls wait for it until then.  [default: "
+    "600 for workers on this machine, 3600 for those elsewhere]",
+)
+@click.option(
     "--retries",
     default=3,
     show_default=True,

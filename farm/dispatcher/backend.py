@@ -15,8 +15,29 @@ from farm.scheduler.state import TaskId
 INTERNAL_ERROR = "the farm made a mistake; its log says which"
 
 
+CancelCall = Callable[[], None]
+"""Cancels a call; used when the client no longer waits for the answer."""
+
+
+class FirstModels(Protocol):
+    """Lets requests wait while the farm knows no model yet."""
+
+    def when_known(self, go: Callable[[], None]) -> CancelCall:
+        """Call `go` once models are known, or when the request has waited too long for that."""
+
+    async def known(self) -> None:
+        """Return once models are known, or when the request has waited too long for that."""
+
+    def no_model(self) -> FarmError:
+        """Return the error of a request while no model is known."""
+
+
 class Backend(Protocol):
     """Runs calls for endpoints. The dispatcher implements it."""
+
+    @property
+    def first_worker(self) -> FirstModels:
+        """The wait for the first models."""
 
     def start_call(
         self, call: Call, hints: Hints, on_done: Callable[[Result | FarmError], None]
@@ -52,10 +73,6 @@ class Backend(Protocol):
 
     def snapshot(self) -> dict[str, Any]:
         """Return workers, queues, rates and percentiles as JSON data."""
-
-
-CancelCall = Callable[[], None]
-"""Cancels a call; used when the client no longer waits for the answer."""
 
 
 @lru_cache(maxsize=4096)

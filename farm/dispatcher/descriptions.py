@@ -1,15 +1,10 @@
-"""A cache of model descriptions by config, so that a repeated question needs no worker.
-
-And the error of a call of a model that is not served.
-"""
+"""A cache of model descriptions by config, so that a repeated question needs no worker."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 
 from farm.call import ModelInfo
-from farm.errors import ModelNotFound, Unavailable
 
 MOST_KEPT = 4096
 """Most cached descriptions; a new config per call, such as a seed, must not fill the memory."""
@@ -43,12 +38,3 @@ class Descriptions:
         """Drop all descriptions of a model that has changed."""
         for key in [key for key in self._kept if key[0] == model]:
             del self._kept[key]
-
-
-def not_served(model: str, served: Iterable[str], awaited: str) -> ModelNotFound | Unavailable:
-    """Return the error of a call of an unknown model. awaited: why models may be missing, or ""."""
-    names = ", ".join(sorted(served))
-    text = f"model {model!r} is not served here; the models are: {names or 'none'}"
-    if awaited:
-        return Unavailable(f"{text}; but {awaited}" if names else awaited)
-    return ModelNotFound(text)

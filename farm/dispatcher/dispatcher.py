@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
-from farm.dispatcher.descriptions import Descriptions, not_served
+from farm.dispatcher.descriptions import Descriptions
 from farm.dispatcher.feeder import Feeder, Part
+from farm.dispatcher.first_worker import FirstWorker
 from farm.dispatcher.flush_policy import FlushPolicy
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.partition import Rows, WholeCall
@@ -49,10 +50,7 @@ class Dispatcher:
     def __init__(
         self, transports: Sequence[Transport], *, memory: Memory | None = None, **limits: Any
     ) -> None:
-        """memory: keeps evaluations, and may answer calls from them.
-
-        limits: for the Scheduler: max_queued, max_queued_per_client, retries, policies.
-        """
+        """memory: keeps evaluations, and may answer calls. limits: as for Scheduler, by name."""
         # Random first id: a late answer to a task of an earlier farm process matches no task.
         first_task = secrets.randbits(30) << 32
         self._scheduler = Scheduler(first_task=first_task, **limits)
@@ -79,8 +77,7 @@ class Dispatcher:
         if memory is not None and memory.reuses:
             run = self._begin, self._drop, self._start_parts, self._feeder.new_id, self._act_soon
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
-        self.awaited: Callable[[], str] = str  # why models may be missing; "": none is missing
-        self.workers_may_come: Callable[[], bool] = bool  # whether more workers may join
+        self.first_worker = FirstWorker(self._models, self._waiting, self._drop)
         self._started = time.time()
 
     # For callers
@@ -131,7 +128,7 @@ class Dispatcher:
         if self._closed:
             raise Unavailable("the farm is shutting down")
         if model not in self._models:
-            raise not_served(model, self._models, self.awaited())
+            raise self.first_worker.not_served(model)
 
     def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
         """Start many rows, each of which has its own outcome, reported to `rows`.
@@ -188,6 +185,7 @@ class Dispatcher:
         self._waiting[task_id] = on_done
         if hints.shown_as is not None:
             self._statistics.chains.opened(task_id, call, hints.shown_as, now)
+        self.first_worker.call_begins(task_id, call.model, now)
         self._act_soon()
         return task_id
 
@@ -236,8 +234,7 @@ class Dispatcher:
 
     def is_ready(self, model: str) -> bool:
         """Whether a worker has the model, or workers that have it may join."""
-        here = (info.name == model for worker in self._workers.values() for info in worker.models)
-        return model in self._models and (self.workers_may_come() or any(here))
+        return model in self._models and self.first_worker.may_have(model)
 
     def calls_open(self) -> int:
         """Return the number of calls without an outcome."""
@@ -252,10 +249,11 @@ class Dispatcher:
         for model in info.models:
             self._know(model, worker)
         self._carrier[worker] = transport
-        self._workers[worker] = info
         self._scheduler.worker_joined(
             worker, info.models, slots=info.slots, ends_at=ends_at, host=info.host, now=now
         )
+        before, self._workers[worker] = self._workers.get(worker), info
+        self.first_worker.joined(info, before=before)
         if self._memory is not None:
             self._memory.joined(info)
         self._tell("joined", worker, ", ".join(m.name for m in info.models))
@@ -273,8 +271,9 @@ class Dispatcher:
         reclaimed: bool = False,
     ) -> None:
         """Report that a worker left. reason: in words; a second report of a loss is ignored."""
-        if self._workers.pop(worker, None) is None:
+        if (info := self._workers.pop(worker, None)) is None:
             return
+        self.first_worker.left(info)
         self._carrier.pop(worker, None)
         if self._memory is not None:
             self._memory.left(worker)
@@ -334,6 +333,7 @@ class Dispatcher:
         new = [model for model in models if model.name not in self._models]
         self._models.update((model.name, model) for model in new)
         self._scheduler.expect(new)
+        self.first_worker.models_known()
 
     # Carrying out actions
 
@@ -461,6 +461,7 @@ class Dispatcher:
         self._closed = True
         error = Unavailable("the farm shut down before the call finished")
         self._feeder.fail_all(error)
+        self.first_worker.close()
         for task_id, on_done in list(self._waiting.items()):
             self._drop(task_id)
             on_done(error)
@@ -486,11 +487,10 @@ class Dispatcher:
         now = time.monotonic()
         state = self._scheduler.snapshot(now)
         for row in state["workers"]:
-            info = self._workers[WorkerId(row["name"])]
-            row.update(host=info.host, pid=info.pid, device=info.device)
-            row.update(job=info.labels.get("job", ""), kind=info.labels.get("kind", ""))
+            row.update(self._workers[WorkerId(row["name"])].shown())
         return {
             "models": sorted(self._models),
+            "requests_for_models": self.first_worker.requests,
             "up_s": time.time() - self._started,
             **state,
             **self.measures.snapshot(now),

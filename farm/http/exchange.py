@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from farm.bodies.body import QUICK_BYTES, Gathering
@@ -58,6 +58,9 @@ class Routes(Protocol):
 
     def application(self, path: str) -> Application:
         """Return the application that answers paths without a handler."""
+
+    def wait(self, method: str, path: str, go: Callable[[], None]) -> CancelCall | None:
+        """Call `go` later if the request has to wait; None if it is answered now."""
 
     def cancel(self) -> set[asyncio.Task[None]]:
         """Cancel the applications' answers; return the tasks that still have to end."""
@@ -188,6 +191,14 @@ class Exchange:
             return
         if self._share is not None:
             self._share.resize(self.size)
+        wait = self._connection.served.front.wait(self.head.method, self._path, self._go_on)
+        if wait is None:
+            self._go_on()
+        else:
+            self._cancel = wait
+
+    def _go_on(self) -> None:
+        self._cancel = None
         if self.size > QUICK_BYTES:
             self._connection.served.bodies.later(self._ask)
         else:

@@ -65,7 +65,8 @@ class Endpoints:
     paths: handlers of exactly these HTTP paths. find: returns the handler or application of another
     path, or None if the path does not belong to this protocol. root: answers POST at /.
     otherwise: answers all remaining paths; only one protocol has it. grpc: creates methods for the
-    farm's gRPC port, called if there is one. listener: serves at addresses of its own.
+    farm's gRPC port, called if there is one. listener: serves at addresses of its own. waits: from
+    method and path to whether the handler's request waits while the farm knows no model.
     """
 
     paths: Mapping[str, Handler] = field(default_factory=dict)
@@ -74,3 +75,4 @@ class Endpoints:
     otherwise: ASGIApp | None = None
     grpc: Callable[[], Service] | None = None
     listener: ProtocolListener | None = None
+    waits: Callable[[str, str], bool] | None = None

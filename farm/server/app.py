@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from starlette.types import ASGIApp
 
 from farm.descriptors import Protocol, resolve
-from farm.dispatcher.backend import CancelCall
+from farm.dispatcher.backend import Backend, CancelCall
 from farm.errors import Unavailable
 from farm.http.access import Access
 from farm.http.asgi import Application
@@ -65,7 +65,15 @@ def front_door(site: Site, served: Iterable[Endpoints]) -> Router:
     handlers |= {"/": _root(root), "/metrics": metrics_handler(site.backend)}
     find = [each.find for each in served if each.find is not None]
     limit = site.settings.max_body_bytes
-    return Router(handlers, otherwise, site.access, find=find, max_body_bytes=limit)
+    return Router(
+        handlers,
+        otherwise,
+        site.access,
+        find=find,
+        max_body_bytes=limit,
+        backend=site.backend,
+        waits=[each.waits for each in served if each.waits is not None],
+    )
 
 
 def _only(claims: Sequence[T], what: str) -> T:
@@ -98,8 +106,16 @@ class Router:
         *,
         find: Sequence[Callable[[str], Handler | Application | None]] = (),
         max_body_bytes: int = DEFAULTS.max_body_bytes,
+        backend: Backend | None = None,
+        waits: Sequence[Callable[[str, str], bool]] = (),
     ) -> None:
-        """find: look up handlers for paths without one of their own; the first result wins."""
+        """find: look up handlers for paths without one of their own; the first result wins.
+
+        backend: knows the models; waits: whether requests wait until it does, by method and path.
+        """
+        self._backend = backend
+        self._models = None if backend is None else backend.models()
+        self._waits = waits
         self.access = access
         self.max_body_bytes = max_body_bytes
         self._handlers = handlers
@@ -114,6 +130,14 @@ class Router:
             return handler
         found = self._found(path)
         return None if isinstance(found, Application) else found
+
+    def wait(self, method: str, path: str, go: Callable[[], None]) -> CancelCall | None:
+        """Call `go` later if the request waits for the first models; None if it does not."""
+        if self._models or self._backend is None:
+            return None
+        if not any(waits(method, path) for waits in self._waits):
+            return None
+        return self._backend.first_worker.when_known(go)
 
     def application(self, path: str) -> Application:
         """Return the application that answers paths without a handler."""

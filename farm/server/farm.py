@@ -66,6 +66,15 @@ SHARE_OF_MEMORY = 4
 """Bodies may use 1 / SHARE_OF_MEMORY of the memory: as arrays, in queues and in answers they
 take as much again."""
 
+START_HERE_S = 600.0
+"""Default time in seconds that the first worker on this machine may take to load its models."""
+
+START_ELSEWHERE_S = 3600.0
+"""Default time in seconds that calls wait for the first worker of a job or another machine."""
+
+DESCRIBING_S = 10.0
+"""Seconds that the doors stay closed for models that are being described; requests wait then."""
+
 STOP_WORKERS_S = 5.0
 """Seconds after which idle workers that were asked to end are killed."""
 
@@ -173,22 +182,26 @@ class Farm:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)
             self.dispatcher.add_part("record", self._state_of_record)
         # Workers that are replaced when they end, or started when calls wait.
-        self.dispatcher.workers_may_come = lambda: (
+        self.dispatcher.first_worker.may_come = lambda: (
             self._workers is not None or self._elastic is not None or self._dask is not None
         )
+        if self._with_doors:
+            self.dispatcher.first_worker.limit_s = settings.start_timeout_s or START_ELSEWHERE_S
         self.dispatcher.start()
         write_connection(self._workers_file, wires.for_workers)
         write_connection(self.connection_file, self.connection)
         if self._elastic is not None:
             wires.keep()
             self._elastic.start(self.dispatcher)
+            await self._elastic.describe_models(within_s=DESCRIBING_S)
         if self._models and settings.workers:
             self._start_workers()
         if self._workers is not None or self._dask is not None:
             # Native clients may be here already: those of a farm that was killed in this folder.
-            awaited, self.dispatcher.awaited = self.dispatcher.awaited, _starting
+            first = self.dispatcher.first_worker
+            awaited, first.awaited = first.awaited, _starting
             await self._first_worker()
-            self.dispatcher.awaited = awaited
+            first.awaited = awaited
         self._check_models()
         if self._with_doors:
             await self._open_doors()
@@ -243,7 +256,9 @@ class Farm:
     async def _first_worker(self) -> None:
         """Wait until a worker has joined. Raises the error of the workers' start if that fails."""
         joined: asyncio.Future[None] = asyncio.create_task(
-            self.dispatcher.wait_for_workers(1, timeout_s=self.settings.start_timeout_s)
+            self.dispatcher.wait_for_workers(
+                1, timeout_s=self.settings.start_timeout_s or START_HERE_S
+            )
         )
         ready = []
         if self._workers is not None:

@@ -10,7 +10,11 @@ from farm.call import Hints
 from farm.dispatcher.backend import Backend, named
 from farm.dispatcher.dispatcher import Dispatcher
 
-ASKED = sorted(name for name in vars(Backend) if not name.startswith("_"))
+ASKED = sorted(
+    name
+    for name, value in vars(Backend).items()
+    if inspect.isfunction(value) and not name.startswith("_")
+)
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -414,7 +414,7 @@ async def test_call_waits_for_a_worker() -> None:
 @on_loop
 async def test_unknown_model_is_refused_with_the_names_of_the_others() -> None:
     dispatcher, transport = up()
-    with pytest.raises(ModelNotFound, match="'cube' is not served here; the models are: none"):
+    with pytest.raises(Unavailable, match="no model is known yet: the farm waits for its first"):
         await dispatcher.submit(cube())
     transport.join()
     with pytest.raises(ModelNotFound, match="the models are: cube"):
@@ -723,7 +723,7 @@ async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
     dispatcher.worker_left(W1, "killed")
     assert not dispatcher.is_ready("cube")
     assert dispatcher.is_ready("once")
-    dispatcher.workers_may_come = lambda: True
+    dispatcher.first_worker.may_come = lambda: True
     assert dispatcher.is_ready("cube")
     assert not dispatcher.is_ready("unknown")
 

@@ -21,6 +21,9 @@ from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
 
 FARM = [sys.executable, "-m", "farm"]
 
+IN_JOBS_ONLY = "import os; os.environ['SLURM_JOB_ID']\n"
+"""The start of a model that the front door cannot describe, so the first job comes at once."""
+
 MODEL = """
 import time
 import farm
@@ -87,7 +90,8 @@ class Elastic:
         if user:
             shutil.chown(folder, user)
         for factor, name in enumerate(("double", "triple", "quadruple"), 2):
-            (folder / f"{name}.py").write_text(MODEL.format(name=name, factor=factor))
+            text = IN_JOBS_ONLY + MODEL.format(name=name, factor=factor)
+            (folder / f"{name}.py").write_text(text)
         (folder / "calls.py").write_text(CALLS)
         self.process: subprocess.Popen[str] | None = None
 

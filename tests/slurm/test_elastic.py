@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.slurm.cluster import Cluster, wait_for
-from tests.slurm.elastic import FARM, ONE_KIND, Elastic, elastic_on
+from tests.slurm.elastic import FARM, MODEL, ONE_KIND, Elastic, elastic_on
 
 
 def test_jobs_come_with_demand_go_when_idle_and_none_is_left(elastic: Elastic) -> None:
@@ -63,6 +63,18 @@ def test_a_refused_submission_is_shown_in_slurms_words_and_tried_ever_less(
     (again,) = wait_for(refused_again, "another try")
     assert "next try in 10 s" in again
     elastic.stop()
+
+
+def test_the_first_call_submits_the_first_job_and_waits_for_it(elastic: Elastic) -> None:
+    (elastic.folder / "double.py").write_text(MODEL.format(name="double", factor=2))
+    elastic.serve(ONE_KIND)
+    assert elastic.status()["models"] == ["double"]
+    assert elastic.events("not described") == []
+    assert elastic.jobs() == {}
+    assert "y = [6.]" in elastic.run(*FARM, "call", "3", "--to", "run")
+    assert len(elastic.jobs()) == 1
+    elastic.stop()
+    assert elastic.jobs() == {}
 
 
 def test_a_job_whose_model_cannot_be_loaded_says_why(elastic: Elastic) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import Cluster, wait_for
-from tests.slurm.elastic import FARM, ONE_KIND, TWO_NODES, Elastic, elastic_on
+from tests.slurm.elastic import FARM, IN_JOBS_ONLY, ONE_KIND, TWO_NODES, Elastic, elastic_on
 
 STUCK = """
 import time
@@ -77,7 +77,7 @@ def test_a_node_that_crashes_loses_nothing_and_is_replaced(elastic: Elastic) -> 
 def test_a_cut_cable_leaves_an_old_copy_that_ends_itself(netns_cluster: Cluster) -> None:
     """SLURM restarts the job elsewhere while its first copy lives; both have the same id."""
     with elastic_on(netns_cluster, "cut") as elastic:
-        (elastic.folder / "stuck.py").write_text(STUCK)
+        (elastic.folder / "stuck.py").write_text(IN_JOBS_ONLY + STUCK)
         plan = ONE_KIND.replace("max_jobs = 3", "workers = 2\nmax_jobs = 1")
         elastic.serve(plan.replace("double", "stuck"))
         old = elastic.wait_for_workers(2)

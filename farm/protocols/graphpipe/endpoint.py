@@ -52,7 +52,15 @@ def serve(site: Site) -> Endpoints:
     """Return the protocol's endpoints: its paths, and POST to the root for the default model."""
     default = site.options["graphpipe_default"]
     handler = GraphPipeEndpoint(site.backend, default=default, readers=site.readers)
-    return Endpoints(find=lambda path: handler if is_below(path) else None, root=handler)
+    return Endpoints(
+        find=lambda path: handler if is_below(path) else None, root=handler, waits=_waits
+    )
+
+
+def _waits(method: str, path: str) -> bool:
+    """Whether a request waits until the farm knows a model."""
+    asks = is_below(path) and method in ("GET", "HEAD", "POST") and not path.startswith(CONTROL)
+    return asks or (path == "/" and method == "POST")
 
 
 class GraphPipeEndpoint:
@@ -101,7 +109,7 @@ class GraphPipeEndpoint:
         """Return the model of a path and the rest of it. Raises _NotHere or Unavailable."""
         models = self._backend.models()
         if not models:
-            raise Unavailable("no model is served yet: the farm waits for its first worker")
+            raise self._backend.first_worker.no_model()
         if path == "/":
             return self._default_model(models), ""
         name = path.removeprefix(ROOT).removeprefix("/")

@@ -10,13 +10,18 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from farm.call import ModelInfo
+from farm.dispatcher.backend import FirstModels
 from farm.encoding.tensors import shown
-from farm.errors import ModelNotFound, Unavailable, UnsupportedFeature
+from farm.errors import ModelNotFound, UnsupportedFeature
 from farm.protocols.kserve.request import VERSION, Parameters, check_version
 
 
 class Serves(Protocol):
     """Reports the models that are served."""
+
+    @property
+    def first_worker(self) -> FirstModels:
+        """The wait for the first models."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         """Return the models by name, described for the empty config."""
@@ -50,7 +55,7 @@ class Repository:
         info = models.get(name)
         if info is None:
             if not models:
-                raise Unavailable("no model is served yet: the farm waits for its first worker")
+                raise self._backend.first_worker.no_model()
             names = list(models)
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
             raise ModelNotFound(

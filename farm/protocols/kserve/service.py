@@ -9,7 +9,7 @@ from farm.protocols.kserve.grpc.endpoint import KServeGrpc
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.rest.endpoint import KServeEndpoint
 from farm.protocols.kserve.rest.endpoint_stream import KServeStreams
-from farm.protocols.kserve.rest.paths import is_below, is_stream
+from farm.protocols.kserve.rest.paths import is_below, is_stream, needs_model
 from farm.protocols.site import Endpoints, Site
 
 
@@ -26,4 +26,7 @@ def serve(site: Site) -> Endpoints:
             return None
         return streamed if is_stream(path) else whole
 
-    return Endpoints(find=find, grpc=lambda: KServeGrpc(backend, repository, readers))
+    def grpc() -> KServeGrpc:
+        return KServeGrpc(backend, repository, readers)
+
+    return Endpoints(find=find, grpc=grpc, waits=needs_model)

@@ -232,8 +232,18 @@ class MipConnection(Portions):
         self._open.append(request)
         self._bytes_open += request.size
 
-    def _start(self, payload: bytes | bytearray, request: _Open) -> None:
+    def _start_later(self, payload: bytes | bytearray, request: _Open) -> None:
+        """Start a request that waited for the first models."""
+        request.undo = None
+        self._start(payload, request, waited=True)
+        self._answered()
+
+    def _start(self, payload: bytes | bytearray, request: _Open, *, waited: bool = False) -> None:
         info = self._backend.description(self._model)
+        if info is None and not self._backend.models() and not waited:
+            go = partial(self._start_later, payload, request)
+            request.undo = self._backend.first_worker.when_known(go)
+            return
         if info is None:  # the farm answers with the reason why there is no such model
             self._call(Call(self._model, Operation.EVALUATE), info, request)
             return

@@ -100,6 +100,7 @@ def create_api(
     async def model(
         name: str, config: str = Query(EMPTY_CONFIG, description="the config as JSON text")
     ) -> Response:
+        await backend.first_worker.known()
         body = b'{"config":%b}' % config.encode()
         return _json(_shown(await backend.describe(name, decode_config(parse(body), body))))
 
@@ -112,6 +113,7 @@ def create_api(
         headers = headers_of(request.scope)
         hints = hints_of(headers, peer_of(request.scope), request.scope[USER])
         body = await read_body(request.receive)
+        await backend.first_worker.known()
         points: AnyPoints
         if isinstance(body, HeldBody):
             client = hints.client

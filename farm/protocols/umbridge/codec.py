@@ -19,7 +19,7 @@ import orjson
 from farm.call import EMPTY_CONFIG, Array, Call, ModelInfo, Operation, Result, TensorInfo
 from farm.encoding.config import decode_config, decode_derivative
 from farm.encoding.json_numbers import NonFinite, array_text, as_declared, kind_of, parse, vector
-from farm.errors import InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
+from farm.errors import InvalidInput, ModelNotFound, UnsupportedFeature
 
 PROTOCOL_VERSION = 1.0  # a number; the specification says string, which breaks the clients
 
@@ -120,8 +120,6 @@ def _model_named(message: Any, models: Mapping[str, ModelInfo]) -> ModelInfo:
         raise InvalidInput(f"name is {what}; expected the name of a model as a string")
     info = models.get(name)
     if info is None:
-        if not models:
-            raise Unavailable("no model is served yet: the farm waits for its first worker")
         raise ModelNotFound(f"no model {_shortened(repr(name))} is served here; {_offer(models)}")
     return info
 

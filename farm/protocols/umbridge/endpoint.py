@@ -41,7 +41,12 @@ def serve(site: Site) -> Endpoints:
     """Return the protocol's endpoints: its paths at the root of the HTTP server."""
     non_finite = NonFinite(site.settings.non_finite)
     handler = UmBridgeEndpoint(site.backend, non_finite=non_finite, readers=site.readers)
-    return Endpoints(paths=dict.fromkeys(map(str, PATHS), handler))
+    return Endpoints(paths=dict.fromkeys(map(str, PATHS), handler), waits=_waits)
+
+
+def _waits(method: str, path: str) -> bool:
+    """Whether a request waits until the farm knows a model."""
+    return path in PATHS and path not in SHARED_MEMORY and method in _methods(path)
 
 
 class UmBridgeEndpoint:
@@ -60,6 +65,8 @@ class UmBridgeEndpoint:
         models = self._backend.models()
         body = request.body
         try:
+            if not models and request.path != Endpoint.INFO:
+                raise self._backend.first_worker.no_model()
             if isinstance(body, bytes):
                 return self._go(decode_request(request.path, body, models), request, answer)
             reading = Reading(
@@ -148,12 +155,16 @@ def _answer_error(error: FarmError, request: Request, answer: Answer) -> None:
     answer(status, body, RETRY_SOON if status == 503 else ())
 
 
+def _methods(path: str) -> tuple[str, ...]:
+    return ("GET", "HEAD") if path == Endpoint.INFO else ("POST",)
+
+
 def _check_method(path: str, method: str) -> None:
     if path in SHARED_MEMORY:
         # Clients that probe for shared memory continue without it, whatever the answer is.
         message = "shared memory is not offered here; the plain paths are"
         raise Refused(400, "UnsupportedFeature", message)
-    allowed = ("GET", "HEAD") if path == Endpoint.INFO else ("POST",)
+    allowed = _methods(path)
     if method not in allowed:
         message = f"{path} is asked with {allowed[0]}, not {method}"
         allow = ((b"allow", ", ".join(allowed).encode()),)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Unavailable
+from farm.provision.batch.describing import Describing
 from farm.provision.batch.errands import Errands
 from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import CANCELLED, PENDING, STARTING, STOPPED, UNSURE
@@ -83,6 +84,7 @@ class Elastic:
         self._jobs: Jobs
         self._task: asyncio.Task[None] | None = None
         self._watch: JobWatch
+        self._describing: Describing
         self._errands = Errands()
         self._stopping = asyncio.Event()
         self._hurried = False
@@ -113,8 +115,18 @@ class Elastic:
                 kind.models = frozenset(model.name for model in known)
                 dispatcher.expect(known)
         dispatcher.add_part("slurm", self.snapshot)
-        dispatcher.awaited = self.awaited
+        dispatcher.first_worker.awaited = self.awaited
+        dispatcher.first_worker.why = self._why_none
+        self._describing = Describing(dispatcher.expect, dispatcher.note)
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def describe_models(self, within_s: float) -> None:
+        """Describe the models that no worker has described yet, in processes of this machine.
+
+        Returns when all are described, or after `within_s` seconds; it then continues meanwhile.
+        """
+        self._describing.start(self._kinds.values())
+        await self._describing.wait(within_s)
 
     def has_started(self, labels: Mapping[str, str]) -> bool:
         """Whether a worker with these labels belongs to a job of this farm.
@@ -189,7 +201,7 @@ class Elastic:
         jobs = {name: self._jobs.for_policy(name, now) for name, _ in kinds}
         offers = [
             Offer(
-                kind.models,
+                frozenset() if kind.describing else kind.models,
                 kind.policy.capacity(jobs[name], now),
                 kind.settings.backlog_s,
                 kind.settings.time_limit_s,
@@ -401,6 +413,8 @@ class Elastic:
     def begin_stop(self) -> None:
         """Submit no more jobs; call `stop` afterwards."""
         self._stopping.set()
+        if self._task is not None:
+            self._describing.cancel()
 
     async def stop(self) -> None:
         """Wait until no job of this farm is left.
@@ -463,8 +477,15 @@ class Elastic:
 
     def awaited(self) -> str:
         """Return why some models are not yet known; empty if those of all kinds are."""
-        unknown = [kind for kind in self._kinds.values() if kind.models is None]
-        return "; ".join(how_it_stands(kind, self._jobs, self._watch.problem) for kind in unknown)
+        return self._how_these_stand(kind for kind in self._kinds.values() if kind.models is None)
+
+    def _why_none(self, model: str) -> str:
+        """Return why no worker has a model."""
+        kinds = self._kinds.values()
+        return self._how_these_stand(kind for kind in kinds if model in (kind.models or ()))
+
+    def _how_these_stand(self, kinds: Iterable[KindState]) -> str:
+        return "; ".join(how_it_stands(kind, self._jobs, self._watch.problem) for kind in kinds)
 
     def snapshot(self) -> dict[str, Any]:
         """Return kinds and jobs as JSON data."""

@@ -13,6 +13,8 @@ from farm.provision.batch.policy import Bounds, KindPolicy
 class KindState:
     """One kind of workers with its policy and its state.
 
+    models: the names of its models, None while they are unknown. describing: whether a process of
+    this machine is loading them.
     refusal: the batch system's message for the last submission; failure: why the last job failed.
     """
 
@@ -30,6 +32,7 @@ class KindState:
             )
         )
         self.models: frozenset[str] | None = None
+        self.describing = False
         self.wanted = 0
         self.refusal = ""
         self.failure = ""
@@ -37,13 +40,15 @@ class KindState:
 
 
 def how_it_stands(kind: KindState, jobs: Jobs, problem: str) -> str:
-    """Return what a kind whose models are unknown waits for; problem: of the batch system."""
+    """Return what a kind without workers waits for; problem: of the batch system."""
     name, models = kind.settings.name, ", ".join(kind.settings.models)
     mine = jobs.of(name)
     if mine:
         how = ", ".join(
             f"job {job.key} {job.state or 'submitted'} {job.reason}".strip() for job in mine[:3]
         )
+    elif kind.describing:
+        how = "its models are being described"
     else:
         how = kind.refusal or kind.failure or problem or "no job yet"
     return f"waiting for workers of kind {name} ({models}): {how}"

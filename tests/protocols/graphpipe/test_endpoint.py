@@ -311,6 +311,7 @@ def test_a_full_queue_has_its_code() -> None:
 
 def test_before_there_is_a_model() -> None:
     with front_door({}) as door:
+        door.dispatcher.first_worker.limit_s = 0.0
         assert error(door.ask("POST", "/graphpipe/double", infer([1, 2])))[0] == 10
         assert text(door.ask("POST", "/", infer([1, 2]), GO))[0] == 400
         assert text(door.ask("GET", "/graphpipe/double"))[0] == 503

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from farm.call import ModelInfo
+from farm.dispatcher.first_worker import FirstWorker
 from farm.errors import ModelNotFound, Unavailable, UnsupportedFeature
 from farm.protocols.kserve.repository import Repository
 
@@ -15,6 +16,7 @@ class Served:
     def __init__(self, *names: str) -> None:
         self.names = names
         self.without_workers: set[str] = set()
+        self.first_worker = FirstWorker(self.models(), {}, lambda task: None)
 
     def is_ready(self, model: str) -> bool:
         return model not in self.without_workers
@@ -90,7 +92,9 @@ def test_a_farm_without_models_is_not_ready() -> None:
     repository = Repository(Served())
     assert not repository.all_ready()
     assert repository.index() == []
-    with pytest.raises(Unavailable, match="no model is served yet"):
+    with pytest.raises(
+        Unavailable, match="no model is known yet: the farm waits for its first worker"
+    ):
         repository.model("a")
 
 

@@ -20,7 +20,6 @@ from farm.errors import (
     InvalidOutput,
     InvalidRequest,
     ModelNotFound,
-    Unavailable,
     UnsupportedFeature,
 )
 from farm.protocols.umbridge.codec import (
@@ -297,14 +296,6 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         decode("/Evaluate", {"name": "x" * 10**6}, many)
     assert len(caught.value.message) < 500
     assert caught.value.message.endswith("'m19' and 980 more")
-
-
-def test_with_no_model_at_all_the_farm_is_not_ready() -> None:
-    for body in (b"", b'{"name": "smooth"}'):
-        with pytest.raises((Unavailable, InvalidInput)):
-            decode_request("/Evaluate", body, {})
-    with pytest.raises(Unavailable, match="first worker"):
-        decode("/Evaluate", {"name": "smooth"}, {})
 
 
 @pytest.mark.parametrize("body", [b"", b" \n"])

@@ -18,6 +18,7 @@ import urllib3
 import farm
 from farm.bodies.unpacking import Extra
 from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.backend import FirstModels
 from farm.dispatcher.partition import Rows
 from farm.dispatcher.statistics import ModelStatistics
 from farm.encoding.json_numbers import NonFinite
@@ -284,6 +285,10 @@ class Script:
 
     def cancel(self, task_id: TaskId) -> None:
         raise AssertionError("nobody leaves")
+
+    @property
+    def first_worker(self) -> FirstModels:
+        raise AssertionError("models are known")
 
     def is_ready(self, model: str) -> bool:
         raise AssertionError("UM-Bridge has no question for it")

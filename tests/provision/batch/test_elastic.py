@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import requests
 
 import farm
 from farm.call import Call, Operation
@@ -18,6 +21,7 @@ from farm.errors import Unavailable
 from farm.provision.batch.kinds import ClusterPlan, WorkerKind
 from farm.server.farm import Farm, running
 from farm.settings import Settings, SettingsError
+from farm.transports.connection import read_connection
 from tests.provision.slurm_stand_in import install
 from tests.server.test_page import used as page_reads
 from tests.support.dispatcher_farm import LIMIT_S, serving
@@ -35,20 +39,28 @@ class Double(farm.Model):
 """
 
 
+IN_JOBS_ONLY = "import os; os.environ['SLURM_JOB_ID']\n"
+"""The start of a model that this machine cannot describe: a first job finds out what it serves."""
+
+
 class Site:
-    """A folder with a model, and a stand-in SLURM on the PATH."""
+    """A folder with a model that only jobs can load, and a stand-in SLURM on the PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.commands = install(folder / "bin")
-        (folder / "double.py").write_text(MODEL)
+        (folder / "double.py").write_text(IN_JOBS_ONLY + MODEL)
 
     @contextlib.contextmanager
-    def farm(self, **values: Any) -> Iterator[farm.Client]:
+    def farm(
+        self, *, doors: bool = False, start_timeout_s: float | None = None, **values: Any
+    ) -> Iterator[farm.Client]:
         defaults = {"name": "small", "idle_timeout_s": 2.0, "grow_after_s": 0.5}
         kind = WorkerKind(models=[str(self.folder / "double.py")], **{**defaults, **values})
-        settings = Settings(port=0, workers=0, dir=self.folder / "run")
-        part = Farm([], settings, plan=ClusterPlan((kind,), host="127.0.0.1"), doors=False)
+        settings = Settings(
+            port=0, workers=0, dir=self.folder / "run", start_timeout_s=start_timeout_s
+        )
+        part = Farm([], settings, plan=ClusterPlan((kind,), host="127.0.0.1"), doors=doors)
         with running(part), farm.connect(self.folder / "run") as client:
             yield client
 
@@ -107,6 +119,53 @@ def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None
         assert events(client, "from elsewhere") == []
     assert len(site.states()) == 2
     assert "RUNNING" not in site.states()
+
+
+def test_models_are_known_and_calls_wait_before_the_first_job(site: Site) -> None:
+    (site.folder / "double.py").write_text(MODEL)
+    site.fail("sbatch", "sbatch: error: the cluster is full")
+    with site.farm() as client:
+        assert client.models() == ["Double"]
+        assert client.model("Double").describe().inputs[0].shape == (1,)
+        assert site.states() == []
+        assert events(client, "refused") == []
+        answer = client.model().submit([2.0])
+        wait_until(lambda: events(client, "refused"), "a refusal")
+        assert not answer.done()
+        site.mend("sbatch")
+        assert answer.result(LIMIT_S)[0] == 4.0
+        assert events(client, "not described") == []
+
+
+def test_first_requests_wait_for_the_job_that_knows_the_models(site: Site) -> None:
+    site.fail("sbatch", "sbatch: error: the cluster is full")
+    with site.farm(doors=True) as client, ThreadPoolExecutor() as pool:
+        url = read_connection(site.folder / "run").url
+        body = {"name": "Double", "input": [[2.0]]}
+        first = pool.submit(requests.post, f"{url}/Evaluate", json=body, timeout=LIMIT_S)
+        wait_until(lambda: client.status()["requests_for_models"] == 1, "the request waits")
+        (text,) = events(client, "not described")
+        site.mend("sbatch")
+        assert text == (
+            f"loading '{site.folder}/double.py' raised KeyError: 'SLURM_JOB_ID' "
+            f"({site.folder}/double.py:1); the farm knows these models once a worker has joined"
+        )
+        assert first.result(LIMIT_S).json()["output"] == [[4.0]]
+
+
+def test_after_the_start_timeout_a_call_fails_with_the_reason(site: Site) -> None:
+    (site.folder / "double.py").write_text(MODEL)
+    site.fail("sbatch", "sbatch: error: the cluster is full")
+    with site.farm(doors=True, start_timeout_s=1.5):
+        url = read_connection(site.folder / "run").url
+        body = {"name": "Double", "input": [[2.0]]}
+        answer = requests.post(f"{url}/Evaluate", json=body, timeout=LIMIT_S)
+        assert answer.status_code == 503
+        assert re.fullmatch(
+            r"no worker of model 'Double' has joined within 1\.5 s: waiting for workers of kind "
+            r"small \(.*double\.py\): refused: sbatch: error: the cluster is full",
+            answer.json()["error"]["message"],
+        )
 
 
 def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site) -> None:
@@ -254,7 +313,10 @@ def test_a_caller_of_a_model_that_is_awaited_hears_how_that_stands(site: Site) -
     site.fail("sbatch", "sbatch: error: the cluster is full")
     with site.farm() as client:
         wait_until(lambda: events(client, "refused"), "a refusal")
-        why = r"^waiting for workers of kind small .*: refused: sbatch: error: the cluster is full$"
+        why = (
+            r"^no model is known yet: waiting for workers of kind small .*: refused: "
+            r"sbatch: error: the cluster is full$"
+        )
         with pytest.raises(Unavailable, match=why):
             client.submit(Call("Double", Operation.DESCRIBE)).result(20)
         with pytest.raises(Unavailable, match=why):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -54,7 +55,7 @@ class Demand:
     slurm: SimulatedSlurm
     calls: int = 0
     events: list[tuple[str, str, str]] = field(default_factory=list)
-    awaited: Any = None
+    first_worker: Any = field(default_factory=SimpleNamespace)
 
     def snapshot(self) -> dict[str, Any]:
         times = {"run_time_mean_s": 60.0, "run_time_p95_s": 60.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -76,14 +76,19 @@ class KServeGrpc:
             "ServerReady": lambda asked: {"ready": repository.all_ready()},
             "ServerMetadata": lambda asked: server_metadata(),
             "ModelReady": lambda asked: {"ready": repository.is_ready(asked.name, asked.version)},
-            "ModelMetadata": lambda asked: model_metadata(self._named(asked)),
-            "ModelConfig": lambda asked: {"config": model_config(self._named(asked))},
             "ModelStatistics": self._statistics,
             "RepositoryIndex": lambda asked: {"models": repository.index(ready_only=asked.ready)},
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
         }
         unary: dict[str, Unary] = {name: _told(name, tell) for name, tell in known.items()}
+        of_model: dict[str, Callable[[Any], Mapping[str, Any]]] = {
+            "ModelMetadata": lambda asked: model_metadata(self._named(asked)),
+            "ModelConfig": lambda asked: {"config": model_config(self._named(asked))},
+        }
+        unary |= {
+            name: _told(name, tell, backend.first_worker.known) for name, tell in of_model.items()
+        }
         unary |= {name: _not_offered(name) for name in NOT_OFFERED}
         unary["ModelInfer"] = self._infer
         unary["SystemSharedMemoryStatus"] = unary["CudaSharedMemoryStatus"] = _no_regions
@@ -121,6 +126,7 @@ class KServeGrpc:
         self, request: InferRequest, hints: Hints, *, streaming: bool = False
     ) -> StreamRequest:
         """Return the call of a request, for the model's description for its config."""
+        await self._backend.first_worker.known()
         info = self._repository.model(request.model, request.version)
         if request.parameters:
             hints = hints_of_parameters(request.parameters, hints)
@@ -204,11 +210,17 @@ def _short(body: Body) -> bytes:
     return body
 
 
-def _told(name: str, tell: Callable[[Any], Mapping[str, Any]]) -> Unary:
-    """Return the method `name`, which answers at once with the result of `tell`."""
+def _told(
+    name: str,
+    tell: Callable[[Any], Mapping[str, Any]],
+    wait: Callable[[], Awaitable[None]] | None = None,
+) -> Unary:
+    """Return the method `name`, which answers with the result of `tell`, after `wait` if given."""
 
     async def method(body: Body, caller: Caller) -> bytes:
         asked = decode(f"inference.{name}Request", _short(body))
+        if wait is not None:
+            await wait()
         return encode(f"inference.{name}Response", tell(asked))
 
     return method

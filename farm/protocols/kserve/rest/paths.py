@@ -80,6 +80,16 @@ POST = frozenset(
 )
 """The endpoints that take POST; all others take GET."""
 
+NEED_MODEL = frozenset(
+    {
+        ("POST", RestEndpoint.INFER),
+        ("POST", RestEndpoint.GENERATE),
+        ("GET", RestEndpoint.MODEL),
+        ("GET", RestEndpoint.CONFIG),
+    }
+)
+"""The requests that wait while the farm knows no model; questions about readiness do not."""
+
 STREAMS = ("/generate_stream", "/infer_stream")
 """Ends of the paths whose answers are streamed."""
 
@@ -87,6 +97,16 @@ STREAMS = ("/generate_stream", "/infer_stream")
 def is_below(target: str) -> bool:
     """Whether a request's target is /v2 or below it."""
     return target.startswith("/v2") and target[3:4] in ("", "/", "?")
+
+
+def needs_model(method: str, target: str) -> bool:
+    """Whether a request needs a model, and its answer is sent as a whole."""
+    if not is_below(target):
+        return False
+    try:
+        return (method, route_of(target).endpoint) in NEED_MODEL
+    except Refused:
+        return False
 
 
 def is_stream(target: str) -> bool:

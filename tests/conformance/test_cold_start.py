@@ -1,0 +1,192 @@
+"""The published clients call a farm that has no worker yet: they wait for the first one."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import kubemo
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc
+import tritonclient.http
+import umbridge
+from graphpipe import remote
+
+import farm
+from tests.support.dispatcher_farm import LIMIT_S, Served, serving, start_farm
+from tests.support.running_farm import wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:numElems is deprecated:DeprecationWarning")
+
+MODEL = """
+import farm
+
+class Double(farm.Model):
+    inputs, outputs = {"x": 1}, {"y": 1}
+
+    def evaluate(self, inputs, config):
+        return 2 * inputs["x"]
+"""
+
+Ask = Callable[[Served], object]
+
+
+def umbridge_evaluate(served: Served) -> float:
+    return float(umbridge.HTTPModel(served.connection.url, "Double")([[3.0]])[0][0])
+
+
+def umbridge_models(served: Served) -> list[str]:
+    return list(umbridge.supported_models(served.connection.url))
+
+
+def triton_http(served: Served) -> float:
+    url = served.connection.url.removeprefix("http://")
+    with tritonclient.http.InferenceServerClient(url, network_timeout=LIMIT_S) as client:
+        assert client.is_server_live()
+        x = tritonclient.http.InferInput("x", [1, 1], "FP64")
+        x.set_data_from_numpy(np.array([[3.0]]))
+        return float(client.infer("Double", [x]).as_numpy("y").item())
+
+
+def triton_metadata(served: Served) -> str:
+    url = served.connection.url.removeprefix("http://")
+    with tritonclient.http.InferenceServerClient(url, network_timeout=LIMIT_S) as client:
+        return str(client.get_model_metadata("Double")["inputs"][0]["name"])
+
+
+def triton_grpc(served: Served) -> float:
+    with tritonclient.grpc.InferenceServerClient(served.connection.grpc) as client:
+        assert client.is_server_live()
+        x = tritonclient.grpc.InferInput("x", [1, 1], "FP64")
+        x.set_data_from_numpy(np.array([[3.0]]))
+        return float(client.infer("Double", [x]).as_numpy("y").item())
+
+
+def graphpipe(served: Served) -> float:
+    url = f"{served.connection.url}/graphpipe/Double"
+    return float(remote.execute(url, np.array([[3.0]])).item())
+
+
+def mip(served: Served) -> str:
+    (address,) = served.connection.addresses["mip"]
+    return str(kubemo.Client().inference(address, ((kubemo.Text("[3.0]"),),))[0][0].decode())
+
+
+def farm_http(served: Served) -> object:
+    url = f"{served.connection.url}/farm/models/Double/evaluate"
+    answer = requests.post(url, json={"inputs": [[3.0]]}, timeout=LIMIT_S)
+    if answer.status_code != 200:
+        raise requests.HTTPError(answer.text)
+    return answer.json()["outputs"]
+
+
+ASK: dict[Ask, object] = {
+    umbridge_evaluate: 6.0,
+    umbridge_models: ["Double"],
+    triton_http: 6.0,
+    triton_metadata: "x",
+    triton_grpc: 6.0,
+    graphpipe: 6.0,
+    mip: "[6.0]",
+    farm_http: [[6.0]],
+}
+
+
+IN_OTHER_WORDS: dict[Ask, str] = {
+    umbridge_evaluate: r"not supported by server! Supported models are: \[\]",
+    mip: "responded with error code",
+}
+"""What these clients say: one looks the name up in the list of models, one shows no text."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "double.py").write_text(MODEL)
+    return tmp_path
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(len(ASK) + 1) as threads:
+        yield threads
+
+
+def cold(folder: Path, *options: str) -> contextlib.AbstractContextManager[Served]:
+    mip_at = ("--mip", "Double=127.0.0.1:0")
+    return serving(folder, "--workers", "0", "--grpc-port", "0", *mip_at, *options)
+
+
+def waiting(served: Served) -> int:
+    """Return the number of requests that wait for a model."""
+    with farm.connect(served.folder) as client:
+        return int(client.status()["requests_for_models"])
+
+
+def test_first_calls_wait_for_the_first_worker(folder: Path, pool: ThreadPoolExecutor) -> None:
+    with cold(folder) as served:
+        asked: list[Future[object]] = [pool.submit(ask, served) for ask in ASK]
+        wait_until(lambda: waiting(served) == len(ASK), "all requests wait")
+        ready = requests.get(f"{served.connection.url}/v2/health/ready", timeout=LIMIT_S)
+        assert ready.status_code == 400
+        unknown = pool.submit(
+            requests.post,
+            f"{served.connection.url}/Evaluate",
+            json={"name": "plate", "input": [[1.0]]},
+            timeout=LIMIT_S,
+        )
+        wait_until(lambda: waiting(served) == len(ASK) + 1, "the unknown name waits too")
+        worker = start_farm("worker", "double.py", "--connect", "run/farm.json", cwd=folder)
+        try:
+            assert [future.result(LIMIT_S) for future in asked] == list(ASK.values())
+            assert unknown.result(LIMIT_S).status_code == 400
+            assert "no model 'plate' is served here" in unknown.result().text
+            assert waiting(served) == 0
+        finally:
+            worker.terminate()
+            worker.communicate(timeout=LIMIT_S)
+
+
+def test_after_the_start_timeout_each_client_gets_an_error_in_its_form(
+    folder: Path, pool: ThreadPoolExecutor
+) -> None:
+    text = "no model is known yet: the farm waits for its first worker"
+    with cold(folder, "--start-timeout", "0.5") as served:
+        asked = {ask: pool.submit(ask, served) for ask in ASK}
+        for ask, future in asked.items():
+            if ask is umbridge_models:
+                assert future.result(LIMIT_S) == []
+            else:
+                with pytest.raises(Exception, match=IN_OTHER_WORDS.get(ask, text)):
+                    future.result(LIMIT_S)
+        body = {"name": "Double", "input": [[3.0]]}
+        answer = requests.post(f"{served.connection.url}/Evaluate", json=body, timeout=LIMIT_S)
+        assert answer.status_code == 503
+        assert answer.json()["error"] == {"type": "Unavailable", "message": text}
+        assert answer.headers["retry-after"] == "1"
+
+
+def test_a_client_that_leaves_is_forgotten(folder: Path) -> None:
+    with cold(folder) as served:
+        host, port = served.connection.url.removeprefix("http://").split(":")
+        body = b'{"name": "Double", "input": [[3.0]]}'
+        head = b"POST /Evaluate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(
+            body
+        )
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(head + body)
+            wait_until(lambda: waiting(served) == 1, "the request waits")
+        wait_until(lambda: waiting(served) == 0, "nobody waits")
+
+
+def test_a_farm_stops_while_requests_wait(folder: Path, pool: ThreadPoolExecutor) -> None:
+    with cold(folder, "--grace", "0.1") as served:
+        for ask in ASK:
+            pool.submit(ask, served)
+        wait_until(lambda: waiting(served) == len(ASK), "all requests wait")
+        status, _, _ = served.stop()
+        assert status == 0

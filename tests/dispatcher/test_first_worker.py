@@ -1,0 +1,172 @@
+"""Requests and calls that wait for a first worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from farm.call import ModelInfo, WorkerInfo
+from farm.dispatcher import first_worker
+from farm.dispatcher.first_worker import FirstWorker
+from farm.errors import FarmError, Unavailable
+from farm.scheduler.state import TaskId
+from tests.support.coroutines import on_loop, until
+
+BEAM = ModelInfo("beam", (), ())
+WORKER = WorkerInfo("w1", (BEAM,))
+LONG_S, SHORT_S = 1e6, 0.01
+
+
+class Waits:
+    """A FirstWorker with its models and calls, and what became of these."""
+
+    def __init__(self, limit_s: float, *models: ModelInfo) -> None:
+        self.models = {model.name: model for model in models}
+        self.open: dict[TaskId, Callable[[FarmError], None]] = {}
+        self.failed: dict[TaskId, FarmError] = {}
+        self.first = FirstWorker(self.models, self.open, self.open.pop)
+        self.first.limit_s = limit_s
+
+    def join(self, info: WorkerInfo = WORKER) -> None:
+        self.models.update((model.name, model) for model in info.models)
+        self.first.joined(info)
+
+    def call(self, number: int, model: str = "beam", now: float | None = None) -> None:
+        task_id = TaskId(number)
+        self.open[task_id] = lambda error: self.failed.update({task_id: error})
+        self.first.call_begins(task_id, model, time.monotonic() if now is None else now)
+
+
+@on_loop
+async def test_requests_continue_in_order_once_a_worker_has_joined() -> None:
+    waits, went = Waits(LONG_S), list[int]()
+    for number in range(3):
+        waits.first.when_known(partial(went.append, number))
+    assert waits.first.requests == 3
+    assert went == []
+    waits.join()
+    assert went == [0, 1, 2]
+    assert waits.first.requests == 0
+
+
+@on_loop
+async def test_models_that_are_expected_end_the_wait_too() -> None:
+    waits = Waits(LONG_S)
+    waiting = asyncio.ensure_future(waits.first.known())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waits.models["beam"] = BEAM
+    waits.first.models_known()
+    await waiting
+    await waits.first.known()  # at once
+
+
+@on_loop
+async def test_a_request_that_is_cancelled_does_not_go() -> None:
+    waits, went = Waits(LONG_S), list[int]()
+    cancel = waits.first.when_known(lambda: went.append(1))
+    waiting = asyncio.ensure_future(waits.first.known())
+    await asyncio.sleep(0)
+    assert waits.first.requests == 2
+    cancel()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert waits.first.requests == 0
+    waits.join()
+    assert went == []
+
+
+@on_loop
+async def test_a_request_that_has_waited_too_long_goes_on_without_a_model() -> None:
+    waits = Waits(SHORT_S)
+    await waits.first.known()
+    assert not waits.models
+    error = waits.first.no_model()
+    assert isinstance(error, Unavailable)
+    assert str(error) == "no model is known yet: the farm waits for its first worker"
+    waits.first.awaited = lambda: "job 7 is PENDING"
+    assert str(waits.first.no_model()) == "no model is known yet: job 7 is PENDING"
+
+
+@on_loop
+async def test_many_requests_continue_in_several_iterations_of_the_loop() -> None:
+    waits, went = Waits(LONG_S), list[int]()
+    count = 3 * first_worker.AT_ONCE
+    for number in range(count):
+        waits.first.when_known(partial(went.append, number))
+    waits.join()
+    assert len(went) == first_worker.AT_ONCE
+    while waits.first.requests:
+        before = len(went)
+        await asyncio.sleep(0)
+        assert len(went) - before <= first_worker.AT_ONCE
+    assert went == list(range(count))
+
+
+@on_loop
+async def test_a_call_without_a_worker_fails_at_its_limit_with_the_reason() -> None:
+    waits = Waits(SHORT_S, BEAM)
+    waits.first.why = {"beam": "job 7 is PENDING (Resources)"}.__getitem__
+    waits.call(1)
+    await until(lambda: bool(waits.failed))
+    assert str(waits.failed[TaskId(1)]) == (
+        "no worker of model 'beam' has joined within 0.01 s: job 7 is PENDING (Resources)"
+    )
+    assert isinstance(waits.failed[TaskId(1)], Unavailable)
+    assert not waits.open
+
+
+@on_loop
+async def test_a_call_whose_model_has_a_worker_has_no_limit() -> None:
+    waits = Waits(SHORT_S, BEAM)
+    waits.call(1, now=time.monotonic() - 1)  # due at once
+    waits.join()
+    waits.call(2, now=time.monotonic() - 1)
+    waits.call(3, "plate")
+    await until(lambda: bool(waits.failed))
+    assert list(waits.failed) == [3]
+    assert set(waits.open) == {1, 2}
+
+
+@on_loop
+async def test_the_limit_holds_again_when_all_workers_have_left() -> None:
+    waits = Waits(SHORT_S, BEAM)
+    waits.join()
+    waits.first.joined(WORKER, before=WORKER)  # it restarted
+    assert waits.first.may_have("beam")
+    waits.first.left(WORKER)
+    assert not waits.first.may_have("beam")
+    waits.call(1)
+    await until(lambda: list(waits.failed) == [1])
+
+
+@on_loop
+async def test_a_call_that_has_waited_longer_elsewhere_fails_first() -> None:
+    waits = Waits(LONG_S, BEAM)
+    waits.call(1)
+    waits.call(2, now=time.monotonic() - LONG_S)
+    await until(lambda: bool(waits.failed))
+    assert list(waits.failed) == [2]
+    waits.first.close()
+
+
+@on_loop
+async def test_calls_that_have_ended_are_forgotten() -> None:
+    waits = Waits(LONG_S, BEAM)
+    for number in range(5 * first_worker.SLACK):
+        waits.call(number)
+        waits.open.clear()
+    assert len(waits.first._calls) <= 2 * first_worker.SLACK
+    waits.first.close()
+
+
+@on_loop
+async def test_without_a_limit_nothing_is_kept() -> None:
+    waits = Waits(float("inf"), BEAM)
+    waits.call(1)
+    assert not waits.first._calls

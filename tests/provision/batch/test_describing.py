@@ -1,0 +1,103 @@
+"""The models of kinds whose workers have not started yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from farm.call import ModelInfo
+from farm.provision.batch import describing
+from farm.provision.batch.describing import Describing
+from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.standing import KindState
+from tests.support.coroutines import on_loop
+from tests.support.dispatcher_farm import LIMIT_S
+
+MODEL = """
+import farm
+
+class Double(farm.Model):
+    inputs, outputs = {"x": 1}, {"y": 1}
+
+    def evaluate(self, inputs, config):
+        return 2 * inputs["x"]
+"""
+
+
+class Known:
+    """Keeps what `Describing` reports."""
+
+    def __init__(self) -> None:
+        self.models: list[str] = []
+        self.notes: list[tuple[str, str, str]] = []
+        self.describing = Describing(self._expect, lambda *note: self.notes.append(note))
+
+    def _expect(self, infos: Sequence[ModelInfo]) -> None:
+        self.models += [info.name for info in infos]
+
+
+def kind(name: str, *models: str) -> KindState:
+    return KindState(WorkerKind(name=name, models=models))
+
+
+def names(kind: KindState) -> list[str]:
+    return sorted(kind.models or ())
+
+
+@on_loop
+async def test_kinds_learn_the_names_of_their_models(tmp_path: Path) -> None:
+    (tmp_path / "double.py").write_text(MODEL)
+    spec = str(tmp_path / "double.py")
+    known, small, large = Known(), kind("small", spec), kind("large", f"plate={spec}", spec)
+    bad, restarted = kind("bad", str(tmp_path / "none.py")), kind("restarted", spec)
+    restarted.models = frozenset({"earlier"})
+    known.describing.start([small, large, bad, restarted])
+    assert [each.describing for each in (small, large, bad, restarted)] == [True, True, True, False]
+    await known.describing.wait(LIMIT_S)
+    assert names(small) == ["Double"]
+    assert names(large) == ["Double", "plate"]
+    assert bad.models is None
+    assert names(restarted) == ["earlier"]
+    assert not any(each.describing for each in (small, large, bad, restarted))
+    assert sorted(known.models) == ["Double", "Double", "plate"]
+    ((event, subject, text),) = known.notes
+    assert (event, subject) == ("not described", "bad")
+    assert "there is no file" in text
+
+
+@on_loop
+async def test_what_a_worker_said_meanwhile_counts(tmp_path: Path) -> None:
+    (tmp_path / "double.py").write_text(MODEL)
+    known, small = Known(), kind("small", str(tmp_path / "double.py"))
+    known.describing.start([small])
+    small.models = frozenset({"other"})
+    await known.describing.wait(LIMIT_S)
+    assert names(small) == ["other"]
+    assert known.models == []
+
+
+@on_loop
+async def test_the_wait_has_a_limit_and_the_processes_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[str] = []
+
+    async def describe(models: Sequence[str]) -> tuple[ModelInfo, ...]:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(models[0])
+        raise AssertionError("the future has no end")
+
+    monkeypatch.setattr(describing, "describe", describe)
+    known, small = Known(), kind("small", "m.py")
+    known.describing.start([small])
+    await known.describing.wait(0.01)
+    assert small.describing
+    known.describing.cancel()
+    await known.describing.wait(LIMIT_S)
+    assert ended == ["m.py"]
+    assert not small.describing
