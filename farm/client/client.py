@@ -268,7 +268,7 @@ class Client:
             found = next(iter(here)) if name is None and len(here) == 1 else name
             if found is not None and found in here:
                 return RemoteModel(self, found)
-            served = ", ".join(sorted(here)) or "none; no worker has joined yet"
+            served = ", ".join(sorted(here)) or "none"
             problem = "specify a model" if name is None else f"model {name!r} is not served here"
             raise ModelNotFound(f"{problem}; the models are: {served}")
 

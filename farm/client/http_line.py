@@ -84,9 +84,10 @@ class HttpLine:
     """A line to the server at `url`; threads may share it, forked processes open their own.
 
     connections: most at a time; patience_s: time without an answer after which calls fail; first_s:
-    the same for the first answer. A server that accepts a request and says nothing is awaited
-    without limit, unless it is a farm that has answered before. Raises Unavailable if there is no
-    answer, InvalidRequest if it is another kind of server.
+    the same for the first answer, during which a server that cannot be reached is tried again. One
+    that accepts a request and says nothing is given up in the same time; after the first answer,
+    only a farm is. Raises Unavailable if there is no answer, InvalidRequest if it is another kind
+    of server.
     """
 
     def __init__(
@@ -102,16 +103,21 @@ class HttpLine:
         self._patience_s = first_s
         self._repeatable: dict[str, bool] = {}  # by the names of the models described so far
         self._calls = HttpCalls()
-        self._watch: FarmWatch | None = None  # of a farm
         self._closed = threading.Event()
         self.is_farm = False
-        status, _, _ = self._ask("/farm/models")
-        self.is_farm = self._client.keep = status == 200
+        first = FarmWatch(self._client, HttpCalls(), first_s or patience_s)
+        self._watch: FarmWatch | None = first
+        try:
+            status, _, _ = self._ask("/farm/models")
+            self.is_farm = self._client.keep = status == 200
+            if not self.is_farm:
+                self._check_language()
+        finally:
+            first.close()
+        self._watch = None  # other servers may be silent while a model runs
         if self.is_farm:
             self._watch = FarmWatch(self._client, self._calls, patience_s)
             weakref.finalize(self, self._watch.close)
-        else:
-            self._check_language()
         most = connections or (CONNECTIONS_TO_FARM if self.is_farm else CONNECTIONS_TO_OTHERS)
         self._pool = DaemonPool(most, "farm client")
         self._shut_down = weakref.finalize(self, self._pool.shutdown)

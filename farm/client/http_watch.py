@@ -1,8 +1,8 @@
 """Notices that a farm reached over HTTP is silent, and gives up on it when the patience ends.
 
 A request has no time limit, because a model may run for hours. So while calls or questions are
-open and nothing has arrived for a while, one thread asks the farm for its models over a connection
-of its own. Only farms can be asked: other servers may not answer while a model runs.
+open and nothing has arrived for a while, one thread asks the farm whether it lives, over a
+connection of its own. Only farms can be asked: other servers may not answer while a model runs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from farm.client.http_calls import HttpCalls
 from farm.errors import FarmError, Unavailable
 from farm.http.client import Cancellation, HttpClient
 from farm.machine.forks import renew_in_children
-from farm.protocols.umbridge.client import encode_question
-from farm.protocols.umbridge.codec import Endpoint, Question
 
 ASK_AFTER_S = 10.0
 """The client asks after this silence. Natively it is shorter, but there no connection is made."""
@@ -29,6 +27,9 @@ ASKS_WITHIN_PATIENCE = 6
 
 TICK_S = 0.5
 """How often the thread checks the time while something is open."""
+
+LIVE = "/v2/health/live"
+"""A path that a farm answers at once, whatever it waits for; other servers answer with an error."""
 
 GATEWAY = (502, 504)
 """Statuses of a proxy whose farm does not answer."""
@@ -117,8 +118,9 @@ class FarmWatch:
         self._calls.fail_late()
         if silent_s > self._patience_s:
             self._drop_question()
-            text = f"no word from the farm at {self._client.url} for {silent_s:.0f} s"
-            self._calls.fail_all(Unavailable(f"{text}; is it running?"))
+            text = f"no word from the server at {self._client.url} for {silent_s:.0f} s"
+            hint = "is it running? farm.connect(..., wait=SECONDS) waits longer"
+            self._calls.fail_all(Unavailable(f"{text}; {hint}"))
             self._idle_at = now  # the next caller has the whole patience
             return
         if self._asked is not None and now - self._asked_at > self._answer_s:
@@ -133,9 +135,8 @@ class FarmWatch:
             asked.cancel()
 
     def _ask(self, asked: Cancellation) -> None:
-        path, _ = encode_question(Question(Endpoint.INFO))
         try:
-            status, _, _ = self._client.ask(path, once=True, cancellation=asked)
+            status, _, _ = self._client.ask(LIVE, once=True, cancellation=asked)
             self.heard(status)
         except FarmError:
             pass  # the next tick asks again

@@ -107,7 +107,7 @@ def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
         write_connection(farm.connect, told)
         with connect(farm.connect) as client:
             assert client.models() == []
-            with pytest.raises(ModelNotFound, match="none; no worker has joined yet"):
+            with pytest.raises(Unavailable, match="the farm waits for its first worker"):
                 client.model("any")
     finally:
         farm.close()

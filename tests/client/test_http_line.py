@@ -358,7 +358,7 @@ def test_a_stranger_gets_a_connection_a_call_and_few_at_once(
 
 def test_a_stranger_may_be_silent_while_its_model_runs(stranger: StrangeServer) -> None:
     stranger.run_s = 1.0
-    line = HttpLine(stranger.url, patience_s=0.2)
+    line = HttpLine(stranger.url, patience_s=0.2, first_s=LIMIT_S)
     asked = len(stranger.authorizations)
     assert first(submit(line, half(3.0), NO_HINTS, as_it_is).result(LIMIT_S)) == 1.5
     assert len(stranger.authorizations) == asked, "it was asked whether it is there"

@@ -1,11 +1,13 @@
-"""A farm that is away several times while it answers one request of many points."""
+"""A farm that is away while it answers a request of many points, or says nothing at all."""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, ModelInfo, Operation, TensorInfo
 from farm.client import http_calls
 from farm.client.http_line import HttpLine
+from farm.errors import Unavailable
 from farm.transports.line import as_it_is, submit_all
 from tests.support.coroutines import LIMIT_S
 
@@ -90,3 +93,12 @@ def test_each_answer_renews_the_patience(away: Farm) -> None:
     results = [future.result(LIMIT_S) for future in futures]
     assert [float(result.outputs[0][0]) for result in results] == [0.0, 0.5, 1.0, 1.5]
     line.close()
+
+
+@pytest.mark.parametrize("limits", [{"first_s": 1.0}, {"patience_s": 1.0}])
+def test_the_first_contact_with_a_silent_server_has_a_limit(limits: dict[str, Any]) -> None:
+    """The system accepts connections for a process that is stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=f"no word from the server at {url} for 1 s"):
+            HttpLine(url, **limits)

@@ -14,7 +14,7 @@ from farm.call import NO_HINTS, Call, Hints, Operation
 from farm.client import http_calls, http_watch
 from farm.client.daemon_pool import Job as Work
 from farm.client.http_calls import HttpCalls, HttpJob, WaitingTask
-from farm.client.http_watch import ASK_AFTER_S, TICK_S, FarmWatch
+from farm.client.http_watch import ASK_AFTER_S, LIVE, TICK_S, FarmWatch
 from farm.errors import Cancelled, DeadlineExceeded, FarmError, Unavailable
 from farm.http.client import Cancellation, HttpClient
 from farm.transports.line import Outcome
@@ -88,7 +88,7 @@ class Stage(HttpClient):
         once: bool = False,
         cancellation: Cancellation | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        assert (path, body, once) == ("/Info", b"", True)
+        assert (path, body, once) == (LIVE, b"", True)
         assert cancellation is not None
         answer = self.answers.pop(0) if self.answers else 200
         if isinstance(answer, FarmError):
@@ -144,7 +144,7 @@ def test_a_silent_farm_is_asked_twice_and_given_up(monkeypatch: pytest.MonkeyPat
     assert stage.asked_at == pytest.approx([ASK_AFTER_S, ASK_AFTER_S + 25.0], abs=3 * TICK_S)
     assert all(cancelled(question) for question in stage.hung)
     assert {type(outcome) for outcome in stage.outcomes.values()} == {Unavailable}
-    text = "no word from the farm at http://farm:1 for 60 s; is it running?"
+    text = "no word from the server at http://farm:1 for 60 s; is it running?"
     assert str(stage.outcomes[1]).startswith(text)
     assert stage.ended_at == pytest.approx({1: 60.0, 2: 60.0}, abs=2 * TICK_S)
 

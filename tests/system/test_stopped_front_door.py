@@ -19,6 +19,7 @@ import farm
 from farm.errors import DeadlineExceeded, Unavailable
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.dispatcher_farm import Served, serving
+from tests.support.time_limits import scaled
 
 MODEL = """
 import time
@@ -151,13 +152,14 @@ def test_over_http_what_is_open_fails_when_the_patience_ends(
                 client.models,
                 lambda: client.model("twice"),
                 lambda: once.describe({"other": 1}),
+                lambda: farm.connect(url, wait=3.0),
             ]
             asked = [threads.submit(question) for question in questions]
             errors = [future.exception(LIMIT_S) for future in [*calls, *asked]]
             errors += [error for _, error in streamed.result(LIMIT_S)]
-            assert [type(error) for error in errors] == [Unavailable] * 8
+            assert [type(error) for error in errors] == [Unavailable] * 9
             assert {str(error).split(" for ")[0] for error in errors} == {
-                f"no word from the farm at {url}"
+                f"no word from the server at {url}"
             }
             assert isinstance(last.exception(LIMIT_S), DeadlineExceeded)
         assert float(twice([6.0])[0]) == 12.0
@@ -185,9 +187,10 @@ def test_over_http_a_farm_that_continues_in_time_answers_every_call_once(
 
 
 def test_over_http_a_model_may_run_for_longer_than_the_patience(served: Served) -> None:
-    with farm.connect(served.connection.url, wait=1.0) as client:
+    patience_s = scaled(1.0)
+    with farm.connect(served.connection.url, wait=patience_s) as client:
         model = client.model("once")
-        assert float(model([1.0], {"sleep_s": 3.0})[0]) == 2.0
+        assert float(model([1.0], {"sleep_s": 3 * patience_s})[0]) == 2.0
 
 
 FORKS = """

@@ -100,7 +100,6 @@ def create_api(
     async def model(
         name: str, config: str = Query(EMPTY_CONFIG, description="the config as JSON text")
     ) -> Response:
-        await backend.first_worker.known()
         body = b'{"config":%b}' % config.encode()
         return _json(_shown(await backend.describe(name, decode_config(parse(body), body))))
 
