@@ -316,6 +316,7 @@ class Hints:
     of which count as one.
     shown_as: the names under which `farm status` counts the call; the farm sets it for calls that
     give a client or a chain, as the names above may stand for a host or for one request.
+    patient: whether the caller waits for a first worker as long as it takes, as native clients do.
     """
 
     client: str = ""
@@ -324,6 +325,7 @@ class Hints:
     start_within_s: float | None = None
     chain: str | None = None
     shown_as: CallerName | None = field(default=None, compare=False)
+    patient: bool = field(default=False, compare=False)
 
     @property
     def is_limited(self) -> bool:

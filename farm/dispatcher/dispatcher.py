@@ -185,7 +185,7 @@ class Dispatcher:
         self._waiting[task_id] = on_done
         if hints.shown_as is not None:
             self._statistics.chains.opened(task_id, call, hints.shown_as, now)
-        self.first_worker.call_begins(task_id, call.model, now)
+        self.first_worker.call_begins(task_id, call.model, hints, now)
         self._act_soon()
         return task_id
 

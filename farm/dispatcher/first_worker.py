@@ -12,8 +12,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import islice
 
-from farm.call import ModelInfo, WorkerInfo
+from farm.call import Hints, ModelInfo, WorkerInfo
 from farm.dispatcher.backend import CancelCall
 from farm.dispatcher.timer import Timer
 from farm.errors import FarmError, ModelNotFound, Unavailable
@@ -115,7 +116,7 @@ class FirstWorker:
 
     def models_known(self) -> None:
         """Let the requests continue that waited for models."""
-        for waiting in list(self._requests)[:AT_ONCE]:
+        for waiting in list(islice(self._requests, AT_ONCE)):
             self._go(waiting)
         if self._requests:
             asyncio.get_running_loop().call_soon(self.models_known)
@@ -131,9 +132,12 @@ class FirstWorker:
 
     # Calls
 
-    def call_begins(self, task_id: TaskId, model: str, now: float) -> None:
-        """Limit the wait of a call, submitted at `now`, if no worker has its model."""
-        if self.limit_s == math.inf or self._workers[model] > 0:
+    def call_begins(self, task_id: TaskId, model: str, hints: Hints, now: float) -> None:
+        """Limit the wait of a call, submitted at `now`, if no worker has its model.
+
+        Native clients and experiments have no such limit: they end a wait when they want to.
+        """
+        if self.limit_s == math.inf or self._workers[model] > 0 or hints.patient:
             return
         heapq.heappush(self._calls, (now + self.limit_s, task_id, model))
         if len(self._calls) > SLACK and len(self._calls) % SLACK == 0:

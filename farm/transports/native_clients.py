@@ -87,8 +87,7 @@ class NativeClients:
     def _calls(self, client: _NativeClient, message: Message) -> Steps:
         said, calls = wire.decode_some_calls(message)
         hints = said or Hints()
-        if not hints.client:
-            hints = replace(hints, client=client.name)
+        hints = replace(hints, client=hints.client or client.name, patient=True)
         again = message.kind is Kind.CALLS_AGAIN
         # A call that is sent again after a lost connection may be running or answered.
         answered = {call_id for call_id, _ in client.answers} if again else frozenset[int]()

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from farm.call import ModelInfo, WorkerInfo
+from farm.call import NO_HINTS, Hints, ModelInfo, WorkerInfo
 from farm.dispatcher import first_worker
 from farm.dispatcher.first_worker import FirstWorker
 from farm.errors import FarmError, Unavailable
@@ -35,10 +35,18 @@ class Waits:
         self.models.update((model.name, model) for model in info.models)
         self.first.joined(info)
 
-    def call(self, number: int, model: str = "beam", now: float | None = None) -> None:
+    def call(
+        self,
+        number: int,
+        model: str = "beam",
+        now: float | None = None,
+        *,
+        hints: Hints = NO_HINTS,
+    ) -> None:
         task_id = TaskId(number)
         self.open[task_id] = lambda error: self.failed.update({task_id: error})
-        self.first.call_begins(task_id, model, time.monotonic() if now is None else now)
+        now = time.monotonic() if now is None else now
+        self.first.call_begins(task_id, model, hints, now)
 
 
 @on_loop
@@ -131,6 +139,15 @@ async def test_a_call_whose_model_has_a_worker_has_no_limit() -> None:
     await until(lambda: bool(waits.failed))
     assert list(waits.failed) == [3]
     assert set(waits.open) == {1, 2}
+
+
+@on_loop
+async def test_a_patient_caller_has_no_limit() -> None:
+    waits = Waits(SHORT_S, BEAM)
+    waits.call(1, now=time.monotonic() - 1, hints=Hints(patient=True))
+    waits.call(2)
+    await until(lambda: bool(waits.failed))
+    assert list(waits.failed) == [2]
 
 
 @on_loop

@@ -121,6 +121,7 @@ class ClosedLoop:
         self._budget = budget or self._model.budget
         self._asked_for = (in_flight, budget)
         self._hints = Hints(
+            patient=True,
             client=f"experiment {number}",
             chain="",
             shown_as=(f"experiment {number}", ""),

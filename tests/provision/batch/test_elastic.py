@@ -156,7 +156,8 @@ def test_first_requests_wait_for_the_job_that_knows_the_models(site: Site) -> No
 def test_after_the_start_timeout_a_call_fails_with_the_reason(site: Site) -> None:
     (site.folder / "double.py").write_text(MODEL)
     site.fail("sbatch", "sbatch: error: the cluster is full")
-    with site.farm(doors=True, start_timeout_s=1.5):
+    with site.farm(doors=True, start_timeout_s=1.5) as client:
+        native = client.model().submit([1.0])
         url = read_connection(site.folder / "run").url
         body = {"name": "Double", "input": [[2.0]]}
         answer = requests.post(f"{url}/Evaluate", json=body, timeout=LIMIT_S)
@@ -166,6 +167,9 @@ def test_after_the_start_timeout_a_call_fails_with_the_reason(site: Site) -> Non
             r"small \(.*double\.py\): refused: sbatch: error: the cluster is full",
             answer.json()["error"]["message"],
         )
+        assert not native.done(), "its caller may wait as long as it likes"
+        site.mend("sbatch")
+        assert native.result(LIMIT_S)[0] == 2.0
 
 
 def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site) -> None:
