@@ -11,7 +11,7 @@ import pytest
 
 from farm.provision.batch.allocation import seconds_of
 from tests.slurm.cluster import Cluster, wait_for
-from tests.slurm.elastic import FARM, ONE_KIND, Elastic, elastic_on, python_of
+from tests.slurm.elastic import FARM, IN_JOBS_ONLY, ONE_KIND, Elastic, elastic_on, python_of
 
 THREE_KINDS = """
 backlog_s = 2
@@ -116,7 +116,7 @@ srun = ["--mpi=pmi2"]
 
 
 def test_mpi_ranks_of_a_job_are_one_worker(elastic: Elastic) -> None:
-    (elastic.folder / "ranks.py").write_text(RANKS)
+    (elastic.folder / "ranks.py").write_text(IN_JOBS_ONLY + RANKS)
     elastic.serve(MPI_KIND, "--retries", "1")
     (before,) = elastic.wait_for_workers(1)
     call = (*FARM, "call", "3", "--to", "run", "--json")
