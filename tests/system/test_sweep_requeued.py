@@ -84,9 +84,9 @@ def finished(path: Path) -> set[bytes]:
     [
         pytest.param("command line", 3, id="3 kills"),
         pytest.param("script", 2, id="script, 2 kills"),
-        pytest.param("command line", 40, marks=pytest.mark.slow, id="40 kills"),
-        pytest.param("no seed", 20, marks=pytest.mark.slow, id="no seed, 20 kills"),
-        pytest.param("script", 30, marks=pytest.mark.slow, id="script, 30 kills"),
+        pytest.param("command line", 20, marks=pytest.mark.slow, id="20 kills"),
+        pytest.param("no seed", 10, marks=pytest.mark.slow, id="no seed, 10 kills"),
+        pytest.param("script", 10, marks=pytest.mark.slow, id="script, 10 kills"),
     ],
 )
 @pytest.mark.timeout(900)
