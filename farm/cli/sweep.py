@@ -169,7 +169,7 @@ _trust_option = click.option(
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Start anew if the output file has a sweep; the new one replaces it when it begins.",
+    help="Start over if the output file has a sweep; the new one replaces it when it begins.",
 )
 @_trust_option
 @rule_options

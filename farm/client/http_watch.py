@@ -2,7 +2,8 @@
 
 A request has no time limit, because a model may run for hours. So while calls or questions are
 open and nothing has arrived for a while, one thread asks the farm whether it lives, over a
-connection of its own. Only farms can be asked: other servers may not answer while a model runs.
+connection of its own. After the first contact only farms are asked: other servers may not answer
+while a model runs.
 """
 
 from __future__ import annotations
