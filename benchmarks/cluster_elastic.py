@@ -176,7 +176,7 @@ def main() -> None:
                 wait_until(lambda: bool(client.status()["models"]), "the first job")
 
                 def no_jobs() -> bool:
-                    return not client.status()["workers"] and not client.status()["slurm"]["jobs"]
+                    return not client.status()["workers"] and not client.status()["cluster"]["jobs"]
 
                 for _ in range(options.rounds):
                     wait_until(no_jobs, "the jobs to be let go")

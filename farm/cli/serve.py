@@ -18,7 +18,7 @@ from farm.descriptors import Option, every
 from farm.errors import FarmError
 from farm.machine.addresses import is_loopback
 from farm.machine.freed_memory import keep_freed_memory
-from farm.provision.batch.kinds import ClusterPlan, read_plan
+from farm.provision.batch.plan import ClusterPlan, read_plan
 from farm.provision.batch.script import job_script
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm
@@ -43,7 +43,7 @@ Examples:
   farm serve http://127.0.0.1:4243            the models of a running UM-Bridge server
   farm serve m@http://a:4243,http://b:4243    one model on two servers that share its calls
   farm serve --workers 0                      no workers here; start them with farm worker
-  farm serve model.py --slurm cluster.toml    workers in SLURM jobs, scaled with demand
+  farm serve model.py --cluster cluster.toml  workers in batch jobs, scaled with demand
   farm serve model.py --dask tcp://node1:8786 run the model on a Dask cluster
   farm serve model.py --record beam.record --reuse   keep each evaluation, and never repeat one
   farm serve model.py --host 0.0.0.0          serve other machines too, with the token of farm url
@@ -95,17 +95,19 @@ def _click_option(option: Option) -> click.Option:
     "--workers",
     type=int,
     metavar="COUNT",
-    help="Model processes on this machine.  [default: 1; 0 with --slurm or --dask]",
+    help="Model processes on this machine.  [default: 1; 0 with --cluster or --dask]",
 )
 @mpi_options
 @click.option(
+    "--cluster",
     "--slurm",
     "plan_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.TOML",
-    help="Submit SLURM jobs of workers as demand grows; the file describes the kinds of jobs.",
+    help="Submit jobs of workers to a batch system as demand grows; the file names the system and "
+    "describes the kinds of jobs.",
 )
-@click.option("--dry-run", is_flag=True, help="With --slurm: print the job scripts and exit.")
+@click.option("--dry-run", is_flag=True, help="With --cluster: print the job scripts and exit.")
 @click.option(
     "--dask",
     metavar="ADDRESS|FILE",
@@ -261,13 +263,13 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     if values["mpi"] is not None and not values["workers"]:
         raise click.UsageError(
             "--mpi applies to workers on this machine: set their number with --workers. Set the "
-            "ranks of SLURM jobs in FILE.TOML; Dask does not support MPI groups"
+            "ranks of batch jobs in FILE.TOML; Dask does not support MPI groups"
         )
     settings = settings_of(values, _options())
     plan = read_plan(plan_file, models) if plan_file else None
     if dry_run:
         if plan is None:
-            raise click.UsageError("--dry-run needs --slurm FILE.TOML")
+            raise click.UsageError("--dry-run needs --cluster FILE.TOML")
         _print_scripts(plan, settings)
         return 0
     search_young_only()
@@ -287,6 +289,7 @@ def _print_scripts(plan: ClusterPlan, settings: Settings) -> None:
     for kind in plan.kinds:
         script = job_script(
             kind,
+            plan.system,
             job_name=f"farm-{kind.name}",
             connect=settings.dir / "farm.json",
             output=settings.dir / "jobs",
@@ -319,8 +322,10 @@ async def _serve(farm: Farm) -> int:
     for line in farm.announced:
         click.echo(line)
     click.echo(f"connection file {farm.connection_file.absolute()}")
-    if farm.has_plan:
-        click.echo(f"SLURM jobs come with demand: farm status --to {farm.settings.dir}")
+    if farm.batch_system:
+        click.echo(
+            f"{farm.batch_system} jobs come with demand: farm status --to {farm.settings.dir}"
+        )
     if not is_loopback(farm.settings.host):
         # Others may read a file that holds our output, such as that of a job: show no token there.
         how = with_token(connection) if sys.stdout.isatty() else f"farm url {farm.settings.dir}"

@@ -63,8 +63,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         parts.append(_calls(state["calls"]))
     if state.get("record"):
         parts.append(_record(state["record"]))
-    if "slurm" in state:
-        parts += _slurm(state["slurm"])
+    if "cluster" in state:
+        parts += _cluster(state["cluster"])
     if state.get("experiments"):
         parts.append(_experiments(state["experiments"]))
     parts.extend(
@@ -193,10 +193,18 @@ def _experiments(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def _slurm(state: dict[str, Any]) -> list[RenderableType]:
-    """Tables of the SLURM jobs: wanted and existing ones of each kind, their states, problems."""
+def _cluster(state: dict[str, Any]) -> list[RenderableType]:
+    """Tables of a batch system's jobs: the numbers of each kind, their states, and problems."""
     kinds = text_table(
-        ("SLURM jobs of", "models", ">wanted", ">pending", ">running", ">most", ">workers"),
+        (
+            f"{state['system']} jobs of",
+            "models",
+            ">wanted",
+            ">pending",
+            ">running",
+            ">most",
+            ">workers",
+        ),
         [
             [
                 row["name"],
@@ -208,7 +216,7 @@ def _slurm(state: dict[str, Any]) -> list[RenderableType]:
     )
     problems: list[RenderableType] = []
     if state["problem"]:
-        problems.append(f"[red]SLURM does not answer: {escape(state['problem'])}[/]")
+        problems.append(f"[red]{state['system']} does not answer: {escape(state['problem'])}[/]")
     for row in state["kinds"]:
         if row["problem"]:
             text = f"{row['name']}: {row['problem']}"
@@ -224,7 +232,7 @@ def _slurm(state: dict[str, Any]) -> list[RenderableType]:
     for words, ids in alike.items():
         more = f" and {len(ids) - JOBS_SHOWN} more" if len(ids) > JOBS_SHOWN else ""
         rows.append([*words, ", ".join(ids[:JOBS_SHOWN]) + more])
-    jobs = text_table(("kind", "phase", "SLURM says", "reason or nodes", "jobs"), rows)
+    jobs = text_table(("kind", "phase", f"{state['system']} says", "reason or nodes", "jobs"), rows)
     return [kinds, *([jobs] if alike else []), *problems]
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -10,7 +16,7 @@ import click
 from farm.cli.options import mpi_options
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
-from farm.provision.batch.allocation import end_time
+from farm.provision.batch.allocation import ENDS_AT, end_time
 from farm.provision.local.devices import cpus_here, devices
 from farm.provision.local.group import launch_of
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed
@@ -25,6 +31,7 @@ Examples:
   srun --mpi=pmi2 -n 64 farm worker solver.py --mpi 4
   farm worker solver.py --cpus 8              as many processes as fit, with 8 CPUs each
   farm worker surrogate.py --gpus auto        one process per GPU; -n 2 starts two per GPU
+  farm worker model.py --time-left 3600 --drain-before 60      in a job of an hour
 """
 
 
@@ -53,7 +60,7 @@ Examples:
     type=click.IntRange(1),
     metavar="CPUS",
     help="CPUs per process. Without -n, farm starts as many processes as fit on this machine or "
-    "in the SLURM job's share of it.",
+    "in the batch job's share of it.",
 )
 @click.option(
     "--gpus",
@@ -66,6 +73,27 @@ Examples:
     type=float,
     metavar="SECONDS",
     help="Kill a model process when one of its calls runs longer.",
+)
+@click.option(
+    "--ends-at",
+    type=float,
+    envvar=ENDS_AT,
+    metavar="UNIX_TIME",
+    help="When this machine is taken away: workers get no call that would not finish before.  "
+    "[default: the end of the SLURM job]",
+)
+@click.option(
+    "--time-left",
+    type=click.FloatRange(0.0),
+    metavar="SECONDS",
+    help="The same, counted from now.",
+)
+@click.option(
+    "--drain-before",
+    "drain_before_s",
+    type=click.FloatRange(0.0),
+    metavar="SECONDS",
+    help="Drain the workers this long before that time, as SIGTERM does.",
 )
 @click.option(
     "--logs",
@@ -81,6 +109,9 @@ def worker(
     cpus: int | None,
     gpus: str | None,
     time_limit_s: float | None,
+    ends_at: float | None,
+    time_left: float | None,
+    drain_before_s: float | None,
     logs: Path | None,
 ) -> int:
     """Load MODELs in model processes and work for a running farm until SIGTERM or Ctrl-C.
@@ -91,6 +122,10 @@ def worker(
     With --mpi under srun or mpiexec, the processes that the launcher started form the groups.
     """
     file = workers_file(connect)
+    if time_left is not None:
+        ends_at = time.time() + time_left
+    if drain_before_s is not None and ends_at is None:
+        raise click.UsageError("--drain-before needs --ends-at or --time-left")
     if mpi_launch is not None and mpi is None:
         raise click.UsageError("--mpi-launch needs --mpi RANKS")
     if mpi is not None and mpi_launch is None and told_size() > 1:
@@ -101,7 +136,8 @@ def worker(
             )
         from farm.provision.local.rank import serve_rank
 
-        return serve_rank(models, file, ranks=mpi, time_limit_s=time_limit_s)
+        with _at(ends_at, drain_before_s, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            return serve_rank(models, file, ranks=mpi, time_limit_s=time_limit_s, ends_at=ends_at)
     if gpus is not None and mpi is not None:
         raise click.UsageError(
             "--gpus assigns GPUs to single processes; assign those of ranks with --mpi-launch"
@@ -122,12 +158,13 @@ def worker(
             connect=file,
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,
-            ends_at=end_time() or math.inf,  # so the processes need not ask SLURM, too
+            # The processes need not ask SLURM, too.
+            ends_at=ends_at or end_time() or math.inf,
             launch=launch_of(mpi, mpi_launch),
         )
     )
     try:
-        with drained_by_signals(workers):
+        with drained_by_signals(workers), _at(ends_at, drain_before_s, workers.drain):
             workers.start()
             workers.ready.result()
             if not workers.ended.done():
@@ -138,3 +175,18 @@ def worker(
             click.echo(error.detail, err=True)
         raise click.ClickException(str(error)) from None
     return 0
+
+
+@contextlib.contextmanager
+def _at(ends_at: float | None, before_s: float | None, drain: Callable[[], None]) -> Iterator[None]:
+    """Call `drain` that long before the end, if the block lasts until then."""
+    if ends_at is None or before_s is None:
+        yield
+        return
+    timer = threading.Timer(max(0.0, ends_at - before_s - time.time()), drain)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -38,7 +38,7 @@ from farm.model import Model
 from farm.protocols.site import ProtocolListener, Site
 from farm.provision.batch import allocation
 from farm.provision.batch.elastic import Elastic
-from farm.provision.batch.kinds import ClusterPlan
+from farm.provision.batch.plan import ClusterPlan
 from farm.provision.local import supervisor as local
 from farm.provision.local.group import launch_of
 from farm.record.recorder import Recorder
@@ -84,8 +84,8 @@ class Farm:
 
     models: models that each worker process loads, as `farm serve` takes them. objects: models that
     exist in this process already; they run in threads here, which suits notebooks and tests. doors:
-    whether to serve HTTP; native clients and workers need only the connection file. plan: SLURM
-    jobs of workers that start and end with demand; then `start` raises Unavailable if SLURM's
+    whether to serve HTTP; native clients and workers need only the connection file. plan: jobs
+    of workers that start and end with demand; then this raises Unavailable if the batch system's
     commands are missing, and SettingsError if a template cannot be used.
     """
 
@@ -130,9 +130,9 @@ class Farm:
         self._recorder: Recorder | None = None
 
     @property
-    def has_plan(self) -> bool:
-        """Whether workers run in SLURM jobs that start and end with demand."""
-        return self._plan is not None
+    def batch_system(self) -> str:
+        """The system whose jobs run the workers, starting and ending with demand; empty: none."""
+        return "" if self._plan is None else self._plan.system.title
 
     async def start(self) -> Connection:
         """Start the dispatcher and the workers, and open the doors once a worker has joined.
@@ -213,7 +213,7 @@ class Farm:
         return {} if recorder is None else {**recorder.status(), "answered": reused}
 
     def _has_started(self, info: WorkerInfo) -> bool:
-        """Whether this farm's supervisor, its jobs or the SLURM job around it started a worker."""
+        """Whether this farm's supervisor, its jobs or the batch job around it started a worker."""
         if info.labels.get("started_by") == self._mark:
             return True
         if self._elastic is not None and self._elastic.has_started(info.labels):

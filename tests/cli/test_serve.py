@@ -204,10 +204,10 @@ def test_mistakes_in_the_file_of_kinds_are_one_line(
     assert errors.count("\n") == 1
 
 
-def test_a_dry_run_is_for_slurm(folder: Path) -> None:
+def test_a_dry_run_is_for_a_cluster(folder: Path) -> None:
     status, _, errors = run_here("serve", "beam.py", "--dry-run", cwd=folder)
     assert status == 2
-    assert "--dry-run needs --slurm" in errors
+    assert "--dry-run needs --cluster" in errors
 
 
 def test_it_serves_without_workers_of_its_own(folder: Path) -> None:

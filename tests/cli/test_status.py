@@ -67,9 +67,14 @@ def test_jobs_of_an_elastic_farm_are_shown_with_what_is_in_their_way() -> None:
     job = {"kind": "small", "phase": "pending", "state": "PENDING", "reason": "Resources"}
     running = {"id": "11", "kind": "small", "phase": "serving", "state": "RUNNING", "reason": ""}
     jobs = [{"id": str(n), **job, "nodes": ""} for n in range(1, 7)] + [running | {"nodes": "n3"}]
-    slurm = {"problem": "squeue did not answer in 60 s", "kinds": [kind], "jobs": jobs}
+    cluster = {
+        "system": "SLURM",
+        "problem": "squeue did not answer in 60 s",
+        "kinds": [kind],
+        "jobs": jobs,
+    }
     event = {"time": 0.0, "event": "refused", "worker": "small", "text": "error: [x] invalid"}
-    state = {**EMPTY, "slurm": slurm, "events": [event]}
+    state = {**EMPTY, "cluster": cluster, "events": [event]}
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(tables(state))
     out = console.export_text()

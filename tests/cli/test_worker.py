@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,29 @@ def test_slurm_is_asked_once_when_the_job_ends(
         wait_until(lambda: len(workers(served)) == 2, "both workers")
         assert [row["ends_in_s"] is not None for row in workers(served)] == [ends, ends]
     assert asked.read_text() == "-h -j 7 -o %L\n"
+
+
+def ends_in_s(farm: Served) -> list[float]:
+    return [float(str(row["ends_in_s"])) for row in workers(farm)]
+
+
+@pytest.mark.parametrize("how", ["--time-left", "--ends-at", "FARM_ENDS_AT"])
+def test_any_site_can_say_when_the_job_ends(served: Served, how: str) -> None:
+    end = str(int(time.time()) + 5000)
+    told = {how: end} if how.isupper() else {}
+    options = [how, "5000" if how == "--time-left" else end] if not told else []
+    with worker_of(served, *options, told={**told, "SLURM_JOB_END_TIME": "1"}):
+        wait_until(lambda: workers(served), "the worker")
+        assert 4900 < ends_in_s(served)[0] <= 5000
+
+
+def test_workers_drain_before_the_end(served: Served) -> None:
+    with worker_of(served, "--time-left", "1000000", "--drain-before", "999998") as process:
+        assert process.wait(LIMIT_S) == 0
+
+
+def test_a_drain_needs_an_end(served: Served) -> None:
+    with worker_of(served, "--drain-before", "5") as process:
+        assert process.wait(LIMIT_S) == 2
+        assert process.stderr is not None
+        assert "--drain-before needs --ends-at or --time-left" in process.stderr.read()

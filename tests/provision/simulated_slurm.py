@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from farm.provision.batch.slurm import HEADER, UNKNOWN_ID
 from farm.provision.batch.system import BatchError
+from farm.provision.batch.systems.slurm import HEADER, UNKNOWN_ID
 
 TIMEOUT_S = 60.0
 KILL_S = 5.0

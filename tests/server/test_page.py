@@ -45,7 +45,15 @@ def test_the_page_reads_only_what_the_status_says() -> None:
         asked = {"name": "double", "input": [[1]]}
         door.ask("POST", "/Evaluate", asked, headers={"Farm-Chain": "chain 1"})
         status = door.ask("GET", "/farm/status").json()
-    assert used("state") <= {*status, "slurm", "kinds", "jobs", "problem", "experiments"}
+    assert used("state") <= {
+        *status,
+        "cluster",
+        "system",
+        "kinds",
+        "jobs",
+        "problem",
+        "experiments",
+    }
     assert used("w", "worker") <= set(status["workers"][0])
     assert used("q") <= set(status["queues"][0])
     assert used("chain") <= set(status["chains"][0])

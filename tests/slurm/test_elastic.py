@@ -23,8 +23,8 @@ def test_jobs_come_with_demand_go_when_idle_and_none_is_left(elastic: Elastic) -
     state = elastic.status()
     assert state["failed"] == 0
     assert not [event for event in state["events"] if event["event"] == "lost"]
-    wait_for(lambda: elastic.status()["slurm"]["jobs"] == [], "word of that")
-    (kind,) = elastic.status()["slurm"]["kinds"]
+    wait_for(lambda: elastic.status()["cluster"]["jobs"] == [], "word of that")
+    (kind,) = elastic.status()["cluster"]["kinds"]
     assert (kind["wanted"], kind["pending"], kind["running"]) == (0, 0, 0)
     # Grow from no job to one again, for a model that is known.
     with elastic.calling("double", 1, 0.0) as answers:
@@ -208,9 +208,9 @@ def test_while_slurm_is_away_jobs_are_not_taken_for_gone(elastic: Elastic) -> No
             assert answers() == [2.0 * n for n in range(60)]
     finally:
         elastic.cluster.node("start", "login")
-    assert len(elastic.status()["slurm"]["jobs"]) >= 1
+    assert len(elastic.status()["cluster"]["jobs"]) >= 1
     assert not elastic.events("ended")
-    wait_for(lambda: not elastic.status()["slurm"]["problem"], "squeue to answer", 60)
+    wait_for(lambda: not elastic.status()["cluster"]["problem"], "squeue to answer", 60)
     elastic.stop()
     assert elastic.jobs() == {}
 

@@ -166,7 +166,7 @@ def test_farms_of_two_users_share_a_node(cluster: Cluster) -> None:
             assert [a() for a in answers] == 3 * [[2.0 * n for n in range(20)]]
         for elastic, row in zip(farms, rows, strict=True):
             state = elastic.status()
-            assert [job["id"] for job in state["slurm"]["jobs"]] == [row["job"]]
+            assert [job["id"] for job in state["cluster"]["jobs"]] == [row["job"]]
             (queue,) = [q for q in state["queues"] if q["operation"] == "evaluate"]
             assert queue["done"] == 20
         for gone in (0, 1):

@@ -53,7 +53,7 @@ def test_a_sites_wrappers_cost_no_job(elastic: Elastic) -> None:
 
 
 def jobs_of(elastic: Elastic) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = elastic.status()["slurm"]["jobs"]
+    found: list[dict[str, str]] = elastic.status()["cluster"]["jobs"]
     return found
 
 

@@ -1,4 +1,4 @@
-"""The SLURM job that a worker runs in: its identity and its end time."""
+"""The batch job that a worker runs in: its identity and its end time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ ASK_TIMEOUT_S = 15.0
 STARTED_BY = "FARM_STARTED_BY"
 """The variable in which a supervisor passes `WorkerSettings.started_by` to its processes."""
 
+ENDS_AT = "FARM_ENDS_AT"
+"""The variable that holds the Unix time at which the job ends, in the scripts that farm writes."""
+
 LABELS = {
-    "started_by": STARTED_BY,
-    "kind": "FARM_KIND",
-    "job": "SLURM_JOB_ID",
-    "restart": "SLURM_RESTART_COUNT",
-    "task": "SLURM_PROCID",
+    "started_by": (STARTED_BY,),
+    "kind": ("FARM_KIND",),
+    "job": ("FARM_JOB", "SLURM_JOB_ID"),
+    "restart": ("FARM_JOB_RESTART", "SLURM_RESTART_COUNT"),
+    "task": ("SLURM_PROCID",),
 }
-"""Labels of a worker and the variables that hold them.
+"""Labels of a worker, and the variables that hold them: the first that is set counts.
 
 The job id alone does not identify it: SLURM restarts a job of a lost node under the same id, while
 the first copy may still run.
@@ -52,14 +55,15 @@ def seconds_of(text: str) -> float | None:
 def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
     """Return the Unix time at which this job ends; None outside a job, without a limit, or unknown.
 
-    New releases of SLURM set it in the environment; with older ones farm asks squeue, with a
-    timeout.
+    farm's scripts and new releases of SLURM set it in the environment; with older ones of SLURM
+    farm asks squeue, with a timeout.
     """
     job = environment.get("SLURM_JOB_ID")
+    for name in (ENDS_AT, "SLURM_JOB_END_TIME"):
+        if environment.get(name, "").isdecimal():
+            return float(environment[name])
     if not job:
         return None
-    if environment.get("SLURM_JOB_END_TIME", "").isdecimal():
-        return float(environment["SLURM_JOB_END_TIME"])
     try:
         answer = subprocess.run(
             ["squeue", "-h", "-j", job, "-o", "%L"],
@@ -79,4 +83,9 @@ def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
 
 def labels(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return labels that identify one start of a worker's job; empty outside a job."""
-    return {label: environment[name] for label, name in LABELS.items() if environment.get(name)}
+    found = {}
+    for label, names in LABELS.items():
+        value = next((environment[name] for name in names if environment.get(name)), "")
+        if value:
+            found[label] = value
+    return found

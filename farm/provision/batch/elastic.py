@@ -22,11 +22,12 @@ from farm.provision.batch.errands import Errands
 from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import CANCELLED, PENDING, STARTING, STOPPED, UNSURE
 from farm.provision.batch.jobs import ON_CANCELLED, ON_LET_GO, Jobs
-from farm.provision.batch.kinds import ClusterPlan, WorkerKind
+from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.output import last_words
+from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.policy import Decision, Offer, demands, share
 from farm.provision.batch.restart_state import RestartState
 from farm.provision.batch.script import job_script
-from farm.provision.batch.slurm import Slurm
 from farm.provision.batch.standing import KindState, how_it_stands, job_row, kind_row
 from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
 from farm.provision.batch.watch import JobWatch
@@ -60,8 +61,8 @@ class Elastic:
     """The jobs of one farm, from `start` to `stop`.
 
     connect: the connection file for workers; folder: for the jobs' output and the farm's identity,
-    by which a restarted farm finds its earlier jobs. system: SLURM if not given.
-    Raises Unavailable if SLURM's commands are missing, SettingsError if a template is wrong.
+    by which a restarted farm finds its earlier jobs. system: that of the plan if not given.
+    Raises Unavailable if its commands are missing, SettingsError if a template is wrong.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Elastic:
         folder: Path,
         system: BatchSystem | None = None,
     ) -> None:
-        self._system: BatchSystem = Slurm() if system is None else system
+        self._system = plan.system() if system is None else system
         self._kinds = {kind.name: KindState(kind) for kind in plan.kinds}
         self._connect = connect
         self._folder = folder
@@ -106,7 +107,7 @@ class Elastic:
             self._errands,
             is_known=earlier is not None,
             changed=self._process,
-            no_word=functools.partial(dispatcher.note, "no word from SLURM", ""),
+            no_word=functools.partial(dispatcher.note, f"no word from {self._system.title}", ""),
         )
         self._dispatcher = dispatcher
         for kind in self._kinds.values():
@@ -114,7 +115,8 @@ class Elastic:
             if known is not None:
                 kind.models = frozenset(model.name for model in known)
                 dispatcher.expect(known)
-        dispatcher.add_part("slurm", self.snapshot)
+        for part in ("cluster", *(["slurm"] if self._system.title == "SLURM" else [])):
+            dispatcher.add_part(part, self.snapshot)
         dispatcher.first_worker.awaited = self.awaited
         dispatcher.first_worker.why = self._why_none
         self._describing = Describing(dispatcher.expect, dispatcher.note)
@@ -288,7 +290,7 @@ class Elastic:
         try:
             await self._system.cancel_named(job.name)
         except BatchError as error:
-            self._dispatcher.note("scancel fails", f"job {job.name}", str(error))
+            self._dispatcher.note("cancel fails", f"job {job.name}", str(error))
             return
         now = self._clock()
         if job.cancelled_at is None:
@@ -304,6 +306,7 @@ class Elastic:
     def _script(self, kind: WorkerKind, job_name: str) -> str:
         return job_script(
             kind,
+            type(self._system),
             job_name=job_name,
             connect=self._connect,
             output=self._folder,
@@ -358,7 +361,7 @@ class Elastic:
         try:
             await (self._system.cancel(ids) if verb == "cancel" else self._system.drain(ids))
         except BatchError as error:
-            self._dispatcher.note("scancel fails", ", ".join(f"job {i}" for i in ids), str(error))
+            self._dispatcher.note("cancel fails", ", ".join(f"job {i}" for i in ids), str(error))
             return
         if verb == "cancel":
             for job in jobs:
@@ -388,22 +391,10 @@ class Elastic:
             return
         if kind is not None:
             kind.policy.failed(self._clock())
-        text += await asyncio.to_thread(self._last_words, job)
+        text += await asyncio.to_thread(last_words, self._folder / f"{job.id}.out")
         if kind is not None:
             kind.failure = f"job {job.id}: {text}"
         self._tell("failed", job, text)
-
-    def _last_words(self, job: FarmJob) -> str:
-        """Return the last output of a job: farm's error line if there is one, or the last lines."""
-        path = self._folder / f"{job.id}.out"
-        try:
-            lines = path.read_text(errors="replace")[-8192:].splitlines()
-        except OSError:
-            return f"; {path} cannot be read"
-        lines = [line.strip() for line in lines if line.strip()]
-        errors = [line for line in lines if line.startswith("farm: error: ")]
-        said = " / ".join(errors[-1:] or lines[-2:])
-        return f"; {path} ends: {said[-400:]}" if said else f"; {path} is empty"
 
     def _tell(self, event: str, job: FarmJob, text: str) -> None:
         self._dispatcher.note(event, f"job {job.key}", f"{job.kind}: {text}" if text else job.kind)
@@ -449,7 +440,8 @@ class Elastic:
         await self._errands.cancel()
         if left or not self._watch.is_known:
             ids = " ".join(job.key for job in left) or f"unknown: {self._watch.problem}"
-            log.error("jobs of this farm may still be running: %s; see: squeue --me", ids)
+            see = self._system.own_jobs
+            log.error("jobs of this farm may still be running: %s; see: %s", ids, see)
 
     def _cancel_all(self, late: bool) -> None:
         """Cancel what has to be cancelled when the farm stops: all, if it is late."""
@@ -491,6 +483,7 @@ class Elastic:
         """Return kinds and jobs as JSON data."""
         now = self._clock()
         return {
+            "system": self._system.title,
             "problem": self._watch.problem,
             "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
             "jobs": [job_row(job, now) for job in self._jobs],

@@ -1,18 +1,13 @@
-"""The file for `farm serve --slurm`: the kinds of workers of a farm, one table each."""
+"""A kind of workers: the models they load, the resources of their jobs, and how many jobs."""
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from farm.provision.batch.allocation import seconds_of
 from farm.settings import SettingsError
-
-DEFAULT_TEMPLATE = Path(__file__).with_name("worker.sh.in")
 
 LONGEST_WARNING_S = 60
 """Maximum time before a job's time limit at which it is asked to drain, unless `warn_s` is set."""
@@ -27,9 +22,12 @@ class WorkerKind:
     workers: model processes on each node of a job, or with gpus on each of its GPUs; with ranks the
     MPI groups of the job.
     ranks: MPI ranks of one worker; 0: no MPI. cpus: of one model process or rank.
-    nodes, gpus, mem: of one job, the last two per node, as sbatch's --gres=gpu:N and --mem.
-    time: its limit, as for sbatch. warn_s: seconds before the limit at which it drains.
-    partition, account, qos, constraint: as for sbatch. sbatch, srun: further options for these.
+    nodes, gpus, mem: of one job, the last two per node; mem as `8G`.
+    time: its limit, in the forms of `seconds_of`. warn_s: seconds before the limit at which it
+    drains.
+    queue (a partition of SLURM), account: where the jobs run, and who pays. qos, constraint, srun:
+    only of SLURM, as for sbatch; the last: options of srun. options: more of the system's own
+    options, one per directive line. mpi_launch: as for `farm worker`, not for SLURM.
     setup: shell lines before the workers start. template: the script, if not farm's own.
     call_limit_s: a model call that runs longer is killed.
     backlog_s: target time to finish all queued work; determines the number of jobs.
@@ -49,12 +47,13 @@ class WorkerKind:
     mem: str = ""
     time: str = ""
     warn_s: int | None = None
-    partition: str = ""
+    queue: str = ""
     account: str = ""
     qos: str = ""
     constraint: str = ""
-    sbatch: Sequence[str] = ()
+    options: Sequence[str] = ()
     srun: Sequence[str] = ()
+    mpi_launch: str = ""
     setup: Sequence[str] = ()
     template: str = ""
     call_limit_s: float | None = None
@@ -84,7 +83,7 @@ class WorkerKind:
         expect(
             "time",
             not self.time or (limit_s is not None and limit_s > 0),
-            "minutes, hours:minutes:seconds or days-hours, as sbatch takes it",
+            "minutes, hours:minutes:seconds or days-hours",
         )
         if self.warn_s is not None:
             right = self.warn_s > 0 and (limit_s is None or self.warn_s < limit_s)
@@ -112,94 +111,3 @@ class WorkerKind:
     def workers_per_job(self) -> int:
         """Number of workers that one job adds to the scheduler."""
         return self.workers if self.ranks else self.workers_per_node * self.nodes
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterPlan:
-    """All kinds of one farm, in order of preference for models that several kinds have.
-
-    host: the name by which compute nodes reach the server; empty: its host name.
-    """
-
-    kinds: tuple[WorkerKind, ...]
-    host: str = ""
-    path: Path = field(default_factory=Path)
-
-
-def read_plan(path: Path, models: Sequence[str] = ()) -> ClusterPlan:
-    """Return the plan in a TOML file; `models` are for the kinds that name none.
-
-    A key above the tables is the default for all tables. Raises SettingsError if the file cannot be
-    read, or has an unknown key or an invalid value.
-    """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(f"no file {path}; see docs/slurm.md for what belongs in it") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from None
-    tables = data.pop("workers", None)
-    if not isinstance(tables, list) or not tables or not all(isinstance(t, dict) for t in tables):
-        raise SettingsError(f"{path} has no [[workers]] table; one for each kind of workers")
-    host = data.pop("host", "")
-    if not isinstance(host, str):
-        raise SettingsError(f"{path} sets host to {host!r}; expected a text")
-    _check_keys(data, f"{path}", ("host", "workers", *(k for k in KEYS if k not in PER_TABLE)))
-    shared = {"models": list(models), **data}
-    kinds = []
-    for number, table in enumerate(tables, 1):
-        where = f"{path}, [[workers]] number {number}"
-        _check_keys(table, where, KEYS)
-        values = {"name": f"w{number}", **shared, **table}
-        for key, value in values.items():
-            values[key] = _checked(key, value, where)
-        if values.get("template"):
-            values["template"] = str(path.parent / values["template"])
-        try:
-            kinds.append(WorkerKind(**values))
-        except SettingsError as error:
-            raise SettingsError(f"{where}: {error}") from None
-    names = [kind.name for kind in kinds]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise SettingsError(f"{path} has two [[workers]] tables named {', '.join(sorted(twice))}")
-    return ClusterPlan(tuple(kinds), host, path)
-
-
-KEYS = {f.name: str(f.type) for f in fields(WorkerKind)}
-PER_TABLE = ("name", "workers")
-
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "a text"),
-    "int": ((int,), "a whole number"),
-    "int | None": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "float | None": ((int, float), "a number"),
-    "Sequence[str]": ((list,), "a list of texts"),
-}
-
-
-def _check_keys(
-    table: Mapping[str, Any], where: str, allowed: Sequence[str] | Mapping[str, str]
-) -> None:
-    for key in table:
-        if key not in allowed:
-            raise SettingsError(
-                f"{where} sets {key!r}, which is none of: {', '.join(sorted(allowed))}"
-            )
-
-
-def _checked(key: str, value: Any, where: str) -> Any:
-    """Return a value of the right type, safe to use in a script. Raises SettingsError."""
-    if key == "time" and type(value) is int:
-        value = str(value)  # minutes, as for sbatch
-    types, expected = _TYPES[KEYS[key]]
-    right = isinstance(value, types) and not isinstance(value, bool)
-    if right and isinstance(value, list):
-        right = all(isinstance(item, str) for item in value)
-    if not right:
-        raise SettingsError(f"{where} sets {key} to {value!r}; expected {expected}")
-    for text in value if isinstance(value, list) else [value]:
-        if isinstance(text, str) and not text.isprintable() and not (key == "setup"):
-            raise SettingsError(f"{where} sets {key} to {value!r}; expected it on one line")
-    return tuple(value) if isinstance(value, list) else value

@@ -5,24 +5,26 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from farm.provision.batch.kinds import DEFAULT_TEMPLATE, WorkerKind
+from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.system import BatchSystem
 from farm.settings import SettingsError
 
+DEFAULT_TEMPLATE = Path(__file__).with_name("worker.sh.in")
 PLACEHOLDER = re.compile(r"@([a-z]+)@")
 
 
 def job_script(
     kind: WorkerKind,
+    system: type[BatchSystem],
     *,
     job_name: str,
     connect: Path,
     output: Path,
     folder: Path,
 ) -> str:
-    """Return the script for sbatch. All values are quoted; paths are made absolute.
+    """Return the script of a job. All values are quoted; paths are made absolute.
 
     connect: the connection file; output: folder for the jobs' output; folder: their working
     directory. Raises SettingsError if the template cannot be read or has an unknown word between @
@@ -33,14 +35,22 @@ def job_script(
         text = template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"template {template} cannot be read: {error}") from None
-    options = _sbatch(kind, job_name, output.absolute(), folder.absolute())
+    directives = system.directives(kind, job_name, output.absolute(), folder.absolute())
+    preamble = system.preamble(kind)
+    limit_s = None if system.warns else kind.time_limit_s
+    if limit_s is not None:
+        preamble = [f"export FARM_ENDS_AT=$(($(date +%s) + {limit_s:.0f}))", *preamble]
     values = {
-        "sbatch": "\n".join(f"#SBATCH {option}" for option in options),
+        "directives": "\n".join(directives),
+        "preamble": "\n".join(preamble),
         "setup": "\n".join(kind.setup),
-        "srun": _quoted(_srun(kind)),
-        "farm": _quoted(_farm(kind, connect.absolute())),
+        "launch": system.launch(kind),
+        "farm": _farm(kind, system, connect.absolute()),
         "kind": shlex.quote(kind.name),
     }
+    if system.title == "SLURM":
+        values["sbatch"] = values["directives"]
+        values["srun"] = values["launch"].removeprefix("srun ")
     code = "\n".join(line for line in text.splitlines() if not line.startswith("# "))
     unknown = set(PLACEHOLDER.findall(code)) - set(values)
     if unknown:
@@ -48,8 +58,12 @@ def job_script(
             f"template {template} has @{unknown.pop()}@; expected: "
             + ", ".join(f"@{name}@" for name in values)
         )
-    for name in ("sbatch", "farm"):
-        if f"@{name}@" not in code:
+    needed = {"directives": values["directives"], "farm": values["farm"]}
+    if "FARM_" in values["preamble"]:
+        needed["preamble"] = values["preamble"]
+    written = {values[word] for word in PLACEHOLDER.findall(code)}
+    for name, value in needed.items():
+        if value not in written:
             raise SettingsError(f"template {template} lacks @{name}@")
     lines = [
         line if line.startswith("# ") else PLACEHOLDER.sub(lambda m: values[m[1]], line)
@@ -58,56 +72,22 @@ def job_script(
     return "\n".join(lines) + "\n"
 
 
-def _sbatch(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-    """Return the options of sbatch, one per line, quoted for sbatch."""
-    tasks = kind.workers * kind.ranks if kind.ranks else kind.nodes
-    options = {
-        "job-name": job_name,
-        "output": f"{output}/%j.out",
-        "open-mode": "append",
-        "chdir": str(folder),
-        "partition": kind.partition,
-        "account": kind.account,
-        "qos": kind.qos,
-        "constraint": kind.constraint,
-        "time": kind.time,
-        "nodes": str(kind.nodes),
-        "ntasks": str(tasks),
-        "ntasks-per-node": "" if kind.ranks else "1",
-        "cpus-per-task": str(_cpus_per_task(kind)),
-        "mem": kind.mem,
-        "gres": f"gpu:{kind.gpus}" if kind.gpus else "",
-        "signal": f"TERM@{kind.warning_s}",
-    }
-    lines = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
-    return [*lines, "--requeue", *kind.sbatch]
-
-
-def _cpus_per_task(kind: WorkerKind) -> int:
-    """Return the CPUs per task, which is a rank, or the supervisor of a node's model processes."""
-    return kind.cpus if kind.ranks else kind.cpus * kind.workers_per_node
-
-
-def _srun(kind: WorkerKind) -> list[str]:
-    # From SLURM 22.05 on srun does not inherit --cpus-per-task from the job.
-    options = [f"--cpus-per-task={_cpus_per_task(kind)}"]
-    if kind.ranks:
-        options.append("--kill-on-bad-exit=1")  # otherwise ranks wait for ever for one that died
-    return [*options, *kind.srun]
-
-
-def _farm(kind: WorkerKind, connect: Path) -> list[str]:
+def _farm(kind: WorkerKind, system: type[BatchSystem], connect: Path) -> str:
+    """Return farm's program and its arguments as shell words."""
     # -P: keep a user's file with the name of one of farm's modules from replacing it.
     words = [sys.executable, "-P", "-m", "farm", "worker", "--connect", str(connect)]
     if kind.ranks:
         words += ["--mpi", str(kind.ranks)]
+        if not system.starts_ranks:
+            words += ["-n", str(kind.workers)]
+            words += ["--mpi-launch", kind.mpi_launch] * bool(kind.mpi_launch)
     else:
         words += ["-n", str(kind.workers), "--cpus", str(kind.cpus)]
         words += ["--gpus", "auto"] * bool(kind.gpus)
     if kind.call_limit_s is not None:
         words += ["--time-limit", f"{kind.call_limit_s:g}"]
-    return [*words, "--", *kind.models]
-
-
-def _quoted(words: Sequence[str]) -> str:
-    return " ".join(shlex.quote(word) for word in words)
+    end = ""
+    if not system.warns and kind.time_limit_s is not None:
+        # An option, because not every launcher passes variables on.
+        end = f' --ends-at "$FARM_ENDS_AT" --drain-before {kind.warning_s}'
+    return f"{shlex.join(words)}{end} -- {shlex.join(kind.models)}"

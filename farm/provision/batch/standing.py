@@ -62,7 +62,7 @@ def kind_row(kind: KindState, jobs: Jobs, now: float) -> dict[str, Any]:
     return {
         "name": settings.name,
         "models": sorted(kind.models or settings.models),
-        "partition": settings.partition,
+        "queue": settings.queue,
         "min_jobs": settings.min_jobs,
         "max_jobs": settings.max_jobs,
         "wanted": kind.wanted,

@@ -1,7 +1,8 @@
 """The interface of a batch system: what farm asks of it, without the commands of any of them.
 
-An adapter such as `slurm` runs the commands and parses their output. What its answers mean for a
-job is decided in `jobs` and `absence`, alike for all systems.
+An adapter, such as `systems.slurm`, runs the commands and parses their output, and says how its job
+scripts are written. What its answers mean for a job is decided in `jobs` and `absence`, alike for
+all systems.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from farm.provision.batch.kinds import WorkerKind
 
 
 class Stand(Enum):
@@ -71,8 +76,40 @@ class Listing:
 class BatchSystem(Protocol):
     """A batch system. Each call raises BatchError if there is no answer or it cannot be read.
 
+    Created without arguments, which raises Unavailable if its commands are missing on this machine.
     No call blocks the event loop, and each ends after a time limit.
+
+    title: its name for people. own_jobs: the command by which users list their jobs.
+    lacks: the keys of a kind of workers for which it has no words. starts_ranks: whether `launch`
+    starts the MPI ranks; otherwise farm starts them by mpiexec. warns: whether it warns jobs before
+    their time limit, and workers can ask it for the end; otherwise the script counts the time.
     """
+
+    title: ClassVar[str]
+    own_jobs: ClassVar[str]
+    lacks: ClassVar[frozenset[str]]
+    starts_ranks: ClassVar[bool]
+    warns: ClassVar[bool]
+
+    @staticmethod
+    def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
+        """Return the lines of a job's script that tell the system what the job needs.
+
+        output: the folder for the job's output, in a file `JOB ID.out`; folder: its working
+        directory. Both are absolute.
+        """
+
+    @staticmethod
+    def preamble(kind: WorkerKind) -> list[str]:
+        """Return shell lines before all others.
+
+        They set FARM_JOB to the job's id as `submit` returns it, and FARM_JOB_RESTART to a number
+        or text that differs when the system starts the job again, if the system does that.
+        """
+
+    @staticmethod
+    def launch(kind: WorkerKind) -> str:
+        """Return shell words that run the command after them on each node of the job, or once."""
 
     async def submit(self, script: str) -> str:
         """Submit a job; return its id.

@@ -211,11 +211,20 @@ def _serve(
 
 
 def serve_rank(
-    models: Sequence[str], connect: Path, *, ranks: int, time_limit_s: float | None
+    models: Sequence[str],
+    connect: Path,
+    *,
+    ranks: int,
+    time_limit_s: float | None,
+    ends_at: float | None = None,
 ) -> int:
-    """Be one rank of a world that the user's launcher has started; return the exit status."""
+    """Be one rank of a world that the user's launcher has started; return the exit status.
+
+    ends_at: Unix time at which the machine is taken away; None: the end of the SLURM job, if any.
+    """
+    end = [] if ends_at is None else ["--ends-at", str(ends_at)]
     arguments = parser_of("farm worker").parse_args(
-        [*models, "--connect", str(connect)],
+        [*models, "--connect", str(connect), *end],
         argparse.Namespace(supervised=False, ranks=ranks, time_limit=time_limit_s),
     )
     return run(arguments, size=told_size())

@@ -18,7 +18,8 @@ import requests
 import farm
 from farm.call import Call, Operation
 from farm.errors import Unavailable
-from farm.provision.batch.kinds import ClusterPlan, WorkerKind
+from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.plan import ClusterPlan
 from farm.server.farm import Farm, running
 from farm.settings import Settings, SettingsError
 from farm.transports.connection import read_connection
@@ -177,12 +178,12 @@ def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site)
     with site.farm() as client:
         wait_until(lambda: events(client, "refused"), "a refusal")
         assert events(client, "refused") == ["sbatch: error: no such account; next try in 5 s"]
-        (kind,) = client.status()["slurm"]["kinds"]
+        (kind,) = client.status()["cluster"]["kinds"]
         assert kind["problem"] == "refused: sbatch: error: no such account"
         assert 0 < kind["next_try_in_s"] <= 5
         site.mend("sbatch")
         wait_until(lambda: client.models() == ["Double"], "another try")
-        wait_until(lambda: not client.status()["slurm"]["kinds"][0]["problem"], "all to be well")
+        wait_until(lambda: not client.status()["cluster"]["kinds"][0]["problem"], "all to be well")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_a_job_whose_id_sbatch_did_not_tell_is_found(site: Site, ends: str) -> N
         wait_until(lambda: client.models() == ["Double"], "its workers")
         wait_until(lambda: site.states() == ["COMPLETED"], "it to be let go")
         assert events(client, "failed") == []
-        (kind,) = client.status()["slurm"]["kinds"]
+        (kind,) = client.status()["cluster"]["kinds"]
         assert (kind["problem"], kind["next_try_in_s"]) == ("", None)
 
 
@@ -213,7 +214,7 @@ def test_banners_around_sbatchs_answer_mean_nothing(site: Site) -> None:
         wait_until(lambda: client.models() == ["Double"], "the model")
         assert events(client, "failed", "refused", "unsure", "adopted") == []
         wait_until(lambda: events(client, "started"), "the farm to take notice")
-        (job,) = client.status()["slurm"]["jobs"]
+        (job,) = client.status()["cluster"]["jobs"]
         assert job["id"] == "1"
     assert site.states() == ["COMPLETED"]
 
@@ -236,11 +237,11 @@ def test_a_list_without_the_job_ends_no_job_and_starts_no_second_one(
         looks_at = site.commands / "looks"
         site.change("squeue", "#!/bin/sh\n", f"#!/bin/sh\necho >> {looks_at}\n")
         wait_until(lambda: looks_at.exists() and looks_at.stat().st_size >= 3, "three lists")
-        (job,) = client.status()["slurm"]["jobs"]
+        (job,) = client.status()["cluster"]["jobs"]
         assert (job["id"], job["phase"]) == ("1", "serving")
         assert client.model()([2.0])[0] == 4.0
         assert events(client, "ended", "failed") == []
-        problem = client.status()["slurm"]["problem"]
+        problem = client.status()["cluster"]["problem"]
         assert bool(problem) == (answer != HEADER_ONLY)
         site.mend("squeue")
     assert site.states() == ["COMPLETED"]
@@ -256,7 +257,7 @@ def test_a_list_from_before_the_submissions_leads_to_no_more_jobs(site: Site) ->
     site.change("scontrol", "#!/bin/sh\n", f"#!/bin/sh\necho >> {asked}\n")
     with site.farm(min_jobs=2, max_jobs=2) as client:
         wait_until(lambda: asked.exists() and asked.stat().st_size >= 2, "questions about both")
-        wait_until(lambda: len(client.status()["slurm"]["jobs"]) == 2, "both jobs")
+        wait_until(lambda: len(client.status()["cluster"]["jobs"]) == 2, "both jobs")
         assert site.states() == ["PENDING", "PENDING"]
     assert site.states() == ["CANCELLED", "CANCELLED"]
 
@@ -277,14 +278,14 @@ def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
     with site.farm(min_jobs=1) as client:
         wait_until(lambda: client.models() == ["Double"], "the model")
         site.fail("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
-        wait_until(lambda: client.status()["slurm"]["problem"], "squeue to fail")
+        wait_until(lambda: client.status()["cluster"]["problem"], "squeue to fail")
         assert client.model()([2.0])[0] == 4.0
-        slurm = client.status()["slurm"]
+        slurm = client.status()["cluster"]
         assert len(slurm["jobs"]) == 1
         assert page_reads("k") <= set(slurm["kinds"][0])
         assert page_reads("j") <= set(slurm["jobs"][0])
         site.mend("squeue")
-        wait_until(lambda: not client.status()["slurm"]["problem"], "squeue to answer")
+        wait_until(lambda: not client.status()["cluster"]["problem"], "squeue to answer")
         assert len(site.states()) == 1
     assert site.states() == ["COMPLETED"]
 
@@ -310,7 +311,7 @@ def test_a_job_that_fails_says_why_and_the_next_one_waits(site: Site) -> None:
         (text,) = events(client, "failed")
         assert "FAILED" in text
         assert "no_such_module_here" in text
-        assert client.status()["slurm"]["kinds"][0]["next_try_in_s"] > 0
+        assert client.status()["cluster"]["kinds"][0]["next_try_in_s"] > 0
 
 
 def test_a_caller_of_a_model_that_is_awaited_hears_how_that_stands(site: Site) -> None:

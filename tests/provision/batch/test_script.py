@@ -12,6 +12,7 @@ import pytest
 
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.script import job_script
+from farm.provision.batch.systems.slurm import Slurm
 from farm.settings import SettingsError
 
 
@@ -19,6 +20,7 @@ def script(**values: Any) -> str:
     kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
     return job_script(
         kind,
+        Slurm,
         job_name="farm-1-small",
         connect=Path("/run dir/farm.json"),
         output=Path("/run dir/jobs"),
@@ -38,7 +40,7 @@ def srun_line(text: str) -> list[str]:
 
 def test_a_job_asks_for_what_its_kind_needs() -> None:
     text = script(
-        partition="gpu",
+        queue="gpu",
         account="a1",
         qos="high",
         mem="8G",
@@ -46,7 +48,7 @@ def test_a_job_asks_for_what_its_kind_needs() -> None:
         cpus=2,
         workers=4,
         gpus=2,
-        sbatch=["--exclusive"],
+        options=["--exclusive"],
     )
     options = sbatch_options(text)
     assert {
@@ -105,18 +107,23 @@ def test_every_value_reaches_the_program_as_it_was_written(tmp_path: Path) -> No
     assert said[-3:] == ["--", strange, "-x"]
 
 
-def test_a_site_has_a_template_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", ["@launch@", "srun @srun@"])
+@pytest.mark.parametrize("top", ["@directives@", "@sbatch@"])
+def test_a_site_has_a_template_of_its_own(top: str, run: str, tmp_path: Path) -> None:
+    """SLURM's own words may be used as well."""
     template = tmp_path / "site.in"
-    template.write_text("#!/bin/sh\n@sbatch@\nmodule load x\nsrun -v @srun@ @farm@\n")
-    assert "module load x\nsrun -v --cpus-per-task=1 " in script(template=str(template))
+    template.write_text(f"#!/bin/sh\n{top}\nmodule load x\n{run} @farm@\n")
+    text = script(template=str(template))
+    assert "#SBATCH --job-name=farm-1-small\n" in text
+    assert f"module load x\nsrun --cpus-per-task=1 {sys.executable} " in text
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("@sbatch@\n@farm@ @whatever@\n", "has @whatever@; expected: @sbatch@, @setup@"),
+        ("@directives@\n@farm@ @whatever@\n", "has @whatever@; expected: @directives@, @preamble@"),
         ("#!/bin/sh\n# @farm@\n@sbatch@\n", "lacks @farm@"),
-        ("@farm@\n", "lacks @sbatch@"),
+        ("@farm@\n", "lacks @directives@"),
     ],
 )
 def test_a_template_that_cannot_work_is_refused(text: str, complaint: str, tmp_path: Path) -> None:

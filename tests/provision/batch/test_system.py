@@ -1,9 +1,21 @@
-"""The interface of a batch system."""
+"""The interface of a batch system, and that each system fulfils it."""
 
 from __future__ import annotations
 
-from farm.provision.batch.slurm import Slurm
+import inspect
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.plan import SLURM_WORDS
+from farm.provision.batch.script import job_script
 from farm.provision.batch.system import BatchSystem, JobRow, Stand
+from farm.provision.batch.systems import SYSTEMS
+
+EACH = pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
 
 
 def test_a_row_is_told_with_its_reason_if_it_has_one() -> None:
@@ -12,7 +24,32 @@ def test_a_row_is_told_with_its_reason_if_it_has_one() -> None:
     assert row.in_words == "FAILED (NonZeroExitCode)"
 
 
-def test_slurm_has_all_calls_of_the_interface() -> None:
+@EACH
+def test_each_system_has_all_calls_and_facts_of_the_interface(system: type[BatchSystem]) -> None:
     calls = [name for name in vars(BatchSystem) if not name.startswith("_")]
-    assert len(calls) == 6
-    assert all(callable(getattr(Slurm, name)) for name in calls)
+    assert {"submit", "jobs", "job", "drain", "cancel", "cancel_named", "launch"} <= set(calls)
+    for name in calls:
+        expected = inspect.signature(getattr(BatchSystem, name)).parameters
+        assert list(inspect.signature(getattr(system, name)).parameters) == list(expected)
+    for name in ("title", "own_jobs", "lacks", "starts_ranks", "warns"):
+        assert hasattr(system, name)
+    assert not system.lacks & set(SLURM_WORDS.values())
+
+
+@EACH
+def test_the_script_of_each_system_identifies_its_job(system: type[BatchSystem]) -> None:
+    """SLURM sets the variables of its own that farm reads; the scripts of others say FARM_JOB."""
+    kind = WorkerKind(name="small", models=["m.py"], time="10", cpus=2)
+    text = job_script(
+        kind,
+        system,
+        job_name="farm-1-small+ab",
+        connect=Path("/run dir/farm.json"),
+        output=Path("/run dir/jobs"),
+        folder=Path("/home/me"),
+    )
+    assert "farm-1-small+ab" in text
+    assert "@" not in re.sub("^# .*", "", text, flags=re.MULTILINE).replace("TERM@", "")
+    assert system.title == "SLURM" or "FARM_JOB=" in text
+    assert system.warns or '--ends-at "$FARM_ENDS_AT" --drain-before 60' in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)

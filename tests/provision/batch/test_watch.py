@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from farm.provision.batch.absence import ASK_AGAIN_S
@@ -11,11 +11,12 @@ from farm.provision.batch.errands import Errands
 from farm.provision.batch.farm_job import Change
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.systems.slurm import Slurm
 from farm.provision.batch.watch import FIRST_LOOK_S, LONGEST_LOOK_S, JobWatch
 from tests.support.virtual_time import run_virtually
 
 
-class System:
+class System(Slurm):
     """A batch system that answers with its fields; `never` in `takes_s` hangs."""
 
     def __init__(self) -> None:
@@ -37,15 +38,6 @@ class System:
         if isinstance(self.row, BatchError):
             raise self.row
         return self.row
-
-    async def submit(self, script: str) -> str:
-        raise NotImplementedError
-
-    async def drain(self, jobs: Sequence[str]) -> None: ...
-
-    async def cancel(self, jobs: Sequence[str]) -> None: ...
-
-    async def cancel_named(self, name: str) -> None: ...
 
 
 class Scene:

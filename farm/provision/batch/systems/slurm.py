@@ -1,4 +1,4 @@
-"""SLURM's commands as coroutines: submit, list, ask, drain, cancel. Contains no policy.
+"""SLURM: its commands as coroutines, and its words in a job's script. Contains no policy.
 
 While slurmctld is away the commands block for seconds and then fail, which says nothing about the
 jobs. Only output that parses counts: sites wrap the commands in scripts that print banners, answer
@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
 
 from farm.errors import Unavailable
 from farm.provision.batch.commands import Commands, NotStarted
+from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
@@ -173,6 +177,12 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
 class Slurm:
     """The SLURM cluster of this machine's commands, as a `BatchSystem`."""
 
+    title: ClassVar[str] = "SLURM"
+    own_jobs: ClassVar[str] = "squeue --me"
+    lacks: ClassVar[frozenset[str]] = frozenset({"mpi_launch"})
+    starts_ranks: ClassVar[bool] = True
+    warns: ClassVar[bool] = True
+
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
         missing = [name for name in COMMANDS if shutil.which(name) is None]
@@ -181,6 +191,50 @@ class Slurm:
                 f"SLURM's commands are not on the PATH of this machine: {', '.join(missing)}"
             )
         self._run = (commands or Commands(clean)).run
+
+    @staticmethod
+    def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
+        """See BatchSystem. The values are quoted for sbatch."""
+        tasks = kind.workers * kind.ranks if kind.ranks else kind.nodes
+        options = {
+            "job-name": job_name,
+            "output": f"{output}/%j.out",
+            "open-mode": "append",
+            "chdir": str(folder),
+            "partition": kind.queue,
+            "account": kind.account,
+            "qos": kind.qos,
+            "constraint": kind.constraint,
+            "time": kind.time,
+            "nodes": str(kind.nodes),
+            "ntasks": str(tasks),
+            "ntasks-per-node": "" if kind.ranks else "1",
+            "cpus-per-task": str(_cpus_per_task(kind)),
+            "mem": kind.mem,
+            "gres": f"gpu:{kind.gpus}" if kind.gpus else "",
+            "signal": f"TERM@{kind.warning_s}",
+        }
+        lines = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
+        return [f"#SBATCH {line}" for line in [*lines, "--requeue", *kind.options]]
+
+    @staticmethod
+    def preamble(kind: WorkerKind) -> list[str]:
+        """See BatchSystem. SLURM's own variables identify the job.
+
+        Where sbatch exports nothing, as with SBATCH_EXPORT=NONE, steps would get nothing either.
+        """
+        return ["export SLURM_EXPORT_ENV=ALL"]
+
+    @staticmethod
+    def launch(kind: WorkerKind) -> str:
+        """See BatchSystem. By srun, as SLURM's warning goes to the processes that srun starts.
+
+        From SLURM 22.05 on srun does not inherit --cpus-per-task from the job. Without
+        --kill-on-bad-exit ranks would wait for ever for one that died.
+        """
+        words = ["srun", f"--cpus-per-task={_cpus_per_task(kind)}"]
+        words += ["--kill-on-bad-exit=1"] * bool(kind.ranks)
+        return shlex.join([*words, *kind.srun])
 
     async def submit(self, script: str) -> str:
         """See BatchSystem."""
@@ -231,3 +285,8 @@ class Slurm:
     async def _to_jobs(self, option: str, jobs: Sequence[str]) -> None:
         for first in range(0, len(jobs), 200):  # the length of a command line is limited
             await self._run("scancel", option, *jobs[first : first + 200])
+
+
+def _cpus_per_task(kind: WorkerKind) -> int:
+    """Return the CPUs per task, which is a rank, or the supervisor of a node's model processes."""
+    return kind.cpus if kind.ranks else kind.cpus * kind.workers_per_node

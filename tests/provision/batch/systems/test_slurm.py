@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from farm.errors import Unavailable
-from farm.provision.batch.slurm import (
+from farm.provision.batch.system import BatchError, JobRow, Stand, SubmissionRefused
+from farm.provision.batch.systems.slurm import (
     COMMANDS,
     HEADER,
     Slurm,
@@ -19,7 +20,6 @@ from farm.provision.batch.slurm import (
     parse_jobs,
     parse_shown,
 )
-from farm.provision.batch.system import BatchError, JobRow, Stand, SubmissionRefused
 
 BANNER = "*** maintenance tonight ***\n"
 ROW = "farm|7|RUNNING|n1|farm-ab-x+1|None|end\n"
