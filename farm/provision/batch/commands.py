@@ -28,6 +28,14 @@ class NotStarted(BatchError):
     """The program of a command cannot be run."""
 
 
+class Failed(BatchError):
+    """A command ended with an exit code other than 0. output: what it printed all the same."""
+
+    def __init__(self, said: str, output: str) -> None:
+        super().__init__(said)
+        self.output = output
+
+
 class Commands:
     """Runs commands in threads.
 
@@ -90,7 +98,8 @@ class Commands:
             raise BatchError(self._no_answer(command)) from None
         if process.returncode:
             said = " ".join((errors or output).split())
-            raise BatchError(said or f"{command[0]} ended with exit code {process.returncode}")
+            said = said or f"{command[0]} ended with exit code {process.returncode}"
+            raise Failed(said, output)
         return output
 
 
