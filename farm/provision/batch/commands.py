@@ -52,9 +52,10 @@ class Commands:
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(AT_ONCE, "batch")
 
-    async def run(self, *command: str, feed: str = "") -> str:
+    async def run(self, *command: str, feed: str = "", with_errors: bool = False) -> str:
         """Return a command's output. Raises BatchError if it fails or takes too long.
 
+        with_errors: the output includes what it writes to stderr.
         Cancelling the wait kills the command: a thread that waits for it would delay the end of
         this program.
         """
@@ -64,7 +65,7 @@ class Commands:
             # The second limit is for a command that cannot even be killed.
             async with asyncio.timeout(self._timeout_s + 2 * KILLED_S):
                 return await loop.run_in_executor(
-                    self._threads, self._wait_for, command, feed, started
+                    self._threads, self._wait_for, command, feed, with_errors, started
                 )
         except TimeoutError:
             raise BatchError(self._no_answer(command)) from None
@@ -75,7 +76,9 @@ class Commands:
     def _no_answer(self, command: Sequence[str]) -> str:
         return f"{command[0]} did not answer in {self._timeout_s:g} s"
 
-    def _wait_for(self, command: Sequence[str], feed: str, started: _Started) -> str:
+    def _wait_for(
+        self, command: Sequence[str], feed: str, with_errors: bool, started: _Started
+    ) -> str:
         try:
             # In a session of its own, so that Ctrl-C does not interrupt a submission.
             process = subprocess.Popen(
@@ -83,7 +86,7 @@ class Commands:
                 env=self._environment(os.environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=subprocess.STDOUT if with_errors else subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,

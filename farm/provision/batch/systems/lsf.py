@@ -20,6 +20,7 @@ from farm.provision.batch.commands import Commands, Failed, NotStarted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 from farm.provision.batch.systems.answers import json_object, only_id, quoted, text_of
+from farm.provision.batch.systems.nodes import one_node_without_ranks, processes_per_node
 
 COMMANDS = ("bsub", "bjobs", "bkill")
 
@@ -57,6 +58,14 @@ IS_OVER = re.compile(
 """Messages of bjobs and bkill."""
 
 NOT_SUBMITTED = re.compile(r"Job not submitted|bsub: |Bad argument|Usage: bsub", re.IGNORECASE)
+"""What bsub says if there is no job."""
+
+COLUMNS = "jobid stat job_name user exec_host pend_reason exit_reason exit_code"
+
+AT_ONCE = 200
+"""Most ids on one command line, whose length is limited."""
+
+_SUBMITTED = re.compile(r"Job not submitted|bsub: |Bad argument|Usage: bsub", re.IGNORECASE)
 """What bsub says if there is no job."""
 
 COLUMNS = "jobid stat job_name user exec_host pend_reason exit_reason exit_code"
@@ -177,9 +186,8 @@ class Lsf:
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
         """See BatchSystem. LSF itself delivers output only after the end, with a report in it."""
-        per_node = kind.cpus * kind.workers_per_node
-        if kind.ranks:
-            per_node = kind.cpus * -(-kind.workers * kind.ranks // kind.nodes)
+        one_node_without_ranks(kind)
+        per_node = kind.cpus * processes_per_node(kind)
         options = {
             "-J": job_name,
             "-o": "/dev/null",
@@ -209,7 +217,7 @@ class Lsf:
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. `farm worker` starts MPI ranks itself, from the first host."""
-        return EVERYWHERE if kind.nodes > 1 and not kind.ranks else ""
+        return ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem."""
@@ -237,8 +245,8 @@ class Lsf:
     async def _bjobs(self, *which: str) -> str:
         """Return all that bjobs prints: where it finds no job, its message is on stderr."""
         try:
-            command = ["sh", "-c", 'exec "$0" "$@" 2>&1', "bjobs", "-a", "-json", "-o", COLUMNS]
-            return await self._run(*command, *which)
+            command = ["bjobs", "-a", "-json", "-o", COLUMNS, *which]
+            return await self._run(*command, with_errors=True)
         except Failed as error:
             if NOT_FOUND.search(error.output):
                 return error.output

@@ -21,6 +21,7 @@ from farm.provision.batch.commands import Commands, Failed, NotStarted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
+from farm.provision.batch.systems.nodes import one_node_without_ranks, processes_per_node
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "qsig")
 
@@ -58,7 +59,6 @@ FOR_PEOPLE = re.compile(r"Can Never Run|not started|disabled|\bheld\b", re.IGNOR
 UNKNOWN_ID = "Unknown Job Id"
 HAS_ENDED = "Job has finished"
 WRONG_STATE = "Request invalid for state of job"
-NO_HISTORY = "not configured to maintain job history"
 """Messages of the commands; the source is PBS itself (pbs_err_txt in liberr)."""
 
 AT_ONCE = 200
@@ -76,13 +76,6 @@ farm_run() {  # run a command that gets SIGTERM when this script gets SIGURG
 """PBS starts the script from a login shell, and the job ends when that shell does. A signal from
 qsig reaches both, so SIGTERM would end the job; SIGURG means nothing to that shell and to models.
 """
-
-EVERYWHERE = (
-    r"""pbsdsh -- /bin/bash -c "$(export -p); cd $(printf %q "$PWD"); """
-    r"""exec >> $(printf %q "$FARM_OUTPUT") 2>&1; exec \"\$@\"" farm"""
-)
-"""Words that run the command after them once on each node, with the variables of this shell:
-pbsdsh passes none on, starts in the home directory, and prints to PBS's own output file."""
 
 _ID = re.compile(r"(\d+(?:\[\d*\])?\.[\w.-]+)", re.ASCII)
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
@@ -167,7 +160,11 @@ class Pbs:
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-        """See BatchSystem. PBS itself delivers output only after the end, and under other names."""
+        """See BatchSystem. PBS itself delivers output only after the end, and under other names.
+
+        A resource that `options` name is left to them, because qsub takes the first of two.
+        """
+        one_node_without_ranks(kind)
         options = {
             "-N": job_name,
             "-S": "/bin/bash",
@@ -176,17 +173,18 @@ class Pbs:
             "-r": "y",
             "-q": kind.queue,
             "-A": kind.account,
-            "-l": _chunks(kind),
+        }
+        resources = {
+            "select": _chunks(kind),
+            "place": "scatter" if kind.nodes > 1 else "",  # chunks may share a node otherwise
+            "walltime": "" if kind.time_limit_s is None else _clock(kind.time_limit_s),
         }
         lines = [f"{name} {value}" for name, value in options.items() if value]
-        if kind.nodes > 1:
-            lines.append("-l place=scatter")
-        if kind.time_limit_s is not None:
-            lines.append(f"-l walltime={_clock(kind.time_limit_s)}")
+        own = re.findall(r"\b(select|place|walltime)=", " ".join(kind.options))
+        lines += [f"-l {k}={value}" for k, value in resources.items() if value and k not in own]
         return [
             *(f"#PBS {line}" for line in [*lines, *kind.options]),
-            f'FARM_OUTPUT={shlex.quote(str(output))}/"$PBS_JOBID.out"',
-            'exec >> "$FARM_OUTPUT" 2>&1',
+            f'exec >> {shlex.quote(str(output))}/"$PBS_JOBID.out" 2>&1',
             f"cd {shlex.quote(str(folder))}",
         ]
 
@@ -198,7 +196,7 @@ class Pbs:
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. `farm worker` starts MPI ranks itself, from the first node."""
-        return f"farm_run {EVERYWHERE}" if kind.nodes > 1 and not kind.ranks else "farm_run"
+        return "farm_run"
 
     async def submit(self, script: str) -> str:
         """See BatchSystem. With -f no process of qsub stays behind."""
@@ -285,12 +283,13 @@ class Pbs:
         """Return qstat's description of jobs, with ended ones if it keeps them."""
         show = ["qstat", "-f", "-F", "dsv", "-D", "|"]
         if self._keeps_history:
-            try:
-                return await self._run(*show, "-x", *jobs)
-            except Failed as error:
-                if NO_HISTORY not in str(error):
-                    raise
-                self._keeps_history = False
+            text = await self._run(*show, "-x", *jobs)
+            if "Job Id: " in text:
+                return text
+            # Without history -x is no failure for qstat: it complains, and shows no job.
+            text = await self._run(*show, *jobs)
+            self._keeps_history = "Job Id: " not in text
+            return text
         return await self._run(*show, *jobs)
 
     def _owns(self, job: Mapping[str, str]) -> bool:
@@ -314,11 +313,9 @@ def _tolerated(error: Failed, *messages: str) -> set[str]:
 
 def _chunks(kind: WorkerKind) -> str:
     """Return the chunks to ask for: one for each node."""
-    per_node = kind.workers_per_node
-    processes = 1
-    if kind.ranks:
-        per_node = processes = -(-kind.workers * kind.ranks // kind.nodes)
-    chunk = f"select={kind.nodes}:ncpus={per_node * kind.cpus}:mpiprocs={processes}"
+    processes = processes_per_node(kind)
+    ranks = processes if kind.ranks else 1
+    chunk = f"{kind.nodes}:ncpus={processes * kind.cpus}:mpiprocs={ranks}"
     if kind.gpus:
         chunk += f":ngpus={kind.gpus}"
     if kind.mem:
