@@ -13,15 +13,18 @@ which sleep for times of a lognormal distribution, cut at 0.1 and 2 s. A load is
     steady  a wave every second, about half of what four nodes can do
 
 Figures: makespan, from the first submission to the last answer; the same without the pauses;
-node-seconds, the sum over all jobs of (end - start) x CPUs / 4 as `scontrol` reports them, from the
-first submission until the system has let all nodes go; work, the share of the node-seconds in which
-tasks ran. In brackets: the figure divided by farm's.
+node-seconds, the sum over all jobs of (end - start) x CPUs / 4 as `scontrol` reports them, until
+the system has let all nodes go; work, the share of the node-seconds in which tasks ran; load, the
+machine's load average. In brackets: the figure divided by that of the first system. The last line
+has farm's makespan, with and without the pauses, divided by the best, and its node-seconds by
+Dask's.
 
 Farm and Dask have the same limits: four jobs, each a whole node; a target of 5 s for all waiting
 tasks (backlog_s, target_duration); a decision to grow each second (grow_after_s, interval); nodes
-idle for 10 s are let go (idle_timeout_s, wait_count). Everything else is as their manuals say. A
-Dask worker is by default two processes of two threads here. A job array has a
-CPU for each task and runs `sleep` without an interpreter; its only wait is for SLURM itself.
+idle for 10 s are let go (idle_timeout_s, wait_count). Farm has a process for each CPU, Dask one of
+four threads for each job, its fastest setting here; all else is as in their manuals. A job array
+has a CPU for each task and runs `sleep` without an interpreter. On the development cluster SLURM
+decides each second and has no other jobs, so arrays wait less than elsewhere, and so do new nodes.
 
 HyperQueue is not compared: its package on PyPI has no `hq` command, so it starts workers on its own
 machine only.
@@ -34,7 +37,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,6 +145,15 @@ def report(title: str, got: Figures, mine: Figures, work_s: float) -> None:
     print(f"  {title:16}" + "".join(cells), flush=True)
 
 
+def conclude(found: Mapping[str, Figures]) -> None:
+    """Print farm's ratios to the best makespans and to Dask's node-seconds."""
+    mine = found["farm"]
+    makespan = mine.makespan_s / min(got.makespan_s for got in found.values())
+    answering = mine.answering_s / min(got.answering_s for got in found.values())
+    node_s = mine.node_s / found["dask"].node_s
+    print(f"  farm: {makespan:.2f} and {answering:.2f} of the best, {node_s:.2f} of Dask's nodes")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=2000, help="number of tasks of a load")
@@ -166,11 +178,12 @@ def main() -> None:
         print(f"{'makespan':>37}{'without pauses':>19}{'node-seconds':>19}", end="")
         print(f"{'work':>8}{'jobs':>7}{'load':>7}")
         for _ in range(options.rounds):
-            first = None
+            found: dict[str, Figures] = {}
             for title in options.systems.split(","):
-                got = run(systems[title], load)
-                first = first or got
-                report(title, got, first, work_s)
+                found[title] = run(systems[title], load)
+                report(title, found[title], next(iter(found.values())), work_s)
+            if "farm" in found and "dask" in found:
+                conclude(found)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class JobRecord:
     @property
     def ran(self) -> list[Held]:
         """The jobs that had CPUs; call `wait_for_ends` before."""
-        return [held for held in self._held.values() if held.end > held.begin or held.begin]
+        return [held for held in self._held.values() if held.begin]
 
     def cpu_seconds(self) -> float:
         """Return the sum over all jobs of their CPUs times (end - start)."""

@@ -100,7 +100,7 @@ max_jobs = {jobs}
         command = ["serve", "model.py", "--slurm", "farm.toml", "--dir", "run", "--port", "0"]
         log = self._ends.enter_context((self._folder / "serve.log").open("w"))
         process = subprocess.Popen(
-            [sys.executable, "-m", "farm", *command], cwd=self._folder, stdout=log
+            [sys.executable, "-m", "farm", *command], cwd=self._folder, stdout=log, stderr=log
         )
         self._ends.callback(process.wait)
         self._ends.callback(process.terminate)
@@ -135,7 +135,7 @@ class Dask:
         self._open: list[Any] = []
 
     def __enter__(self) -> Dask:
-        from dask_jobqueue import SLURMCluster
+        from dask_jobqueue.slurm import SLURMCluster
         from distributed import Client
 
         warnings.filterwarnings("ignore", module="distributed|dask_jobqueue")
