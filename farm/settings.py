@@ -44,6 +44,7 @@ class Settings:
     insecure: allow others to reach the addresses of protocols without a token, MIP and AEPsych.
     transport: how workers and native clients connect to the farm. auto: by a socket in the run
     folder on the same machine, by ZeroMQ between machines; zmq: always by ZeroMQ.
+    supervise: start the front door again when it crashes.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 if all run elsewhere.
     mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: the command that starts them,
@@ -79,6 +80,7 @@ class Settings:
     allow_origin: tuple[str, ...] = ()
     insecure: bool = False
     transport: Transport = "auto"
+    supervise: bool = False
     dir: Path = Path("farm-run")
     workers: int = 1
     mpi: int | None = None

@@ -80,7 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Run a command like `main`, but return the exit status."""
     try:
-        status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False)
+        own = sys.argv[1:] if arguments is None else None
+        status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False, obj=own)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

@@ -314,8 +314,9 @@ helping=''
 connection=$connect
 if [[ -z $connect ]]; then
     dir=${dir:-farm-$SLURM_JOB_ID}
-    words=(serve --workers 0)
-    [[ -z $dask ]] || words=(serve "${models[@]}" --dask "$dask")
+    # A front door that crashes is started again, by a small process that is `serving`.
+    words=(serve --supervise --workers 0)
+    [[ -z $dask ]] || words=(serve --supervise "${models[@]}" --dask "$dask")
     # A farm that was here before, as before a requeue of the job, may have left its file.
     before=$(cat "$dir/farm.json" 2>/dev/null)
     "$farm" "${words[@]}" --host 0.0.0.0 --port 0 --dir "$dir" --grace $((warning * 2 / 5)) &

@@ -55,6 +55,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    if state.get("restarts"):
+        parts.insert(1, _restarts(state["restarts"]))
     if state.get("chains"):
         parts += _chains(state["chains"])
     if state.get("waits"):
@@ -81,6 +83,13 @@ def tables(state: dict[str, Any]) -> RenderableType:
         for event in state["events"][-EVENTS_SHOWN:]
     )
     return Group(*parts)
+
+
+def _restarts(restarts: dict[str, Any]) -> str:
+    """A line about a front door that its keeper has started again."""
+    at = time.strftime("%F %T", time.localtime(restarts["time"]))
+    count = f"{restarts['count']} restart{'' if restarts['count'] == 1 else 's'}"
+    return escape(f"front door was started again at {at} (it {restarts['reason']}), {count}")
 
 
 def _record(record: dict[str, Any]) -> str:

@@ -43,6 +43,7 @@ from farm.provision.local import supervisor as local
 from farm.provision.local.group import launch_of
 from farm.record.recorder import Recorder
 from farm.server.app import checked_options, endpoints_of, front_door
+from farm.server.restarts import restarts, show_restarts
 from farm.server.wires import Wires, listen
 from farm.settings import ANY_HOST, Settings, SettingsError
 from farm.transports.connection import (
@@ -114,6 +115,7 @@ class Farm:
         # Workers from elsewhere may bring models that the farm does not know yet.
         self._more_models = plan is not None or not (models or objects)
         self._mark = secrets.token_hex(8)
+        self.took_over = asyncio.Event()  # of what a farm that was killed here has left
         # Set while it runs.
         self.connection = Connection("")
         self.dispatcher: Dispatcher
@@ -138,14 +140,16 @@ class Farm:
         """Start the dispatcher and the workers, and open the doors once a worker has joined.
 
         Raises Unavailable if the run folder or the port is taken, or no worker starts; and
-        `local.WorkersFailed` if the models cannot be loaded. Nothing is left running then.
+        `local.WorkersFailed` if the models cannot be loaded. Nothing is left running then, unless
+        a keeper started this front door again: what its predecessor left waits for the next one.
         """
         self._loop = asyncio.get_running_loop()
         self._take_folder()
         try:
             await self._start()
-        except BaseException:
-            await self.stop(grace_s=0.0)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) or not restarts():
+                await self.stop(grace_s=0.0)
             raise
         return self.connection
 
@@ -190,9 +194,12 @@ class Farm:
         self.dispatcher.start()
         write_connection(self._workers_file, wires.for_workers)
         write_connection(self.connection_file, self.connection)
+        wires.keep()
+        show_restarts(self.dispatcher)
         if self._elastic is not None:
-            wires.keep()
             self._elastic.start(self.dispatcher)
+        self.took_over.set()
+        if self._elastic is not None:
             await self._elastic.describe_models(within_s=DESCRIBING_S)
         if self._models and settings.workers:
             self._start_workers()

@@ -182,3 +182,13 @@ def test_the_record_is_shown_with_what_stopped_it() -> None:
     quiet = {**record, "reuse": False, "trouble": ""}
     console.print(tables({**state, "record": quiet}))
     assert "record a.record: 7 evaluations\n" in console.export_text().replace(" \n", "\n")
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 restart"), (3, "3 restarts")])
+def test_restarts_of_the_front_door_are_shown(count: int, words: str) -> None:
+    console = Console(record=True, width=200, file=io.StringIO())
+    restarts = {"count": count, "reason": "was killed by signal 9 (SIGKILL)", "time": 900_000.0}
+    console.print(tables({**EMPTY, "restarts": restarts, "events": []}))
+    shown = " ".join(console.export_text().split())
+    assert "front door was started again at 1970-01-11 " in shown
+    assert f"(it was killed by signal 9 (SIGKILL)), {words} " in shown

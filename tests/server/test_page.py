@@ -45,15 +45,9 @@ def test_the_page_reads_only_what_the_status_says() -> None:
         asked = {"name": "double", "input": [[1]]}
         door.ask("POST", "/Evaluate", asked, headers={"Farm-Chain": "chain 1"})
         status = door.ask("GET", "/farm/status").json()
-    assert used("state") <= {
-        *status,
-        "cluster",
-        "system",
-        "kinds",
-        "jobs",
-        "problem",
-        "experiments",
-    }
+    parts = {"cluster", "system", "kinds", "jobs", "problem", "experiments", "restarts"}
+    assert used("state") <= {*status, *parts}
+    assert used("restarted") <= {"count", "reason", "time"}  # those of server/restarts.py
     assert used("w", "worker") <= set(status["workers"][0])
     assert used("q") <= set(status["queues"][0])
     assert used("chain") <= set(status["chains"][0])

@@ -340,7 +340,7 @@ min_jobs = 1
 
 def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> None:
     (site.folder / "plan.toml").write_text('host = "127.0.0.1"' + PLAN)
-    with serving(site.folder, "--slurm", "plan.toml") as first:
+    with serving(site.folder, "--slurm", "plan.toml", "--no-supervise") as first:
         first.wait_for_workers(1)
         with farm.connect(site.folder / "run") as client:
             wait_until(lambda: events(client, "started"), "the farm to take notice")
@@ -349,7 +349,7 @@ def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> No
             try:
                 answer = client.submit(Call("Double", Operation.EVALUATE, (np.array([2.0]),)))
                 first.kill()
-                with serving(site.folder, "--slurm", "plan.toml") as second:
+                with serving(site.folder, "--slurm", "plan.toml", "--no-supervise") as second:
                     wait_until(lambda: queued(client) == 1, "the call again")
                     assert client.models() == ["Double"]
                     assert client.status()["workers"] == []
