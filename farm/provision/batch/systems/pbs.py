@@ -42,7 +42,9 @@ STATES = {
 """The letters of job_state, and what they mean in qstat(1B)."""
 
 TERMINATED = "91"
-"""The substate of a finished job that was deleted; source: JOB_SUBSTATE_TERMINATED in job.h."""
+DEPENDS = "22"
+"""The substates of a finished job that was deleted, and of one that is held until others have
+ended; source: JOB_SUBSTATE_TERMINATED and JOB_SUBSTATE_DEPNHOLD in job.h."""
 
 TIME_IS_UP = -29
 LOST_NODES = frozenset({-4, -5, -6, -11, -14, -20})
@@ -114,7 +116,7 @@ def row_of(job_id: str, job: Mapping[str, str]) -> JobRow:
         reasons.append(f"killed by signal {signal}" if signal > 0 else f"exit status {code}")
     deleted = job.get("substate") == TERMINATED
     is_waiting = stand is Stand.PENDING
-    held = job["job_state"] == "H"
+    held = job["job_state"] == "H" and job.get("substate") != DEPENDS
     if comment and stand is not Stand.RUNNING:
         reasons.append(comment)
     ended = stand is Stand.ENDED
