@@ -19,7 +19,7 @@ from farm.errors import Unavailable
 from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
-from farm.provision.batch.systems.answers import json_object, only_id, quoted, text_of
+from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
 from farm.provision.batch.systems.nodes import one_node_without_ranks, processes_per_node
 
 COMMANDS = ("bsub", "bjobs", "bkill")
@@ -57,8 +57,10 @@ IS_OVER = re.compile(
 )
 """Messages of bjobs and bkill."""
 
-NOT_SUBMITTED = re.compile(r"Job not submitted|bsub: |Bad argument|Usage: bsub", re.IGNORECASE)
-"""What bsub says if there is no job."""
+NOT_SUBMITTED = re.compile(
+    r"Job not submitted|illegal option|Bad argument|Usage: bsub", re.IGNORECASE
+)
+"""What bsub says if there is no job, unless the answer of LSF was lost."""
 
 COLUMNS = "jobid stat job_name user exec_host pend_reason exit_reason exit_code"
 
@@ -226,8 +228,9 @@ class Lsf:
         except NotStarted as error:
             raise SubmissionRefused(str(error)) from None
         except BatchError as error:
-            if NOT_SUBMITTED.search(str(error)):
-                raise SubmissionRefused(str(error)) from None
+            said = str(error)
+            if NOT_SUBMITTED.search(said) and not IN_DOUBT.search(said):
+                raise SubmissionRefused(said) from None
             raise
         job_id = only_id(output, _SUBMITTED)
         if not job_id:

@@ -70,7 +70,6 @@ RUN = """\
 farm_run() {  # run a command that gets SIGTERM when this script gets SIGURG
     "$@" & farm_child=$!
     trap 'kill -TERM $farm_child' URG
-    trap : TERM
     wait $farm_child; farm_status=$?
     while kill -0 $farm_child 2>/dev/null; do wait $farm_child; farm_status=$?; done
     return $farm_status
