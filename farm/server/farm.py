@@ -193,6 +193,8 @@ class Farm:
         if self._elastic is not None:
             wires.keep()
             self._elastic.start(self.dispatcher)
+            if settings.start_timeout_s is None:  # otherwise the user's word counts
+                self.dispatcher.first_worker.starts_in = self._elastic.starts_in
             await self._elastic.describe_models(within_s=DESCRIBING_S)
         if self._models and settings.workers:
             self._start_workers()

@@ -27,7 +27,7 @@ from farm.provision.batch.policy import Decision, Offer, demands, share
 from farm.provision.batch.restart_state import RestartState
 from farm.provision.batch.script import job_script
 from farm.provision.batch.slurm import Slurm
-from farm.provision.batch.standing import KindState, how_it_stands, job_row, kind_row
+from farm.provision.batch.standing import KindState, Standing
 from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
 from farm.provision.batch.watch import JobWatch
 
@@ -84,6 +84,7 @@ class Elastic:
         self._jobs: Jobs
         self._task: asyncio.Task[None] | None = None
         self._watch: JobWatch
+        self._standing: Standing
         self._describing: Describing
         self._errands = Errands()
         self._stopping = asyncio.Event()
@@ -115,8 +116,10 @@ class Elastic:
                 kind.models = frozenset(model.name for model in known)
                 dispatcher.expect(known)
         dispatcher.add_part("slurm", self.snapshot)
-        dispatcher.first_worker.awaited = self.awaited
-        dispatcher.first_worker.why = self._why_none
+        standing = Standing(self._kinds, self._jobs, lambda: self._watch.problem)
+        self._standing = standing
+        dispatcher.first_worker.awaited = functools.partial(standing.why, "")
+        dispatcher.first_worker.why = standing.why
         self._describing = Describing(dispatcher.expect, dispatcher.note)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -475,23 +478,10 @@ class Elastic:
 
     # Status
 
-    def awaited(self) -> str:
-        """Return why some models are not yet known; empty if those of all kinds are."""
-        return self._how_these_stand(kind for kind in self._kinds.values() if kind.models is None)
-
-    def _why_none(self, model: str) -> str:
-        """Return why no worker has a model."""
-        kinds = self._kinds.values()
-        return self._how_these_stand(kind for kind in kinds if model in (kind.models or ()))
-
-    def _how_these_stand(self, kinds: Iterable[KindState]) -> str:
-        return "; ".join(how_it_stands(kind, self._jobs, self._watch.problem) for kind in kinds)
+    def starts_in(self, model: str) -> float | None:
+        """Return in how many seconds a job with a model is expected to start, if that is known."""
+        return self._standing.starts_in(model)
 
     def snapshot(self) -> dict[str, Any]:
         """Return kinds and jobs as JSON data."""
-        now = self._clock()
-        return {
-            "problem": self._watch.problem,
-            "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
-            "jobs": [job_row(job, now) for job in self._jobs],
-        }
+        return self._standing.snapshot(self._clock())
