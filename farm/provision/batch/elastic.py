@@ -25,6 +25,7 @@ from farm.provision.batch.jobs import ON_CANCELLED, ON_LET_GO, Jobs
 from farm.provision.batch.kinds import ClusterPlan, WorkerKind
 from farm.provision.batch.policy import Decision, Offer, demands, share
 from farm.provision.batch.restart_state import RestartState
+from farm.provision.batch.saving import Saving
 from farm.provision.batch.script import job_script
 from farm.provision.batch.slurm import Slurm
 from farm.provision.batch.standing import KindState, Standing
@@ -55,6 +56,9 @@ GONE_S = 150.0
 """Longest wait for cancelled jobs to end. SLURM kills them after KillWait, 30 s by default, and
 where it keeps no records of ended jobs, their absence is confirmed after a minute."""
 
+SAVING_S = 10.0
+"""Longest wait for the file system when the farm stops."""
+
 
 class Elastic:
     """The jobs of one farm, from `start` to `stop`.
@@ -80,7 +84,7 @@ class Elastic:
             self._script(kind, "farm-0-" + kind.name)
         # Set by `start`; then used by the loop only.
         self._dispatcher: Dispatcher
-        self._restart_state: RestartState
+        self._saving: Saving
         self._jobs: Jobs
         self._task: asyncio.Task[None] | None = None
         self._watch: JobWatch
@@ -93,12 +97,13 @@ class Elastic:
     def start(self, dispatcher: Dispatcher) -> None:
         """Start on the running event loop."""
         try:
-            self._restart_state = RestartState(self._folder)
+            restart_state = RestartState(self._folder)
         except OSError as error:
             raise Unavailable(f"folder {self._folder} cannot be used: {error}") from None
         self._clock = asyncio.get_running_loop().time
-        self._jobs = Jobs(self._restart_state.identity)
-        earlier = self._restart_state.jobs()
+        self._saving = Saving(restart_state)
+        self._jobs = Jobs(restart_state.identity)
+        earlier = restart_state.jobs()
         for job_id, name, kind_name in earlier or ():
             self._jobs.remember(job_id, name, kind_name, self._clock())
         self._watch = JobWatch(
@@ -111,7 +116,7 @@ class Elastic:
         )
         self._dispatcher = dispatcher
         for kind in self._kinds.values():
-            known = self._restart_state.models(kind.settings)
+            known = restart_state.models(kind.settings)
             if known is not None:
                 kind.models = frozenset(model.name for model in known)
                 dispatcher.expect(known)
@@ -182,7 +187,7 @@ class Elastic:
 
     def _save(self) -> None:
         """Save the jobs for the next farm, if they have changed."""
-        self._restart_state.keep_jobs([(job.id, job.name, job.kind) for job in self._jobs])
+        self._saving.jobs([(job.id, job.name, job.kind) for job in self._jobs])
 
     def _kind_serves(self, change: Change, workers: Sequence[dict[str, Any]]) -> None:
         job = change.job
@@ -195,7 +200,7 @@ class Elastic:
         models = [model for row in workers if row["job"] == job.id for model in row["models"]]
         kind.models = frozenset(models)
         infos = self._dispatcher.models()
-        self._restart_state.keep(kind.settings, [infos[name] for name in sorted(kind.models)])
+        self._saving.models(kind.settings, [infos[name] for name in sorted(kind.models)])
 
     def _decide(self, snapshot: dict[str, Any], now: float) -> dict[str, Decision]:
         max_batch = {name: info.max_batch for name, info in self._dispatcher.models().items()}
@@ -243,6 +248,10 @@ class Elastic:
         script = self._script(kind.settings, job_name)
         job = self._jobs.submits(job_name, name, self._clock())
         self._save()
+        await self._saving.done()
+        if self._stopping.is_set():
+            self._jobs.refused(job, self._clock())
+            return False
         try:
             job_id = await self._system.submit(script)
         except SubmissionRefused as error:
@@ -442,7 +451,7 @@ class Elastic:
             # A running submission must return its job id.
             if not left and not self._errands.is_running("submit "):
                 if self._watch.is_known:
-                    self._restart_state.forget_models()
+                    self._saving.forget_models()
                     break
                 if late:
                     break
@@ -450,6 +459,7 @@ class Elastic:
             await asyncio.sleep(STEP_S)
         self._save()
         await self._errands.cancel()
+        await self._saving.done(within_s=SAVING_S)
         if left or not self._watch.is_known:
             ids = " ".join(job.key for job in left) or f"unknown: {self._watch.problem}"
             log.error("jobs of this farm may still be running: %s; see: squeue --me", ids)
