@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from pathlib import Path
 
 import click
@@ -16,6 +18,9 @@ from farm.provision.local.group import launch_of
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed
 from farm.transports.connection import workers_file
 from farm.worker.mpi.world import told_size
+
+FILE_S = 60.0
+"""How long workers in a job wait for the connection file; file servers show new files late."""
 
 EXAMPLES = """\b
 Examples:
@@ -90,7 +95,7 @@ def worker(
 
     With --mpi under srun or mpiexec, the processes that the launcher started form the groups.
     """
-    file = workers_file(connect)
+    file = _awaited(connect)
     if mpi_launch is not None and mpi is None:
         raise click.UsageError("--mpi-launch needs --mpi RANKS")
     if mpi is not None and mpi_launch is None and told_size() > 1:
@@ -138,3 +143,15 @@ def worker(
             click.echo(error.detail, err=True)
         raise click.ClickException(str(error)) from None
     return 0
+
+
+def _awaited(connect: Path) -> Path:
+    """Return the file for workers; in a job whose script has just started the farm, wait for it."""
+    file = workers_file(connect)
+    if file.is_file() or not os.environ.get("SLURM_JOB_ID"):
+        return file
+    click.echo(f"waiting for {file}", err=True)
+    limit = time.monotonic() + FILE_S
+    while not (file := workers_file(connect)).is_file() and time.monotonic() < limit:
+        time.sleep(0.1)
+    return file
