@@ -187,7 +187,8 @@ def _click_option(option: Option) -> click.Option:
     type=float,
     metavar="SECONDS",
     help="Time that the first worker may take to start; calls wait for it until then.  [default: "
-    "600 for workers on this machine, 3600 for those elsewhere]",
+    "600 for workers on this machine, 3600 for those elsewhere; calls do not wait for a SLURM job "
+    "that SLURM expects to start later than that]",
 )
 @click.option(
     "--retries",

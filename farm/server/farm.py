@@ -198,6 +198,8 @@ class Farm:
         show_restarts(self.dispatcher)
         if self._elastic is not None:
             self._elastic.start(self.dispatcher)
+            if settings.start_timeout_s is None:  # otherwise the user's word counts
+                self.dispatcher.first_worker.starts_in = self._elastic.starts_in
         self.took_over.set()
         if self._elastic is not None:
             await self._elastic.describe_models(within_s=DESCRIBING_S)

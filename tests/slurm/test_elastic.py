@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 
 import pytest
 
@@ -152,6 +153,25 @@ def test_while_a_partition_is_down_the_reason_is_shown(elastic: Elastic) -> None
     finally:
         elastic.run("scontrol", "update", "PartitionName=cpu", "State=UP")
     elastic.wait_for_workers(1)
+    elastic.stop()
+    assert elastic.jobs() == {}
+
+
+def test_the_expected_start_of_a_job_is_shown(elastic: Elastic) -> None:
+    begin = time.time() + 7200
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
+    elastic.serve(f'{ONE_KIND}min_jobs = 1\nsbatch = ["--begin={when}"]\n')
+
+    def starts() -> list[float]:
+        jobs = elastic.status()["slurm"]["jobs"]
+        return [job["starts_at"] for job in jobs if job["starts_at"] is not None]
+
+    (starts_at,) = wait_for(starts, "the expected start")
+    assert abs(starts_at - begin) < 60
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        elastic.run(*FARM, "call", "1", "--model", "double", "--to", "run")
+    expected = time.strftime("%Y-%m-%d %H:%M", time.localtime(starts_at))
+    assert f"PENDING BeginTime, expected to start {expected}" in caught.value.stderr
     elastic.stop()
     assert elastic.jobs() == {}
 

@@ -281,7 +281,7 @@ class Jobs:
     def _update(self, job: FarmJob, row: JobRow, now: float) -> list[Change]:
         phase = job.phase
         before, job.stand, job.state, job.nodes = job.stand, row.stand, row.state, row.nodes
-        reason, job.reason = job.reason, row.reason
+        reason, job.reason, job.starts_at = job.reason, row.reason, row.starts_at
         changes = []
         if job.is_remembered:
             job.is_remembered = False

@@ -219,7 +219,7 @@ def test_banners_around_sbatchs_answer_mean_nothing(site: Site) -> None:
     assert site.states() == ["COMPLETED"]
 
 
-HEADER_ONLY = "farm|JOBID|STATE|NODELIST|NAME|REASON|end\n"
+HEADER_ONLY = "farm|JOBID|STATE|NODELIST|NAME|REASON|START_TIME|end\n"
 
 
 @pytest.mark.parametrize(
