@@ -200,14 +200,14 @@ time = "5:00"
 
 def test_a_front_door_that_is_killed_finds_its_jobs_again(elastic: Elastic) -> None:
     plan = ONE_KIND.replace("max_jobs = 3", "min_jobs = 2\nmax_jobs = 2")
-    elastic.serve(plan)
+    elastic.serve(plan, "--no-supervise")
     before = {row["name"] for row in elastic.wait_for_workers(2)}
     jobs = elastic.jobs()
     with elastic.calling("double", 40, 0.3) as answers:
         wait_for(lambda: elastic.status()["done"] >= 5, "some answers")
         elastic.kill()
         assert elastic.jobs() == jobs
-        elastic.serve(plan)
+        elastic.serve(plan, "--no-supervise")
         after = {row["name"] for row in elastic.wait_for_workers(2)}
         assert answers() == [2.0 * n for n in range(40)]
     assert after == before, "the same processes, which have their models loaded"
