@@ -28,6 +28,14 @@ class NotStarted(BatchError):
     """The program of a command cannot be run."""
 
 
+class Failed(BatchError):
+    """A command ended with an exit code other than 0. output: what it printed all the same."""
+
+    def __init__(self, said: str, output: str) -> None:
+        super().__init__(said)
+        self.output = output
+
+
 class Commands:
     """Runs commands in threads.
 
@@ -44,9 +52,10 @@ class Commands:
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(AT_ONCE, "batch")
 
-    async def run(self, *command: str, feed: str = "") -> str:
+    async def run(self, *command: str, feed: str = "", with_errors: bool = False) -> str:
         """Return a command's output. Raises BatchError if it fails or takes too long.
 
+        with_errors: the output includes what it writes to stderr.
         Cancelling the wait kills the command: a thread that waits for it would delay the end of
         this program.
         """
@@ -56,7 +65,7 @@ class Commands:
             # The second limit is for a command that cannot even be killed.
             async with asyncio.timeout(self._timeout_s + 2 * KILLED_S):
                 return await loop.run_in_executor(
-                    self._threads, self._wait_for, command, feed, started
+                    self._threads, self._wait_for, command, feed, with_errors, started
                 )
         except TimeoutError:
             raise BatchError(self._no_answer(command)) from None
@@ -67,7 +76,9 @@ class Commands:
     def _no_answer(self, command: Sequence[str]) -> str:
         return f"{command[0]} did not answer in {self._timeout_s:g} s"
 
-    def _wait_for(self, command: Sequence[str], feed: str, started: _Started) -> str:
+    def _wait_for(
+        self, command: Sequence[str], feed: str, with_errors: bool, started: _Started
+    ) -> str:
         try:
             # In a session of its own, so that Ctrl-C does not interrupt a submission.
             process = subprocess.Popen(
@@ -75,7 +86,7 @@ class Commands:
                 env=self._environment(os.environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=subprocess.STDOUT if with_errors else subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,
@@ -90,7 +101,8 @@ class Commands:
             raise BatchError(self._no_answer(command)) from None
         if process.returncode:
             said = " ".join((errors or output).split())
-            raise BatchError(said or f"{command[0]} ended with exit code {process.returncode}")
+            said = said or f"{command[0]} ended with exit code {process.returncode}"
+            raise Failed(said, output)
         return output
 
 
