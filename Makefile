@@ -3,6 +3,7 @@ PYTHON ?= python3
 JOBS ?= 4
 PYTHONS ?= $(foreach version,3.12 3.13 3.14,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null))
 BIN := .venv/bin
+BASE := .venv/.base
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
 PURE := tests/encoding tests/wire tests/scheduler tests/dispatcher tests/protocols tests/sweep/design tests/experiment/config \
@@ -25,21 +26,27 @@ help: ## list the verbs
 
 install: $(STAMP) ## make the environment in .venv
 
-# Reinstalls when the dependencies or their pinned versions change. graphpipe, the published client, asks for versions
+# What a user installs. Both environments reinstall when the dependencies or their pinned versions change.
+$(BASE): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "farm needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || { echo "making the environment in .venv (half a minute, once)"; $(PYTHON) -m venv .venv; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[plot]'
+	@touch $@
+
+# What tests and checks need, added to it. graphpipe, the published client, asks for versions
 # of 2018 that no Python of today runs, and works with those that are there: it comes without what it asks for.
 # aepsych-client has a licence that is not for everybody: no part of farm depends on it, a test of farm talks to it. It
 # brings a package `tests` of its own, which must not be taken for ours: it stands apart.
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "farm needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try make PYTHON=python3.12"; exit 1; }
-	@test -x $(BIN)/python || { echo "making the environment in .venv (a few minutes, once)"; $(PYTHON) -m venv .venv; }
+$(STAMP): $(BASE)
+	@test -e $@ || echo "adding to .venv what tests need (a few minutes, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps graphpipe
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade \
 		--target .venv/clients aepsych-client
 	@touch $@
 
-demo: $(STAMP) ## a farm on this machine runs a real sweep into HDF5, in seconds
+demo: $(BASE) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 # Tests start farm some hundred times, which need not compile it each where PYTHONDONTWRITEBYTECODE is set.
