@@ -34,7 +34,7 @@ cat <<'END'
 
 The figures:  open farm-demo/diffusion.html in a browser
 The numbers:  farm-demo/diffusion.h5, with h5py, xarray, ArviZ, MATLAB
-Your model:   farm serve model.py --workers 4      (README.md)
+Your model:   farm init model.py                   (README.md)
 END
 if [[ -t 0 && -t 1 ]]; then
     read -r -t 60 -p "The farm stays for a minute, with its page at $page; Enter stops it. " || echo
