@@ -19,7 +19,7 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo quick test test-slow test-root test-slurm test-gpu test-arithmetic \
-	test-lowest test-python test-pythons test-samplers test-clients check format proto bench examples clean
+	test-lowest test-python test-pythons test-samplers test-clients check format proto picture bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,9 @@ format: $(STAMP) ## rewrite the code in the project's format
 proto: $(STAMP) ## write the messages of farm/protocols/kserve/grpc/*.proto as Python
 	$(BIN)/python -m tests.support.kserve_proto
 
+picture: $(STAMP) ## draw docs/page.png, the status page of a farm at work, by headless Chromium
+	$(BIN)/python -m tests.support.page_picture
+
 bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and machine
 	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v -e cluster -e samplers); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -142,5 +145,5 @@ examples: $(STAMP) ## run every example; each checks its own answer
 	$(BIN)/python -m pytest --verbose tests/test_examples.py -m "slow or not slow" --timeout 300
 
 clean: ## remove the environment, caches and build products
-	rm -rf farm-demo .venv .venv-lowest .venv-python* .venv-samplers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf farm-demo farm-env .venv .venv-lowest .venv-python* .venv-samplers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
