@@ -13,7 +13,8 @@ run() {
 echo "Flow through a medium whose permeability is uncertain: 16 normal parameters, 9 sensors,"
 echo "1024 finite-element solutions on every core of this machine."
 
-serve=(farm serve examples/diffusion/diffusion.py --workers "$(getconf _NPROCESSORS_ONLN)" --port 0 --dir farm-demo/run)
+cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+serve=(farm serve examples/diffusion/diffusion.py --workers "$cores" --port 0 --dir farm-demo/run)
 printf '\n\033[1m$ %s &\033[0m\n' "${serve[*]}"
 "${serve[@]}" >farm-demo/serve.log 2>&1 &
 farm=$!
