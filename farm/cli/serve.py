@@ -284,5 +284,6 @@ def _print_scripts(plan: ClusterPlan, settings: Settings) -> None:
             output=settings.dir / "jobs",
             folder=Path.cwd(),
         )
-        click.echo(f"### {kind.name}: {kind.min_jobs} to {kind.max_jobs} jobs of this")
-        click.echo(script)
+        first, _, rest = script.partition("\n")  # sbatch expects #! at the very start
+        about = f"{kind.name}: {kind.min_jobs} to {kind.max_jobs} jobs of this"
+        click.echo(f"{first}\n### {about}\n{rest}")

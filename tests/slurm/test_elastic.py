@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import time
 
@@ -264,9 +265,11 @@ def test_nodes_with_networks_of_their_own_reach_the_front_door(netns_cluster: Cl
 def test_a_dry_run_prints_scripts_that_sbatch_takes(elastic: Elastic) -> None:
     (elastic.folder / "farm.toml").write_text(TWO_KINDS)
     out = elastic.run(*FARM, "serve", "--slurm", "farm.toml", "--dry-run")
-    scripts = re.split(r"^### .*\n", out, flags=re.MULTILINE)[1:]
+    scripts = re.split(r"^(?=#!)", out, flags=re.MULTILINE)[1:]
     assert len(scripts) == 2
     for script in scripts:
         (elastic.folder / "job.sh").write_text(script)
         elastic.run("sbatch", "--test-only", "job.sh")
+    dry_run = shlex.join([*FARM, "serve", "--slurm", "farm.toml", "--dry-run"])
+    elastic.run("bash", "-c", f"{dry_run} | sbatch --test-only")
     assert elastic.jobs() == {}

@@ -105,7 +105,7 @@ def install(folder: Path, module: str, names: Sequence[str]) -> Path:
     folder.mkdir()
     root = Path(__file__).parents[3]
     for name in names:
-        program = f"#!/bin/sh\nPYTHONPATH={root} exec {sys.executable} -P -m {module} $0 \"$@\"\n"
+        program = f'#!/bin/sh\nPYTHONPATH={root} exec {sys.executable} -P -m {module} $0 "$@"\n'
         (folder / name).write_text(program)
         (folder / name).chmod(0o755)
     return folder
