@@ -28,7 +28,7 @@ class NotStarted(BatchError):
     """The program of a command cannot be run."""
 
 
-class Failed(BatchError):
+class CommandFailed(BatchError):
     """A command ended with an exit code other than 0. output: what it printed all the same."""
 
     def __init__(self, said: str, output: str) -> None:
@@ -102,7 +102,7 @@ class Commands:
         if process.returncode:
             said = " ".join((errors or output).split())
             said = said or f"{command[0]} ended with exit code {process.returncode}"
-            raise Failed(said, output)
+            raise CommandFailed(said, output)
         return output
 
 

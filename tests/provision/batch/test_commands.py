@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.provision.batch.commands import Commands, Failed, NotStarted
+from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
 from farm.provision.batch.system import BatchError
 from tests.support.running_farm import wait_until
 from tests.support.time_limits import scaled
@@ -34,7 +34,7 @@ def test_a_failing_command_is_told_in_its_own_words() -> None:
 
 
 def test_the_output_of_a_failing_command_can_be_used() -> None:
-    with pytest.raises(Failed, match=r"^one is unknown$") as caught:
+    with pytest.raises(CommandFailed, match=r"^one is unknown$") as caught:
         run("sh", "-c", "echo another; echo one is unknown >&2; exit 1")
     assert caught.value.output == "another\n"
 

@@ -37,18 +37,18 @@ def main(program: Path, words: list[str]) -> int:
     if program.name == "bjobs":
         return bjobs(site, words, user)
     which: list[int]
-    command = {"signal": 0, "name": ""}
+    which_signal, name = 0, ""
     while words and words[0].startswith("-"):
         option, value, *words = words
         if option == "-s":
-            command["signal"] = getattr(signal, f"SIG{value}")
+            which_signal = getattr(signal, f"SIG{value}")
         elif option == "-J":
-            command["name"] = value
+            name = value
         else:
             assert (option, value) == ("-u", user)
     live = {number: job for number, job in site.jobs().items() if job["state"] != "ended"}
     if words == ["0"]:
-        which = [number for number, job in live.items() if job["name"] == command["name"]]
+        which = [number for number, job in live.items() if job["name"] == name]
         if not which:
             print("No matching job found", file=sys.stderr)
             return 255
@@ -62,9 +62,9 @@ def main(program: Path, words: list[str]) -> int:
         elif number not in live:
             print(f"Job <{number}>: Job has already finished", file=sys.stderr)
             code = 255
-        elif command["signal"]:
+        elif which_signal:
             print(f"Job <{number}> is being signaled")
-            site.signal(number, int(command["signal"]))
+            site.signal(number, which_signal)
         else:
             print(f"Job <{number}> is being terminated")
             site.cancel(number)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, Failed, NotStarted
+from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
@@ -223,7 +223,7 @@ class Flux:
         """See BatchSystem."""
         try:
             text = await self._run("flux", "jobs", "--json", job_id)
-        except Failed as error:
+        except CommandFailed as error:
             if UNKNOWN_ID.search(str(error)):
                 return None
             raise
@@ -242,7 +242,7 @@ class Flux:
         for job_id in jobs:
             try:
                 await self._run("flux", "job", "kill", "--signal=TERM", job_id)
-            except Failed as error:
+            except CommandFailed as error:
                 _tolerate(error)
 
     async def cancel(self, jobs: Sequence[str]) -> None:
@@ -250,7 +250,7 @@ class Flux:
         for first in range(0, len(jobs), AT_ONCE):
             try:
                 await self._run("flux", "cancel", *jobs[first : first + AT_ONCE])
-            except Failed as error:
+            except CommandFailed as error:
                 _tolerate(error)
 
     async def cancel_named(self, name: str) -> None:
@@ -262,7 +262,7 @@ class Flux:
         await self.cancel(live)
 
 
-def _tolerate(error: Failed) -> None:
+def _tolerate(error: CommandFailed) -> None:
     """Raise the error, unless it only says that jobs have ended or do not run yet."""
     complaints = [text for text in re.split(r"flux-\w+: (?:ERROR: )?", str(error)) if text.strip()]
     if not all(any(message in text for message in IS_OVER) for text in complaints):

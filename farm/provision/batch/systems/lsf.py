@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, Failed, NotStarted
+from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 from farm.provision.batch.systems.answers import json_object, only_id, quoted, text_of
@@ -247,7 +247,7 @@ class Lsf:
         try:
             command = ["bjobs", "-a", "-json", "-o", COLUMNS, *which]
             return await self._run(*command, with_errors=True)
-        except Failed as error:
+        except CommandFailed as error:
             if NOT_FOUND.search(error.output):
                 return error.output
             raise
@@ -268,7 +268,7 @@ class Lsf:
         for first in range(0, len(jobs), AT_ONCE):
             try:
                 await self._run(*command, *jobs[first : first + AT_ONCE])
-            except Failed as error:
+            except CommandFailed as error:
                 complaints = re.split(r"(?=Job <)", str(error))
                 if not all(IS_OVER.search(text) for text in complaints if text.strip()):
                     raise

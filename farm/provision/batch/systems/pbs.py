@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, Failed, NotStarted
+from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
@@ -228,7 +228,7 @@ class Pbs:
             part = ids[first : first + AT_ONCE]
             try:
                 text = await self._show(part)
-            except Failed as error:
+            except CommandFailed as error:
                 gone |= _tolerated(error, UNKNOWN_ID, HAS_ENDED)  # they ended meanwhile
                 text = error.output
             found, damaged = parse_jobs(text)
@@ -245,7 +245,7 @@ class Pbs:
         """See BatchSystem. PBS knows ended jobs only where the site has it keep their history."""
         try:
             text = await self._show([job_id])
-        except Failed as error:
+        except CommandFailed as error:
             if UNKNOWN_ID in str(error) or HAS_ENDED in str(error):
                 return None
             raise
@@ -301,11 +301,11 @@ class Pbs:
         for first in range(0, len(jobs), AT_ONCE):
             try:
                 await self._run(*command, *jobs[first : first + AT_ONCE])
-            except Failed as error:
+            except CommandFailed as error:
                 _tolerated(error, UNKNOWN_ID, HAS_ENDED, WRONG_STATE)
 
 
-def _tolerated(error: Failed, *messages: str) -> set[str]:
+def _tolerated(error: CommandFailed, *messages: str) -> set[str]:
     """Return the ids that a command complained about. Raises the error if it said anything else."""
     complaints = [text for text in re.split(r"\bq[a-z]+: ", str(error)) if text.strip()]
     if not all(any(message in text for message in messages) for text in complaints):
