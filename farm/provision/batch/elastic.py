@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,8 +95,9 @@ class Elastic:
         self._stopping = asyncio.Event()
         self._hurried = False
 
-    def start(self, dispatcher: Dispatcher) -> None:
-        """Start on the running event loop."""
+    def start(self, dispatcher: Dispatcher, drain: Callable[[str], None]) -> None:
+        """Start on the running event loop. drain: asks a worker to finish its calls and leave."""
+        self._drain = drain
         try:
             restart_state = RestartState(self._folder)
         except OSError as error:
@@ -175,6 +176,8 @@ class Elastic:
             if change.event == "started":
                 self._kind_serves(change, snapshot["workers"])
             self._watch.soon()
+        for worker in self._jobs.to_drain(snapshot["workers"]):
+            self._drain(worker)  # not every batch system can send a signal
         self._watch.step()
         self._void_submissions()
         self._save()
