@@ -18,7 +18,7 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 	tests/worker/frameworks/test_torch.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test test-slow test-root test-slurm test-gpu test-arithmetic \
+.PHONY: help install demo quick test test-slow test-root test-slurm test-grid-engine test-gpu test-arithmetic \
 	test-lowest test-python test-pythons test-samplers test-clients check format proto picture bench examples clean
 
 help: ## list the verbs
@@ -58,18 +58,21 @@ quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PURE) $(IMPURE:%=--ignore-glob=tests/protocols/%)
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
-	$(BIN)/python -m pytest -m "slow and not root and not slurm and not samplers" --timeout 900
+	$(BIN)/python -m pytest -m "slow and not root and not slurm and not grid_engine and not samplers" --timeout 900
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
-		-m "hypothesis and not slow and not root and not slurm and not gpu and not samplers" --timeout 900
+		-m "hypothesis and not slow and not root and not slurm and not grid_engine and not gpu and not samplers" --timeout 900
 
 test-root: $(STAMP) ## the tests that only root can run, such as a full disk
-	$(BIN)/python -m pytest -m "root and not slurm and not samplers" --timeout 300
+	$(BIN)/python -m pytest -m "root and not slurm and not grid_engine and not samplers" --timeout 300
 
 test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu
 
 test-slurm: $(STAMP) ## the tests on a SLURM of virtual nodes, which they bring up and take down
 	$(BIN)/python -m pytest -m slurm --timeout 300
+
+test-grid-engine: $(STAMP) ## the tests on a Grid Engine of virtual nodes, which they bring up and take down
+	$(BIN)/python -m pytest -m grid_engine --timeout 300
 
 # What other processors compute, on this one: results may differ in their last digits, tests may not.
 test-arithmetic: $(STAMP) ## the tests of experiments, with the arithmetic of other processors
