@@ -65,7 +65,8 @@ class Settings:
     further ones wait for it. None: a quarter of the memory of this machine.
     heartbeat_s: silence after which a host counts as dead.
     start_timeout_s: how long the first worker may take to start, while calls wait for it. None: ten
-    minutes for workers on this machine, an hour for those that start elsewhere.
+    minutes for workers on this machine, an hour for those that start elsewhere, and less if the
+    batch system expects their job to start later than that.
     grace_s: how long running calls may take to finish when the farm shuts down.
     """
 

@@ -70,7 +70,15 @@ FOREIGN_PRIVATE_NAMES = {
 }
 """Names of other packages that begin with an underscore or are assigned to, and why."""
 
-NOT_MIRRORED = {"contracts", "conformance", "samplers", "slurm", "support", "system"}
+NOT_MIRRORED = {
+    "contracts",
+    "conformance",
+    "grid_engine",
+    "samplers",
+    "slurm",
+    "support",
+    "system",
+}
 """Test folders that go across the package: one suite over several modules, or over processes."""
 
 

@@ -94,7 +94,8 @@ async def _serve(farm: Farm) -> int:
         taking_over.cancel()
         started.cancel()
         await asyncio.wait({started})
-        return 130
+        if started.cancelled() or started.exception() is not None:
+            return 130
     error = started.exception()
     if error is not None and line is not None and line.restarts:
         _leave_to_the_next(error, line)

@@ -187,7 +187,8 @@ def _click_option(option: Option) -> click.Option:
     type=float,
     metavar="SECONDS",
     help="Time that the first worker may take to start; calls wait for it until then.  [default: "
-    "600 for workers on this machine, 3600 for those elsewhere]",
+    "600 for workers on this machine, 3600 for those elsewhere; calls do not wait for a SLURM job "
+    "that SLURM expects to start later than that]",
 )
 @click.option(
     "--retries",
@@ -283,5 +284,6 @@ def _print_scripts(plan: ClusterPlan, settings: Settings) -> None:
             output=settings.dir / "jobs",
             folder=Path.cwd(),
         )
-        click.echo(f"### {kind.name}: {kind.min_jobs} to {kind.max_jobs} jobs of this")
-        click.echo(script)
+        first, _, rest = script.partition("\n")  # sbatch expects #! at the very start
+        about = f"{kind.name}: {kind.min_jobs} to {kind.max_jobs} jobs of this"
+        click.echo(f"{first}\n### {about}\n{rest}")

@@ -232,9 +232,12 @@ def _cluster(state: dict[str, Any]) -> list[RenderableType]:
             if row["next_try_in_s"] is not None:
                 text += f"; next try in {row['next_try_in_s']:.0f} s"
             problems.append(f"[red]{escape(text)}[/]")
+    now = time.time()
     alike: dict[tuple[str, ...], list[str]] = {}
     for job in state["jobs"]:
         reason = job["reason"] if job["phase"] == "pending" else job["nodes"]
+        if (starts_at := job.get("starts_at")) is not None and starts_at > now:
+            reason += time.strftime(", expected %Y-%m-%d %H:%M", time.localtime(starts_at))
         key: tuple[str, ...] = (job["kind"], job["phase"], job["state"] or "submitted", reason)
         alike.setdefault(key, []).append(job["id"])
     rows = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -17,6 +16,7 @@ import click
 from farm.cli.options import mpi_options, record_options
 from farm.client import Client, connect
 from farm.errors import FarmError
+from farm.machine.cpus import allowed_cpus
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
@@ -286,7 +286,7 @@ def _is_of_worth(folder: Path) -> bool:
 def _workers(target: Target) -> int:
     if target.workers or target.dask:
         return target.workers or 0
-    return max(1, len(os.sched_getaffinity(0)) // (target.mpi or 1))
+    return max(1, allowed_cpus() // (target.mpi or 1))
 
 
 def _start(client: Client) -> int:

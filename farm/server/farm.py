@@ -171,7 +171,8 @@ class Farm:
         reach = self._plan.host if self._plan else ""
         self._wires = wires = listen(settings, elastic=self._plan is not None, reach=reach)
         self.connection = wires.for_clients
-        transports.append(Peers(*wires.listeners, is_own=self._has_started))
+        peers = Peers(*wires.listeners, is_own=self._has_started)
+        transports.append(peers)
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(
@@ -197,7 +198,9 @@ class Farm:
         wires.keep()
         show_restarts(self.dispatcher)
         if self._elastic is not None:
-            self._elastic.start(self.dispatcher)
+            self._elastic.start(self.dispatcher, peers.drain)
+            if settings.start_timeout_s is None:  # otherwise the user's word counts
+                self.dispatcher.first_worker.starts_in = self._elastic.starts_in
         self.took_over.set()
         if self._elastic is not None:
             await self._elastic.describe_models(within_s=DESCRIBING_S)

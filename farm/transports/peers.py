@@ -208,6 +208,14 @@ class Peers:
         """Tell a worker that the answers to a task are not needed any more."""
         self._workers[worker].line.send(wire.encode(Kind.END_STREAM, [task]))
 
+    def drain(self, worker: str) -> None:
+        """Ask a worker to leave after its running calls; its supervisor starts no other one.
+
+        Nothing happens if it is gone.
+        """
+        if (peer := self._workers.get(WorkerId(worker))) is not None:
+            peer.line.send(wire.encode(Kind.STOP))
+
     def stop_workers(self) -> None:
         """Ask every worker and supervisor to drain and exit."""
         for line in [*self._supervisors.values(), *(p.line for p in self._workers.values())]:

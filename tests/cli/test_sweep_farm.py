@@ -178,6 +178,16 @@ def test_what_models_said_stays_when_an_answer_is_an_error(folder: Path) -> None
     assert any((folder / "s.h5.run" / "logs").iterdir())
 
 
+def test_a_sweep_starts_its_workers_without_the_kernels_word_on_cpus(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS has no `sched_getaffinity`."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    with open_farm(Target(("beam.py",)), folder / "s.h5") as opened:
+        assert opened.client.status()["workers"]
+
+
 def test_a_running_farm_gets_enough_for_its_workers(folder: Path) -> None:
     with (
         serving(folder, "beam.py", "--workers", "2") as served,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -21,4 +22,10 @@ LINE = "mpiexec.openmpi -n {ranks} --map-by :OVERSUBSCRIBE --bind-to none -x FAR
 needs_open_mpi = pytest.mark.skipif(
     shutil.which("mpiexec.openmpi", path=os.defpath) is None,
     reason="Open MPI is not installed: apt install openmpi-bin",
+)
+
+needs_pmix = pytest.mark.skipif(
+    shutil.which("mpiexec.openmpi", path=os.defpath) is None
+    or not list(Path("/usr/lib").glob("*/libpmix.so")),
+    reason="Open MPI and PMIx are not installed: apt install openmpi-bin libpmix-dev",
 )

@@ -529,6 +529,20 @@ async def test_tasks_are_taken_back_from_a_worker() -> None:
 
 
 @on_loop
+async def test_one_worker_is_asked_to_leave() -> None:
+    async with Farm.up() as farm:
+        one, two = await farm.worker(), await farm.worker("node2/2")
+        two.say(Kind.RESIZE, 0)
+        await until(lambda: 0 in [row["slots"] for row in farm.dispatcher.snapshot()["workers"]])
+        farm.transport.drain("node2/2")
+        farm.transport.drain("node3/3")  # it is gone
+        await two.hear(Kind.STOP)
+        call = farm.submit()
+        await one.hear(Kind.CALLS)  # and nothing before
+        call.cancel()
+
+
+@on_loop
 async def test_supervisors_are_asked_to_stop_and_forgotten_when_gone() -> None:
     async with Farm.up() as farm:
         one, two = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
