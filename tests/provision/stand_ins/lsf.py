@@ -12,7 +12,6 @@ import json
 import os
 import pwd
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,10 @@ def main(program: Path, words: list[str]) -> int:
     if program.name == "bjobs":
         return bjobs(site, words, user)
     which: list[int]
-    which_signal, name = 0, ""
+    name = ""
     while words and words[0].startswith("-"):
         option, value, *words = words
-        if option == "-s":
-            which_signal = getattr(signal, f"SIG{value}")
-        elif option == "-J":
+        if option == "-J":
             name = value
         else:
             assert (option, value) == ("-u", user)
@@ -62,9 +59,6 @@ def main(program: Path, words: list[str]) -> int:
         elif number not in live:
             print(f"Job <{number}>: Job has already finished", file=sys.stderr)
             code = 255
-        elif which_signal:
-            print(f"Job <{number}> is being signaled")
-            site.signal(number, which_signal)
         else:
             print(f"Job <{number}> is being terminated")
             site.cancel(number)

@@ -1,7 +1,7 @@
-"""A PBS server of five commands; what they print was recorded from OpenPBS 23.06.06.
+"""A PBS server of four commands; what they print was recorded from OpenPBS 23.06.06.
 
-As there, the job's script is a child of a login shell, and the job ends when that shell does, and a
-signal of qsig reaches both; jobs inherit no variables of qsub.
+As there, the job's script is a child of a login shell, the job ends when that shell does, and jobs
+inherit no variables of qsub.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ HOST = "standin"
 
 def install(folder: Path) -> Path:
     """Put the commands into a folder; return it."""
-    names = ("qsub", "qstat", "qselect", "qdel", "qsig")
+    names = ("qsub", "qstat", "qselect", "qdel")
     return install_commands(folder, "tests.provision.stand_ins.pbs", names)
 
 
@@ -46,11 +45,7 @@ def main(program: Path, words: list[str]) -> int:
     if program.name == "qstat":
         assert words[:6] == ["-f", "-F", "dsv", "-D", "|", "-x"]
         return each(site, "qstat", words[6:], lambda number: print(line(site, number, user)))
-    if program.name == "qdel":
-        return each(site, "qdel", words, lambda number: site.cancel(number), alive=True)
-    assert words[0] == "-s"
-    which = getattr(signal, f"SIG{words[1]}")
-    return each(site, "qsig", words[2:], lambda number: site.signal(number, which), alive=True)
+    return each(site, "qdel", words, lambda number: site.cancel(number), alive=True)
 
 
 def qsub(site: Site, script: str) -> int:

@@ -7,8 +7,6 @@ manual pages of Grid Engine 8.1.9, and what it did.
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
 import re
 import shlex
 import shutil
@@ -32,6 +30,7 @@ from farm.provision.batch.systems.grid_engine_output import (
     parse_jobs,
     parse_reasons,
 )
+from farm.provision.batch.systems.user import user_name
 from farm.settings import SettingsError
 
 COMMANDS = ("qsub", "qstat", "qdel")
@@ -218,14 +217,6 @@ class GridEngine:
         except BatchError as error:
             if _DELETED.sub("", str(error)).strip():
                 raise
-
-
-def user_name() -> str:
-    """Return the name of this process's user, or its number if it has no name."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _path(path: Path) -> str:

@@ -6,8 +6,6 @@ projects, which tests/provision/batch/systems/test_lsf.py names.
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import shlex
 import shutil
@@ -20,7 +18,8 @@ from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
-from farm.provision.batch.systems.nodes import one_node_without_ranks, processes_per_node
+from farm.provision.batch.systems.nodes import processes_per_node
+from farm.provision.batch.systems.user import user_name
 
 COMMANDS = ("bsub", "bjobs", "bkill")
 
@@ -52,9 +51,7 @@ FOR_PEOPLE = re.compile(r"administrator|inactiv|suspended|not specify|dependency
 
 NONE_FOUND = re.compile(r"No (?:unfinished )?job found")
 NOT_FOUND = re.compile(r"is not found|No matching job found|No (?:unfinished )?job found")
-IS_OVER = re.compile(
-    rf"{NOT_FOUND.pattern}|already finished|not started|is being (?:terminated|signaled|killed)"
-)
+IS_OVER = re.compile(rf"{NOT_FOUND.pattern}|already finished|not started|is being terminated")
 """Messages of bjobs and bkill."""
 
 NOT_SUBMITTED = re.compile(
@@ -183,12 +180,11 @@ class Lsf:
                 f"LSF's commands are not on the PATH of this machine: {', '.join(missing)}"
             )
         self._run = (commands or Commands(clean)).run
-        self._user = pwd.getpwuid(os.getuid()).pw_name
+        self._user = user_name()
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
         """See BatchSystem. LSF itself delivers output only after the end, with a report in it."""
-        one_node_without_ranks(kind)
         per_node = kind.cpus * processes_per_node(kind)
         options = {
             "-J": job_name,
@@ -209,17 +205,13 @@ class Lsf:
 
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
-        """See BatchSystem. The shell must outlive the workers' SIGTERM, which it gets too."""
-        return [
-            "export FARM_JOB=$LSB_JOBID",
-            "export FARM_JOB_RESTART=$(date +%s)",
-            "trap : TERM",
-        ]
+        """See BatchSystem. A job that LSF starts again keeps its id."""
+        return ["export FARM_JOB=$LSB_JOBID", "export FARM_JOB_RESTART=$(date +%s)"]
 
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. `farm worker` starts MPI ranks itself, from the first host."""
-        return ""
+        return EVERYWHERE if kind.nodes > 1 and not kind.ranks else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem."""
@@ -256,8 +248,7 @@ class Lsf:
             raise
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. The signal goes to all processes of a job."""
-        await self._to_jobs(["bkill", "-s", "TERM"], jobs)
+        """See BatchSystem. The farm asks the workers itself: bkill signals the script, too."""
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""

@@ -7,8 +7,6 @@ damages at most its own line. Its JSON is invalid as soon as any job has such va
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import shlex
 import shutil
@@ -21,9 +19,10 @@ from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
-from farm.provision.batch.systems.nodes import one_node_without_ranks, processes_per_node
+from farm.provision.batch.systems.nodes import processes_per_node
+from farm.provision.batch.systems.user import user_name
 
-COMMANDS = ("qsub", "qstat", "qselect", "qdel", "qsig")
+COMMANDS = ("qsub", "qstat", "qselect", "qdel")
 
 STATES = {
     "B": (Stand.RUNNING, "begun"),
@@ -60,23 +59,17 @@ FOR_PEOPLE = re.compile(r"Can Never Run|not started|disabled|\bheld\b", re.IGNOR
 
 UNKNOWN_ID = "Unknown Job Id"
 HAS_ENDED = "Job has finished"
-WRONG_STATE = "Request invalid for state of job"
 """Messages of the commands; the source is PBS itself (pbs_err_txt in liberr)."""
 
 AT_ONCE = 200
 """Most ids on one command line, whose length is limited."""
 
-RUN = """\
-farm_run() {  # run a command that gets SIGTERM when this script gets SIGURG
-    "$@" & farm_child=$!
-    trap 'kill -TERM $farm_child' URG
-    wait $farm_child; farm_status=$?
-    while kill -0 $farm_child 2>/dev/null; do wait $farm_child; farm_status=$?; done
-    return $farm_status
-}"""
-"""PBS starts the script from a login shell, and the job ends when that shell does. A signal from
-qsig reaches both, so SIGTERM would end the job; SIGURG means nothing to that shell and to models.
-"""
+EVERYWHERE = (
+    r"""pbsdsh -- /bin/bash -c "$(export -p); cd $(printf %q "$PWD"); """
+    r"""exec >> $(printf %q "$FARM_OUTPUT") 2>&1; exec \"\$@\"" farm"""
+)
+"""Words that run the command after them once on each node, with the variables of this shell:
+pbsdsh passes none on, starts in the home directory, and prints to PBS's own output file."""
 
 _ID = re.compile(r"(\d+(?:\[\d*\])?\.[\w.-]+)", re.ASCII)
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
@@ -156,7 +149,7 @@ class Pbs:
                 f"PBS's commands are not on the PATH of this machine: {', '.join(missing)}"
             )
         self._run = (commands or Commands(clean)).run
-        self._user = pwd.getpwuid(os.getuid()).pw_name
+        self._user = user_name()
         self._keeps_history = True
 
     @staticmethod
@@ -165,7 +158,6 @@ class Pbs:
 
         A resource that `options` name is left to them, because qsub takes the first of two.
         """
-        one_node_without_ranks(kind)
         options = {
             "-N": job_name,
             "-S": "/bin/bash",
@@ -185,19 +177,20 @@ class Pbs:
         lines += [f"-l {k}={value}" for k, value in resources.items() if value and k not in own]
         return [
             *(f"#PBS {line}" for line in [*lines, *kind.options]),
-            f'exec >> {shlex.quote(str(output))}/"$PBS_JOBID.out" 2>&1',
+            f'FARM_OUTPUT={shlex.quote(str(output))}/"$PBS_JOBID.out"',
+            'exec >> "$FARM_OUTPUT" 2>&1',
             f"cd {shlex.quote(str(folder))}",
         ]
 
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
         """See BatchSystem. A job that PBS starts again keeps its id."""
-        return ["export FARM_JOB=$PBS_JOBID", "export FARM_JOB_RESTART=$(date +%s)", RUN]
+        return ["export FARM_JOB=$PBS_JOBID", "export FARM_JOB_RESTART=$(date +%s)"]
 
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. `farm worker` starts MPI ranks itself, from the first node."""
-        return "farm_run"
+        return EVERYWHERE if kind.nodes > 1 and not kind.ranks else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem. With -f no process of qsub stays behind."""
@@ -254,12 +247,18 @@ class Pbs:
         return row_of(job_id, jobs[job_id]) if self._owns(jobs[job_id]) else None
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. The script passes the signal on to the workers as SIGTERM."""
-        await self._to_jobs(["qsig", "-s", "URG"], jobs)
+        """See BatchSystem. The farm asks the workers itself.
+
+        A signal of qsig reaches the job's login shell, too, and with that shell the job ends.
+        """
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""
-        await self._to_jobs(["qdel"], jobs)
+        for first in range(0, len(jobs), AT_ONCE):
+            try:
+                await self._run("qdel", *jobs[first : first + AT_ONCE])
+            except CommandFailed as error:
+                _tolerated(error, UNKNOWN_ID, HAS_ENDED)
 
     async def cancel_named(self, name: str) -> None:
         """See BatchSystem."""
@@ -295,13 +294,6 @@ class Pbs:
 
     def _owns(self, job: Mapping[str, str]) -> bool:
         return job["Job_Owner"].partition("@")[0] == self._user
-
-    async def _to_jobs(self, command: Sequence[str], jobs: Sequence[str]) -> None:
-        for first in range(0, len(jobs), AT_ONCE):
-            try:
-                await self._run(*command, *jobs[first : first + AT_ONCE])
-            except CommandFailed as error:
-                _tolerated(error, UNKNOWN_ID, HAS_ENDED, WRONG_STATE)
 
 
 def _tolerated(error: CommandFailed, *messages: str) -> set[str]:

@@ -19,8 +19,8 @@ from farm.provision.batch.systems.grid_engine import (
     EACH_HOST,
     GridEngine,
     clean,
-    user_name,
 )
+from farm.provision.batch.systems.user import user_name
 from farm.settings import SettingsError
 from tests.provision.batch.systems.test_grid_engine_output import NO_JOBS, RECORDED, one_job
 

@@ -16,7 +16,6 @@ import pytest
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Stand
 from farm.provision.batch.systems.lsf import Lsf, clean, parse_job, parse_jobs, row_of
-from farm.settings import SettingsError
 
 WAIT = "Cannot connect to LSF. Please wait ...\n"
 
@@ -151,6 +150,10 @@ def test_mpi_ranks_are_spread_over_the_nodes() -> None:
     assert {"#BSUB -n 48", "#BSUB -R 'span[ptile=12]'", "#BSUB -W 0:01"} <= set(lines)
 
 
-def test_several_nodes_without_mpi_are_refused() -> None:
-    with pytest.raises(SettingsError, match="nodes is 2"):
-        directives(nodes=2)
+def test_workers_on_several_nodes_are_started_on_each() -> None:
+    kinds: list[dict[str, Any]] = [{}, {"nodes": 2}, {"nodes": 2, "ranks": 4}]
+    one, several, ranks = (
+        Lsf.launch(WorkerKind(name="small", models=["m.py"], **values)) for values in kinds
+    )
+    assert (one, ranks) == ("", "")
+    assert several.startswith("blaunch ")

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.systems.nodes import one_node_without_ranks, processes_per_node
-from farm.settings import SettingsError
+from farm.provision.batch.systems.nodes import processes_per_node
 
 
 def kind(**values: Any) -> WorkerKind:
@@ -26,10 +25,3 @@ def kind(**values: Any) -> WorkerKind:
 )
 def test_processes_of_a_node(values: dict[str, Any], processes: int) -> None:
     assert processes_per_node(kind(**values)) == processes
-
-
-def test_several_nodes_are_for_mpi() -> None:
-    one_node_without_ranks(kind())
-    one_node_without_ranks(kind(ranks=4, nodes=2))
-    with pytest.raises(SettingsError, match="nodes is 2: expected 1, except for MPI"):
-        one_node_without_ranks(kind(nodes=2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.pbs import Pbs, clean, parse_jobs, row_of
-from farm.settings import SettingsError
 
 RECORDED = (Path(__file__).parent / "recorded" / "openpbs_qstat.dsv").read_text()
 BANNER = "*** maintenance tonight ***\n"
@@ -100,7 +100,7 @@ class Answers:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        for name in ("qsub", "qstat", "qselect", "qdel", "qsig"):
+        for name in ("qsub", "qstat", "qselect", "qdel"):
             self.says(name, "exit 1")
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
@@ -193,7 +193,8 @@ def test_a_job_asks_for_what_its_kind_needs() -> None:
         *("#PBS -r y", "#PBS -q q", "#PBS -A a1"),
         *("#PBS -l select=1:ncpus=16:mpiprocs=1:ngpus=2:mem=8gb", "#PBS -l walltime=1:00:00"),
         "#PBS -m n",
-        "exec >> '/run dir/jobs'/\"$PBS_JOBID.out\" 2>&1",
+        "FARM_OUTPUT='/run dir/jobs'/\"$PBS_JOBID.out\"",
+        'exec >> "$FARM_OUTPUT" 2>&1',
         "cd /home/me",
     ]
 
@@ -213,6 +214,32 @@ def test_resources_that_the_options_name_are_left_to_them() -> None:
     assert "#PBS -l walltime=0:10:00" in lines
 
 
-def test_several_nodes_without_mpi_are_refused() -> None:
-    with pytest.raises(SettingsError, match="nodes is 2"):
-        directives(nodes=2)
+def test_workers_on_several_nodes_are_started_on_each() -> None:
+    kinds: list[dict[str, Any]] = [{}, {"nodes": 2}, {"nodes": 2, "ranks": 4}]
+    one, several, ranks = (
+        Pbs.launch(WorkerKind(name="small", models=["m.py"], **values)) for values in kinds
+    )
+    assert (one, ranks) == ("", "")
+    assert several.startswith("pbsdsh ")
+
+
+def test_a_task_of_another_node_gets_all_variables_and_writes_to_the_same_output(
+    tmp_path: Path,
+) -> None:
+    """Here by a pbsdsh that passes on no variable and starts in another folder, as PBS's does."""
+    pbsdsh = tmp_path / "pbsdsh"
+    pbsdsh.write_text('#!/bin/bash\nshift; cd /; exec env -i PATH=/usr/bin:/bin "$@"\n')
+    pbsdsh.chmod(0o755)
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    launch = Pbs.launch(WorkerKind(name="small", models=["m.py"], nodes=2))
+    script = (
+        f'FARM_OUTPUT=$PWD/out\nexport A=$\'x "y\\nz\'\n{launch} printf "%s|" "$PWD" "a b" \'$A\''
+    )
+    subprocess.run(
+        ["bash", "-c", f"{script}\n{launch} bash -c 'echo \"$A\"; pwd'"],
+        cwd=folder,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        check=True,
+    )
+    assert (folder / "out").read_text() == f'{folder}|a b|$A|x "y\nz\n{folder}\n'
