@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -51,6 +52,7 @@ class Settings:
     with `{ranks}` for their number; None: mpiexec.
     dask: a Dask cluster that also runs the models: its scheduler's address, or scheduler file.
     dask_slots: minimum number of calls sent to that cluster at once, even if it has fewer threads.
+    dask_resources: Dask's resources that each call holds there while it runs: `GPU=1`.
     time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
     retries: how often a call is requeued after a worker died while running it.
     max_queued, max_queued_per_client: number of queued calls from which new ones are refused with
@@ -88,6 +90,7 @@ class Settings:
     mpi_launch: str | None = None
     dask: str | None = None
     dask_slots: int = 0
+    dask_resources: tuple[str, ...] = ()
     time_limit_s: float | None = None
     retries: int = 3
     max_queued: int = 100_000
@@ -135,7 +138,25 @@ class Settings:
             expect(name, getattr(self, name) in allowed, " or ".join(allowed))
         origins = all(_ORIGIN.fullmatch(origin) for origin in self.allow_origin)
         expect("allow_origin", origins, "origins as browsers send them: https://hub.example:8000")
+        named = self.dask is not None or not self.dask_resources
+        expect("dask_resources", named, "it to come with dask, a cluster")
+        self.dask_needs()
         self.policies()
+
+    def dask_needs(self) -> dict[str, float]:
+        """Return the amounts in `dask_resources` by name. Raises SettingsError."""
+        needs = {}
+        for word in self.dask_resources:
+            name, _, amount = word.partition("=")
+            try:
+                needs[name] = float(amount)
+            except ValueError:
+                needs[name] = 0.0
+            if not name or not 0 < needs[name] < math.inf:
+                raise SettingsError(
+                    f"dask_resources has {word!r}; expected a name and an amount: GPU=1"
+                )
+        return needs
 
     def policies(self) -> dict[str, ModelPolicy]:
         """Return the policies of models with a reserve or a priority."""

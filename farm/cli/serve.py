@@ -110,6 +110,12 @@ def _click_option(option: Option) -> click.Option:
     metavar="COUNT",
     help="Minimum number of calls to keep at the Dask cluster; lets an adaptive cluster scale up.",
 )
+@click.option(
+    "--dask-resources",
+    multiple=True,
+    metavar="NAME=AMOUNT",
+    help="Resource of Dask's workers that a call holds while it runs, such as GPU=1; repeatable.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", default=4242, show_default=True, help="Port to listen on; 0 picks a free port."
@@ -252,7 +258,9 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
         )
     if values["dask"] and values["time_limit_s"] is not None:
         raise click.UsageError(
-            "--time-limit kills model processes, but --dask runs models in Dask's own processes"
+            "--time-limit needs workers of farm's own (farm worker, --slurm): Dask can end a call "
+            "only with the whole Dask worker, and then runs it again. Limit the run in the model, "
+            "such as by CommandModel(timeout_s=...)"
         )
     if values["mpi"] is not None and not values["workers"]:
         raise click.UsageError(

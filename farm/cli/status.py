@@ -57,6 +57,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
     if state.get("restarts"):
         parts.insert(1, _restarts(state["restarts"]))
+    if state.get("dask"):
+        parts.append(_dask(state["dask"]))
     if state.get("chains"):
         parts += _chains(state["chains"])
     if state.get("waits"):
@@ -135,6 +137,15 @@ def _workers(rows: list[dict[str, Any]]) -> Table:
             ]
             for row in rows
         ],
+    )
+
+
+def _dask(rows: list[dict[str, Any]]) -> Table:
+    """A table of the workers of a Dask cluster, which is one worker to farm."""
+    keys = ("host", "threads", "slots", "in_flight", "done", "state")
+    return text_table(
+        ("Dask worker", "host", ">threads", ">slots", ">in flight", ">done", "state"),
+        [[row["name"] or row["address"], *(row[key] for key in keys)] for row in rows],
     )
 
 

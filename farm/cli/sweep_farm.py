@@ -39,6 +39,7 @@ class Target:
     time_limit_s: float | None = None
     dask: str | None = None
     dask_slots: int = 0
+    dask_resources: tuple[str, ...] = ()
     mpi: int | None = None
     mpi_launch: str | None = None
     record: str | None = None
@@ -62,6 +63,7 @@ class Target:
         try:
             data = json.loads(text)
             known = {f.name: data[f.name] for f in fields(Target) if f.name in data}
+            known["dask_resources"] = tuple(known.get("dask_resources", ()))
             return Target(**known | {"models": tuple(data["models"])})
         except (ValueError, TypeError, KeyError):
             return Target()
@@ -158,6 +160,13 @@ def farm_options(command: Command) -> Command:
     asked: Command = record_options(mpi_options(with_target))
     for option in (
         click.option(
+            "--dask-resources",
+            multiple=True,
+            metavar="NAME=AMOUNT",
+            help="Resource of Dask's workers that each point holds while it runs, such as GPU=1; "
+            "repeatable.",
+        ),
+        click.option(
             "--dask-slots",
             default=0,
             metavar="COUNT",
@@ -213,7 +222,9 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
         raise click.UsageError("--mpi needs MODEL and cannot be combined with --dask")
     if target.dask and target.time_limit_s is not None:
         raise click.UsageError(
-            "--time-limit kills model processes, but --dask runs models in Dask's own processes"
+            "--time-limit needs workers of farm's own (farm worker, --slurm): Dask can end a call "
+            "only with the whole Dask worker, and then runs it again. Limit the run in the model, "
+            "such as by CommandModel(timeout_s=...)"
         )
     if target.reuse and not target.record:
         raise click.UsageError("--reuse needs --record FILE, from which it answers")
@@ -256,6 +267,7 @@ def _served(target: Target, out: Path) -> Iterator[Farm]:
         time_limit_s=target.time_limit_s,
         dask=target.dask,
         dask_slots=target.dask_slots,
+        dask_resources=target.dask_resources,
         mpi=target.mpi,
         mpi_launch=target.mpi_launch,
         record=None if target.record is None else Path(target.record),

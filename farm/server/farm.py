@@ -166,7 +166,8 @@ class Farm:
             self._recorder = Recorder(settings.record.absolute(), reuses=settings.reuse)
         transports: list[Transport] = []
         if settings.dask is not None:  # first, as it may fail and nothing is open yet
-            self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
+            slots, needs = settings.dask_slots, settings.dask_needs()
+            self._dask = DaskTransport(settings.dask, self._models, slots=slots, needs=needs)
             transports.append(self._dask)
         reach = self._plan.host if self._plan else ""
         self._wires = wires = listen(settings, elastic=self._plan is not None, reach=reach)

@@ -86,6 +86,18 @@ def test_jobs_of_an_elastic_farm_are_shown_with_what_is_in_their_way() -> None:
     assert "refused small: error: [x] invalid" in out
 
 
+def test_each_worker_of_a_dask_cluster_is_shown() -> None:
+    row = {"host": "n1", "threads": 4, "slots": 1, "in_flight": 1, "done": 7, "state": "open"}
+    other = {**row, "name": "", "slots": 0, "state": "lacks resources"}
+    rows = [{"address": "tcp://n1:1", "name": "gpu-0", **row}, {"address": "tcp://n1:2", **other}]
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(tables({**EMPTY, "events": [], "dask": rows}))
+    text = console.export_text()
+    assert re.search(r"Dask worker +host +threads +slots +in flight +done +state", text)
+    assert re.search(r"gpu-0 +n1 +4 +1 +1 +7 +open", text)
+    assert re.search(r"tcp://n1:2 +n1 +4 +0 +1 +7 +lacks resources", text)
+
+
 def test_experiments_are_shown() -> None:
     numbers = {"asked": 12, "told": 9, "failed": 1, "pending": 2}
     row = {"number": 0, "name": "[b]", "strategy_name": "opt", **numbers}

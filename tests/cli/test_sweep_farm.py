@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
         Target(),
         Target(to="http://x"),
         Target(("a.py", "b.py"), None, 4, 2.5),
-        Target(("a.py",), dask="tcp://x:8786", dask_slots=9),
+        Target(("a.py",), dask="tcp://x:8786", dask_slots=9, dask_resources=("GPU=1",)),
         Target(("a.py",), mpi=4, mpi_launch="srun -n {ranks}"),
     ],
 )
