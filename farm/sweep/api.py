@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.call import Array, ModelInfo
 from farm.model import Model
@@ -29,6 +29,7 @@ from farm.sweep.file.progress import Progress
 from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import failures_of, load_xarray
 from farm.sweep.file.store import Store
+from farm.sweep.file.tables import load_pandas, write_parquet
 from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
 from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
@@ -38,6 +39,10 @@ from farm.sweep.run.probe import probe as probe_first
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
 from farm.worker.loader import load_models
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
 
 CALLS_TO_A_SERVER = 64
 """Points in flight at once for a model on a running server, which has its own workers."""
@@ -153,9 +158,17 @@ class Sweep:
         self._stop.ask_at_once()
         self._thread.join()
 
-    def to_xarray(self) -> Any:
-        """Return the current results as an xarray.Dataset, with outputs by name."""
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the current results, with parameters and outputs by name and in their shapes."""
         return load_xarray(self.path)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the current results as a table with a row for each point."""
+        return load_pandas(self.path)
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the current results to a Parquet file, as a table with a row for each point."""
+        write_parquet(self.path, path)
 
     def __enter__(self) -> Sweep:
         return self
