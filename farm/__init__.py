@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError
-from farm.model import Config, Inputs, Model, model
+from farm.functions import model
+from farm.model import Config, Inputs, Model
 from farm.version import __version__
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.support.time_limits import scaled
 
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-MODEL, UMBRIDGE, CLIENT = (text for language, text in BLOCKS if language == "python")
+MODEL, UMBRIDGE, CLIENT, IN_PROGRAM = (text for language, text in BLOCKS if language == "python")
 SERVE, SWEEP, EXPERIMENT = (text for language, text in BLOCKS if language == "sh")
 (CONFIG,) = (text for language, text in BLOCKS if language == "ini")
 LIMIT_S = scaled(50)
@@ -59,6 +59,10 @@ def test_the_ten_lines_serve_both_clients(tmp_path: Path) -> None:
     assert abs(float(tip) / TIP - 1.0) < 1e-12
     ratios = [float(text) / TIP for text in tips]
     assert all(abs(r / e - 1.0) < 1e-6 for r, e in zip(ratios, (8.0, 1.0, 0.064), strict=True))
+
+
+def test_a_program_serves_its_own_function(tmp_path: Path) -> None:
+    assert abs(float(output_of(IN_PROGRAM, tmp_path)) / TIP - 1.0) < 1e-12
 
 
 def test_the_sweep_and_its_report(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import h5py
 
+import farm
+from tests.support.front_door import front_door
 from tests.support.time_limits import scaled
 
 ROOT = Path(__file__).parent.parent
@@ -34,3 +36,27 @@ def test_sweeps_from_python_and_their_readers(tmp_path: Path) -> None:
     run(sweep + "".join(READING), tmp_path)
     with h5py.File(tmp_path / "beam.h5") as file:
         assert file["status"][:].tolist() == [1] * 16
+
+
+def test_functions_and_data_frames(tmp_path: Path) -> None:
+    run("".join(FROM_PYTHON[1:3]), tmp_path)
+    with h5py.File(tmp_path / "tip.h5") as file:
+        load, thickness = file["theta"][:].T
+        expected = load * 1.5**4 / (8 * 210e9 * 0.1 * thickness**3 / 12)
+        assert abs(file["out_0"][:, 0] / expected - 1.0).max() < 1e-12
+    with h5py.File(tmp_path / "points.h5") as file:
+        assert file["theta"][:].tolist() == [[100.0, 0.01], [500.0, 0.02]]
+        assert file["status"][:].tolist() == [1, 1]
+
+
+def test_a_model_of_a_farm(tmp_path: Path) -> None:
+    forward = farm.model(inputs={"k": 1}, outputs={"y": 1})(lambda k: 2 * k)
+    with front_door({"forward": forward}) as door:
+        shown = FROM_PYTHON[3].replace("http://node3:4242", door.url).replace("n=1024", "n=16")
+        run(shown, tmp_path)
+    with h5py.File(tmp_path / "sweep.h5") as file:
+        assert file["status"][:].tolist() == [1] * 16
+
+
+def test_every_block_is_tried() -> None:
+    assert (len(READING), len(FROM_PYTHON)) == (3, 4)
