@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError
-from farm.model import Config, Inputs, Model, model
+from farm.functions import model
+from farm.model import Config, Inputs, Model
 from farm.version import __version__
 
 if TYPE_CHECKING:
     from farm import ops as ops
     from farm.client import Client, Executor, RemoteModel, chain, connect
+    from farm.loading import load_failures, load_pandas, load_progress, load_xarray
     from farm.protocols.graphpipe.remote import GraphpipeModel
     from farm.protocols.kserve.rest.remote import KserveModel
     from farm.protocols.mip.remote import MipModel
     from farm.server.in_process import serve
     from farm.sweep.api import Sweep, sweep
+    from farm.sweep.design.errors import SweepError
     from farm.sweep.design.parameters import Integer as integer
     from farm.sweep.design.parameters import Log as log
     from farm.sweep.design.parameters import Normal as normal
@@ -41,6 +44,7 @@ else:
         "OnnxModel": ("farm.worker.frameworks.onnx", "OnnxModel"),
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
+        "SweepError": ("farm.sweep.design.errors", "SweepError"),
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
         "chain": ("farm.client", "chain"),
         "choice": ("farm.sweep.design.parameters", "choice"),
@@ -49,7 +53,12 @@ else:
         "jax_model": ("farm.worker.frameworks.jax", "jax_model"),
         "log": ("farm.sweep.design.parameters", "Log"),
         "normal": ("farm.sweep.design.parameters", "Normal"),
+        "load_failures": ("farm.loading", "load_failures"),
+        "load_pandas": ("farm.loading", "load_pandas"),
+        "load_progress": ("farm.loading", "load_progress"),
+        "load_xarray": ("farm.loading", "load_xarray"),
         "serve": ("farm.server.in_process", "serve"),
+        "sweep": ("farm.sweep.api", "sweep"),
     }
 
     def __getattr__(name: str) -> Any:
@@ -61,12 +70,15 @@ else:
         found = globals()[name] = getattr(importlib.import_module(module), attribute)
         return found
 
-    # The first import binds the name to the package; rebind it to the function.
+    # The first import of the package `farm.sweep` binds the name to it; from here on the name is
+    # looked up above, which finds the function.
     importlib.import_module("farm.sweep")
+    del sweep  # the import has bound it
 
-    def sweep(*arguments: Any, **options: Any) -> Any:
-        """Evaluate a model at many points and write one HDF5 file: see `farm.sweep.api.sweep`."""
-        return importlib.import_module("farm.sweep.api").sweep(*arguments, **options)
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet."""
+    return sorted([*__all__, "ops"])
 
 
 __all__ = [
@@ -89,6 +101,7 @@ __all__ = [
     "RemoteModel",
     "Result",
     "Sweep",
+    "SweepError",
     "TensorInfo",
     "TorchModel",
     "__version__",
@@ -97,6 +110,10 @@ __all__ = [
     "connect",
     "integer",
     "jax_model",
+    "load_failures",
+    "load_pandas",
+    "load_progress",
+    "load_xarray",
     "log",
     "model",
     "normal",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,89 +101,6 @@ class Model:
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """Return the outputs: a dict by name, a sequence in order, or the only output's array."""
         raise NotImplementedError(f"{type(self).__name__} defines no evaluate")
-
-
-class FunctionModel(Model):
-    """A model made of one function, which takes the inputs by name and, optionally, `config`."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        inputs: Tensors,
-        outputs: Tensors,
-        name: str,
-        max_batch: int,
-        repeatable: bool,
-        copies: bool,
-        version: str = "",
-    ) -> None:
-        self.function = function
-        self.inputs = inputs
-        self.outputs = outputs
-        self.name = name
-        self.max_batch = max_batch
-        self.repeatable = repeatable
-        self.copies = copies
-        self.version = version
-        self.description = inspect.getdoc(function) or ""
-        parameters = inspect.signature(function).parameters
-        self.takes_config = "config" in parameters and "config" not in inputs
-        wanted = set(inputs) | ({"config"} if self.takes_config else set())
-        kinds = {p.kind for p in parameters.values()}
-        required = {
-            p.name
-            for p in parameters.values()
-            if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        }
-        unknown = wanted - set(parameters) if inspect.Parameter.VAR_KEYWORD not in kinds else set()
-        if unknown or required - wanted:
-            raise TypeError(
-                f"function {name!r} takes {list(parameters)}, but its inputs are {list(inputs)}; "
-                "name its arguments after the inputs"
-            )
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        """Return the function's value at `inputs`."""
-        if self.takes_config:
-            return self.function(**inputs, config=config)
-        return self.function(**inputs)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-
-def model(
-    *,
-    inputs: Tensors,
-    outputs: Tensors,
-    name: str = "",
-    max_batch: int = 1,
-    repeatable: bool = True,
-    copies: bool = True,
-    version: str = "",
-) -> Callable[[Callable[..., Any]], FunctionModel]:
-    """Decorator that turns a function into a model; its arguments are the inputs, by name.
-
-    An argument called `config` gets the call's config. Example:
-
-        @farm.model(inputs={"x": 2}, outputs={"y": 1})
-        def forward(x): return x.sum()
-    """
-
-    def decorate(function: Callable[..., Any]) -> FunctionModel:
-        return FunctionModel(
-            function,
-            inputs=inputs,
-            outputs=outputs,
-            name=name or function.__name__,
-            max_batch=max_batch,
-            repeatable=repeatable,
-            copies=copies,
-            version=version,
-        )
-
-    return decorate
 
 
 _FLOAT64 = np.dtype(np.float64)

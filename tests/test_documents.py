@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,9 +25,9 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "models.md").read_text()
 SHOWN = dict(enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)))
 ELSEWHERE = {
-    8: "tests/worker/frameworks/test_torch.py",
     9: "tests/worker/frameworks/test_torch.py",
-    10: "examples/surrogate/surrogate.py",
+    10: "tests/worker/frameworks/test_torch.py",
+    11: "examples/surrogate/surrogate.py",
 }
 """Blocks that are tested where their libraries are loaded anyway."""
 SPRING = """
@@ -66,9 +67,9 @@ def outputs(runner: Runner, call: Call) -> list[float]:
         (2, [[0] * 21], [0.005 * k * (21 - k) for k in range(1, 21)]),
         (3, [[1, 2, 3]], [6 * k / 10 for k in range(11)]),
         (4, [[3, 1]], [10]),
-        (11, [[0], [5]], [5] * 50),
-        (13, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
-        (14, [[4]], [0.25]),
+        (12, [[0], [5]], [5] * 50),
+        (14, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
+        (15, [[4]], [0.25]),
     ],
 )
 def test_models_of_the_models_page(
@@ -133,13 +134,20 @@ def test_the_shown_stream(tmp_path: Path) -> None:
     assert not answers[-1].more
 
 
+def test_the_shown_program_with_a_farm() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(SHOWN[7], "docs/models.md, block 7", "exec"), names)
+    expected = [np.exp(-r * np.arange(3.0)) for r in (0.1, 0.2)]
+    np.testing.assert_allclose(names["values"], expected)
+
+
 def test_the_shown_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tensors = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 2]) for n in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "g", *[[t] for t in tensors])
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), "net.onnx")
-    run, name = runner(7, tmp_path)
+    run, name = runner(8, tmp_path)
     assert name == "net"
     assert run.models()[0].max_batch == 128
     assert outputs(run, Call(name, Operation.EVALUATE, (np.zeros(2),))) == [1, 1]
@@ -148,8 +156,8 @@ def test_the_shown_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_shown_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = farm.model(inputs={"x": 2}, outputs={"y": 2})(lambda x: 2 * x)
     with front_door({"net": twice}) as door:
-        monkeypatch.setitem(SHOWN, 12, SHOWN[12].replace("http://host:8000", door.url))
-        run, name = runner(12, tmp_path)
+        monkeypatch.setitem(SHOWN, 13, SHOWN[13].replace("http://host:8000", door.url))
+        run, name = runner(13, tmp_path)
         assert run.models()[0].max_batch == 64
         assert outputs(run, Call(name, Operation.EVALUATE, (np.ones(2),))) == [2, 2]
 
@@ -186,5 +194,5 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
 
 
 def test_every_block_is_tried() -> None:
-    assert len(SHOWN) == 15
+    assert len(SHOWN) == 16
     assert [file for file in ELSEWHERE.values() if not (ROOT / file).exists()] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import types
@@ -12,7 +13,7 @@ import farm
 from farm.sweep import api
 from farm.sweep.design import parameters
 
-HEAVY = {"h5py", "fastapi", "zmq", "rich", "urllib3", "scipy"}
+HEAVY = {"h5py", "pandas", "xarray", "fastapi", "zmq", "rich", "urllib3", "scipy"}
 
 
 @pytest.mark.parametrize("name", farm.__all__)
@@ -25,6 +26,20 @@ def test_sweep_is_the_function_whatever_is_imported_before() -> None:
     with pytest.raises(TypeError, match="out"):
         farm.sweep("model.py", {})  # type: ignore[call-arg]  # the missing argument is the test
     assert farm.Sweep is api.Sweep
+
+
+def test_the_names_are_listed() -> None:
+    assert dir(farm) == sorted([*farm.__all__, "ops"])
+
+
+def test_every_function_shows_its_own_signature_and_text() -> None:
+    for name in farm.__all__:
+        public = getattr(farm, name)
+        if inspect.isfunction(public):
+            assert public.__doc__, name
+            kinds = {p.kind for p in inspect.signature(public).parameters.values()}
+            assert inspect.Parameter.VAR_POSITIONAL not in kinds or name in ("choice", "serve")
+    assert "out" in inspect.signature(farm.sweep).parameters
 
 
 def test_unknown_name() -> None:

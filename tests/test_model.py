@@ -109,25 +109,6 @@ def test_a_description_that_makes_no_sense(described: Any, complaint: str) -> No
         info_of(Odd(), {})
 
 
-def test_a_function_takes_its_inputs_by_name_and_the_config_if_it_asks() -> None:
-    @farm.model(inputs={"x": 2, "y": 1}, outputs={"z": 2}, max_batch=4)
-    def shifted(y: Any, x: Any, config: Any) -> Any:
-        """Moves."""
-        return x + y * config.get("times", 1)
-
-    info = info_of(shifted, {})
-    assert (info.name, info.description, info.max_batch) == ("shifted", "Moves.", 4)
-    inputs = farm.Inputs(x=np.array([1.0, 2.0]), y=np.array([10.0]))
-    np.testing.assert_array_equal(shifted.evaluate(inputs, {"times": 2}), [21.0, 22.0])
-    assert shifted(1, 2, {}) == 3, "the decorated function can be called as before"
-
-
-@pytest.mark.parametrize("inputs", [{"x": 1}, {"x": 1, "y": 1, "z": 1}, {"x": 1, "other": 1}])
-def test_a_function_whose_arguments_are_not_its_inputs(inputs: dict[str, int]) -> None:
-    with pytest.raises(TypeError, match="name its arguments after the inputs"):
-        farm.model(inputs=inputs, outputs={"z": 1})(lambda x, y: x)
-
-
 def test_inputs_by_name_and_by_position() -> None:
     inputs: Any = farm.Inputs(a=X, b=N)
     assert inputs["b"] is N

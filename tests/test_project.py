@@ -124,6 +124,7 @@ def test_imports_point_one_way(path: Path) -> None:
         ("farm/cli/x.py", "def f():\n    import rich", "only extras"),
         ("farm/sweep/x.py", "import matplotlib", "in functions only"),
         ("farm/sweep/x.py", "import scipy", "in functions only"),
+        ("farm/sweep/x.py", "if not TYPE_CHECKING:\n    import scipy", "in functions only"),
         ("farm/transports/x.py", "import zmq", "in functions only"),
         (
             "farm/server/x.py",
@@ -146,6 +147,8 @@ def test_allowed_imports_pass() -> None:
     source = "import json\nimport numpy\nfrom farm import call\nfrom farm.worker import run\n"
     source += "def f():\n    import matplotlib.pyplot\n    import scipy.stats\n"
     assert violations("farm/transports/x.py", source, base=BASE, extras=OPTIONAL) == []
+    source = "if TYPE_CHECKING:\n    import pandas\n    import scipy\n"
+    assert violations("farm/sweep/x.py", source, base=BASE, extras=OPTIONAL) == []
     source = "import torch\nfrom botorch.fit import fit_gpytorch_mll\n"
     source += "from farm.experiment.models import fit\nfrom farm.sweep import plan\n"
     assert violations("farm/experiment/models/x.py", source, base=BASE, extras=OPTIONAL) == []

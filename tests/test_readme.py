@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"(?:^`(\w+\.py)`.*\n\n)?^```(\w+)\n((?:.*\n)*?)^```$", README, re.MULTILINE)
 """File name, language and text of each block; the name if the line above begins with one."""
-MODEL, UMBRIDGE, CLIENT = (text for _, language, text in BLOCKS if language == "python")
+MODEL, UMBRIDGE, CLIENT, IN_PROGRAM = (text for _, language, text in BLOCKS if language == "python")
 INSTALL, SERVE, _, SWEEP = (text for _, language, text in BLOCKS if language == "sh")
 SHOWN_ADDRESS = "http://127.0.0.1:4242"
 MOST_MIB, MOST_PACKAGES = 430, 36
@@ -65,6 +65,11 @@ def test_the_ten_lines_serve_both_clients(tmp_path: Path) -> None:
     assert abs(tip / TIP - 1.0) < 1e-12
     ratios = [tip / TIP for tip in tips]
     assert all(abs(r / e - 1.0) < 1e-6 for r, e in zip(ratios, (8.0, 1.0, 0.064), strict=True))
+
+
+def test_a_program_serves_its_own_function(tmp_path: Path) -> None:
+    (tip,) = numbers_printed(IN_PROGRAM, tmp_path)
+    assert abs(tip / TIP - 1.0) < 1e-12
 
 
 def test_the_sweep_and_its_report(tmp_path: Path) -> None:

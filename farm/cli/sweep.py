@@ -61,6 +61,7 @@ Examples:
 
 \b
 Parameters:  k=0:10   k=log:1e-3:1   k=normal:MEAN:SD   k=int:1:10   k=choice:1,2,4
+             k=scipy:beta:2,5
              k is an input; x[2] one entry of input x; x all entries; any other name a config key
 Designs:     grid:10,5   random:100   lhs:100[,random-cd]   sobol:256   halton:100   file:FILE
 Costs:       'n**3', of inputs and config keys;  column:NAME of a table;  sweep:FILE.h5, run times

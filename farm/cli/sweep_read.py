@@ -27,6 +27,7 @@ from farm.sweep.file.reading import (
 )
 from farm.sweep.file.recovery import RUNNING
 from farm.sweep.file.store import COMPLETE
+from farm.sweep.file.tables import write_parquet
 from farm.sweep.report.report import write_report
 from farm.sweep.run.display import Display, facts
 
@@ -114,10 +115,13 @@ def failures(file: Path, as_csv: bool, all_attempts: bool) -> None:
 @file_argument
 @click.option("--csv", "as_csv", metavar="OUT", help="File for CSV; - is standard output.")
 @click.option("--netcdf", metavar="OUT", type=click.Path(path_type=Path), help="File for netCDF.")
-def export(file: Path, as_csv: str | None, netcdf: Path | None) -> None:
-    """Export the points of a sweep as CSV or netCDF."""
-    if as_csv is None and netcdf is None:
-        raise click.UsageError("missing the format: --csv out.csv or --netcdf out.nc")
+@click.option("--parquet", metavar="OUT", type=click.Path(path_type=Path), help="File for Parquet.")
+def export(file: Path, as_csv: str | None, netcdf: Path | None, parquet: Path | None) -> None:
+    """Export the points of a sweep as CSV, netCDF or Parquet."""
+    if as_csv is None and netcdf is None and parquet is None:
+        raise click.UsageError(
+            "missing the format: --csv out.csv, --netcdf out.nc or --parquet out.parquet"
+        )
     if as_csv == "-":
         write_csv(file, sys.stdout)
     elif as_csv is not None:
@@ -125,6 +129,8 @@ def export(file: Path, as_csv: str | None, netcdf: Path | None) -> None:
             write_csv(file, out)
     if netcdf is not None:
         write_netcdf(file, new_file(netcdf))
+    if parquet is not None:
+        write_parquet(file, new_file(parquet))
 
 
 @click.command()

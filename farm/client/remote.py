@@ -50,7 +50,7 @@ class RemoteModel:
 
     def __init__(self, client: Client, name: str) -> None:
         self.name = name
-        self._client = client
+        self.client = client
         self._values: dict[str, Values] = {}
 
     @property
@@ -194,7 +194,7 @@ class RemoteModel:
         operation and what follows: as for `map`, for one point.
         """
         request = self._request(config, operation, out, wrt, wrt2, sens, vec)
-        client = self._client
+        client = self.client
         return submit(client.line, request.call(point), client.hints, request.output)
 
     @overload
@@ -322,7 +322,7 @@ class RemoteModel:
         """
         await self._describe_on_loop(config)
         request = self._request(config, operation, out, wrt, wrt2, sens, vec)
-        client = self._client
+        client = self.client
         outcomes = outcomes_in_turn(
             client.line,
             request.calls(points),
@@ -355,7 +355,7 @@ class RemoteModel:
         ordered: bool,
         in_flight: int | None,
     ) -> Flow:
-        client = self._client
+        client = self.client
         most = _in_flight(request, in_flight)
         return Flow(client.line, calls, client.hints, ordered=ordered, in_flight=most)
 
@@ -389,7 +389,7 @@ class RemoteModel:
         key = canonical_config(config)
         values = self._values.get(key)
         if values is None:
-            info = self._client.line.describe(self.name, key)
+            info = self.client.line.describe(self.name, key)
             while len(self._values) >= CONFIGS_KEPT:
                 self._values.pop(next(iter(self._values)), None)
             values = self._values[key] = Values(info, key)
@@ -399,7 +399,7 @@ class RemoteModel:
         return f"<RemoteModel {self.name!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteModel, (self._client, self.name)
+        return RemoteModel, (self.client, self.name)
 
 
 def _outputs(flow: Flow, request: Request, return_errors: bool) -> Iterator[tuple[int, Output]]:

@@ -305,6 +305,16 @@ class Stored(NamedTuple):
     end: int
 
 
+def is_record(path: Path) -> bool:
+    """Whether a file begins as a record of any version does."""
+    name = FORMAT.name.encode()
+    try:
+        with path.open("rb") as file:
+            return file.read(len(name)) == name
+    except OSError:
+        return False
+
+
 def entries_in(path: Path, damage: Callable[[Damage], None]) -> Iterator[Stored]:
     """Yield each intact record of a file.
 

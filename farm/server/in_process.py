@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from farm.client import Client, connect
 from farm.descriptors import every
+from farm.functions import served_function
 from farm.model import Model
 from farm.server.farm import Farm, running
 from farm.settings import settings_of
@@ -17,7 +18,7 @@ from farm.settings import settings_of
 
 @contextlib.contextmanager
 def serve(
-    *models: str | Path | Model | type[Model],
+    *models: str | Path | Model | type[Model] | Callable[..., Any],
     workers: int | None = None,
     port: int | None = None,
     dir: str | Path | None = None,
@@ -28,8 +29,9 @@ def serve(
         with farm.serve("beam.py", workers=4) as client:
             tips = client.model("Beam").map(points)
 
-    models: a name or file, as `farm serve` takes it, runs in `workers` processes; a Model or its
-    class runs in as many threads of this process. workers: None means one, or none with
+    models: a name or file, as `farm serve` takes it, runs in `workers` processes; a Model, its
+    class or a function runs in as many threads of this process. The annotations of a function have
+    its sizes: float, or Annotated[np.ndarray, 3]. workers: None means one, or none with
     `dask="tcp://..."`, a Dask cluster that runs the named models. port: HTTP port for other
     clients, 0 for a free one; None: no HTTP. dir: the run folder; None: a temporary one. settings:
     other `Settings`, and options of protocols such as `mip=["Beam=127.0.0.1:9000"]`.
@@ -37,7 +39,7 @@ def serve(
     Raises Unavailable or WorkersFailed if the farm does not start, and SettingsError.
     """
     specs = [str(model) for model in models if isinstance(model, str | Path)]
-    made = [m() if isinstance(m, type) else m for m in models if not isinstance(m, str | Path)]
+    made = [_made(model) for model in models if not isinstance(model, str | Path)]
     objects = {model.name or type(model).__name__: model for model in made}
     if len(specs) + len(objects) < max(1, len(models)):
         raise ValueError(f"serve needs models, each with a name of its own; got {models}")
@@ -53,3 +55,9 @@ def serve(
         farm = Farm(specs, chosen, objects=objects, doors=port is not None)
         stack.enter_context(running(farm))
         yield stack.enter_context(connect(farm.connection_file))
+
+
+def _made(model: Model | type[Model] | Callable[..., Any]) -> Model:
+    if isinstance(model, type) and issubclass(model, Model):
+        return model()
+    return model if isinstance(model, Model) else served_function(model)

@@ -8,27 +8,28 @@ import queue
 import secrets
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from farm.call import Array, ModelInfo
 from farm.model import Model
+from farm.sweep.design.arguments import model_of, outputs_of
 from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import as_distribution
+from farm.sweep.design.from_python import DEFAULT_DESIGN, request_of
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
-from farm.sweep.design.points import Design, parse_design
-from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.design.prepare import make_plan
 from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.progress import Progress
 from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import failures_of, load_xarray
 from farm.sweep.file.store import Store
+from farm.sweep.file.tables import load_pandas, write_parquet
 from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
 from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
@@ -38,6 +39,10 @@ from farm.sweep.run.probe import probe as probe_first
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
 from farm.worker.loader import load_models
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
 
 CALLS_TO_A_SERVER = 64
 """Points in flight at once for a model on a running server, which has its own workers."""
@@ -66,6 +71,19 @@ class Point:
     def ok(self) -> bool:
         """Whether the point has outputs."""
         return not self.error
+
+
+@runtime_checkable
+class ServedModel(Protocol):
+    """A model of a farm, as `client.model("beam")` returns it."""
+
+    @property
+    def name(self) -> str:
+        """Its name there."""
+
+    @property
+    def client(self) -> CallEvaluator:
+        """The client of the farm."""
 
 
 class Sweep:
@@ -153,9 +171,17 @@ class Sweep:
         self._stop.ask_at_once()
         self._thread.join()
 
-    def to_xarray(self) -> Any:
-        """Return the current results as an xarray.Dataset, with outputs by name."""
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the current results, with parameters and outputs by name and in their shapes."""
         return load_xarray(self.path)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the current results as a table with a row for each point."""
+        return load_pandas(self.path)
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the current results to a Parquet file, as a table with a row for each point."""
+        write_parquet(self.path, path)
 
     def __enter__(self) -> Sweep:
         return self
@@ -200,11 +226,11 @@ class Sweep:
 
 
 def sweep(
-    model: Model | type[Model] | str,
-    parameters: Mapping[str, Any],
+    model: Model | type[Model] | ServedModel | Callable[..., Any] | str,
+    parameters: Mapping[str, Any] | Any,
     *,
     out: str | Path,
-    design: str = "sobol",
+    design: str = DEFAULT_DESIGN,
     n: int | None = None,
     seed: int | None = None,
     fix: Mapping[str, Any] | None = None,
@@ -228,12 +254,15 @@ def sweep(
 ) -> Sweep:
     """Evaluate a model at many points in a thread, and write the results to the HDF5 file `out`.
 
-    model: a Model or its class, which runs on `workers` threads of this process; or
-    "model.py:Beam" or the address of a running server; with `on`, a client of a farm, the name of
-    a model there.
-    parameters: name -> (lower, upper), a list of values, or farm.log(...) and similar functions;
-    names are inputs, entries of inputs ("x[2]") or keys of the config. design, n: "sobol" and 256,
-    or both as "sobol:256"; also "grid:10", "lhs", "halton", "random", "file:points.csv".
+    model: a function, a Model or its class, which runs on `workers` threads of this process; a
+    model of a farm, `client.model("beam")`; or "model.py:Beam" or the address of a running server;
+    with `on`, a client of a farm, the name of a model there.
+    parameters: name -> (lower, upper), a list of values, one number to hold it fixed, a frozen
+    distribution of scipy.stats, or farm.log(...) and similar functions; names are inputs, entries
+    of inputs ("x[2]") or keys of the config. Or a DataFrame with a row for each point and a column
+    for each parameter. fix: values of further inputs and config keys, such as arrays. design, n:
+    "sobol" and 256, or both as "sobol:256"; also "grid:10", "lhs", "halton", "random",
+    "file:points.csv".
     cost: expected run time of a point in any unit, to run the longest first: "n**3",
     "column:hours", "sweep:old.h5", or a number for each point; None: the model's method `cost` if
     it has one, otherwise learned from the first points. order: "auto", "shuffled" or "given".
@@ -247,14 +276,13 @@ def sweep(
     path = Path(out)
     if order not in ORDERS:
         raise SweepError(f"order {order!r}: expected {', '.join(ORDERS)}")
+    if isinstance(model, ServedModel):
+        on, model = model.client, model.name
     rule = parse_cost(cost) if isinstance(cost, str) else None
     if not (resume or overwrite):
         Store.refuse_to_overwrite(path)
-    request = SweepRequest(
-        design=_design(design, n),
-        seed=0,
-        spreads={name: as_distribution(value) for name, value in parameters.items()},
-        fixes=fix or {},
+    request = replace(
+        request_of(parameters, fix or {}, design, n),
         config=config or {},
         gradients=gradient,
         seed_key=seed_key,
@@ -276,8 +304,17 @@ def sweep(
         request = replace(request, seed=seed)
         if there is not None:
             check_same_plan(path, there, request)
-        if isinstance(model, type):
+        if isinstance(model, type) and issubclass(model, Model):
             model = model()
+        elif not isinstance(model, str | Model):
+            model = model_of(model, request)
+            if not model.outputs:
+                probe = False  # the search for the outputs is one
+                model.outputs = (
+                    outputs_of(model, request)
+                    if there is None
+                    else {tensor.name: tensor for tensor in there.info.outputs}
+                )
         if isinstance(model, Model):
             facts = {**request.provenance, MODEL_CODE: code_of(model)}
             request = replace(request, provenance=facts)
@@ -353,10 +390,6 @@ def _with_costs(
         return with_asked_costs(plan, evaluator, BULK)
     of_model = owned.cost_of(plan.info.name)
     return plan if of_model is None else with_model_costs(plan, of_model)
-
-
-def _design(text: str, n: int | None) -> Design:
-    return parse_design(text if n is None else f"{text}:{n}")
 
 
 def _point(plan: Plan, row: Row) -> Point:

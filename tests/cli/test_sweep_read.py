@@ -134,6 +134,8 @@ def test_export(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     assert Path("out.csv").read_text() == out
     with xr.open_dataset("out.nc") as data:
         assert data.sizes["point"] == 6
+    assert sweep(capsys, "export s.h5 --parquet out.parquet")[0] == 0
+    assert Path("out.parquet").read_bytes()[:4] == b"PAR1"
     assert "exists" in sweep(capsys, "export s.h5 --csv out.csv")[2]
     status, _, err = sweep(capsys, "export s.h5")
     assert status == 2

@@ -6,6 +6,7 @@ import json
 import os
 import urllib.request
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import psutil
@@ -43,6 +44,16 @@ def test_a_file_runs_in_processes_that_are_gone_afterwards(tmp_path: Path) -> No
 def test_an_object_runs_in_this_process() -> None:
     with farm.serve(where) as client:
         assert client.model("where")(0.0) == os.getpid()
+
+
+def test_a_function_has_its_sizes_in_its_annotations() -> None:
+    def scaled(x: float, v: Annotated[np.ndarray, 2]) -> Annotated[np.ndarray, 2]:
+        return x * v
+
+    with farm.serve(scaled) as client:
+        assert client.model()({"x": 2.0, "v": [1.0, 3.0]}).tolist() == [2.0, 6.0]
+    with pytest.raises(TypeError, match="'x' of 'function' has no size"), farm.serve(lambda x: x):
+        pass
 
 
 def test_other_clients_come_by_http_when_a_port_is_said(tmp_path: Path) -> None:

@@ -89,11 +89,12 @@ SLOW_TO_IMPORT = {"scipy", "zmq"}
 
 
 class Import(NamedTuple):
-    """One imported module: its line, and whether it is imported in a function."""
+    """One imported module: its line, and whether it is imported in a function or for types."""
 
     module: str
     line: int
     in_function: bool
+    for_types: bool
 
 
 def imports_of(source: str) -> Iterator[Import]:
@@ -105,6 +106,13 @@ def imports_of(source: str) -> Iterator[Import]:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for node in ast.walk(function)
     }
+    for_types = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -113,7 +121,8 @@ def imports_of(source: str) -> Iterator[Import]:
             names = [f"farm.{a.name}" for a in node.names] if module == "farm" else [module]
         else:
             continue
-        yield from (Import(name, node.lineno, id(node) in inside) for name in names)
+        where = id(node) in inside, id(node) in for_types
+        yield from (Import(name, node.lineno, *where) for name in names)
 
 
 def part_of(path: str) -> str:
@@ -141,7 +150,7 @@ def violations(
     found = []
     part = part_of(path)
     pure = is_pure(path)
-    for module, line, in_function in imports_of(source):
+    for module, line, in_function, for_types in imports_of(source):
         top, *rest = module.split(".")
         if top == "farm":
             problem = _inner_problem(part, rest, in_function, _extras_of(path))
@@ -152,7 +161,7 @@ def violations(
         elif top in sys.stdlib_module_names:
             problem = "in a function, where only extras may be imported" if in_function else ""
         else:
-            problem = _outer_problem(top, in_function, base, extras)
+            problem = _outer_problem(top, in_function, for_types, base, extras)
         if problem:
             found.append(f"{path}:{line}: import {module}: {problem}")
     return found
@@ -178,13 +187,13 @@ def _inner_problem(part: str, target: list[str], in_function: bool, extras: froz
 
 
 def _outer_problem(
-    top: str, in_function: bool, base: frozenset[str], extras: frozenset[str]
+    top: str, in_function: bool, for_types: bool, base: frozenset[str], extras: frozenset[str]
 ) -> str:
     distribution = DISTRIBUTIONS.get(top, top)
     if distribution in base and top in SLOW_TO_IMPORT:
-        return "" if in_function else "slow to import: in functions only"
+        return "" if in_function or for_types else "slow to import: in functions only"
     if distribution in base:
         return "in a function, where only extras may be imported" if in_function else ""
     if distribution not in extras:
         return "neither a dependency nor part of an extra in pyproject.toml"
-    return "" if in_function else "an extra may be imported in functions only"
+    return "" if in_function or for_types else "an extra may be imported in functions only"

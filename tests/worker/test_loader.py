@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Operation, Result
-from farm.model import FunctionModel, Model
+from farm.functions import FunctionModel
+from farm.model import Model
 from farm.worker.loader import LoadError, load_models, located, source_of, version_of
 from farm.worker.runner import Runner
 from tests.support.umbridge_models import official_server

@@ -1,36 +1,35 @@
-"""Exports the evaluations of one model as a Parquet table, for pandas, Polars, DuckDB and R."""
+"""The evaluations of one model as a table: as a pandas DataFrame, and as a Parquet file."""
 
 from __future__ import annotations
 
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from farm.errors import UnsupportedFeature
 from farm.record.exchange.export import RecordedPoints, entry_name, table_of
 
+if TYPE_CHECKING:
+    import pandas
+
 ABOUT = ("status", "error", "run_time_s", "time", "worker", "client", "chain", "config")
 """Columns beside those of inputs and outputs."""
 
+Columns = dict[str, Any]
+"""Arrays of numbers, or lists of texts and None; outputs are masked arrays."""
 
-def write_parquet(points: RecordedPoints, path: Path) -> int:
-    """Write evaluations as a table with one row per point; return their number.
 
-    Columns: inputs and config entries that differ; the entries of all outputs, null for a failed
+def columns_of(points: RecordedPoints) -> tuple[Columns, dict[str, str]]:
+    """Return evaluations as columns with one entry per point, and facts about all of them.
+
+    Columns: inputs and config entries that differ; the entries of all outputs, masked for a failed
     point; status, error, run_time_s, time (Unix), worker, client, chain, config. Raises
-    InvalidInput, OSError, and UnsupportedFeature if pyarrow is missing.
+    InvalidInput.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UnsupportedFeature(
-            'Parquet needs pyarrow: pip install "modelfarm[parquet]"'
-        ) from None
     table = table_of(points)
-    columns: dict[str, Any] = {
+    columns: Columns = {
         parameter.name: table.theta[:, j] for j, parameter in enumerate(table.parameters)
     }
     outputs = points.info.outputs
@@ -52,17 +51,62 @@ def write_parquet(points: RecordedPoints, path: Path) -> int:
         values = np.frombuffer(kept, np.float64).reshape(len(failed), tensor.size)
         for place in range(tensor.size):
             name = _free(entry_name(tensor, place), columns)
-            columns[name] = pyarrow.array(values[:, place], mask=failed)
+            columns[name] = np.ma.MaskedArray(values[:, place], failed)
     for name, column in about.items():
-        kind = pyarrow.float64() if name in ("run_time_s", "time") else pyarrow.string()
-        columns[_free(name, columns)] = pyarrow.array(column, kind)
+        is_number = name in ("run_time_s", "time")
+        columns[_free(name, columns)] = np.array(column, np.float64) if is_number else column
     version = next(iter(points.entries)).version
-    facts = {"farm_model": points.info.name, "farm_model_version": version}
-    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(facts), path)
-    return len(failed)
+    return columns, {"farm_model": points.info.name, "farm_model_version": version}
 
 
-def _free(name: str, taken: dict[str, Any]) -> str:
+def to_pandas(points: RecordedPoints) -> pandas.DataFrame:
+    """Return evaluations as a DataFrame with one row per point; the columns are in `columns_of`.
+
+    Outputs of a failed point are NaN. Raises InvalidInput, and UnsupportedFeature if pandas is
+    missing.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise UnsupportedFeature(
+            'pandas is needed for this: pip install "modelfarm[pandas]"'
+        ) from None
+    columns, facts = columns_of(points)
+    for name, column in columns.items():
+        if isinstance(column, np.ma.MaskedArray):
+            columns[name] = column.filled(np.nan)
+    frame = pandas.DataFrame(columns)
+    frame.attrs.update(facts)
+    return frame
+
+
+def write_parquet(points: RecordedPoints, path: Path) -> int:
+    """Write evaluations as a table with one row per point; return their number.
+
+    The columns are in `columns_of`; outputs of a failed point are null. Raises InvalidInput,
+    OSError, and UnsupportedFeature if pyarrow is missing.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UnsupportedFeature(
+            'Parquet needs pyarrow: pip install "modelfarm[parquet]"'
+        ) from None
+    columns, facts = columns_of(points)
+    arrays = {
+        name: pyarrow.array(
+            column.data if isinstance(column, np.ma.MaskedArray) else column,
+            pyarrow.string() if isinstance(column, list) else None,  # a list may be all None
+            mask=getattr(column, "mask", None),
+        )
+        for name, column in columns.items()
+    }
+    parquet.write_table(pyarrow.table(arrays).replace_schema_metadata(facts), path)
+    return len(points.entries)
+
+
+def _free(name: str, taken: Columns) -> str:
     """Return the name, or one with underscores where an input has it already."""
     while name in taken:
         name += "_"

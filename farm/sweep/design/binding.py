@@ -23,6 +23,7 @@ import numpy as np
 from farm.call import Array, ModelInfo, Operation, TensorInfo
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Choice, Distribution, Integer
+from farm.sweep.design.scipy_distribution import ScipyDistribution
 
 ONE_ENTRY = re.compile(r"(?P<stem>.+?)\[(?P<index>\d+(,\s*\d+)*)\]$")
 
@@ -81,7 +82,7 @@ def bind(
     givers = _givers(info, places, remedy)
     parameters: list[BoundParameter] = []
     for name, spread in spreads.items():
-        place, whole = places[name], _is_whole(spread)
+        place, whole = places[name], is_whole(spread)
         if place is None:
             parameters.append(BoundParameter(name, spread, whole=whole))
             continue
@@ -199,10 +200,11 @@ def _place(name: str, tensors: Sequence[TensorInfo], prefix: str) -> TensorEntri
     return TensorEntries(index, [int(np.ravel_multi_index(place, shape))], single=True)
 
 
-def _is_whole(spread: Distribution | None) -> bool:
+def is_whole(spread: Distribution | None) -> bool:
+    """Whether all values of a distribution are whole numbers."""
     if isinstance(spread, Choice):
         return all(value == int(value) for value in spread.values)
-    return isinstance(spread, Integer)
+    return isinstance(spread, Integer) or (isinstance(spread, ScipyDistribution) and spread.whole)
 
 
 def _numbers(name: str, value: Any, count: int) -> Array:

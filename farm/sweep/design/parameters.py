@@ -4,7 +4,7 @@ A distribution maps the unit interval to values, so that every design is made in
 
     0:10  uniform:0:10     uniform          int:1:10        whole numbers, both ends included
     log:1e-3:1             uniform in log   choice:1,2,4    one of the numbers; 1,2,4 is the same
-    normal:MU:SD           normal
+    normal:MU:SD           normal           scipy:beta:2,5  a distribution of scipy.stats
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ import numpy as np
 
 from farm.call import Array
 from farm.sweep.design.errors import SweepError
-
-SMALLEST_UNIT = 2.0**-53
-"""Unit samples are kept this far from 0 and 1, where a normal parameter is infinite."""
+from farm.sweep.design.scipy_distribution import (
+    SMALLEST_UNIT,
+    WORD,
+    ScipyDistribution,
+    from_frozen,
+    is_frozen,
+    parse_scipy,
+)
 
 GRAMMAR = "use LOWER:UPPER, log:LOWER:UPPER, normal:MEAN:SD, int:LOWER:UPPER or choice:A,B,C"
 
@@ -243,10 +248,13 @@ def parse_distribution(text: str) -> Distribution:
 def as_distribution(value: Any) -> Distribution:
     """Convert a Python value to a distribution.
 
-    value: one of these classes, (lower, upper), [a, b, c] or text. Raises SweepError for others.
+    value: one of these classes, a frozen distribution of scipy.stats, (lower, upper), [a, b, c] or
+    text. Raises SweepError for others.
     """
-    if isinstance(value, Uniform | Log | Normal | Integer | Choice):
+    if isinstance(value, Uniform | Log | Normal | Integer | Choice | ScipyDistribution):
         return value
+    if is_frozen(value):
+        return from_frozen(value)
     if isinstance(value, str):
         return parse_distribution(value)
     if isinstance(value, tuple) and len(value) == 2:
@@ -255,7 +263,8 @@ def as_distribution(value: Any) -> Distribution:
         return choice(*value)
     raise SweepError(
         f"parameter value {value!r} is a {type(value).__name__}; expected (lower, upper), a list "
-        "of numbers, or farm.log(...), farm.normal(...), farm.integer(...), farm.choice(...)"
+        "of numbers, farm.log(...), farm.normal(...), farm.integer(...), farm.choice(...), or a "
+        "frozen distribution of scipy.stats"
     )
 
 
@@ -286,6 +295,7 @@ KINDS: dict[str, Callable[[list[str], str], Distribution]] = {
     "normal": lambda parts, text: _two(Normal, parts, text),
     "int": _integer,
     "choice": _choice,
+    WORD: parse_scipy,
 }
 
 

@@ -21,7 +21,8 @@ import numpy as np
 
 from farm.call import Array
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import SMALLEST_UNIT, Choice, Distribution
+from farm.sweep.design.parameters import Choice, Distribution
+from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
 
 COUNTED = ("random", "lhs", "sobol", "halton")
 OPTIMISATIONS = ("random-cd", "lloyd")

@@ -27,7 +27,8 @@ class SweepRequest:
     """A user's request for a sweep; for names see `farm.sweep.design.binding`.
 
     gradients: outputs, or entries of outputs, to differentiate. cost_column: the column of a table
-    that has the cost of each point; the model does not get it.
+    that has the cost of each point; the model does not get it. table: the points of a design
+    "file", if they are not those of its file.
     """
 
     design: Design
@@ -42,6 +43,13 @@ class SweepRequest:
     provenance: Mapping[str, str] = field(default_factory=dict)
     order: str = AUTO
     cost_column: str = ""
+    table: PointTable | None = None
+
+    def points(self) -> PointTable | None:
+        """Return the table of the design; None for other designs. Raises SweepError."""
+        if self.table is not None or self.design.kind != "file":
+            return self.table
+        return read_table(self.design.option)
 
 
 def make_plan(request: SweepRequest, describe: Describe) -> Plan:
@@ -60,7 +68,7 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
                 f"{tensor.name!r} of model {info.name!r} has {what}; a sweep needs numbers of a "
                 "known shape"
             )
-    table = read_table(request.design.option) if request.design.kind == "file" else None
+    table = request.points()
     cost: Array | None = None
     if request.cost_column:
         table, cost = _without_cost(table, request)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import h5py
 import numpy as np
@@ -23,6 +23,9 @@ from farm.sweep.file.journal import NO_WORKER, PointStatus, Row, read_journal
 from farm.sweep.file.point_columns import COLUMNS, PointColumns
 from farm.sweep.file.progress import Meter, Progress, read_status, status_of
 from farm.sweep.file.recovery import RUNNING, is_replaced, journal_of, read, rebuild
+
+if TYPE_CHECKING:
+    import xarray
 
 T = TypeVar("T")
 
@@ -93,8 +96,9 @@ def _looked_at(path: Path, look: Callable[[], T]) -> T:
         time.sleep(0.02)
 
 
-def snapshot(path: Path, target: Path) -> None:
+def snapshot(path: str | Path, target: str | Path) -> None:
     """Write a consistent copy of a sweep, which may be running. Raises SweepError, OSError."""
+    path, target = Path(path), Path(target)
     if target.exists():
         raise SweepError(f"{target} exists; name another file")
     if _journal_is_newer(path):
@@ -104,11 +108,12 @@ def snapshot(path: Path, target: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def progress_of(path: Path) -> Progress:
+def progress_of(path: str | Path) -> Progress:
     """Return the progress of a sweep, as its process reports it or from its files.
 
     The state is SILENT if the process of a running sweep has stopped reporting. Raises SweepError.
     """
+    path = Path(path)
     told = read_status(status_of(path))
     if told is not None and (told.state != RUNNING or time.time() - told.time < SILENT_S):
         return told
@@ -122,13 +127,13 @@ def progress_of(path: Path) -> Progress:
         return replace(shown, state=str(file.attrs["state"]))
 
 
-def failures_of(path: Path, *, all_attempts: bool = False) -> list[dict[str, Any]]:
+def failures_of(path: str | Path, *, all_attempts: bool = False) -> list[dict[str, Any]]:
     """Return the failures of a sweep, sorted by point.
 
     A row has point, attempt, status, error, traceback, worker and the parameters by name.
     all_attempts: include failed attempts of points that were retried since.
     """
-    plan, known = known_of(path)
+    plan, known = known_of(Path(path))
     last: dict[int, Row] = {row.point: row for row in known.failures}
     rows = []
     for row in known.failures:
@@ -151,13 +156,13 @@ def failures_of(path: Path, *, all_attempts: bool = False) -> list[dict[str, Any
     return sorted(rows, key=lambda row: (row["point"], row["attempt"]))
 
 
-def write_csv(path: Path, out: TextIO) -> int:
+def write_csv(path: str | Path, out: TextIO) -> int:
     """Write a sweep as a CSV table and return its number of rows.
 
     Columns: point, parameters, outputs, status, attempts and times. Numbers have full precision;
     gradients are omitted. Raises SweepError.
     """
-    with open_sweep(path) as file:
+    with open_sweep(Path(path)) as file:
         plan = layout.read_plan(file)
         outputs = [column for column in plan.columns if column.input is None]
         writer = csv.writer(out, lineterminator="\n")
@@ -180,13 +185,13 @@ def write_csv(path: Path, out: TextIO) -> int:
 REST = ("attempts", "t_start", "t_run", "t_queue")
 
 
-def write_netcdf(path: Path, target: Path) -> None:
+def write_netcdf(path: str | Path, target: str | Path) -> None:
     """Write a sweep as netCDF with variables named as the outputs. Raises SweepError."""
     dataset = load_xarray(path)
     dataset.to_netcdf(target, engine="h5netcdf")
 
 
-def load_xarray(path: Path) -> Any:
+def load_xarray(path: str | Path) -> xarray.Dataset:
     """Load a sweep as an xarray.Dataset in memory, with parameters and outputs by name.
 
     Each parameter is a coordinate along `point`. An output of shape (a, b) has the dimensions
@@ -196,7 +201,7 @@ def load_xarray(path: Path) -> Any:
         import xarray
     except ImportError:
         raise SweepError('xarray is needed for this: pip install "modelfarm[xarray]"') from None
-    with open_sweep(path) as file:
+    with open_sweep(Path(path)) as file:
         plan = layout.read_plan(file)
         data: dict[str, Any] = {}
         for column in plan.columns:

@@ -12,7 +12,8 @@ from hashlib import blake2b
 from types import CodeType, FunctionType
 from typing import Any
 
-from farm.model import FunctionModel, Model
+from farm.functions import FunctionModel, PlainFunction
+from farm.model import Model
 
 
 def code_of(model: Model) -> str:
@@ -25,7 +26,7 @@ def code_of(model: Model) -> str:
 
 
 def _functions(model: Model) -> Iterator[FunctionType]:
-    if isinstance(model, FunctionModel):
+    if isinstance(model, FunctionModel | PlainFunction):
         members: list[Any] = [model.function]
     else:
         mro = type(model).__mro__

@@ -1,0 +1,236 @@
+"""Functions as models: `@farm.model`, and plain functions that say their sizes themselves."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Container, Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+import numpy as np
+
+from farm.call import TensorInfo
+from farm.model import Config, Inputs, Model, Tensors
+
+Function = Callable[..., Any]
+
+
+class FunctionModel(Model):
+    """A model made of one function, which takes the inputs by name and, optionally, `config`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        inputs: Tensors,
+        outputs: Tensors,
+        name: str,
+        max_batch: int,
+        repeatable: bool,
+        copies: bool,
+        version: str = "",
+    ) -> None:
+        self.function = function
+        self.inputs = inputs
+        self.outputs = outputs
+        self.name = name
+        self.max_batch = max_batch
+        self.repeatable = repeatable
+        self.copies = copies
+        self.version = version
+        self.description = inspect.getdoc(function) or ""
+        parameters = inspect.signature(function).parameters
+        self.takes_config = "config" in parameters and "config" not in inputs
+        wanted = set(inputs) | ({"config"} if self.takes_config else set())
+        kinds = {p.kind for p in parameters.values()}
+        required = {
+            p.name
+            for p in parameters.values()
+            if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        }
+        unknown = wanted - set(parameters) if inspect.Parameter.VAR_KEYWORD not in kinds else set()
+        if unknown or required - wanted:
+            raise TypeError(
+                f"function {name!r} takes {list(parameters)}, but its inputs are {list(inputs)}; "
+                "name its arguments after the inputs"
+            )
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """Return the function's value at `inputs`."""
+        if self.takes_config:
+            return self.function(**inputs, config=config)
+        return self.function(**inputs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def model(
+    *,
+    inputs: Tensors,
+    outputs: Tensors,
+    name: str = "",
+    max_batch: int = 1,
+    repeatable: bool = True,
+    copies: bool = True,
+    version: str = "",
+) -> Callable[[Callable[..., Any]], FunctionModel]:
+    """Decorator that turns a function into a model; its arguments are the inputs, by name.
+
+    An argument called `config` gets the call's config. Example:
+
+        @farm.model(inputs={"x": 2}, outputs={"y": 1})
+        def forward(x): return x.sum()
+    """
+
+    def decorate(function: Callable[..., Any]) -> FunctionModel:
+        return FunctionModel(
+            function,
+            inputs=inputs,
+            outputs=outputs,
+            name=name or function.__name__,
+            max_batch=max_batch,
+            repeatable=repeatable,
+            copies=copies,
+            version=version,
+        )
+
+    return decorate
+
+
+class PlainFunction(Model):
+    """A model made of a function without `@farm.model`, by `plain_function`.
+
+    The function gets single numbers as float, int or bool, and entries of the config as the
+    arguments of their names.
+    """
+
+    def __init__(self, function: Function, *, inputs: Tensors, outputs: Tensors) -> None:
+        self.function = function
+        self.inputs = inputs
+        self.outputs = outputs
+        self.name = _name_of(function)
+        self.description = inspect.getdoc(function) or ""
+        taken = {*inputs, "config"}
+        self.options = {name for name in _arguments(function) if name not in taken}
+        """Arguments that the config may give."""
+        self.takes_config = "config" in _arguments(function)
+
+    def takes(self, name: str) -> bool:
+        """Whether an input or an entry of the config of this name reaches the function."""
+        return name in self.inputs or name in self.options or self.takes_config
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        """Return the function's value at `inputs`."""
+        values = {name: x.item() if x.ndim == 0 else x for name, x in inputs.items()}
+        values |= {name: value for name, value in config.items() if name in self.options}
+        if self.takes_config:
+            values["config"] = config
+        return self.function(**values)
+
+    def outputs_of(self, value: Any) -> Tensors:
+        """Return the outputs that a value of the function has. Raises TypeError, ValueError.
+
+        A dict has an output for each entry; any other value is one output, called like the
+        function.
+        """
+        parts = value if isinstance(value, Mapping) else {self.name: value}
+        arrays = {str(name): np.asarray(part) for name, part in parts.items()}
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise TypeError(f"output {name!r} is {parts[name]!r}; expected numbers")
+        return {name: array.shape for name, array in arrays.items()}
+
+
+REMEDY = (
+    "annotate it, as float or Annotated[np.ndarray, 3], or use @farm.model(inputs=..., outputs=...)"
+)
+
+
+def plain_function(
+    function: Function,
+    given: Mapping[str, TensorInfo] | None = None,
+    names: Container[str] = (),
+    *,
+    remedy: str = REMEDY,
+) -> PlainFunction:
+    """Return a function as a model. Its outputs are empty if its annotations do not have them.
+
+    The arguments `float`, `int` and `bool` are single numbers; `Annotated[np.ndarray, 3]` or
+    `Annotated[np.ndarray, (2, 3)]` have a shape. given: the sizes of arguments without such an
+    annotation. names: further arguments that will have values, from the config. remedy: for the
+    TypeError that is raised for an argument without a size.
+    """
+    given = given or {}
+    hints = _hints(function)
+    name = _name_of(function)
+    inputs: dict[str, TensorInfo] = {}
+    for argument, parameter in _arguments(function).items():
+        tensor = _tensor(argument, hints.get(argument)) or given.get(argument)
+        optional = parameter.default is not parameter.empty or argument in names
+        if argument == "config" or (optional and argument not in given):
+            continue
+        if tensor is None:
+            raise TypeError(f"the argument {argument!r} of {name!r} has no size: {remedy}")
+        inputs[argument] = tensor
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values()):
+        inputs |= {n: tensor for n, tensor in given.items() if n not in inputs}
+    output = _tensor(name, hints.get("return"))
+    return PlainFunction(function, inputs=inputs, outputs={} if output is None else {name: output})
+
+
+def served_function(function: Function) -> PlainFunction:
+    """Return a function as a model whose annotations have all its sizes. Raises TypeError."""
+    found = plain_function(function)
+    if not found.outputs:
+        raise TypeError(f"the value of {found.name!r} has no size: {REMEDY}")
+    return found
+
+
+def _arguments(function: Function) -> dict[str, inspect.Parameter]:
+    """Return the arguments that can be passed by name."""
+    found = inspect.signature(function).parameters
+    return {n: p for n, p in found.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def _name_of(function: Function) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return name if name.isidentifier() else "function"
+
+
+def _hints(function: Function) -> dict[str, Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError):  # names known to type checkers only
+        return {}
+
+
+def _tensor(name: str, hint: Any) -> TensorInfo | None:
+    """Return the size that an annotation gives, if it does."""
+    if get_origin(hint) is Annotated:
+        for size in get_args(hint)[1:]:
+            if isinstance(size, TensorInfo):
+                return TensorInfo(name, size.shape, size.dtype)
+            if isinstance(size, int) or _are_sizes(size):
+                return TensorInfo(name, (size,) if isinstance(size, int) else size)
+        return _tensor(name, get_args(hint)[0])
+    if isinstance(hint, type):
+        for kinds, dtype in (
+            ((bool, np.bool_), "bool"),
+            ((int, np.integer), "int64"),
+            ((float, np.floating), "float64"),
+        ):
+            if issubclass(hint, kinds):
+                return TensorInfo(name, (), dtype)
+    return None
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(n, int) for n in value)

@@ -1,0 +1,107 @@
+"""Plain functions in a sweep: the sizes of their arguments and of their value."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from farm.call import TensorInfo
+from farm.functions import Function, PlainFunction, plain_function
+from farm.model import Inputs, Tensors, info_of
+from farm.sweep.design.binding import ONE_ENTRY, is_whole
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.prepare import SweepRequest, make_plan
+
+MOST_TRIES = 3
+"""Points that are evaluated to find the outputs, as a function may fail at some."""
+
+REMEDY = "give it a range or a number"
+
+
+def model_of(function: Function, request: SweepRequest) -> PlainFunction:
+    """Return a function as a model whose inputs have the sizes that a sweep gives them.
+
+    An argument without a size in its annotation is a single number, or has the entries that the
+    names of parameters have, as `x[0]` and `x[1]`, or the shape of its fixed value. It gets whole
+    numbers as int. Raises SweepError for names that the function does not take.
+    """
+    places = _places({**dict.fromkeys(request.spreads, 0.0), **request.fixes})
+    whole = {name for name, spread in request.spreads.items() if is_whole(spread)}
+    whole |= {name for name, value in request.fixes.items() if _kind(value) in "iu"}
+    table = request.points()
+    if table is not None:
+        names = table.names or ()
+        columns = {n: table.rows[:, j] for j, n in enumerate(names) if n != request.cost_column}
+        places |= _places(dict.fromkeys(columns, 0.0))
+        whole |= {name for name, column in columns.items() if np.all(column == np.floor(column))}
+    sizes = {
+        stem: TensorInfo(stem, shape, "int64" if named <= whole else "float64")
+        for stem, (shape, named) in places.items()
+    }
+    texts = {name for name in request.fixes if name not in sizes}
+    options = {*texts, *request.config, *filter(None, [request.seed_key])}
+    if table is not None and table.names is None:
+        for name, argument in inspect.signature(function).parameters.items():
+            if argument.default is argument.empty and name not in ("config", *options):
+                sizes.setdefault(name, TensorInfo(name, ()))
+    try:
+        model = plain_function(function, sizes, options, remedy=REMEDY)
+    except TypeError as error:
+        raise SweepError(str(error)) from None
+    for name in [*places, *options]:
+        if not model.takes(name):
+            takes = ", ".join([*model.inputs, *sorted(model.options)]) or "no arguments"
+            raise SweepError(f"{model.name!r} has no argument {name!r}; it takes {takes}")
+    return model
+
+
+def outputs_of(model: PlainFunction, request: SweepRequest) -> Tensors:
+    """Return the outputs of a function, from its value at the first point of a sweep.
+
+    Raises SweepError if it fails, or if its value is not numbers.
+    """
+    plan = make_plan(request, lambda config: info_of(model, dict(config)))
+    points = plan.mixed()[:MOST_TRIES].tolist()
+    for tries, point in enumerate(points, 1):
+        inputs = Inputs(zip(model.inputs, plan.inputs_of(point), strict=True))
+        try:
+            return model.outputs_of(model.evaluate(inputs, plan.config_of(point)))
+        except Exception as error:
+            if tries == len(points):
+                raise SweepError(
+                    f"{model.name!r} failed at the first {tries} points, the last with "
+                    f"{type(error).__name__}: {error}; to run the others, give the size of its "
+                    "value: annotate it, or use @farm.model(inputs=..., outputs=...)",
+                    detail=traceback.format_exc(),
+                ) from None
+    raise AssertionError("a sweep has a point")
+
+
+def _places(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], set[str]]]:
+    """Return the shape of each argument that gets numbers, and the names that give it entries."""
+    found: dict[str, tuple[tuple[int, ...], set[str]]] = {}
+    for name, value in values.items():
+        if _kind(value) not in "iuf":
+            continue
+        match = ONE_ENTRY.match(name)
+        stem = match["stem"] if match else name
+        shape, named = found.get(stem, ((), set()))
+        least = np.shape(value)
+        if match:
+            least = tuple(int(k) + 1 for k in match["index"].split(","))
+        if shape and least and len(shape) != len(least):
+            raise SweepError(f"{', '.join(sorted(named))} and {name} have other numbers of indices")
+        longest = tuple(map(max, shape, least)) if shape and least else shape or least
+        found[stem] = longest, {*named, name}
+    return found
+
+
+def _kind(value: Any) -> str:
+    try:
+        return np.asarray(value).dtype.kind
+    except ValueError:  # rows of different lengths
+        return "O"

@@ -1,0 +1,56 @@
+"""The points of a sweep as a Python program gives them: ranges and numbers, or a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.parameters import as_distribution
+from farm.sweep.design.points import COUNTED, Design, parse_design
+from farm.sweep.design.prepare import SweepRequest
+from farm.sweep.design.tables import DATA_FRAME, is_data_frame, read_data_frame
+
+DEFAULT_DESIGN = "sobol"
+
+
+def request_of(
+    parameters: Mapping[str, Any] | Any, fix: Mapping[str, Any], design: str, n: int | None
+) -> SweepRequest:
+    """Return a request with the points that are asked for, without a seed. Raises SweepError.
+
+    parameters: name -> range, or a number, which is held fixed; or a DataFrame, whose columns are
+    the parameters. design, n: "sobol" and 256, or both as "sobol:256".
+    """
+    if is_data_frame(parameters):
+        if n is not None or design != DEFAULT_DESIGN:
+            raise SweepError("a DataFrame has the points of the sweep; give no design and no n")
+        table = read_data_frame(parameters)
+        return SweepRequest(Design("file", option=DATA_FRAME), 0, fixes=fix, table=table)
+    if not isinstance(parameters, Mapping):
+        raise SweepError(
+            f"parameters is a {type(parameters).__name__}; expected a dict of name -> range, "
+            "such as {'load': (1, 10)}, or a DataFrame"
+        )
+    numbers = {name: value for name, value in parameters.items() if _is_number(value)}
+    if both := sorted(numbers.keys() & fix.keys()):
+        raise SweepError(f"{both[0]!r} is both a parameter and fixed")
+    if n is None and design in COUNTED:
+        raise SweepError(f"the design {design!r} needs a number of points, such as n=256")
+    return SweepRequest(
+        design=parse_design(design if n is None else f"{design}:{n}"),
+        seed=0,
+        spreads={
+            name: as_distribution(value)
+            for name, value in parameters.items()
+            if name not in numbers
+        },
+        fixes={**numbers, **fix},
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | np.number) and not isinstance(value, bool)

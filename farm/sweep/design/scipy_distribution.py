@@ -1,0 +1,124 @@
+"""Frozen distributions of scipy.stats as distributions of a parameter. Pure.
+
+Their text is that of the call in Python: `scipy:beta:2,5,loc=1,scale=3` is
+`scipy.stats.beta(2, 5, loc=1, scale=3)`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from farm.call import Array
+from farm.sweep.design.errors import SweepError
+
+SMALLEST_UNIT = 2.0**-53
+"""Unit samples are kept this far from 0 and 1, where many distributions are infinite."""
+
+WORD = "scipy"
+
+
+@dataclass(frozen=True, slots=True)
+class ScipyDistribution:
+    """A distribution of scipy.stats by its name, with its parameters."""
+
+    name: str
+    args: tuple[float, ...]
+    options: tuple[tuple[str, float], ...]
+    whole: bool
+    scale: ClassVar[str] = WORD
+
+    def __str__(self) -> str:
+        numbers = [_text(v) for v in self.args]
+        numbers += [f"{key}={_text(value)}" for key, value in self.options]
+        return ":".join([WORD, self.name, *filter(None, [",".join(numbers)])])
+
+    @property
+    def frozen(self) -> Any:
+        """The frozen distribution of scipy.stats."""
+        return _family(self.name)(*self.args, **dict(self.options))
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The support, which may be infinite."""
+        lower, upper = self.frozen.support()
+        return float(lower), float(upper)
+
+    def at(self, unit: Array) -> Array:
+        """Return the quantiles at positions in [0, 1]; 0 and 1 give the outermost finite values."""
+        inside = np.clip(unit, SMALLEST_UNIT, 1.0 - SMALLEST_UNIT)
+        values: Array = np.asarray(self.frozen.ppf(inside), dtype=np.float64)
+        return values
+
+    def levels(self, count: int | None) -> Array:
+        """Return the midpoints of `count` equally likely intervals, as the ends may be infinite."""
+        if count is None:
+            raise SweepError(f"a grid over {self} needs a number of levels, or a list of values")
+        return (np.arange(count) + 0.5) / count
+
+
+def is_frozen(value: Any) -> bool:
+    """Whether a value is a frozen distribution of scipy.stats, or looks like one."""
+    return all(hasattr(value, name) for name in ("dist", "args", "kwds", "ppf"))
+
+
+def from_frozen(value: Any) -> ScipyDistribution:
+    """Return a frozen distribution of one number. Raises SweepError for others."""
+    name = str(getattr(value.dist, "name", ""))
+    if type(value.dist) is not type(_family(name)):
+        raise SweepError(
+            f"the distribution {type(value.dist).__name__} is not one of scipy.stats; a sweep file "
+            "keeps the name only"
+        )
+    return _checked(name, tuple(value.args), dict(value.kwds))
+
+
+def parse_scipy(parts: list[str], text: str) -> ScipyDistribution:
+    """Parse the name and the numbers of `scipy:NAME:NUMBERS`. Raises SweepError."""
+    if len(parts) > 2:
+        raise SweepError(f"distribution {text!r}: expected {WORD}:NAME or {WORD}:NAME:2,5,scale=3")
+    args: list[float] = []
+    options: dict[str, float] = {}
+    for item in parts[1].split(",") if len(parts) == 2 else ():
+        key, sign, number = item.rpartition("=")
+        try:
+            if sign:
+                options[key.strip()] = float(number)
+            elif options:
+                raise SweepError(f"distribution {text!r}: {item!r} must stand before NAME=NUMBER")
+            else:
+                args.append(float(number))
+        except ValueError:
+            raise SweepError(f"distribution {text!r}: {number!r} is not a number") from None
+    return _checked(parts[0], tuple(args), options)
+
+
+def _checked(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> ScipyDistribution:
+    family = _family(name)
+    try:
+        numbers = tuple(float(v) for v in args)
+        named = {key: float(value) for key, value in options.items()}
+        middle = float(family(*numbers, **named).ppf(0.5))
+    except (TypeError, ValueError) as error:
+        raise SweepError(f"the distribution scipy.stats.{name} does not fit: {error}") from None
+    whole = not hasattr(family, "pdf") and middle.is_integer()  # `loc` may shift whole numbers
+    made = ScipyDistribution(name, numbers, tuple(named.items()), whole)
+    if not math.isfinite(middle):
+        raise SweepError(f"{made}: scipy.stats.{name} does not accept these parameters")
+    return made
+
+
+def _family(name: str) -> Any:
+    from scipy import stats
+
+    family = getattr(stats, name, None)
+    if not isinstance(family, stats.rv_continuous | stats.rv_discrete):
+        raise SweepError(f"scipy.stats has no distribution {name!r} of one number")
+    return family
+
+
+def _text(value: float) -> str:
+    return repr(float(value)).removesuffix(".0")

@@ -1,0 +1,128 @@
+"""A sweep as one table with a row for each point: as a pandas DataFrame, and as a Parquet file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farm.call import Array
+from farm.sweep.design.binding import entry_name
+from farm.sweep.design.errors import SweepError
+from farm.sweep.file import layout
+from farm.sweep.file.journal import NO_WORKER, PointStatus
+from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.reading import open_sweep
+
+if TYPE_CHECKING:
+    import pandas
+
+NUMBERS = ("attempts", "t_start", "t_run", "t_queue")
+"""Columns of numbers about each point, named and defined as in the sweep file."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepTable:
+    """The columns of a sweep, each with an entry for every point.
+
+    outputs: the names of the columns of outputs, which are NaN where `done` is False.
+    facts: about the sweep as a whole.
+    """
+
+    columns: dict[str, Any]
+    outputs: frozenset[str]
+    done: Array
+    facts: dict[str, str]
+
+
+def table_of(path: str | Path) -> SweepTable:
+    """Return a sweep, which may be running, as columns. Gradients are omitted. Raises SweepError.
+
+    Columns: point, the parameters, the entries of the outputs, status, error, worker, attempts and
+    times. A parameter called like another column is `theta_NAME`, as in `load_xarray`.
+    """
+    with open_sweep(Path(path)) as file:
+        plan, known = layout.read_plan(file), layout.read_known(file)
+        done = known.status == PointStatus.DONE
+        outputs: dict[str, Any] = {}
+        for column in plan.columns:
+            if column.input is None:
+                values = file[column.name][:]
+                tensor = plan.info.outputs[column.output]
+                outputs |= {entry_name(tensor, k): values[:, k] for k in range(column.size)}
+    about = _about(known)
+    taken = {"point", *outputs, *about}
+    parameters = {
+        f"theta_{p.name}" if p.name in taken else p.name: _of_parameter(plan.theta[:, j], p.whole)
+        for j, p in enumerate(plan.parameters)
+    }
+    about = {f"{name}_" if name in outputs else name: column for name, column in about.items()}
+    return SweepTable(
+        {"point": np.arange(plan.size), **parameters, **outputs, **about},
+        frozenset(outputs),
+        done,
+        {
+            "farm_model": plan.info.name,
+            "farm_model_version": plan.info.version,
+            "farm_title": plan.title,
+            "farm_seed": str(plan.seed),
+        },
+    )
+
+
+def _of_parameter(values: Array, whole: bool) -> Array:
+    return values.astype(np.int64) if whole else values
+
+
+def _about(known: PointColumns) -> dict[str, Any]:
+    errors: dict[int, str] = {
+        row.point: row.error for row in known.failures if known.status[row.point] > PointStatus.DONE
+    }
+    names = [PointStatus(int(s)).name.lower() for s in known.status]
+    workers = [None if w == NO_WORKER else known.workers[w].name for w in known.worker]
+    return {
+        "status": names,
+        "error": [errors.get(point) for point in range(len(names))],
+        "worker": workers,
+        **{name: getattr(known, name) for name in NUMBERS},
+    }
+
+
+def load_pandas(path: str | Path) -> pandas.DataFrame:
+    """Load a sweep as a pandas.DataFrame with a row for each point. Raises SweepError.
+
+    Outputs are NaN where the point is not done; the column `status` says why.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise SweepError('pandas is needed for this: pip install "modelfarm[pandas]"') from None
+    table = table_of(path)
+    frame = pandas.DataFrame(table.columns).set_index("point")
+    frame.attrs.update(table.facts)
+    return frame
+
+
+def write_parquet(path: str | Path, target: str | Path) -> int:
+    """Write a sweep as a Parquet table and return its number of rows.
+
+    Outputs are null where the point is not done. Raises SweepError, OSError.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise SweepError('Parquet needs pyarrow: pip install "modelfarm[parquet]"') from None
+    table = table_of(path)
+    columns = {
+        name: pyarrow.array(
+            column,
+            pyarrow.string() if isinstance(column, list) else None,  # a list may be all None
+            mask=~table.done if name in table.outputs else None,
+        )
+        for name, column in table.columns.items()
+    }
+    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(table.facts), target)
+    return len(table.done)

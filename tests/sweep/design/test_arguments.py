@@ -1,0 +1,108 @@
+"""What a sweep tells about the arguments of a plain function, and its value at the first point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import TensorInfo
+from farm.sweep.design.arguments import model_of, outputs_of
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.parameters import as_distribution
+from farm.sweep.design.points import parse_design
+from farm.sweep.design.prepare import SweepRequest
+from farm.sweep.design.tables import PointTable
+
+
+def request(ranges: dict[str, Any], **more: Any) -> SweepRequest:
+    spreads = {name: as_distribution(value) for name, value in ranges.items()}
+    return SweepRequest(parse_design("random:4"), 7, spreads, **more)
+
+
+def table(names: tuple[str, ...] | None, *rows: list[float], **more: Any) -> SweepRequest:
+    of = PointTable(names, np.array(rows))
+    return SweepRequest(parse_design("file:t"), 7, table=of, **more)
+
+
+def f(x: Any, y: Any = 1, kind: Any = "") -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("asked", "inputs"),
+    [
+        (request({"x": (0, 1)}), {"x": ((), "float64")}),
+        (request({"x": (0, 1), "y": [1, 2]}), {"x": ((), "float64"), "y": ((), "int64")}),
+        (request({"x": [1, 2.5]}), {"x": ((), "float64")}),
+        (request({"x[0]": (0, 1), "x[2]": [1]}), {"x": ((3,), "float64")}),
+        (request({"x[0]": [1], "x[2]": [1]}), {"x": ((3,), "int64")}),
+        (request({"x[1,0]": (0, 1), "x[0,2]": (0, 1)}), {"x": ((2, 3), "float64")}),
+        (request({"y": (0, 1)}, fixes={"x": 3}), {"x": ((), "int64"), "y": ((), "float64")}),
+        (request({"y": (0, 1)}, fixes={"x": [3.0, 1]}), {"x": ((2,), "float64")}),
+        (request({"x": (0, 1)}, fixes={"kind": "a"}), {"x": ((), "float64")}),
+        (request({"x": (0, 1)}, config={"kind": "a"}), {"x": ((), "float64")}),
+        (table(("x", "y"), [0.5, 1], [2, 2]), {"x": ((), "float64"), "y": ((), "int64")}),
+        (table(("x[0]", "x[1]"), [0.5, 1]), {"x": ((2,), "float64")}),
+        (table(("x", "cost"), [0.5, 1], cost_column="cost"), {"x": ((), "float64")}),
+        (table(None, [0.5]), {"x": ((), "float64")}),
+    ],
+)
+def test_sizes_come_from_the_sweep(
+    asked: SweepRequest, inputs: dict[str, tuple[tuple[int, ...], str]]
+) -> None:
+    found = model_of(f, asked).inputs
+    for name, (shape, dtype) in inputs.items():
+        assert found[name] == TensorInfo(name, shape, dtype)
+    assert set(found) == set(inputs) | {"y"} & set(asked.spreads)
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (request({"z": (0, 1), "x": (0, 1)}), "no argument 'z'; it takes x, kind, y"),
+        (request({"x": (0, 1)}, config={"mesh": 1}), "no argument 'mesh'"),
+        (request({"x": (0, 1)}, seed_key="seed"), "no argument 'seed'"),
+        (request({"y": (0, 1)}), "'x' of 'f' has no size: give it a range or a number"),
+        (request({"x[0]": (0, 1), "x[0,1]": (0, 1)}), "other numbers of indices"),
+    ],
+)
+def test_names_that_do_not_fit(asked: SweepRequest, complaint: str) -> None:
+    with pytest.raises(SweepError) as error:
+        model_of(f, asked)
+    assert complaint in str(error.value)
+
+
+def test_the_first_point_shows_the_outputs() -> None:
+    called = []
+
+    def g(x: float, n: int) -> dict[str, Any]:
+        called.append((x, n))
+        return {"a": x, "b": [1.0] * n}
+
+    asked = request({"x": (2, 3)}, fixes={"n": 5})
+    assert outputs_of(model_of(g, asked), asked) == {"a": (), "b": (5,)}
+    ((x, n),) = called
+    assert 2 <= x <= 3
+    assert (type(x), type(n)) == (float, int)
+
+
+def test_a_function_may_fail_at_two_of_the_first_points_not_at_three() -> None:
+    asked = table(("x",), [1.5], [2.5], [3.5], [4.5], [5.5])
+    tried: list[float] = []
+
+    def failing(times: int) -> Any:
+        def g(x: float) -> float:
+            tried.append(x)
+            if len(tried) <= times:
+                raise ValueError("too large")
+            return x
+
+        return g
+
+    assert outputs_of(model_of(failing(2), asked), asked) == {"g": ()}
+    tried.clear()
+    with pytest.raises(SweepError, match=r"failed at the first 3 points.*ValueError: too large"):
+        outputs_of(model_of(failing(3), asked), asked)
+    assert len(tried) == 3

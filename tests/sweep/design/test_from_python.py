@@ -1,0 +1,55 @@
+"""Ranges, numbers and DataFrames of a Python program as the points of a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.from_python import request_of
+from farm.sweep.design.parameters import Uniform
+from farm.sweep.design.points import Design
+
+
+@pytest.mark.parametrize("number", [3, 2.5, np.float32(2.5), np.int64(3)])
+def test_a_number_is_held_fixed(number: Any) -> None:
+    found = request_of({"x": (0, 1), "y": number}, {"z": [1, 2]}, "random", 8)
+    assert found.spreads == {"x": Uniform(0, 1)}
+    assert found.fixes == {"y": number, "z": [1, 2]}
+    assert found.design == Design("random", (8,))
+    assert found.table is None
+
+
+def test_a_data_frame_has_the_points() -> None:
+    frame = pd.DataFrame({"x": [0.5, 1.5], "n": [1, 2]}, index=["a", "b"])
+    found = request_of(frame, {"y": 1}, "sobol", None)
+    assert found.points() is not None
+    assert found.table is not None
+    assert found.table.names == ("x", "n")
+    assert found.table.rows.tolist() == [[0.5, 1.0], [1.5, 2.0]]
+    assert (found.spreads, found.fixes, str(found.design)) == ({}, {"y": 1}, "file:DataFrame")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "more", "complaint"),
+    [
+        ({"x": 1}, {"fix": {"x": 2}}, "'x' is both a parameter and fixed"),
+        ({"x": (0, 1)}, {}, "the design 'sobol' needs a number of points, such as n=256"),
+        ({"x": True}, {"n": 8}, "is a bool; expected"),
+        ([(0, 1)], {}, "parameters is a list; expected a dict"),
+        (pd.DataFrame({"x": [1.0]}), {"n": 3}, "give no design and no n"),
+        (pd.DataFrame({"x": [1.0]}), {"design": "lhs"}, "give no design and no n"),
+        (pd.DataFrame({"x": ["a"]}), {}, "column 'x' of the DataFrame"),
+        (pd.DataFrame({"x": [np.nan]}), {}, "row 0, column 0 is nan"),
+        (pd.DataFrame(), {}, "has the columns (); expected"),
+        (pd.DataFrame([[1, 2]], columns=["x", "x"]), {}, "has the columns ('x', 'x'); expected"),
+    ],
+)
+def test_what_is_no_set_of_points(parameters: Any, more: dict[str, Any], complaint: str) -> None:
+    asked: dict[str, Any] = {"fix": {}, "design": "sobol", "n": None, **more}
+    with pytest.raises(SweepError) as error:
+        request_of(parameters, asked["fix"], asked["design"], asked["n"])
+    assert complaint in str(error.value)

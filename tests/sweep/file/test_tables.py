@@ -1,0 +1,94 @@
+"""Sweeps as tables: one row for each point, in every state of the sweep."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.call import ModelInfo, TensorInfo
+from farm.sweep.design.errors import SweepError
+from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.file.tables import load_pandas, write_parquet
+from tests.sweep.samples import done, failed, plan_of, values_of
+
+PLAN = plan_of("random:6")
+NAMES = ["E[0]", "E[1]", "E[2]", "load", "u[0]", "u[1]", "u[2]", "u[3]", "mass"]
+REST = ["status", "error", "worker", "attempts", "t_start", "t_run", "t_queue"]
+
+
+def write(path: Path) -> Store:
+    """Begin a sweep whose point 1 is done and point 3 failed."""
+    store = Store.create(path, PLAN)
+    worker = store.worker_id("node/1")
+    store.add(done(PLAN, 1, worker=worker))
+    store.add(failed(3, worker=worker))
+    return store
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_data_frame_has_a_row_for_each_point(tmp_path: Path, complete: bool) -> None:
+    store = write(tmp_path / "s.h5")
+    if complete:
+        store.close(COMPLETE, {})
+    try:
+        frame = load_pandas(str(tmp_path / "s.h5"))
+    finally:
+        store.abandon()
+    assert frame.index.name == "point"
+    assert list(frame.columns) == NAMES + REST
+    np.testing.assert_array_equal(frame[NAMES[:4]].to_numpy(), PLAN.theta)
+    np.testing.assert_array_equal(frame.loc[1, NAMES[4:]].to_numpy(float), values_of(PLAN, 1))
+    assert frame.loc[3, NAMES[4:]].isna().all()
+    words = ["pending", "done", "pending", "failed", "pending", "pending"]
+    assert frame["status"].tolist() == words
+    assert frame["error"].notna().tolist() == [word == "failed" for word in words]
+    assert frame.loc[3, "error"] == "ModelFailed: boom"
+    assert frame.loc[[1, 3], "worker"].tolist() == ["node/1", "node/1"]
+    assert frame["worker"].notna().sum() == 2
+    assert frame["t_run"][1] == 0.5
+    assert frame.attrs["farm_model"] == "beam"
+
+
+def test_names_that_meet_stay_apart(tmp_path: Path) -> None:
+    info = ModelInfo("f", (TensorInfo("y", (1,)),), (TensorInfo("y", ()), TensorInfo("error", ())))
+    plan = plan_of("random:2", {"y": "1:2", "status": "int:3:3"}, info=info)
+    with pytest.raises(SweepError):
+        load_pandas(tmp_path / "s.h5")
+    store = Store.create(tmp_path / "s.h5", plan)
+    store.add(done(plan, 0))
+    store.close("interrupted", {})
+    frame = load_pandas(tmp_path / "s.h5")
+    assert frame["theta_y"].tolist() == plan.theta[:, 0].tolist()
+    assert frame["theta_status"].tolist() == [3, 3]
+    assert frame["theta_status"].dtype == np.int64
+    assert frame["y"][0] == 0.0
+    assert frame["error"][0] == 0.001
+    assert frame["error_"].isna().all()
+
+
+def test_a_parquet_file_has_nulls_for_missing_outputs(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write(tmp_path / "s.h5").close("interrupted", {})
+    assert write_parquet(tmp_path / "s.h5", tmp_path / "s.parquet") == 6
+    table = parquet.read_table(tmp_path / "s.parquet")
+    assert table.column_names == ["point", *NAMES, *REST]
+    columns = table.to_pydict()
+    assert columns["mass"] == [None, values_of(PLAN, 1)[-1], None, None, None, None]
+    assert columns["error"] == [None, None, None, "ModelFailed: boom", None, None]
+    assert columns["load"] == PLAN.theta[:, 3].tolist()
+    assert table.schema.metadata[b"farm_model"] == b"beam"
+
+
+def test_a_missing_library_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "s.h5").close("interrupted", {})
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SweepError, match=r'pip install "modelfarm\[pandas\]"'):
+        load_pandas(tmp_path / "s.h5")
+    with pytest.raises(SweepError, match=r'pip install "modelfarm\[parquet\]"'):
+        write_parquet(tmp_path / "s.h5", tmp_path / "s.parquet")

@@ -1,0 +1,148 @@
+"""Functions as models: `@farm.model`, and functions whose annotations or callers give sizes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+
+import farm
+from farm.call import TensorInfo
+from farm.functions import plain_function, served_function
+from farm.model import info_of
+
+Numbers = np.ndarray[Any, Any]
+
+
+def decay(
+    rate: float,
+    times: Annotated[Numbers, 3],
+    grid: Annotated[Numbers, (2, 2)],
+    steps: int,
+    exact: bool,
+    method: str = "euler",
+) -> Annotated[Numbers, TensorInfo("", (3,), "float32")]:
+    """Decays."""
+    assert (type(rate), type(steps), type(exact)) == (float, int, bool)
+    value: Numbers = np.exp(-rate * times) * steps * (len(method) if exact else 1) + grid[0, 0]
+    return value
+
+
+def test_a_function_takes_its_inputs_by_name_and_the_config_if_it_asks() -> None:
+    @farm.model(inputs={"x": 2, "y": 1}, outputs={"z": 2}, max_batch=4)
+    def shifted(y: Any, x: Any, config: Any) -> Any:
+        """Moves."""
+        return x + y * config.get("times", 1)
+
+    info = info_of(shifted, {})
+    assert (info.name, info.description, info.max_batch) == ("shifted", "Moves.", 4)
+    inputs = farm.Inputs(x=np.array([1.0, 2.0]), y=np.array([10.0]))
+    np.testing.assert_array_equal(shifted.evaluate(inputs, {"times": 2}), [21.0, 22.0])
+    assert shifted(1, 2, {}) == 3, "the decorated function can be called as before"
+
+
+@pytest.mark.parametrize("inputs", [{"x": 1}, {"x": 1, "y": 1, "z": 1}, {"x": 1, "other": 1}])
+def test_a_function_whose_arguments_are_not_its_inputs(inputs: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match="name its arguments after the inputs"):
+        farm.model(inputs=inputs, outputs={"z": 1})(lambda x, y: x)
+
+
+def test_annotations_give_sizes() -> None:
+    model = served_function(decay)
+    info = info_of(model, {})
+    assert (info.name, info.description) == ("decay", "Decays.")
+    assert [(t.name, t.shape, t.dtype) for t in info.inputs] == [
+        ("rate", (), "float64"),
+        ("times", (3,), "float64"),
+        ("grid", (2, 2), "float64"),
+        ("steps", (), "int64"),
+        ("exact", (), "bool"),
+    ]
+    assert info.outputs == (TensorInfo("decay", (3,), "float32"),)
+
+
+def test_single_numbers_are_those_of_python_and_the_config_gives_the_other_arguments() -> None:
+    model = served_function(decay)
+    inputs = farm.Inputs(
+        rate=np.array(0.0),
+        times=np.ones(3),
+        grid=np.zeros((2, 2)),
+        steps=np.array(2),
+        exact=np.array(True),
+    )
+    assert model.evaluate(inputs, {}).tolist() == [10.0] * 3
+    assert model.evaluate(inputs, {"method": "rk", "other": 1}).tolist() == [4.0] * 3
+    assert model.takes("rate")
+    assert model.takes("method")
+    assert not model.takes("other")
+
+
+def test_the_config_reaches_the_argument_of_that_name() -> None:
+    def f(x: float, config: Any) -> float:
+        return x * float(config["times"])
+
+    model = served_function(f)
+    assert list(model.inputs) == ["x"]
+    assert model.evaluate(farm.Inputs(x=np.array(3.0)), {"times": 2}) == 6.0
+    assert model.takes("anything")
+
+
+def test_sizes_may_come_from_outside() -> None:
+    def f(x, n=2, **more):  # type: ignore[no-untyped-def]  # that is the test
+        return x
+
+    x, n, z = TensorInfo("x", (2,)), TensorInfo("n", ()), TensorInfo("z", ())
+    assert dict(plain_function(f, {"x": x}).inputs) == {"x": x}
+    assert dict(plain_function(f, {"x": x, "n": n, "z": z}).inputs) == {"x": x, "n": n, "z": z}
+    assert dict(plain_function(f, {}, {"x"}).inputs) == {}
+    assert plain_function(f, {"x": x}).outputs == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "outputs"),
+    [
+        (1, {"f": ()}),
+        (np.float32(1), {"f": ()}),
+        ([[1, 2]], {"f": (1, 2)}),
+        ({"a": 1.0, "b": np.zeros(3)}, {"a": (), "b": (3,)}),
+    ],
+)
+def test_a_value_shows_the_outputs(value: Any, outputs: dict[str, tuple[int, ...]]) -> None:
+    def f() -> Any:
+        return value
+
+    assert plain_function(f).outputs_of(value) == outputs
+
+
+@pytest.mark.parametrize("value", [None, "text", {"a": None}, 1j])
+def test_a_value_that_is_no_number(value: Any) -> None:
+    with pytest.raises(TypeError, match="expected numbers"):
+        plain_function(lambda: 0).outputs_of(value)
+
+
+def test_what_has_no_size_is_named_with_the_remedy() -> None:
+    with pytest.raises(TypeError, match=r"argument 'x' of 'function' has no size.*annotate it"):
+        served_function(lambda x: x)
+
+    def f(x: float) -> Any:
+        return x
+
+    with pytest.raises(TypeError, match="the value of 'f' has no size"):
+        served_function(f)
+
+
+class Scaled:
+    def __call__(self, x: float, factor: float = 2.0) -> float:
+        return x * factor
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "value"),
+    [(Scaled(), "Scaled", 6.0), (functools.partial(Scaled(), factor=5.0), "Scaled", 15.0)],
+)
+def test_objects_and_partial_functions(function: Any, name: str, value: float) -> None:
+    model = plain_function(function)
+    assert (model.name, list(model.inputs)) == (name, ["x"])
+    assert model.evaluate(farm.Inputs(x=np.array(3.0)), {}) == value
