@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 
 import pytest
 
+from farm.transports.connection import read_connection
 from tests.grid_engine.cluster import ONE_KIND, GridFarm
 from tests.slurm.cluster import wait_for
 from tests.slurm.elastic import FARM
@@ -112,11 +115,11 @@ def test_deleted_jobs_lose_nothing_and_are_replaced(farm: GridFarm) -> None:
 
 
 def test_a_front_door_that_is_killed_finds_its_jobs_again(farm: GridFarm) -> None:
-    farm.serve(TWO_JOBS)
+    farm.serve(TWO_JOBS, "--no-supervise")
     before = {row["job"] for row in farm.wait_for_workers(2)}
     farm.kill()
     assert set(farm.jobs()) == before
-    farm.serve(TWO_JOBS)
+    farm.serve(TWO_JOBS, "--no-supervise")
     after = {row["job"] for row in farm.wait_for_workers(2)}
     assert after == before == set(farm.jobs())
     wait_for(lambda: len(farm.events("adopted")) == 2, "word of both jobs")
@@ -126,10 +129,22 @@ def test_a_front_door_that_is_killed_finds_its_jobs_again(farm: GridFarm) -> Non
     assert farm.jobs() == {}
 
 
+def test_a_front_door_that_is_killed_comes_back_by_itself(farm: GridFarm) -> None:
+    farm.serve(TWO_JOBS)
+    before = {row["name"] for row in farm.wait_for_workers(2)}
+    with farm.calling("double", 40, 0.3) as answers:
+        wait_for(lambda: farm.status()["done"] >= 5, "some answers")
+        os.kill(read_connection(farm.folder / "run").pid, signal.SIGKILL)
+        assert answers() == [2.0 * n for n in range(40)]
+    assert {row["name"] for row in farm.wait_for_workers(2)} == before
+    farm.stop()
+    assert farm.jobs() == {}
+
+
 def test_jobs_of_a_killed_front_door_are_let_go_by_the_next_one(farm: GridFarm) -> None:
     """Also one that was in the queue, whose end no account tells."""
     waits = '\n[[workers]]\nname = "held"\nmodels = ["triple.py"]\nmin_jobs = 1\noptions = ["-h"]\n'
-    farm.serve(TWO_JOBS + waits)
+    farm.serve(TWO_JOBS + waits, "--no-supervise")
     farm.wait_for_workers(2)
     wait_for(lambda: len(farm.jobs()) == 3, "three jobs")
     assert "hqw" in farm.jobs().values()

@@ -13,10 +13,10 @@ def test_the_job_of_a_crashed_node_starts_again_elsewhere(farm: GridFarm) -> Non
     farm.serve(TWO_JOBS)
     first, second = farm.wait_for_workers(2)
     assert first["host"] != second["host"]
-    with farm.calling("double", 60, 0.5) as answers:
+    with farm.calling("double", 40, 0.3) as answers:
         wait_for(lambda: farm.status()["done"] >= 5, "some answers")
         farm.grid.node("crash", first["host"])
-        assert answers() == [2.0 * n for n in range(60)]
+        assert answers() == [2.0 * n for n in range(40)]
 
     def again() -> bool:
         rows = farm.status()["workers"]
