@@ -209,7 +209,8 @@ class Membership:
 
     def _is_ours(self, key: object) -> bool:
         """Whether this is the key of a task of calls."""
-        return isinstance(key, tuple | list) and str(key[0]).endswith(f"-{self._models.life}")
+        life, text = f"-{self._models.life}", str(key)  # a tuple, or its text
+        return life in text and f"load{life}" not in text
 
     def _warn(self) -> None:
         """Log once that no Dask worker has the resources, which looks like a farm that hangs."""
