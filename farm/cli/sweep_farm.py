@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,7 +16,7 @@ import click
 
 from farm.cli.options import mpi_options, record_options
 from farm.client import Client, connect
-from farm.errors import FarmError
+from farm.errors import FarmError, Unavailable
 from farm.machine.cpus import allowed_cpus
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
@@ -27,6 +28,9 @@ from farm.sweep.run.concurrency_limit import PER_WORKER, START
 from farm.worker.loader import is_package, located, source_of, version_of
 
 Command = Callable[..., Any]
+
+ASK_AGAIN_S = 1.0
+"""Seconds between two questions to a farm that waits for its first workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +252,27 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
         return new
 
     try:
+        _await_models(current)
         yield OpenFarm(current, _start(current), reconnect)
     finally:
         current.close()
+
+
+def _await_models(client: Client) -> None:
+    """Wait as long as the farm expects its first workers, and print what these wait for.
+
+    Raises FarmError if the farm does not answer.
+    """
+    said = ""
+    while not client.models():
+        try:
+            client.expect_models()
+            return
+        except Unavailable as error:
+            if error.message != said:
+                said = error.message
+                click.echo(f"waiting: {said}", err=True)
+        time.sleep(ASK_AGAIN_S)
 
 
 @contextlib.contextmanager
