@@ -84,10 +84,13 @@ class Cluster:
 @pytest.fixture(params=INSTALL)
 def cluster(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Cluster:
+) -> Iterator[Cluster]:
     found = Cluster(request.param, tmp_path)
     monkeypatch.setenv("PATH", f"{found.commands}:{os.environ['PATH']}")
-    return found
+    yield found
+    for number, job in found.site.jobs().items():
+        if job["state"] != "ended":
+            found.site.cancel(number)
 
 
 def events(client: farm.Client, *kinds: str) -> list[str]:

@@ -71,6 +71,7 @@ def row_of(job: Mapping[str, Any]) -> JobRow:
     note = " ".join(f"{exception.get('type', '')} {exception.get('note', '')}".split())
     ended = stand is Stand.ENDED
     held = stand is Stand.PENDING and job.get("urgency") == 0
+    starts_at = None
     failed = ended and job["status"] == "FAILED"
     if ended:
         reason = note or (f"exit code {job.get('returncode')}" if failed else "")
@@ -80,6 +81,8 @@ def row_of(job: Mapping[str, Any]) -> JobRow:
         sched, user = annotations.get("sched") or {}, annotations.get("user") or {}
         reason = "held: its urgency is 0" if held else waits_for and f"depends on {waits_for}"
         reason = reason or text_of(sched, "reason_pending") or text_of(user, "reason_pending")
+        estimate = sched.get("t_estimate")
+        starts_at = float(estimate) if isinstance(estimate, int | float) and estimate else None
     else:
         reason = ""
     taken = failed and bool(LOST_NODES.search(note))
@@ -93,6 +96,7 @@ def row_of(job: Mapping[str, Any]) -> JobRow:
         needs_action=held,
         crashed=failed and not taken,
         taken=taken,
+        starts_at=starts_at,
     )
 
 

@@ -43,6 +43,8 @@ def test_recorded_jobs() -> None:
         ),
     }
     assert listing.rows[7].nodes == "farmbox,farmbox"
+    starts = [row.starts_at for row in listing.rows]
+    assert starts == [1795540159.7977953] + [None] * 14, "the scheduler estimates one start"
     assert listing.rows[5].name == 'häld "x"|y'
     assert [row.stand for row in listing.rows[6:9]] == [Stand.PENDING, Stand.RUNNING, Stand.ENDED]
 
