@@ -46,7 +46,7 @@ class Keeper:
         self._reason = ""
         self._stops = 0  # signals that asked to stop
         self._next_stops = False  # a front door was started only to stop
-        # Of the front door that runs now.
+        # These are of the front door that runs now.
         self._pid = 0
         self._line: socket.socket | None = None
         self._unread = b""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from farm.provision.batch.system import BatchError
+from farm.provision.batch.system import BatchError, SubmissionRefused
 
 COMMAND_TIMEOUT_S = 60.0
 """A busy controller may take its time; its own message timeout is ten seconds by default."""
@@ -34,6 +35,24 @@ class CommandFailed(BatchError):
     def __init__(self, said: str, output: str) -> None:
         super().__init__(said)
         self.output = output
+
+
+@contextlib.contextmanager
+def submitting(refusals: re.Pattern[str], doubts: re.Pattern[str]) -> Iterator[None]:
+    """Raise SubmissionRefused for the error of a submission in the block if surely no job exists.
+
+    That is so if the command cannot be run, or its message has one of the `refusals` and none of
+    the `doubts`, after which the system may have the job.
+    """
+    try:
+        yield
+    except NotStarted as error:
+        raise SubmissionRefused(str(error)) from None
+    except BatchError as error:
+        said = str(error)
+        if refusals.search(said) and not doubts.search(said):
+            raise SubmissionRefused(said) from None
+        raise
 
 
 class Commands:

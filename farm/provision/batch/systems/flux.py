@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
+from farm.provision.batch.commands import CommandFailed, Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
@@ -198,16 +198,10 @@ class Flux:
         """See BatchSystem."""
         try:
             command = ["flux", "submit", *words_of(script), "--", "bash", "-c", script, "farm"]
-            output = await self._run(*command)
-        except NotStarted as error:
-            raise SubmissionRefused(str(error)) from None
         except ValueError as error:  # of shlex
             raise SubmissionRefused(f"the options cannot be read: {error}") from None
-        except BatchError as error:
-            said = str(error)
-            if REFUSED.search(said) and not IN_DOUBT.search(said):
-                raise SubmissionRefused(said) from None
-            raise
+        with submitting(REFUSED, IN_DOUBT):
+            output = await self._run(*command)
         job_id = only_id(output, _ID)
         if not job_id:
             raise BatchError(f"flux submit printed no job id, but {quoted(output)}")

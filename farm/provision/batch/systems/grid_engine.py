@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, NotStarted
+from farm.provision.batch.commands import Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.answers import quoted
 from farm.provision.batch.systems.grid_engine_output import (
     SUBMITTED,
@@ -58,7 +58,7 @@ _DELETED = re.compile(
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the variables of a job, in which the server may run itself.
 
-    What says where the cluster is stays.
+    The variables that say where the cluster is stay.
     """
     kept = {"ARCH", "CELL", "CLUSTER_NAME", "EXECD_PORT", "QMASTER_PORT", "ROOT"}
     of_job = {"ARC", "ENVIRONMENT", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"}
@@ -140,15 +140,11 @@ class GridEngine:
     async def submit(self, script: str) -> str:
         """See BatchSystem. With a warning qsub fails, prints no id, and the job exists."""
         try:
-            output = await self._run("qsub", "-terse", feed=script)
-        except NotStarted as error:
-            raise SubmissionRefused(str(error)) from None
+            with submitting(_REFUSED, _IN_DOUBT):
+                output = await self._run("qsub", "-terse", feed=script)
         except BatchError as error:
-            said = str(error)
-            if found := SUBMITTED.search(said):
+            if found := SUBMITTED.search(str(error)):
                 return found[1]
-            if _REFUSED.search(said) and not _IN_DOUBT.search(said):
-                raise SubmissionRefused(said) from None
             raise
         job_id = parse_id(output)
         if not job_id:

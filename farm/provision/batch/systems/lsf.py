@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
+from farm.provision.batch.commands import CommandFailed, Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
 from farm.provision.batch.systems.nodes import processes_per_node
 from farm.provision.batch.systems.user import user_name
@@ -215,15 +215,8 @@ class Lsf:
 
     async def submit(self, script: str) -> str:
         """See BatchSystem."""
-        try:
+        with submitting(NOT_SUBMITTED, IN_DOUBT):
             output = await self._run("bsub", feed=script)
-        except NotStarted as error:
-            raise SubmissionRefused(str(error)) from None
-        except BatchError as error:
-            said = str(error)
-            if NOT_SUBMITTED.search(said) and not IN_DOUBT.search(said):
-                raise SubmissionRefused(said) from None
-            raise
         job_id = only_id(output, _SUBMITTED)
         if not job_id:
             raise BatchError(f"bsub printed no job id, but {quoted(output)}")

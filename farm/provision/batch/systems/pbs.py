@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
+from farm.provision.batch.commands import CommandFailed, Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
 from farm.provision.batch.systems.nodes import processes_per_node
 from farm.provision.batch.systems.user import user_name
@@ -71,6 +71,7 @@ EVERYWHERE = (
 """Words that run the command after them once on each node, with the variables of this shell:
 pbsdsh passes none on, starts in the home directory, and prints to PBS's own output file."""
 
+_REFUSED = re.compile("qsub: ")
 _ID = re.compile(r"(\d+(?:\[\d*\])?\.[\w.-]+)", re.ASCII)
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 
@@ -194,15 +195,8 @@ class Pbs:
 
     async def submit(self, script: str) -> str:
         """See BatchSystem. With -f no process of qsub stays behind."""
-        try:
+        with submitting(_REFUSED, IN_DOUBT):
             output = await self._run("qsub", "-f", feed=script)
-        except NotStarted as error:
-            raise SubmissionRefused(str(error)) from None
-        except BatchError as error:
-            said = str(error)
-            if "qsub: " in said and not IN_DOUBT.search(said):
-                raise SubmissionRefused(said) from None
-            raise
         job_id = only_id(output, _ID)
         if not job_id:
             raise BatchError(f"qsub printed no job id, but {quoted(output)}")

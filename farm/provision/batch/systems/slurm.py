@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, NotStarted
+from farm.provision.batch.commands import Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 
@@ -51,6 +51,8 @@ _ACCOUNTED = re.compile(r"(?P<state>[A-Z_]+)(?: by \d+)?\|(?P<code>\d+:\d+)\|(?P
 
 UNKNOWN_ID = "Invalid job id specified"
 """SLURM's message for a job that slurmctld does not know; source: slurm_errno.c."""
+
+_REFUSED = re.compile("sbatch: ")
 
 _IN_DOUBT = re.compile(
     r"timed out|time ?out|receive failure|send failure|shutdown failure|zero bytes"
@@ -252,15 +254,8 @@ class Slurm:
 
     async def submit(self, script: str) -> str:
         """See BatchSystem."""
-        try:
+        with submitting(_REFUSED, _IN_DOUBT):
             output = await self._run("sbatch", "--parsable", feed=script)
-        except NotStarted as error:
-            raise SubmissionRefused(str(error)) from None
-        except BatchError as error:
-            said = str(error)
-            if "sbatch: " in said and not _IN_DOUBT.search(said):
-                raise SubmissionRefused(said) from None
-            raise
         job_id = parse_id(output)
         if not job_id:
             raise BatchError(f"sbatch printed no job id, but {_quoted(output)}")
