@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.errors import Unavailable
+from farm.provision.batch.allocation import clock_of
 from farm.provision.batch.commands import Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
@@ -30,6 +31,7 @@ from farm.provision.batch.systems.grid_engine_output import (
     parse_jobs,
     parse_reasons,
 )
+from farm.provision.batch.systems.nodes import processes_per_node
 from farm.provision.batch.systems.user import user_name
 from farm.settings import SettingsError
 
@@ -109,8 +111,7 @@ class GridEngine:
         lines += [f"-q {kind.queue}"] * bool(kind.queue)
         lines += [f"-P {kind.account}"] * bool(kind.account)
         if kind.time_limit_s is not None:
-            minutes, seconds = divmod(int(kind.time_limit_s), 60)
-            lines.append(f"-l h_rt={minutes // 60}:{minutes % 60:02}:{seconds:02}")
+            lines.append(f"-l h_rt={clock_of(kind.time_limit_s)}")
         lines += _slots(kind)
         if kind.gpus and not any("gpu" in option for option in kind.options):
             raise SettingsError(
@@ -238,6 +239,5 @@ def _slots(kind: WorkerKind) -> list[str]:
             f'one that takes {kind.nodes} nodes, as options = ["-pe mpi {kind.nodes * 16}"]; '
             "qconf -spl lists them"
         )
-    of_one = kind.workers * kind.ranks if kind.ranks else kind.workers_per_node
-    slots = of_one * kind.cpus
+    slots = processes_per_node(kind) * kind.cpus
     return [f"-pe smp {slots}"] * (slots > 1)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.errors import Unavailable
+from farm.provision.batch.allocation import clock_of
 from farm.provision.batch.commands import CommandFailed, Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
@@ -171,7 +172,7 @@ class Pbs:
         resources = {
             "select": _chunks(kind),
             "place": "scatter" if kind.nodes > 1 else "",  # chunks may share a node otherwise
-            "walltime": "" if kind.time_limit_s is None else _clock(kind.time_limit_s),
+            "walltime": "" if kind.time_limit_s is None else clock_of(kind.time_limit_s),
         }
         lines = [f"{name} {value}" for name, value in options.items() if value]
         own = re.findall(r"\b(select|place|walltime)=", " ".join(kind.options))
@@ -314,9 +315,3 @@ def _size(text: str) -> str:
     """Return a size such as `8G`, or `500` in MiB, in PBS's form; other texts as they are."""
     match = _SIZE.fullmatch(text)
     return f"{match[1]}{(match[2] or 'm').lower()}b" if match else text
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds_left = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds_left:02}"
