@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from farm.errors import Unavailable
 from farm.provision.batch.allocation import clock_of
-from farm.provision.batch.commands import Commands, submitting
+from farm.provision.batch.commands import Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.answers import quoted
@@ -87,12 +85,9 @@ class GridEngine:
         self, commands: Commands | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        missing = [name for name in COMMANDS if shutil.which(name) is None]
-        if missing and commands is None:
-            raise Unavailable(
-                "Grid Engine's commands are not on the PATH of this machine: "
-                f"{', '.join(missing)}; often $SGE_ROOT/default/common/settings.sh puts them there"
-            )
+        if commands is None:
+            hint = "; often $SGE_ROOT/default/common/settings.sh puts them there"
+            need(self.title, COMMANDS, hint)
         self._run = (commands or Commands(clean)).run
         self._clock = clock
         self._user = user_name()

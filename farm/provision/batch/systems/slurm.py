@@ -11,14 +11,12 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, submitting
+from farm.provision.batch.commands import Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.answers import only_id, quoted
@@ -197,11 +195,8 @@ class Slurm:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        missing = [name for name in COMMANDS if shutil.which(name) is None]
-        if missing and commands is None:
-            raise Unavailable(
-                f"SLURM's commands are not on the PATH of this machine: {', '.join(missing)}"
-            )
+        if commands is None:
+            need(self.title, COMMANDS)
         self._run = (commands or Commands(clean)).run
 
     @staticmethod
