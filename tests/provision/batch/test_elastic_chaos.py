@@ -98,7 +98,7 @@ class World:
         connect = self.folder / "farm.json"
         plan = ClusterPlan((kind,))
         self.elastic = Elastic(plan, connect=connect, folder=self.folder, system=system)
-        self.elastic.start(cast(Dispatcher, self.demand), lambda worker: None)
+        self.elastic.start(cast(Dispatcher, self.demand), self.slurm.drain)
 
     async def kill(self) -> None:
         """End the farm as SIGKILL does; submissions that are under way arrive."""
