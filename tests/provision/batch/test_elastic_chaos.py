@@ -59,7 +59,7 @@ class Demand:
     slurm: SimulatedSlurm
     calls: int = 0
     events: list[tuple[str, str, str]] = field(default_factory=list)
-    first_worker: Any = field(default_factory=SimpleNamespace)
+    first_worker: Any = field(default_factory=lambda: SimpleNamespace(models_known=list))
 
     def snapshot(self) -> dict[str, Any]:
         times = {"run_time_mean_s": 60.0, "run_time_p95_s": 60.0}
