@@ -16,6 +16,7 @@ import click
 from farm.errors import FarmError, printable
 from farm.settings import SettingsError
 from farm.version import __version__
+from farm.wording import on_command_line
 
 COMMANDS = {
     "serve": "farm.cli.serve:serve",
@@ -80,7 +81,8 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Run a command like `main`, but return the exit status."""
     try:
-        status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False)
+        with on_command_line():
+            status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

@@ -22,6 +22,7 @@ from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.transports.connection import CLIENTS_FILE, read_connection
 from farm.transports.line import Line, as_it_is, submit
 from farm.transports.native_client import PATIENCE_S, NativeLine
+from farm.wording import briefly
 
 RUN_FOLDER = Path("farm-run")
 """Default folder of the connection file that `farm serve` writes."""
@@ -38,6 +39,7 @@ LOOK_EVERY_S = 0.25
 T = TypeVar("T")
 
 
+@briefly(FarmError)
 def connect(
     target: str | Path | None = None,
     *,
@@ -227,6 +229,7 @@ class Client:
         """The hints given to `connect`, with the names of `farm.chain` or a `farm.Executor`."""
         return with_names(self._hints)
 
+    @briefly(FarmError)
     def models(self) -> list[str]:
         """Return the names of the served models."""
         names = sorted(self.line.names())
@@ -248,10 +251,12 @@ class Client:
                 pass  # the farm is not waiting for models, or it is another kind of server
         return names
 
+    @briefly(FarmError)
     def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
         """Return a model's description for a config. Raises FarmError."""
         return self.line.describe(model, canonical_config(config))
 
+    @briefly(FarmError)
     def model(self, name: str | None = None) -> RemoteModel:
         """Return a served model as a callable object; without a name, the only model.
 
@@ -284,6 +289,7 @@ class Client:
         """
         return submit(self.line, call, hints or self.hints, as_it_is)
 
+    @briefly(FarmError)
     def status(self) -> dict[str, Any]:
         """Return workers, queues, rates and percentiles as JSON data.
 

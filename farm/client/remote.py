@@ -18,6 +18,7 @@ from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError, InvalidInput
 from farm.transports.line import submit
+from farm.wording import briefly, short
 
 if TYPE_CHECKING:
     from farm.client.client import Client
@@ -58,20 +59,24 @@ class RemoteModel:
         """The model's description for the empty config."""
         return self.describe()
 
+    @briefly(FarmError)
     def describe(self, config: Config | None = None) -> ModelInfo:
         """Return the model's description for a config: names, shapes, operations."""
         return self._values_for(config).info
 
     # One point
 
+    @briefly(FarmError)
     def __call__(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
-        return self.evaluate(point, config)
+        return _waited_for(self.submit(point, config))
 
+    @briefly(FarmError)
     def evaluate(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
         return _waited_for(self.submit(point, config))
 
+    @briefly(FarmError)
     def gradient(
         self,
         out_wrt: int | str,
@@ -90,6 +95,7 @@ class RemoteModel:
         )
         return cast(Array, _waited_for(asked))
 
+    @briefly(FarmError)
     def value_and_gradient(
         self,
         out_wrt: int | str,
@@ -106,6 +112,7 @@ class RemoteModel:
         asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, sens=sens)
         return cast(tuple[Output, Array], _waited_for(asked))
 
+    @briefly(FarmError)
     def apply_jacobian(
         self,
         out_wrt: int | str,
@@ -119,6 +126,7 @@ class RemoteModel:
         asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, vec=vec)
         return cast(Array, _waited_for(asked))
 
+    @briefly(FarmError)
     def apply_hessian(
         self,
         out_wrt: int | str,
@@ -430,7 +438,7 @@ def _in_flight(request: Request, wanted: int | None) -> int:
 
 def _at(index: int, error: FarmError) -> FarmError:
     error.add_note(f"at point {index}")
-    return error
+    return short(error)
 
 
 def _waited_for(future: Future[T]) -> T:

@@ -8,6 +8,7 @@ import socket
 import stat
 
 from farm.errors import Unavailable
+from farm.wording import worded
 
 BACKLOG = 4096
 """Size of the accept queue; Linux caps it unless configured. Most clients connect for every call,
@@ -37,10 +38,12 @@ SOCKET_OPTIONS = (
 """Options of connections to model servers."""
 
 
-def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socket:
+def listen(host: str, port: int, *, port_option: str = "") -> socket.socket:
     """Return a listening socket whose silent connections are probed.
 
-    Raises Unavailable, which names `port_option` as the way to choose another port.
+    port_option: what chooses a free port, for the error.
+
+    Raises Unavailable.
     """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
@@ -62,8 +65,9 @@ def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socke
             raise
     except OSError as error:
         reason = error.strerror or str(error)
+        port_option = port_option or worded("--port 0", "port=0")
         raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason}; {port_option} 0 picks a free one"
+            f"cannot listen on {host}:{port}: {reason}; {port_option} picks a free one"
         ) from None
     return listener
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from farm.call import Array, ModelInfo
+from farm.errors import FarmError
 from farm.model import Model
 from farm.sweep.design.arguments import model_of, outputs_of
 from farm.sweep.design.comparison import check_same_model, check_same_plan
@@ -38,6 +39,7 @@ from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.probe import probe as probe_first
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
+from farm.wording import briefly
 from farm.worker.loader import load_models
 
 if TYPE_CHECKING:
@@ -152,6 +154,7 @@ class Sweep:
         self._rows.put(None)  # so that a second iteration ends
         self.wait()
 
+    @briefly(SweepError, FarmError)
     def wait(self) -> Progress:
         """Wait until the sweep ends, and return its final progress.
 
@@ -171,14 +174,17 @@ class Sweep:
         self._stop.ask_at_once()
         self._thread.join()
 
+    @briefly(SweepError, FarmError)
     def to_xarray(self) -> xarray.Dataset:
         """Return the current results, with parameters and outputs by name and in their shapes."""
         return load_xarray(self.path)
 
+    @briefly(SweepError, FarmError)
     def to_pandas(self) -> pandas.DataFrame:
         """Return the current results as a table with a row for each point."""
         return load_pandas(self.path)
 
+    @briefly(SweepError, FarmError)
     def to_parquet(self, path: str | Path) -> None:
         """Write the current results to a Parquet file, as a table with a row for each point."""
         write_parquet(self.path, path)
@@ -225,6 +231,7 @@ class Sweep:
                 self._owned.close()
 
 
+@briefly(SweepError, FarmError)
 def sweep(
     model: Model | type[Model] | ServedModel | Callable[..., Any] | str,
     parameters: Mapping[str, Any] | Any,

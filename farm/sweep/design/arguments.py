@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from farm.model import Inputs, Tensors, info_of
 from farm.sweep.design.binding import ONE_ENTRY, is_whole
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.worker.runner import named
 
 MOST_TRIES = 3
 """Points that are evaluated to find the outputs, as a function may fail at some."""
@@ -72,11 +72,12 @@ def outputs_of(model: PlainFunction, request: SweepRequest) -> Tensors:
             return model.outputs_of(model.evaluate(inputs, plan.config_of(point)))
         except Exception as error:
             if tries == len(points):
+                failure = named(error)
                 raise SweepError(
-                    f"{model.name!r} failed at the first {tries} points, the last with "
-                    f"{type(error).__name__}: {error}; to run the others, give the size of its "
-                    "value: annotate it, or use @farm.model(inputs=..., outputs=...)",
-                    detail=traceback.format_exc(),
+                    f"{model.name!r} failed at the first {tries} points, the last with {failure}; "
+                    "to run the others, give the size of its value: annotate it, or use "
+                    "@farm.model(inputs=..., outputs=...)",
+                    detail=failure.detail,
                 ) from None
     raise AssertionError("a sweep has a point")
 

@@ -27,6 +27,7 @@ from farm.sweep.design.scipy_distribution import (
     is_frozen,
     parse_scipy,
 )
+from farm.wording import worded
 
 GRAMMAR = "use LOWER:UPPER, log:LOWER:UPPER, normal:MEAN:SD, int:LOWER:UPPER or choice:A,B,C"
 
@@ -241,7 +242,9 @@ def parse_distribution(text: str) -> Distribution:
     if not parts and "," in text:
         return _choice([text], text)
     if not parts and _is_number(text):
-        raise SweepError(f"{text!r} is one value; hold a parameter fixed with --fix")
+        raise SweepError(
+            f"{text!r} is one value; hold a parameter fixed " + worded("with --fix", "by a number")
+        )
     raise SweepError(f"unknown distribution {text!r}; {GRAMMAR}")
 
 
@@ -340,5 +343,7 @@ def _middles(index: Array | Sequence[int], total: int) -> Array:
 
 def _needs_count(text: str) -> SweepError:
     return SweepError(
-        f"a grid over {text} needs a number of levels: --design grid:10, or a list of values"
+        f"a grid over {text} needs a number of levels: "
+        + worded("--design grid:10", 'design="grid", n=10')
+        + ", or a list of values"
     )

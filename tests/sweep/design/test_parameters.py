@@ -132,7 +132,7 @@ def test_levels_of_a_grid(spread: Distribution, count: int | None, values: list[
 
 @pytest.mark.parametrize("spread", [Uniform(0, 1), Log(1, 2), Normal(0, 1)])
 def test_a_grid_over_a_range_needs_a_number_of_levels(spread: Distribution) -> None:
-    with pytest.raises(SweepError, match="grid:10"):
+    with pytest.raises(SweepError, match='design="grid", n=10'):
         spread.levels(None)
 
 
@@ -155,7 +155,7 @@ def test_parameter_without_name_or_distribution_is_refused(text: str) -> None:
         ("a:b", "not a number"),
         ("0:inf", "not finite"),
         ("0:nan", "not finite"),
-        ("5", "--fix"),
+        ("5", "fixed by a number"),
         ("sobol", "unknown distribution"),
         ("", "unknown distribution"),
         ("log:0:1", "above 0"),
