@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from farm.client.names import with_names
 from farm.client.recorded_line import RecordedLine
 from farm.client.remote import RemoteModel
 from farm.errors import FarmError, ModelNotFound, Unavailable
+from farm.report.page import table
 from farm.transports.connection import CLIENTS_FILE, read_connection
 from farm.transports.line import Line, as_it_is, submit
 from farm.transports.native_client import PATIENCE_S, NativeLine
@@ -312,8 +314,28 @@ class Client:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        models = f": {', '.join(sorted(self._seen))}" if self._seen else ""
+        return f"<Client of {_shown(self._address[0])}{models}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a farm does now as a table; of another server, the text alone."""
+        try:
+            status = self.line.status()
+        except FarmError:  # another server, or the farm is gone
+            return f"<code>{escape(repr(self))}</code>"
+        columns = ("model", "operation", "queued", "in_flight", "done", "failed")
+        rows = [[queue[name] for name in columns] for queue in status["queues"]]
+        head = f"{self!r}, workers: {len(status['workers'])}"
+        return f"<code>{escape(head)}</code>{table(columns, rows) if rows else ''}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _connect_again, (*self._address, bool(self._seen))
+
+
+def _shown(target: str | Path) -> str:
+    """Return an address without the token that it may contain."""
+    return re.sub(r"//[^/@]*@", "//", str(target))
 
 
 def _connect_again(target: str | Path, settings: Mapping[str, Any], had_models: bool) -> Client:

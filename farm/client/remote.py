@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
@@ -17,6 +18,7 @@ from farm.client.derivatives import Derivatives
 from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError, InvalidInput
+from farm.report.page import table
 from farm.transports.line import submit
 from farm.wording import briefly, short
 
@@ -405,6 +407,23 @@ class RemoteModel:
 
     def __repr__(self) -> str:
         return f"<RemoteModel {self.name!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return inputs and outputs as a table, if the farm answers."""
+        head = f"<code>{escape(f'{self!r} of {self.client!r}')}</code>"
+        try:
+            info = self.describe()
+        except FarmError:
+            return head
+        sides = ("input", info.inputs), ("output", info.outputs)
+        rows = [
+            (side, tensor.name, str(tensor.shape), tensor.dtype)
+            for side, tensors in sides
+            for tensor in tensors
+        ]
+        offers = ", ".join(sorted(info.operations))
+        about = escape(f"{info.description} " if info.description else "") + escape(offers)
+        return f"{head}{table(('', 'name', 'shape', 'type'), rows)}<small>{about}</small>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteModel, (self.client, self.name)

@@ -36,6 +36,7 @@ from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
 from farm.sweep.run.model_code import code_of
 from farm.sweep.run.model_costs import with_asked_costs
+from farm.sweep.run.notebook import NotebookBar, html_of, notebook_shell
 from farm.sweep.run.probe import probe as probe_first
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
@@ -111,7 +112,6 @@ class Sweep:
         self._plan = store.plan
         self._stop = Stop()
         self._owned = owned
-        self._display = Display() if show else None
         self._stream = stream
         # The run's thread writes these; other threads read them.
         self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
@@ -126,6 +126,10 @@ class Sweep:
             on_row=self._take,
         )
         self._last = self._run.now()
+        self._display: Display | NotebookBar | None = None
+        if show:
+            shell = notebook_shell()
+            self._display = Display() if shell is None else NotebookBar(shell, self._last)
         for row in store.finished() if stream else ():
             self._take(row)
         self._thread = threading.Thread(target=self._go, name="sweep")
@@ -209,6 +213,15 @@ class Sweep:
             f"<Sweep {self.path}: {progress.finished}/{progress.total} points, "
             f"{progress.unsuccessful} failed, {progress.state}>"
         )
+
+    def _repr_html_(self) -> str:
+        return html_of(self.progress)
+
+    def _ipython_display_(self) -> None:
+        """Show the live bar; without one IPython falls back to the other representations."""
+        if not isinstance(self._display, NotebookBar):
+            raise NotImplementedError
+        self._display.show_here()
 
     def _watch(self, progress: Progress) -> None:
         self._last = progress
