@@ -329,7 +329,6 @@ def sweep(
         elif not isinstance(model, str | Model):
             model = model_of(model, request)
             if not model.outputs:
-                probe = False  # the search for the outputs is one
                 model.outputs = (
                     outputs_of(model, request)
                     if there is None
