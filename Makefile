@@ -3,6 +3,7 @@ PYTHON ?= python3
 JOBS ?= 4
 PYTHONS ?= $(foreach version,3.12 3.13 3.14,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null))
 BIN := .venv/bin
+BASE := .venv/.base
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
 PURE := tests/encoding tests/wire tests/scheduler tests/dispatcher tests/protocols tests/sweep/design tests/experiment/config \
@@ -17,29 +18,35 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 	tests/worker/frameworks/test_torch.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test test-slow test-root test-slurm test-gpu test-arithmetic \
-	test-lowest test-python test-pythons test-samplers test-clients check format proto bench examples clean
+.PHONY: help install demo quick test test-slow test-root test-slurm test-grid-engine test-gpu test-arithmetic \
+	test-lowest test-python test-pythons test-samplers test-clients check format proto picture bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make the environment in .venv
 
-# Reinstalls when the dependencies or their pinned versions change. graphpipe, the published client, asks for versions
+# What a user installs. Both environments reinstall when the dependencies or their pinned versions change.
+$(BASE): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "farm needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || { echo "making the environment in .venv (half a minute, once)"; $(PYTHON) -m venv .venv; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[plot]'
+	@touch $@
+
+# What tests and checks need, added to it. graphpipe, the published client, asks for versions
 # of 2018 that no Python of today runs, and works with those that are there: it comes without what it asks for.
 # aepsych-client has a licence that is not for everybody: no part of farm depends on it, a test of farm talks to it. It
 # brings a package `tests` of its own, which must not be taken for ours: it stands apart.
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "farm needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try make PYTHON=python3.12"; exit 1; }
-	@test -x $(BIN)/python || { echo "making the environment in .venv (a few minutes, once)"; $(PYTHON) -m venv .venv; }
+$(STAMP): $(BASE)
+	@test -e $@ || echo "adding to .venv what tests need (a few minutes, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps graphpipe
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade \
 		--target .venv/clients aepsych-client
 	@touch $@
 
-demo: $(STAMP) ## a farm on this machine runs a real sweep into HDF5, in seconds
+demo: $(BASE) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 # Tests start farm some hundred times, which need not compile it each where PYTHONDONTWRITEBYTECODE is set.
@@ -51,18 +58,21 @@ quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PURE) $(IMPURE:%=--ignore-glob=tests/protocols/%)
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
-	$(BIN)/python -m pytest -m "slow and not root and not slurm and not samplers" --timeout 900
+	$(BIN)/python -m pytest -m "slow and not root and not slurm and not grid_engine and not samplers" --timeout 900
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
-		-m "hypothesis and not slow and not root and not slurm and not gpu and not samplers" --timeout 900
+		-m "hypothesis and not slow and not root and not slurm and not grid_engine and not gpu and not samplers" --timeout 900
 
 test-root: $(STAMP) ## the tests that only root can run, such as a full disk
-	$(BIN)/python -m pytest -m "root and not slurm and not samplers" --timeout 300
+	$(BIN)/python -m pytest -m "root and not slurm and not grid_engine and not samplers" --timeout 300
 
 test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu
 
 test-slurm: $(STAMP) ## the tests on a SLURM of virtual nodes, which they bring up and take down
 	$(BIN)/python -m pytest -m slurm --timeout 300
+
+test-grid-engine: $(STAMP) ## the tests on a Grid Engine of virtual nodes, which they bring up and take down
+	$(BIN)/python -m pytest -m grid_engine --timeout 300
 
 # What other processors compute, on this one: results may differ in their last digits, tests may not.
 test-arithmetic: $(STAMP) ## the tests of experiments, with the arithmetic of other processors
@@ -128,6 +138,9 @@ format: $(STAMP) ## rewrite the code in the project's format
 proto: $(STAMP) ## write the messages of farm/protocols/kserve/grpc/*.proto as Python
 	$(BIN)/python -m tests.support.kserve_proto
 
+picture: $(STAMP) ## draw docs/page.png, the status page of a farm at work, by headless Chromium
+	$(BIN)/python -m tests.support.page_picture
+
 bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and machine
 	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v -e cluster -e samplers); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -135,5 +148,5 @@ examples: $(STAMP) ## run every example; each checks its own answer
 	$(BIN)/python -m pytest --verbose tests/test_examples.py -m "slow or not slow" --timeout 300
 
 clean: ## remove the environment, caches and build products
-	rm -rf farm-demo .venv .venv-lowest .venv-python* .venv-samplers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf farm-demo farm-env .venv .venv-lowest .venv-python* .venv-samplers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

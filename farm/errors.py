@@ -18,6 +18,7 @@ FarmError
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import ClassVar
 
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
@@ -29,6 +30,20 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+class LossCause(StrEnum):
+    """What ended a worker that was lost, and so what may become of the calls that it ran.
+
+    UNKNOWN: they are tried again, a few times. CRASH: the model's own code, at a cost of seconds:
+    they are tried once more. TIME_LIMIT: they ran too long, so running again is useless.
+    RECLAIMED: its machine was taken away while it drained, which counts no attempt.
+    """
+
+    UNKNOWN = "unknown"
+    CRASH = "crash"
+    TIME_LIMIT = "time limit"
+    RECLAIMED = "reclaimed"
 
 
 class FarmError(Exception):

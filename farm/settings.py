@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -44,12 +45,14 @@ class Settings:
     insecure: allow others to reach the addresses of protocols without a token, MIP and AEPsych.
     transport: how workers and native clients connect to the farm. auto: by a socket in the run
     folder on the same machine, by ZeroMQ between machines; zmq: always by ZeroMQ.
+    supervise: start the front door again when it crashes.
     dir: the run folder, for the connection file and the logs of models.
     workers: model processes on this machine; 0 if all run elsewhere.
     mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: the command that starts them,
     with `{ranks}` for their number; None: mpiexec.
     dask: a Dask cluster that also runs the models: its scheduler's address, or scheduler file.
     dask_slots: minimum number of calls sent to that cluster at once, even if it has fewer threads.
+    dask_resources: Dask's resources that each call holds there while it runs: `GPU=1`.
     time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
     retries: how often a call is requeued after a worker died while running it.
     max_queued, max_queued_per_client: number of queued calls from which new ones are refused with
@@ -64,7 +67,8 @@ class Settings:
     further ones wait for it. None: a quarter of the memory of this machine.
     heartbeat_s: silence after which a host counts as dead.
     start_timeout_s: how long the first worker may take to start, while calls wait for it. None: ten
-    minutes for workers on this machine, an hour for those that start elsewhere.
+    minutes for workers on this machine, an hour for those that start elsewhere, and less if the
+    batch system expects their job to start later than that.
     grace_s: how long running calls may take to finish when the farm shuts down.
     """
 
@@ -79,12 +83,14 @@ class Settings:
     allow_origin: tuple[str, ...] = ()
     insecure: bool = False
     transport: Transport = "auto"
+    supervise: bool = False
     dir: Path = Path("farm-run")
     workers: int = 1
     mpi: int | None = None
     mpi_launch: str | None = None
     dask: str | None = None
     dask_slots: int = 0
+    dask_resources: tuple[str, ...] = ()
     time_limit_s: float | None = None
     retries: int = 3
     max_queued: int = 100_000
@@ -132,7 +138,25 @@ class Settings:
             expect(name, getattr(self, name) in allowed, " or ".join(allowed))
         origins = all(_ORIGIN.fullmatch(origin) for origin in self.allow_origin)
         expect("allow_origin", origins, "origins as browsers send them: https://hub.example:8000")
+        named = self.dask is not None or not self.dask_resources
+        expect("dask_resources", named, "it to come with dask, a cluster")
+        self.dask_needs()
         self.policies()
+
+    def dask_needs(self) -> dict[str, float]:
+        """Return the amounts in `dask_resources` by name. Raises SettingsError."""
+        needs = {}
+        for word in self.dask_resources:
+            name, _, amount = word.partition("=")
+            try:
+                needs[name] = float(amount)
+            except ValueError:
+                needs[name] = 0.0
+            if not name or not 0 < needs[name] < math.inf:
+                raise SettingsError(
+                    f"dask_resources has {word!r}; expected a name and an amount: GPU=1"
+                )
+        return needs
 
     def policies(self) -> dict[str, ModelPolicy]:
         """Return the policies of models with a reserve or a priority."""

@@ -43,6 +43,8 @@ StateSaveLocation=$STATE/control
 SlurmctldPidFile=$STATE/run/slurmctld.pid
 SlurmctldLogFile=$STATE/log/slurmctld.log
 SlurmdSpoolDir=$STATE/spool/%n
+# PMIx has a folder of each step there, which nodes that share /tmp would share.
+TmpFS=$STATE/tmp/%n
 SlurmdPidFile=$STATE/run/slurmd-%n.pid
 SlurmdLogFile=$STATE/log/slurmd-%n.log
 # No cgroups, no CPU binding; CPUs and memory are what this file says.

@@ -48,6 +48,7 @@ WITHOUT_TEST_FILE = {
 
 ENDS_AT_ONCE = "documented; ends a process whose other threads may hang"
 FOREIGN_PRIVATE_NAMES = {
+    ("farm/cli/front_door.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/machine/lifeline.py", "os._exit"): ENDS_AT_ONCE,
     (
         "farm/machine/memory_file.py",
@@ -69,7 +70,15 @@ FOREIGN_PRIVATE_NAMES = {
 }
 """Names of other packages that begin with an underscore or are assigned to, and why."""
 
-NOT_MIRRORED = {"contracts", "conformance", "samplers", "slurm", "support", "system"}
+NOT_MIRRORED = {
+    "contracts",
+    "conformance",
+    "grid_engine",
+    "samplers",
+    "slurm",
+    "support",
+    "system",
+}
 """Test folders that go across the package: one suite over several modules, or over processes."""
 
 

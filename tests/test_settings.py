@@ -37,6 +37,7 @@ def test_a_path_may_be_a_text(name: str) -> None:
         ("grpc_port", 65536),
         ("reserve", ("beam=-1",)),
         ("model_priority", ("beam=high",)),
+        ("dask_resources", ("GPU=1",)),
         ("grpc_tls_cert", Path("cert.pem")),
         ("grpc_tls_key", Path("key.pem")),
     ],
@@ -155,3 +156,11 @@ def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
         }[kind]
         file.write_text(f"{field.name} = {value}\n")
         assert set(read_settings(file)) == {field.name}
+
+
+def test_the_resources_of_a_call_at_a_dask_cluster() -> None:
+    settings = Settings(dask="tcp://x:1", dask_resources=("GPU=1", "MEM=2.5"))
+    assert settings.dask_needs() == {"GPU": 1.0, "MEM": 2.5}
+    for word in ("GPU", "=1", "GPU=0", "GPU=-1", "GPU=inf", "GPU=nan"):
+        with pytest.raises(SettingsError, match=f"dask_resources has '{word}'"):
+            Settings(dask="tcp://x:1", dask_resources=(word,))

@@ -1,4 +1,4 @@
-"""The command line: serve, worker, call, sweep, experiment, record, status, url, launcher.
+"""The command line: init, serve, worker, call, sweep, experiment, record, status, url, launcher.
 
 `main` is the program `farm`; COMMANDS names the module of each command.
 """
@@ -19,6 +19,7 @@ from farm.version import __version__
 from farm.wording import on_command_line
 
 COMMANDS = {
+    "init": "farm.cli.init:init",
     "serve": "farm.cli.serve:serve",
     "worker": "farm.cli.worker:worker",
     "call": "farm.cli.call:call",
@@ -51,7 +52,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with: farm serve model.py --workers 4",
+    epilog="Start with: farm init model.py",
 )
 @click.version_option(__version__, prog_name="farm")
 @click.option("-v", "--verbose", count=True, help="Log more to stderr; repeat to log everything.")
@@ -59,6 +60,7 @@ def cli(verbose: int) -> None:
     """Turn any model into a service that runs on many workers.
 
     \b
+    init        Write a model to start from
     serve       Serve a model from this machine at one address for every client
     worker      Add workers to a running farm, from any machine
     call        Evaluate a model or a derivative once, for example to test it
@@ -81,8 +83,9 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Run a command like `main`, but return the exit status."""
     try:
+        own = sys.argv[1:] if arguments is None else None
         with on_command_line():
-            status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False)
+            status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False, obj=own)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

@@ -35,7 +35,7 @@
 set -uo pipefail
 program=''
 
-serving='' running='' helping='' steps=() kind_of_step=() ended=() supervisors=() status=0
+serving='' running='' helping='' watching='' early='' steps=() kind_of_step=() ended=() supervisors=() status=0
 # How long before the time limit the farm begins to end: a sixth of the limit, at most a minute. Of this time the
 # command gets two fifths, and after it the calls that still run get two fifths.
 warning=60 ends_at=0 ask_at=0 pause=30
@@ -75,13 +75,14 @@ wait_all() {
 # Ends the command, then the farm. The exit status is the command's; without one, or after a loss, it is the argument.
 end() {
     trap '' TERM INT USR1
-    status=$1
+    status=$1 early=yes
     local own
     if alive "$running"; then
         kill -TERM "$running"
         if wait_all $((warning * 2 / 5)) "$running"; then
             wait "$running"
             own=$?
+            ((own)) || early=''
             (($1 == 1 && !own)) || status=$own
         else
             say "the command still runs $((warning * 2 / 5)) s after its SIGTERM; the farm ends without waiting for it"
@@ -95,6 +96,7 @@ finish() {
     trap '' TERM INT USR1
     local patience=10 step
     [[ -z $helping ]] || kill "$helping" 2>/dev/null
+    [[ -z $watching ]] || kill -TERM "$watching" 2>/dev/null
     if [[ -n $serving ]]; then
         # The front door lets running calls finish and stops the workers, which ends their steps.
         kill -TERM "$serving" 2>/dev/null
@@ -108,7 +110,24 @@ finish() {
     wait_all "$patience" "${steps[@]}"
     for step in "${steps[@]}"; do kill -TERM "$step" 2>/dev/null; done
     for step in "${steps[@]}"; do wait "$step"; done
+    [[ -z $early ]] || await_pre_emption
     exit "$status"
+}
+
+# Waits for SLURM to take the nodes, if it pre-empts this job. With a grace time SLURM first asks the steps to end, and
+# requeues the job at the end of that time, but only if the job is still there.
+await_pre_emption() {
+    local shown until seconds
+    shown=$(SLURM_TIME_FORMAT=standard timeout 5 scontrol -o show job "$SLURM_JOB_ID" 2>/dev/null | head -n 1)
+    [[ $shown =~ \ PreemptTime=[0-9] && $shown =~ \ EndTime=([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}) ]] || return 0
+    until=${BASH_REMATCH[1]}
+    # SLURM needs some seconds more, and with OverTimeLimit it ends no job before that.
+    seconds=$(($(date -d "$until" +%s) - $(date +%s) + 60))
+    say "SLURM pre-empts this job: it waits for its end or requeue at $until"
+    sleep "$seconds" &
+    helping=$!
+    trap 'kill "$helping" 2>/dev/null; exit "$status"' TERM INT
+    wait "$helping"
 }
 trap 'end 143' TERM
 trap 'end 130' INT
@@ -314,8 +333,9 @@ helping=''
 connection=$connect
 if [[ -z $connect ]]; then
     dir=${dir:-farm-$SLURM_JOB_ID}
-    words=(serve --workers 0)
-    [[ -z $dask ]] || words=(serve "${models[@]}" --dask "$dask")
+    # A front door that crashes is started again, by a small process that is `serving`.
+    words=(serve --supervise --workers 0)
+    [[ -z $dask ]] || words=(serve --supervise "${models[@]}" --dask "$dask")
     # A farm that was here before, as before a requeue of the job, may have left its file.
     before=$(cat "$dir/farm.json" 2>/dev/null)
     "$farm" "${words[@]}" --host 0.0.0.0 --port 0 --dir "$dir" --grace $((warning * 2 / 5)) &
@@ -331,6 +351,27 @@ if [[ -z $connect ]]; then
     FARM_URL="http://farm:$(field token)@$(hostname):$port"
     export FARM_CONNECTION FARM_URL
     connection=$FARM_CONNECTION
+fi
+
+# With --no-kill SLURM keeps a job that loses its first node, and with it this script, until the time limit. A step on
+# one or two other nodes then requeues the job, or cancels it if it must not be requeued.
+# shellcheck disable=SC2016  # the step expands it
+watch='
+    while sleep "${FARM_WATCH_S:-60}"; do
+        shown=$(timeout 30 scontrol -o show job "$SLURM_JOB_ID" | head -n 1)
+        [[ $shown =~ \ JobState=RUNNING\  && $shown =~ \ Requeue=([01])\ .*\ NodeList=([^\ ]+) ]] || continue
+        requeue=${BASH_REMATCH[1]}
+        nodes=$(scontrol show hostnames "${BASH_REMATCH[2]}") && [[ -n $nodes ]] || continue
+        ! grep -qxF "$1" <<<"$nodes" || continue
+        if ((requeue)); then scontrol requeue "$SLURM_JOB_ID"; else scancel "$SLURM_JOB_ID"; fi
+    done'
+nodes=$(of SLURM_JOB_NUM_NODES 0)
+if ((nodes > 1)); then
+    others=$((nodes > 2 ? 2 : 1)) group=()
+    ((components == 1)) || group=(--het-group=0)
+    srun "${group[@]}" --overlap --nodes="$others" --ntasks="$others" --ntasks-per-node=1 --exclude="$SLURMD_NODENAME" \
+        --mem=0 --kill-on-bad-exit=0 --no-kill --wait=0 bash -c "$watch" farm.sh "$SLURMD_NODENAME" 2>/dev/null &
+    watching=$!
 fi
 
 # Starts the workers of a kind in a component of the job.
@@ -387,7 +428,7 @@ has_lost_a_kind() {
             ((kind_of_step[i] == k)) || continue
             if [[ -n ${ended[i]:-} ]]; then status=${ended[i]}; else some=yes; fi
         done
-        [[ -n $some ]] || return 0
+        [[ -n $some ]] || { early=yes; return 0; }
     done
     status=0
     return 1

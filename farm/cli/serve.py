@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import sys
+import importlib
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-import uvloop
 
-from farm.cli import signals
 from farm.cli.options import mpi_options, record_options
-from farm.cli.url import with_token
 from farm.descriptors import Option, every
-from farm.errors import FarmError
-from farm.machine.addresses import is_loopback
-from farm.machine.freed_memory import keep_freed_memory
+from farm.machine.keeper_line import keeper, start_under_keeper
 from farm.provision.batch.plan import ClusterPlan, read_plan
 from farm.provision.batch.script import job_script
-from farm.provision.local.supervisor import WorkersFailed
-from farm.server.farm import Farm
-from farm.server.garbage import (
-    search_no_more,
-    search_now_and_then,
-    search_young_in_time,
-    search_young_only,
-)
 from farm.settings import Auth, Settings, Transport, read_settings, settings_of
 
 BEFORE_PROTOCOLS = "grpc_tls_key"
@@ -107,6 +92,12 @@ def _click_option(option: Option) -> click.Option:
     help="Submit jobs of workers to a batch system as demand grows; the file names the system and "
     "describes the kinds of jobs.",
 )
+@click.option(
+    "--supervise/--no-supervise",
+    default=None,
+    help="Start the front door again if it crashes, with the same ports and keys.  [default: only "
+    "with --cluster]",
+)
 @click.option("--dry-run", is_flag=True, help="With --cluster: print the job scripts and exit.")
 @click.option(
     "--dask",
@@ -118,6 +109,12 @@ def _click_option(option: Option) -> click.Option:
     default=0,
     metavar="COUNT",
     help="Minimum number of calls to keep at the Dask cluster; lets an adaptive cluster scale up.",
+)
+@click.option(
+    "--dask-resources",
+    multiple=True,
+    metavar="NAME=AMOUNT",
+    help="Resource of Dask's workers that a call holds while it runs, such as GPU=1; repeatable.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -196,7 +193,8 @@ def _click_option(option: Option) -> click.Option:
     type=float,
     metavar="SECONDS",
     help="Time that the first worker may take to start; calls wait for it until then.  [default: "
-    "600 for workers on this machine, 3600 for those elsewhere]",
+    "600 for workers on this machine, 3600 for those elsewhere; calls do not wait for a SLURM job "
+    "that SLURM expects to start later than that]",
 )
 @click.option(
     "--retries",
@@ -252,13 +250,17 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     """
     if values["workers"] is None:
         values["workers"] = 0 if plan_file or values["dask"] else 1
+    if values["supervise"] is None:
+        values["supervise"] = plan_file is not None
     if not models and (values["workers"] or values["dask"]):
         raise click.UsageError(
             "missing MODEL; use --workers 0 if all workers are started elsewhere"
         )
     if values["dask"] and values["time_limit_s"] is not None:
         raise click.UsageError(
-            "--time-limit kills model processes, but --dask runs models in Dask's own processes"
+            "--time-limit needs workers of farm's own (farm worker, --slurm): Dask can end a call "
+            "only with the whole Dask worker, and then runs it again. Limit the run in the model, "
+            "such as by CommandModel(timeout_s=...)"
         )
     if values["mpi"] is not None and not values["workers"]:
         raise click.UsageError(
@@ -272,17 +274,12 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
             raise click.UsageError("--dry-run needs --cluster FILE.TOML")
         _print_scripts(plan, settings)
         return 0
-    search_young_only()
-    keep_freed_memory()
-    try:
-        with signals.restored():
-            return uvloop.run(_serve(Farm(models, settings, plan=plan)))
-    except (WorkersFailed, FarmError) as error:
-        if error.detail:
-            click.echo(error.detail, err=True)
-        raise click.ClickException(str(error)) from None
-    finally:
-        search_no_more()
+    own_words = click.get_current_context().obj  # None if another program runs the command
+    if settings.supervise and own_words is not None and keeper() is None:
+        start_under_keeper(own_words)
+    # Only now, as a front door under a keeper loads what it needs in a process of its own.
+    status: int = importlib.import_module("farm.cli.front_door").run(models, settings, plan)
+    return status
 
 
 def _print_scripts(plan: ClusterPlan, settings: Settings) -> None:
@@ -295,56 +292,6 @@ def _print_scripts(plan: ClusterPlan, settings: Settings) -> None:
             output=settings.dir / "jobs",
             folder=Path.cwd(),
         )
-        click.echo(f"### {kind.name}: {kind.min_jobs} to {kind.max_jobs} jobs of this")
-        click.echo(script)
-
-
-async def _serve(farm: Farm) -> int:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    stopped = loop.create_task(stop.wait())
-    started = loop.create_task(farm.start())
-    await asyncio.wait({started, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if not started.done():
-        started.cancel()
-        await asyncio.wait({started})
-        return 130
-    connection = started.result()
-    names = ", ".join(farm.dispatcher.models()) or "no model yet"
-    click.echo(f"farm serves {names} at {connection.url}")
-    if farm.settings.unix:
-        click.echo(f"HTTP at unix:{farm.settings.unix.absolute()}")
-    if connection.grpc:
-        tls = " with TLS" if farm.settings.grpc_tls_cert else ""
-        click.echo(f"gRPC for KServe v2 clients{tls} at {connection.grpc}")
-    for line in farm.announced:
-        click.echo(line)
-    click.echo(f"connection file {farm.connection_file.absolute()}")
-    if farm.batch_system:
-        click.echo(
-            f"{farm.batch_system} jobs come with demand: farm status --to {farm.settings.dir}"
-        )
-    if not is_loopback(farm.settings.host):
-        # Others may read a file that holds our output, such as that of a job: show no token there.
-        how = with_token(connection) if sys.stdout.isatty() else f"farm url {farm.settings.dir}"
-        click.echo(f"clients elsewhere: {how}")
-    searches = search_now_and_then(farm.dispatcher.calls_open), search_young_in_time()
-    tidying = [loop.create_task(search) for search in searches]
-    failed = loop.create_task(farm.wait_failed())
-    await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    for task in tidying:
-        task.cancel()
-    stop.clear()
-    hurry = loop.create_task(stop.wait())
-    click.echo("farm stops; Ctrl-C again to hurry", err=True)
-    ending = loop.create_task(farm.stop())
-    await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
-    if not ending.done():
-        farm.hurry()
-    await ending
-    hurry.cancel()
-    if failed.done():
-        failed.result()
-    return 0
+        first, _, rest = script.partition("\n")  # sbatch expects #! at the very start
+        about = f"{kind.name}: {kind.min_jobs} to {kind.max_jobs} jobs of this"
+        click.echo(f"{first}\n### {about}\n{rest}")

@@ -48,7 +48,10 @@ def stopped_by_signals(stop: Stop) -> Iterator[None]:
 
 @contextlib.contextmanager
 def drained_by_signals(workers: Workers) -> Iterator[None]:
-    """Drain `workers` on SIGTERM, SIGINT and SIGUSR1, and hurry on a second one."""
+    """Drain `workers` on SIGTERM, SIGINT, SIGUSR1 and SIGUSR2, and hurry on a second one.
+
+    Grid Engine sends the last two before SIGSTOP and SIGKILL.
+    """
 
     def drain(number: int, frame: types.FrameType | None) -> None:
         if workers.draining:
@@ -56,7 +59,8 @@ def drained_by_signals(workers: Workers) -> Iterator[None]:
         else:
             workers.drain()
 
-    with _handlers(dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), drain)):
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    with _handlers(dict.fromkeys(numbers, drain)):
         yield
 
 

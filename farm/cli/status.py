@@ -55,6 +55,10 @@ def tables(state: dict[str, Any]) -> RenderableType:
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    if state.get("restarts"):
+        parts.insert(1, _restarts(state["restarts"]))
+    if state.get("dask"):
+        parts.append(_dask(state["dask"]))
     if state.get("chains"):
         parts += _chains(state["chains"])
     if state.get("waits"):
@@ -81,6 +85,13 @@ def tables(state: dict[str, Any]) -> RenderableType:
         for event in state["events"][-EVENTS_SHOWN:]
     )
     return Group(*parts)
+
+
+def _restarts(restarts: dict[str, Any]) -> str:
+    """A line about a front door that its keeper has started again."""
+    at = time.strftime("%F %T", time.localtime(restarts["time"]))
+    count = f"{restarts['count']} restart{'' if restarts['count'] == 1 else 's'}"
+    return escape(f"front door was started again at {at} (it {restarts['reason']}), {count}")
 
 
 def _record(record: dict[str, Any]) -> str:
@@ -126,6 +137,15 @@ def _workers(rows: list[dict[str, Any]]) -> Table:
             ]
             for row in rows
         ],
+    )
+
+
+def _dask(rows: list[dict[str, Any]]) -> Table:
+    """A table of the workers of a Dask cluster, which is one worker to farm."""
+    keys = ("host", "threads", "slots", "in_flight", "done", "state")
+    return text_table(
+        ("Dask worker", "host", ">threads", ">slots", ">in flight", ">done", "state"),
+        [[row["name"] or row["address"], *(row[key] for key in keys)] for row in rows],
     )
 
 
@@ -223,9 +243,12 @@ def _cluster(state: dict[str, Any]) -> list[RenderableType]:
             if row["next_try_in_s"] is not None:
                 text += f"; next try in {row['next_try_in_s']:.0f} s"
             problems.append(f"[red]{escape(text)}[/]")
+    now = time.time()
     alike: dict[tuple[str, ...], list[str]] = {}
     for job in state["jobs"]:
         reason = job["reason"] if job["phase"] == "pending" else job["nodes"]
+        if (starts_at := job.get("starts_at")) is not None and starts_at > now:
+            reason += time.strftime(", expected %Y-%m-%d %H:%M", time.localtime(starts_at))
         key: tuple[str, ...] = (job["kind"], job["phase"], job["state"] or "submitted", reason)
         alike.setdefault(key, []).append(job["id"])
     rows = []

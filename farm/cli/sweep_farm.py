@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,7 +16,8 @@ import click
 
 from farm.cli.options import mpi_options, record_options
 from farm.client import Client, connect
-from farm.errors import FarmError
+from farm.errors import FarmError, Unavailable
+from farm.machine.cpus import allowed_cpus
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
@@ -27,6 +28,9 @@ from farm.sweep.run.concurrency_limit import PER_WORKER, START
 from farm.worker.loader import is_package, located, source_of, version_of
 
 Command = Callable[..., Any]
+
+ASK_AGAIN_S = 1.0
+"""Seconds between two questions to a farm that waits for its first workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Target:
     time_limit_s: float | None = None
     dask: str | None = None
     dask_slots: int = 0
+    dask_resources: tuple[str, ...] = ()
     mpi: int | None = None
     mpi_launch: str | None = None
     record: str | None = None
@@ -62,6 +67,7 @@ class Target:
         try:
             data = json.loads(text)
             known = {f.name: data[f.name] for f in fields(Target) if f.name in data}
+            known["dask_resources"] = tuple(known.get("dask_resources", ()))
             return Target(**known | {"models": tuple(data["models"])})
         except (ValueError, TypeError, KeyError):
             return Target()
@@ -158,6 +164,13 @@ def farm_options(command: Command) -> Command:
     asked: Command = record_options(mpi_options(with_target))
     for option in (
         click.option(
+            "--dask-resources",
+            multiple=True,
+            metavar="NAME=AMOUNT",
+            help="Resource of Dask's workers that each point holds while it runs, such as GPU=1; "
+            "repeatable.",
+        ),
+        click.option(
             "--dask-slots",
             default=0,
             metavar="COUNT",
@@ -213,7 +226,9 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
         raise click.UsageError("--mpi needs MODEL and cannot be combined with --dask")
     if target.dask and target.time_limit_s is not None:
         raise click.UsageError(
-            "--time-limit kills model processes, but --dask runs models in Dask's own processes"
+            "--time-limit needs workers of farm's own (farm worker, --slurm): Dask can end a call "
+            "only with the whole Dask worker, and then runs it again. Limit the run in the model, "
+            "such as by CommandModel(timeout_s=...)"
         )
     if target.reuse and not target.record:
         raise click.UsageError("--reuse needs --record FILE, from which it answers")
@@ -237,9 +252,27 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
         return new
 
     try:
+        _await_models(current)
         yield OpenFarm(current, _start(current), reconnect)
     finally:
         current.close()
+
+
+def _await_models(client: Client) -> None:
+    """Wait as long as the farm expects its first workers, and print what these wait for.
+
+    Raises FarmError if the farm does not answer.
+    """
+    said = ""
+    while not client.models():
+        try:
+            client.expect_models()
+            return
+        except Unavailable as error:
+            if error.message != said:
+                said = error.message
+                click.echo(f"waiting: {said}", err=True)
+        time.sleep(ASK_AGAIN_S)
 
 
 @contextlib.contextmanager
@@ -256,6 +289,7 @@ def _served(target: Target, out: Path) -> Iterator[Farm]:
         time_limit_s=target.time_limit_s,
         dask=target.dask,
         dask_slots=target.dask_slots,
+        dask_resources=target.dask_resources,
         mpi=target.mpi,
         mpi_launch=target.mpi_launch,
         record=None if target.record is None else Path(target.record),
@@ -286,7 +320,7 @@ def _is_of_worth(folder: Path) -> bool:
 def _workers(target: Target) -> int:
     if target.workers or target.dask:
         return target.workers or 0
-    return max(1, len(os.sched_getaffinity(0)) // (target.mpi or 1))
+    return max(1, allowed_cpus() // (target.mpi or 1))
 
 
 def _start(client: Client) -> int:

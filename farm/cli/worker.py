@@ -23,6 +23,9 @@ from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFail
 from farm.transports.connection import workers_file
 from farm.worker.mpi.world import told_size
 
+FILE_S = 60.0
+"""How long workers in a job wait for the connection file; file servers show new files late."""
+
 EXAMPLES = """\b
 Examples:
   farm worker model.py --connect farm-run -n 8
@@ -121,7 +124,7 @@ def worker(
 
     With --mpi under srun or mpiexec, the processes that the launcher started form the groups.
     """
-    file = workers_file(connect)
+    file = _awaited(connect)
     if time_left is not None:
         ends_at = time.time() + time_left
     if drain_before_s is not None and ends_at is None:
@@ -190,3 +193,15 @@ def _at(ends_at: float | None, before_s: float | None, drain: Callable[[], None]
         yield
     finally:
         timer.cancel()
+
+
+def _awaited(connect: Path) -> Path:
+    """Return the file for workers; in a job whose script has just started the farm, wait for it."""
+    file = workers_file(connect)
+    if file.is_file() or not os.environ.get("SLURM_JOB_ID"):
+        return file
+    click.echo(f"waiting for {file}", err=True)
+    limit = time.monotonic() + FILE_S
+    while not (file := workers_file(connect)).is_file() and time.monotonic() < limit:
+        time.sleep(0.1)
+    return file

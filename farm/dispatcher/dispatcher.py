@@ -28,7 +28,7 @@ from farm.dispatcher.statistics import ModelStatistics, Statistics, calls_of
 from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
-from farm.errors import FarmError, InvalidInput, Unavailable
+from farm.errors import FarmError, InvalidInput, LossCause, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
 from farm.scheduler.core import Scheduler
@@ -267,8 +267,8 @@ class Dispatcher:
         running: Iterable[TaskId] | None = None,
         row: int | None = None,
         drained: bool = False,
-        time_limit: bool = False,
-        reclaimed: bool = False,
+        cause: LossCause = LossCause.UNKNOWN,
+        detail: str = "",
     ) -> None:
         """Report that a worker left. reason: in words; a second report of a loss is ignored."""
         if (info := self._workers.pop(worker, None)) is None:
@@ -283,8 +283,8 @@ class Dispatcher:
             running=running,
             row=row,
             drained=drained,
-            time_limit=time_limit,
-            reclaimed=reclaimed,
+            cause=cause,
+            detail=detail,
             now=time.monotonic(),
         )
         self._tell("left" if drained else "lost", worker, reason)

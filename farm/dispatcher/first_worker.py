@@ -26,13 +26,19 @@ AT_ONCE = 32
 SLACK = 1000
 """Calls that may have ended before they are removed from the list of those with a limit."""
 
+CHECK_S = 20.0
+"""Seconds between two questions when a worker is expected. A batch system needs some seconds to
+plan a job that has just been submitted."""
+
 
 class FirstWorker:
     """The requests that wait until models are known, and the calls whose model has no worker.
 
     limit_s: how long each of them waits. awaited: returns why models are not known yet, or "" if
-    none is expected. why: returns why a model has no worker, or "" if that is not known. may_come:
-    returns whether more workers may join.
+    none is expected. why: returns why a model has no worker, or "" if that is not known. starts_in:
+    returns in how many seconds a worker with a model, or for "" with unknown models, may start;
+    None if that is not known. Nothing waits that would reach its limit before. may_come: returns
+    whether more workers may join.
     """
 
     def __init__(
@@ -46,13 +52,16 @@ class FirstWorker:
         self.awaited: Callable[[], str] = str
         self.may_come: Callable[[], bool] = bool
         self.why: Callable[[str], str] = lambda model: ""
+        self.starts_in: Callable[[str], float | None] = lambda model: None
         self._models = models
         self._open_calls = open_calls
         self._drop = drop
         self._workers: Counter[str] = Counter()  # by model
         self._requests: dict[_Waiting, None] = {}  # in the order in which they came
-        self._calls: list[tuple[float, TaskId, str]] = []  # a heap: the first limit comes first
-        self._timer = Timer(self._expire)
+        # By model, heaps: the first limit comes first.
+        self._calls: dict[str, list[tuple[float, TaskId]]] = {}
+        self._timer = Timer(self._check)
+        self._check_at = math.inf
 
     # Facts
 
@@ -83,11 +92,10 @@ class FirstWorker:
 
         The result cancels the wait.
         """
-        waiting = _Waiting(go)
+        now = time.monotonic()
+        waiting = _Waiting(go, now + self.limit_s)
         self._requests[waiting] = None
-        if self.limit_s < math.inf:
-            loop = asyncio.get_running_loop()
-            waiting.timer = loop.call_later(self.limit_s, self._go, waiting)
+        self._check_soon(waiting.limit, now)
         return lambda: self._forget(waiting)
 
     async def known(self) -> None:
@@ -116,19 +124,20 @@ class FirstWorker:
 
     def models_known(self) -> None:
         """Let the requests continue that waited for models."""
-        for waiting in list(islice(self._requests, AT_ONCE)):
-            self._go(waiting)
-        if self._requests:
-            asyncio.get_running_loop().call_soon(self.models_known)
+        self._let_go(math.inf)
 
-    def _go(self, waiting: _Waiting) -> None:
-        self._forget(waiting)
-        waiting.go()
+    def _let_go(self, limit: float) -> None:
+        """Let the requests continue whose limits are not after `limit`."""
+        for waiting in list(islice(self._requests, AT_ONCE)):
+            if waiting.limit > limit:
+                return
+            self._forget(waiting)
+            waiting.go()
+        if self._requests:
+            asyncio.get_running_loop().call_soon(self._let_go, limit)
 
     def _forget(self, waiting: _Waiting) -> None:
         self._requests.pop(waiting, None)
-        if waiting.timer is not None:
-            waiting.timer.cancel()
 
     # Calls
 
@@ -139,25 +148,46 @@ class FirstWorker:
         """
         if self.limit_s == math.inf or self._workers[model] > 0 or hints.patient:
             return
-        heapq.heappush(self._calls, (now + self.limit_s, task_id, model))
-        if len(self._calls) > SLACK and len(self._calls) % SLACK == 0:
-            self._calls = [each for each in self._calls if each[1] in self._open_calls]
-            heapq.heapify(self._calls)
-        self._set_timer()
+        calls = self._calls.setdefault(model, [])
+        heapq.heappush(calls, (now + self.limit_s, task_id))
+        if len(calls) > SLACK and len(calls) % SLACK == 0:
+            calls[:] = [each for each in calls if each[1] in self._open_calls]
+            heapq.heapify(calls)
+        self._check_soon(now + self.limit_s, now)
 
-    def _set_timer(self) -> None:
-        self._timer.set(self._calls[0][0] if self._calls else None)
+    # Limits
 
-    def _expire(self) -> None:
+    def _check_soon(self, limit: float, now: float) -> None:
+        """Check at `limit`, and before that whenever a worker may be expected."""
+        at = min(limit, now + CHECK_S)
+        if limit < math.inf and at < self._check_at:
+            self._check_at = at
+            self._timer.set(at)
+
+    def _check(self) -> None:
         now = time.monotonic()
-        while self._calls and self._calls[0][0] <= now:
-            _, task_id, model = heapq.heappop(self._calls)
-            on_done = self._open_calls.get(task_id)
-            if on_done is not None and not self._workers[model] > 0:
-                self._drop(task_id)
-                text = f"no worker of model {model!r} has joined within {self.limit_s:g} s"
-                on_done(Unavailable(": ".join(filter(None, (text, self.why(model))))))
-        self._set_timer()
+        self._check_at = math.inf
+        if self._requests and not self._models:
+            self._let_go(now + (self.starts_in("") or 0.0))
+            for waiting in islice(self._requests, 1):
+                self._check_soon(waiting.limit, now)
+        for model, calls in list(self._calls.items()):
+            expected_s = 0.0 if self._workers[model] > 0 else self.starts_in(model) or 0.0
+            while calls and calls[0][0] <= now + expected_s:
+                limit, task_id = heapq.heappop(calls)
+                self._fail(task_id, model, "has joined" if limit <= now else "is expected to start")
+            if calls:
+                self._check_soon(calls[0][0], now)
+            else:
+                del self._calls[model]
+
+    def _fail(self, task_id: TaskId, model: str, how: str) -> None:
+        """Answer a call without a worker, if it is still open."""
+        on_done = self._open_calls.get(task_id)
+        if on_done is not None and not self._workers[model] > 0:
+            self._drop(task_id)
+            text = f"no worker of model {model!r} {how} within {self.limit_s:g} s"
+            on_done(Unavailable(": ".join(filter(None, (text, self.why(model))))))
 
     def close(self) -> None:
         """Let no call wait any more."""
@@ -166,10 +196,10 @@ class FirstWorker:
 
 
 class _Waiting:
-    """A request that waits until models are known."""
+    """A request that waits until models are known, or until its limit."""
 
-    __slots__ = ("go", "timer")
+    __slots__ = ("go", "limit")
 
-    def __init__(self, go: Callable[[], None]) -> None:
+    def __init__(self, go: Callable[[], None], limit: float) -> None:
         self.go = go
-        self.timer: asyncio.TimerHandle | None = None
+        self.limit = limit

@@ -1,4 +1,4 @@
-"""The number of threads that numerical libraries of this process may use."""
+"""The number of CPUs that this process may use, and the threads of its numerical libraries."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def cpus(environment: Mapping[str, str] = os.environ) -> int:
     told = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if told.isdecimal() and int(told):
         return int(told)
-    if hasattr(os, "sched_getaffinity"):
+    return allowed_cpus()
+
+
+def allowed_cpus() -> int:
+    """Return the number of CPUs that the kernel allows this process, or else of the machine."""
+    if hasattr(os, "sched_getaffinity"):  # macOS does not have it
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

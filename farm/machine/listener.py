@@ -8,6 +8,7 @@ import socket
 import stat
 
 from farm.errors import Unavailable
+from farm.machine.keeper_line import keeper
 from farm.wording import worded
 
 BACKLOG = 4096
@@ -41,10 +42,20 @@ SOCKET_OPTIONS = (
 def listen(host: str, port: int, *, port_option: str = "") -> socket.socket:
     """Return a listening socket whose silent connections are probed.
 
-    port_option: what chooses a free port, for the error.
-
-    Raises Unavailable.
+    port_option: what chooses a free port, for the error. A front door that was started again gets
+    the socket of its predecessor. Raises Unavailable.
     """
+    line, name = keeper(), f"{port_option} {host}:{port}"
+    listener = None if line is None else line.take(name)
+    if listener is None:
+        listener = bound(host, port, port_option=port_option)
+        if line is not None:
+            line.hand(name, listener)
+    return listener
+
+
+def bound(host: str, port: int, *, port_option: str = "") -> socket.socket:
+    """Return a new listening socket, as `listen` does."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -75,8 +86,19 @@ def listen(host: str, port: int, *, port_option: str = "") -> socket.socket:
 def listen_unix(path: str) -> socket.socket:
     """Return a Unix socket that listens at a path for this user only; replace a dead one's file.
 
-    Raises Unavailable.
+    A front door that was started again gets that of its predecessor. Raises Unavailable.
     """
+    line, name = keeper(), f"unix:{path}"
+    kept = None if line is None else line.take(name)
+    if kept is not None and os.path.exists(path):
+        return kept
+    listener = _bound_unix(path)
+    if line is not None:
+        line.hand(name, listener)
+    return listener
+
+
+def _bound_unix(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_left(path)

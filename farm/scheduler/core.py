@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, cast
 
 from farm.call import Call, ModelInfo, Operation
-from farm.errors import FarmError, ModelNotFound
+from farm.errors import FarmError, LossCause, ModelNotFound
 from farm.policies import USUAL, ModelPolicy
 from farm.scheduler import affinity
 from farm.scheduler.accounts import BULK, Chain, Clients
@@ -181,8 +181,8 @@ class Scheduler:
         running: Iterable[TaskId] | None = None,
         row: int | None = None,
         drained: bool = False,
-        time_limit: bool = False,
-        reclaimed: bool = False,
+        cause: LossCause = LossCause.UNKNOWN,
+        detail: str = "",
         now: float,
     ) -> None:
         """Remove a worker; its tasks return to their queues, before all younger ones.
@@ -191,10 +191,8 @@ class Scheduler:
         not known, those sent first count one. row: for a run of rows, the row that was running, if
         known.
         drained: it left in order; no task counts an attempt.
-        time_limit: it was killed because `running` took too long, so that running again is useless.
-        reclaimed: its machine was taken away while it drained, which is not the tasks' fault: tasks
-        that may run again count no attempt. Tasks that are not repeatable count as run, unless
-        drained.
+        cause: what ended it, see `LossCause`; detail: its last output. Tasks that are not
+        repeatable count as run, unless drained.
         """
         worker = self._workers.pop(worker_id, None)
         if worker is None:
@@ -205,7 +203,7 @@ class Scheduler:
         if worker.pool.reserving:
             self._to_fill[worker.pool] = None
         self._to_ask.pop(worker, None)
-        guilty = set() if drained else may_be_guilty(worker, running, time_limit=time_limit)
+        guilty = set() if drained else may_be_guilty(worker, running, cause)
         worker.phase = WORKERS.event("left")[worker.phase]
         held, worker.held = worker.held, {}
         for task in held.values():
@@ -213,9 +211,9 @@ class Scheduler:
             unplace(task, attempt)
             # Not only the running tasks: the answer to a run that has just ended is lost, too.
             may_have_run = not (task.queue.repeatable or drained)
-            if may_have_run or (task.id in guilty and not reclaimed):
-                late = time_limit and task.id in guilty
-                self._lost(task, attempt, reason, now=now, time_limit=late, row=row)
+            if may_have_run or (task.id in guilty and cause is not LossCause.RECLAIMED):
+                why = cause if task.id in guilty else LossCause.UNKNOWN
+                self._lost(task, attempt, reason, now=now, cause=why, detail=detail, row=row)
             else:
                 self._returned(task, attempt, reason, now)
 
@@ -463,7 +461,8 @@ class Scheduler:
         reason: str,
         *,
         now: float,
-        time_limit: bool = False,
+        cause: LossCause = LossCause.UNKNOWN,
+        detail: str = "",
         row: int | None = None,
     ) -> None:
         """Requeue a task that a worker may have run in vain, or end it."""
@@ -473,7 +472,7 @@ class Scheduler:
         self._suspects[task.id] = task
         error = None
         if attempt is task.attempt and task.phase.has_caller:
-            error = error_for_loss(task, time_limit=time_limit, row=row, retries=self.retries)
+            error = error_for_loss(task, cause, detail, row, self.retries)
         if error is None:
             task.batch_key = None  # it runs alone from now on, so that only a faulty call fails
             self._go_back(task, attempt)

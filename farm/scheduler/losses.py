@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from farm.errors import FarmError, TimeLimitExceeded, WorkerLost
+from farm.errors import FarmError, LossCause, TimeLimitExceeded, WorkerLost
 from farm.scheduler.state import Task, TaskId, Worker
 from farm.scheduler.story import with_story
 
+CRASH_RETRIES = 1
+"""How often a call is requeued although its model crashed: each time costs a restart of a group."""
+
 
 def may_be_guilty(
-    worker: Worker, running: Iterable[TaskId] | None, *, time_limit: bool
+    worker: Worker, running: Iterable[TaskId] | None, cause: LossCause
 ) -> set[TaskId]:
     """Return the tasks that may have caused the loss of a worker.
 
@@ -20,26 +23,31 @@ def may_be_guilty(
     if running is None:
         return {task.id for task in worker.held_in_turn(worker.most_slots)[0]}
     guilty = set(running)
-    if not time_limit:
+    if cause is not LossCause.TIME_LIMIT:
         guilty |= {task.id for task in worker.held.values() if task.attempt.lot is None}
     return guilty
 
 
 def error_for_loss(
-    task: Task, *, time_limit: bool, row: int | None, retries: int
+    task: Task, cause: LossCause, detail: str, row: int | None, retries: int
 ) -> FarmError | None:
     """Return the outcome of a task whose last attempt was lost; None: it is requeued.
 
-    row: for a run of rows, the row that ran. Such a task ends here too: the code that split the
-    call into runs resubmits that row alone, so that only the faulty row fails.
+    detail: the worker's last output, for the error. row: for a run of rows, the row that ran. Such
+    a task ends here too: the code that split the call into runs resubmits that row alone, so that
+    only the faulty row fails.
     """
+    if cause is LossCause.CRASH:
+        retries = min(retries, CRASH_RETRIES)
+    time_limit = cause is LossCause.TIME_LIMIT
     text = _why_given_up(task, time_limit=time_limit, retries=retries)
     one_by_one = task.queue.max_batch == 1
     if text:
         text = with_story(text, task, task.attempt.ended_at)
-        error: FarmError = TimeLimitExceeded(text) if time_limit else WorkerLost(text)
+        kind = TimeLimitExceeded if time_limit else WorkerLost
+        error: FarmError = kind(text, detail=detail)
     elif task.rows > 1 and one_by_one:
-        error = WorkerLost(task.lost_on[-1])
+        error = WorkerLost(task.lost_on[-1], detail=detail)
     else:
         return None
     if one_by_one and task.queue.repeatable:

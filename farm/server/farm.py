@@ -43,6 +43,7 @@ from farm.provision.local import supervisor as local
 from farm.provision.local.group import launch_of
 from farm.record.recorder import Recorder
 from farm.server.app import checked_options, endpoints_of, front_door
+from farm.server.restarts import restarts, show_restarts
 from farm.server.wires import Wires, listen
 from farm.settings import ANY_HOST, Settings, SettingsError
 from farm.transports.connection import (
@@ -115,6 +116,7 @@ class Farm:
         # Workers from elsewhere may bring models that the farm does not know yet.
         self._more_models = plan is not None or not (models or objects)
         self._mark = secrets.token_hex(8)
+        self.took_over = asyncio.Event()  # of what a farm that was killed here has left
         # Set while it runs.
         self.connection = Connection("")
         self.dispatcher: Dispatcher
@@ -139,14 +141,16 @@ class Farm:
         """Start the dispatcher and the workers, and open the doors once a worker has joined.
 
         Raises Unavailable if the run folder or the port is taken, or no worker starts; and
-        `local.WorkersFailed` if the models cannot be loaded. Nothing is left running then.
+        `local.WorkersFailed` if the models cannot be loaded. Nothing is left running then, unless
+        a keeper started this front door again: what its predecessor left waits for the next one.
         """
         self._loop = asyncio.get_running_loop()
         self._take_folder()
         try:
             await self._start()
-        except BaseException:
-            await self.stop(grace_s=0.0)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) or not restarts():
+                await self.stop(grace_s=0.0)
             raise
         return self.connection
 
@@ -163,12 +167,14 @@ class Farm:
             self._recorder = Recorder(settings.record.absolute(), reuses=settings.reuse)
         transports: list[Transport] = []
         if settings.dask is not None:  # first, as it may fail and nothing is open yet
-            self._dask = DaskTransport(settings.dask, self._models, slots=settings.dask_slots)
+            slots, needs = settings.dask_slots, settings.dask_needs()
+            self._dask = DaskTransport(settings.dask, self._models, slots=slots, needs=needs)
             transports.append(self._dask)
         reach = self._plan.host if self._plan else ""
         self._wires = wires = listen(settings, elastic=self._plan is not None, reach=reach)
         self.connection = wires.for_clients
-        transports.append(Peers(*wires.listeners, is_own=self._has_started))
+        peers = Peers(*wires.listeners, is_own=self._has_started)
+        transports.append(peers)
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=max(1, settings.workers)))
         self.dispatcher = Dispatcher(
@@ -191,9 +197,14 @@ class Farm:
         self.dispatcher.start()
         write_connection(self._workers_file, wires.for_workers)
         write_connection(self.connection_file, self.connection)
+        wires.keep()
+        show_restarts(self.dispatcher)
         if self._elastic is not None:
-            wires.keep()
-            self._elastic.start(self.dispatcher)
+            self._elastic.start(self.dispatcher, peers.drain)
+            if settings.start_timeout_s is None:  # otherwise the user's word counts
+                self.dispatcher.first_worker.starts_in = self._elastic.starts_in
+        self.took_over.set()
+        if self._elastic is not None:
             await self._elastic.describe_models(within_s=DESCRIBING_S)
         if self._models and settings.workers:
             self._start_workers()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from farm.errors import Unavailable
 from farm.machine.addresses import is_loopback
+from farm.machine.keeper_line import keeper
 from farm.settings import ANY_HOST, Settings
 from farm.transports.connection import Connection, new_token, read_connection
 from farm.transports.peers import Listener
@@ -67,14 +68,15 @@ def _token_before(settings: Settings) -> str:
 def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach: str) -> Wires:
     """Listen with ZeroMQ.
 
-    Jobs of an earlier farm that was not stopped in order may still run: with its keys and its
-    ports, their workers join this farm as soon as it starts.
+    Workers of an earlier farm that was not stopped in order may still run, in jobs or because its
+    keeper started this one: with its keys and its ports, they join as soon as this farm starts.
     """
     from farm.transports.keys import forget_secret, keep_secret, predecessor
     from farm.transports.zmq.listener import ZmqListener
 
     folder = settings.dir
-    before = predecessor(folder) if elastic else None
+    outlives = elastic or keeper() is not None
+    before = predecessor(folder) if outlives else None
     local = not elastic and is_loopback(settings.host)
     if local:
         interface = "tcp://127.0.0.1"
@@ -105,6 +107,6 @@ def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach
         (zmq,),
         reached(zmq.for_clients, here.token),
         reached(zmq.for_workers, ""),
-        keep=lambda: keep_secret(folder, zmq.keys),
+        keep=(lambda: keep_secret(folder, zmq.keys)) if outlives else (lambda: None),
         forget=lambda: forget_secret(folder),
     )

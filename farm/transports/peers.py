@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from farm.call import Buffer, Call, Result, WorkerInfo
-from farm.errors import FarmError, InvalidInput, InvalidRequest
+from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.agenda import Agenda, Steps
 from farm.transports.identity import name_in
@@ -30,6 +30,12 @@ log = logging.getLogger(__name__)
 
 SUPERVISOR_GRACE_S = 0.3
 """Wait for a supervisor to report a reason before an unreachable worker is given up."""
+
+GROUP_GRACE_S = 10.0
+"""The same for a group of MPI ranks: its supervisor reports when the launcher has ended.
+
+That of Open MPI takes more than a second.
+"""
 
 BACK_WITHIN_S = 10.0
 """Time for peers to reconnect after this process was suspended (SIGSTOP, a machine that swaps):
@@ -84,13 +90,24 @@ class Listener(Protocol):
 class _JoinedWorker:
     """The state of a worker that has joined."""
 
-    __slots__ = ("checks", "ends_at", "given_up", "heard", "life", "line", "out", "slots")
+    __slots__ = (
+        "checks",
+        "ends_at",
+        "given_up",
+        "grace_s",
+        "heard",
+        "life",
+        "line",
+        "out",
+        "slots",
+    )
 
     def __init__(self, line: PeerLine, life: str, info: WorkerInfo) -> None:
         self.line = line
         self.life = life
         self.slots = info.slots
         self.ends_at = info.ends_at
+        self.grace_s = GROUP_GRACE_S if "ranks" in info.labels else SUPERVISOR_GRACE_S
         # Tasks that it should hold, each with the number of CHECKs sent before it.
         self.out: dict[TaskId, int] = {}
         self.checks = 0
@@ -190,6 +207,14 @@ class Peers:
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         """Tell a worker that the answers to a task are not needed any more."""
         self._workers[worker].line.send(wire.encode(Kind.END_STREAM, [task]))
+
+    def drain(self, worker: str) -> None:
+        """Ask a worker to leave after its running calls; its supervisor starts no other one.
+
+        Nothing happens if it is gone.
+        """
+        if (peer := self._workers.get(WorkerId(worker))) is not None:
+            peer.line.send(wire.encode(Kind.STOP))
 
     def stop_workers(self) -> None:
         """Ask every worker and supervisor to drain and exit."""
@@ -328,7 +353,9 @@ class Peers:
         self._agenda.finish(peer.line.name)
         if self._workers.get(worker) is not peer:
             return  # it has left
-        reclaimed = peer.is_reclaimed() and not loss.time_limit
+        cause = loss.cause
+        if peer.is_reclaimed() and cause is not LossCause.TIME_LIMIT:
+            cause = LossCause.RECLAIMED
         self._forget(worker)
         # Do not wait for end of file: a child of the model may hold the other end open.
         peer.line.close()
@@ -337,8 +364,8 @@ class Peers:
             loss.reason,
             running=None if loss.running is None else map(TaskId, loss.running),
             row=loss.row,
-            time_limit=loss.time_limit,
-            reclaimed=reclaimed,
+            cause=cause,
+            detail=loss.detail,
         )
 
     # Lines
@@ -398,7 +425,7 @@ class Peers:
 
     def _unreachable(self, worker: WorkerId, peer: _JoinedWorker) -> None:
         if peer.given_up is None:
-            peer.given_up = self._loop.call_later(SUPERVISOR_GRACE_S, self._give_up, worker, peer)
+            peer.given_up = self._loop.call_later(peer.grace_s, self._give_up, worker, peer)
             self._dispatcher.worker_resized(worker, 0)
 
     def _reachable(self, worker: WorkerId, peer: _JoinedWorker) -> None:
@@ -416,7 +443,8 @@ class Peers:
         if self._workers.get(worker) is peer:
             self._forget(worker)
             reason = "its connection was lost"
-            self._dispatcher.worker_left(worker, reason, reclaimed=peer.is_reclaimed())
+            cause = LossCause.RECLAIMED if peer.is_reclaimed() else LossCause.UNKNOWN
+            self._dispatcher.worker_left(worker, reason, cause=cause)
 
     def _forget(self, worker: WorkerId) -> None:
         peer = self._workers.pop(worker, None)

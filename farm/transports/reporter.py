@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from farm.errors import InvalidRequest
+from farm.errors import InvalidRequest, LossCause
 from farm.transports.connection import Connection
 from farm.transports.dial import dial, dial_local
 from farm.wire import messages as wire
@@ -46,14 +46,15 @@ class Reporter:
         *,
         running: Sequence[int] | None,
         row: int | None = None,
-        time_limit: bool = False,
+        cause: LossCause = LossCause.UNKNOWN,
+        detail: str = "",
     ) -> None:
         """Report that `worker` died, or is about to be killed, while it ran the tasks `running`.
 
-        row: for a run of rows, the row that it was running.
+        row: for a run of rows, the row that it was running. detail: its last output.
         """
         ids = None if running is None else list(running)
-        loss = wire.Loss(worker, reason, ids, time_limit, row)
+        loss = wire.Loss(worker, reason, ids, cause, row, detail)
         self._line.send(wire.encode_loss(loss))
 
     def stop_asked(self) -> bool:

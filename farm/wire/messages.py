@@ -34,7 +34,7 @@ from farm.call import (
     Result,
     WorkerInfo,
 )
-from farm.errors import FarmError, InvalidOutput, InvalidRequest, error_named
+from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, error_named
 from farm.wire.arrays import ArrayWriter, array_at, column_at
 from farm.wire.derivatives import arrays_of, calls_of, wrt_of
 from farm.wire.hints import LONGEST_S, hints_of_row, hints_row
@@ -89,14 +89,15 @@ class Message(NamedTuple):
 class Loss(NamedTuple):
     """A supervisor's report of a worker's death; running: None if unknown.
 
-    row: for a run of rows the one that was running, if known.
+    row: for a run of rows the one that was running, if known. detail: the worker's last output.
     """
 
     worker: str
     reason: str
     running: list[int] | None
-    time_limit: bool
+    cause: LossCause = LossCause.UNKNOWN
     row: int | None = None
+    detail: str = ""
 
 
 def encode(
@@ -470,10 +471,10 @@ def decode_loss(message: Message) -> Loss | None:
     if message.data is None:
         return None
     try:
-        worker, reason, running, time_limit, row = message.data
+        worker, reason, running, cause, row, detail = message.data
         ids = None if running is None else [_id(i) for i in running]
         at = None if row is None else _id(row)
-        return Loss(_text(worker), _text(reason), ids, bool(time_limit), at)
+        return Loss(_text(worker), _text(reason), ids, LossCause(cause), at, _text(detail))
     except _MALFORMED as error:
         raise _malformed("LOST message", error) from None
 

@@ -234,6 +234,8 @@ def test_a_dask_cluster_runs_the_model(folder: Path) -> None:
             _, out, _ = run_farm("status", "--json", "--to", "run", cwd=folder)
             (worker,) = json.loads(out)["workers"]
             assert worker["host"] == cluster.address
+            (row,) = json.loads(out)["dask"]
+            assert (row["threads"], row["done"]) == (2, 1)
             status, _, errors = served.stop()
         assert (status, errors) == (0, "farm stops; Ctrl-C again to hurry\n")
         assert cluster.tasks() == []
@@ -254,8 +256,10 @@ def test_a_dask_cluster_runs_the_model(folder: Path) -> None:
         (["--dask", "tcp://x:1"], "missing MODEL"),
         (
             ["beam.py", "--dask", "tcp://x:1", "--time-limit", "3"],
-            "runs models in Dask's own processes",
+            "--time-limit needs workers of farm's own",
         ),
+        (["beam.py", "--dask-resources", "GPU=1"], "expected it to come with dask"),
+        (["beam.py", "--dask", "tcp://x:1", "--dask-resources", "GPU"], "an amount: GPU=1"),
     ],
 )
 def test_options_that_do_not_fit_a_dask_cluster(

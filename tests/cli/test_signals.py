@@ -26,7 +26,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 def test_a_command_in_this_process_leaves_no_handler(tmp_path: Path, command: list[str]) -> None:
     """A process that is forked later would inherit it, and outlive SIGTERM."""
-    numbers = (*SIGNALS, signal.SIGUSR1)
+    numbers = (*SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
     before = [signal.getsignal(number) for number in numbers]
     assert run_here(*command, cwd=tmp_path)[0] != 0
     assert [signal.getsignal(number) for number in numbers] == before

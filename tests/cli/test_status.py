@@ -86,6 +86,18 @@ def test_jobs_of_an_elastic_farm_are_shown_with_what_is_in_their_way() -> None:
     assert "refused small: error: [x] invalid" in out
 
 
+def test_each_worker_of_a_dask_cluster_is_shown() -> None:
+    row = {"host": "n1", "threads": 4, "slots": 1, "in_flight": 1, "done": 7, "state": "open"}
+    other = {**row, "name": "", "slots": 0, "state": "lacks resources"}
+    rows = [{"address": "tcp://n1:1", "name": "gpu-0", **row}, {"address": "tcp://n1:2", **other}]
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(tables({**EMPTY, "events": [], "dask": rows}))
+    text = console.export_text()
+    assert re.search(r"Dask worker +host +threads +slots +in flight +done +state", text)
+    assert re.search(r"gpu-0 +n1 +4 +1 +1 +7 +open", text)
+    assert re.search(r"tcp://n1:2 +n1 +4 +0 +1 +7 +lacks resources", text)
+
+
 def test_experiments_are_shown() -> None:
     numbers = {"asked": 12, "told": 9, "failed": 1, "pending": 2}
     row = {"number": 0, "name": "[b]", "strategy_name": "opt", **numbers}
@@ -182,3 +194,13 @@ def test_the_record_is_shown_with_what_stopped_it() -> None:
     quiet = {**record, "reuse": False, "trouble": ""}
     console.print(tables({**state, "record": quiet}))
     assert "record a.record: 7 evaluations\n" in console.export_text().replace(" \n", "\n")
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 restart"), (3, "3 restarts")])
+def test_restarts_of_the_front_door_are_shown(count: int, words: str) -> None:
+    console = Console(record=True, width=200, file=io.StringIO())
+    restarts = {"count": count, "reason": "was killed by signal 9 (SIGKILL)", "time": 900_000.0}
+    console.print(tables({**EMPTY, "restarts": restarts, "events": []}))
+    shown = " ".join(console.export_text().split())
+    assert "front door was started again at 1970-01-11 " in shown
+    assert f"(it was killed by signal 9 (SIGKILL)), {words} " in shown

@@ -20,7 +20,7 @@ from farm.sweep.run.concurrency_limit import START
 from farm.transports.connection import Connection, write_connection
 from farm.worker.loader import version_of
 from tests.support.dask_cluster import dask_cluster
-from tests.support.dispatcher_farm import BEAM, run_farm, serving
+from tests.support.dispatcher_farm import BEAM, LIMIT_S, run_farm, serving, start_farm
 from tests.sweep.samples import BEAM as BEAM_INFO
 from tests.sweep.samples import plan_of
 
@@ -39,13 +39,48 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_sweep_waits_for_the_first_worker_of_a_running_farm(folder: Path) -> None:
+    with serving(folder, "--workers", "0") as served:
+        to = str(served.folder)
+        sweep = (
+            "sweep",
+            "--to",
+            to,
+            "--param",
+            "E=1:2",
+            "--fix",
+            "load=1",
+            "--design",
+            "random:3",
+            "-o",
+            "s.h5",
+        )
+        process = start_farm(*sweep, cwd=folder)
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            assert said == "waiting: no model is known yet: the farm waits for its first worker\n"
+            worker = start_farm("worker", "beam.py", "--connect", str(served.folder), cwd=folder)
+            try:
+                _, errors = process.communicate(timeout=LIMIT_S)
+            finally:
+                worker.terminate()
+                worker.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 0, errors
+    with h5py.File(folder / "s.h5") as file:
+        assert file["status"][:].tolist() == [1] * 3
+
+
 @pytest.mark.parametrize(
     "target",
     [
         Target(),
         Target(to="http://x"),
         Target(("a.py", "b.py"), None, 4, 2.5),
-        Target(("a.py",), dask="tcp://x:8786", dask_slots=9),
+        Target(("a.py",), dask="tcp://x:8786", dask_slots=9, dask_resources=("GPU=1",)),
         Target(("a.py",), mpi=4, mpi_launch="srun -n {ranks}"),
     ],
 )
@@ -176,6 +211,16 @@ def test_what_models_said_stays_when_an_answer_is_an_error(folder: Path) -> None
     with pytest.raises(ModelFailed), open_farm(target, folder / "s.h5"):
         raise ModelFailed("no convergence")
     assert any((folder / "s.h5.run" / "logs").iterdir())
+
+
+def test_a_sweep_starts_its_workers_without_the_kernels_word_on_cpus(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS has no `sched_getaffinity`."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    with open_farm(Target(("beam.py",)), folder / "s.h5") as opened:
+        assert opened.client.status()["workers"]
 
 
 def test_a_running_farm_gets_enough_for_its_workers(folder: Path) -> None:

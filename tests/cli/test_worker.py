@@ -174,6 +174,22 @@ def test_each_gpu_has_a_process_that_sees_it_alone(served: Served) -> None:
         assert sorted(str(row["device"]) for row in workers(served)) == sorted([*uuids, *uuids])
 
 
+def test_in_a_job_a_worker_waits_for_a_farm_that_is_about_to_start(tmp_path: Path) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    command = [*FARM, "worker", "beam.py", "--connect", "run/farm.json"]
+    told = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "4102444800"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment() | told, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == "waiting for run/workers.json\n"
+            with serving(tmp_path, "--workers", "0") as served:
+                wait_until(lambda: len(workers(served)) == 1, "the worker")
+        finally:
+            process.terminate()
+
+
 @pytest.mark.parametrize(("answer", "ends"), [("echo 1:00:00", True), ("exit 1", False)])
 def test_slurm_is_asked_once_when_the_job_ends(
     served: Served, tmp_path: Path, answer: str, ends: bool

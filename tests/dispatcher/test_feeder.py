@@ -17,6 +17,7 @@ from farm.dispatcher.partition import WholeCall
 from farm.errors import (
     FarmError,
     InvalidInput,
+    LossCause,
     ModelFailed,
     Overloaded,
     TimeLimitExceeded,
@@ -281,7 +282,9 @@ def test_the_answer_of_a_worker_that_counts_wrong_is_an_error() -> None:
         assert "rows 0 to 3: a worker answered" in str(outcomes[0])
 
 
-def run_with_loss(farm: Farm, bad: int, *, known: bool, time_limit: bool = False) -> None:
+def run_with_loss(
+    farm: Farm, bad: int, *, known: bool, cause: LossCause = LossCause.UNKNOWN
+) -> None:
     """Answer all tasks, but lose each worker that reaches row `bad`."""
     for number in range(10_000):
         farm.turn()
@@ -295,7 +298,7 @@ def run_with_loss(farm: Farm, bad: int, *, known: bool, time_limit: bool = False
         if bad in x and worker in farm.scheduler._workers:
             row = int(bad - x[0, 0]) if known else None
             farm.scheduler.worker_left(
-                worker, "signal 9", running=[task], row=row, time_limit=time_limit, now=farm.now
+                worker, "signal 9", running=[task], row=row, cause=cause, now=farm.now
             )
             farm.sent = [s for s in farm.sent if s[0] != worker]
             farm.scheduler.worker_joined(WorkerId(f"new{number}"), [MODEL], now=farm.now)
@@ -373,7 +376,7 @@ def test_rows_beside_the_one_that_kills_are_made_again_as_runs() -> None:
 def test_a_row_beyond_the_time_limit_is_named() -> None:
     farm = Farm(workers=2)
     _, outcomes = farm.ask(2_000)
-    run_with_loss(farm, 1234, known=True, time_limit=True)
+    run_with_loss(farm, 1234, known=True, cause=LossCause.TIME_LIMIT)
     (error,) = outcomes
     assert isinstance(error, TimeLimitExceeded)
     assert error.message.startswith("row 1234: worker ")

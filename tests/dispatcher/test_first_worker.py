@@ -187,3 +187,46 @@ async def test_without_a_limit_nothing_is_kept() -> None:
     waits = Waits(float("inf"), BEAM)
     waits.call(1)
     assert not waits.first._calls
+
+
+@on_loop
+async def test_nothing_waits_for_a_worker_that_is_expected_after_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_worker, "CHECK_S", 0.01)
+    waits = Waits(3600.0, BEAM)
+    expected: dict[str, float | None] = {"beam": None, "plate": 3000.0, "": 90_000.0}
+    waits.first.starts_in = expected.__getitem__
+    waits.first.why = "{} at eight".format
+    waits.call(1)
+    waits.call(2, "plate")
+    waits.call(3)
+    checks = 0
+
+    def count(model: str) -> float | None:
+        nonlocal checks
+        checks += model == "beam"
+        return expected[model]
+
+    waits.first.starts_in = count
+    await until(lambda: checks >= 3)
+    assert waits.failed == {}
+    expected["beam"] = 90_000.0
+    await until(lambda: len(waits.failed) == 2)
+    assert set(waits.open) == {2}
+    assert str(waits.failed[TaskId(1)]) == (
+        "no worker of model 'beam' is expected to start within 3600 s: beam at eight"
+    )
+
+
+@on_loop
+async def test_no_request_waits_for_models_that_are_expected_after_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_worker, "CHECK_S", 0.01)
+    waits, went = Waits(3600.0), list[int]()
+    waits.first.starts_in = {"": 90_000.0}.__getitem__
+    for number in range(3 * first_worker.AT_ONCE):
+        waits.first.when_known(partial(went.append, number))
+    await until(lambda: waits.first.requests == 0)
+    assert went == list(range(3 * first_worker.AT_ONCE))

@@ -243,7 +243,7 @@ class SimulatedSlurm:
     def _rows(self) -> Iterator[str]:
         for job in self.jobs.values():
             if self._is_kept(job):
-                yield f"farm|{job.id}|{job.state}|n1|{job.name}|None|end"
+                yield f"farm|{job.id}|{job.state}|n1|{job.name}|None|N/A|end"
 
     def _changed(self) -> None:
         rows = list(self._rows())

@@ -33,11 +33,11 @@ echo $id
 """
 
 SQUEUE = """
-echo "farm|JOBID|STATE|NODELIST|NAME|REASON|end"
+echo "farm|JOBID|STATE|NODELIST|NAME|REASON|START_TIME|end"
 for script in "$here"/jobs/*.script; do
     [ -e "$script" ] || exit 0
     job="${script%.script}"
-    echo "farm|$(basename "$job")|$(cat "$job.state")|here|$(cat "$job.name")|None|end"
+    echo "farm|$(basename "$job")|$(cat "$job.state")|here|$(cat "$job.name")|None|N/A|end"
 done
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from farm.call import Call, Derivative, ModelInfo, Operation, Result, TensorInfo
-from farm.errors import FarmError
+from farm.errors import FarmError, LossCause
 from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Account, Chain
 from farm.scheduler.actions import Action, EndStream, Reply, Send
@@ -164,16 +164,16 @@ class Recorder:
         *,
         running: Iterable[TaskId] | None = None,
         drained: bool = False,
-        time_limit: bool = False,
-        reclaimed: bool = False,
+        cause: LossCause = LossCause.UNKNOWN,
+        detail: str = "",
     ) -> None:
         self.scheduler.worker_left(
             WorkerId(name),
             reason,
             running=running,
             drained=drained,
-            time_limit=time_limit,
-            reclaimed=reclaimed,
+            cause=cause,
+            detail=detail,
             now=self.now,
         )
 

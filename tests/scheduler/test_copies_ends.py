@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from farm.call import Result
-from farm.errors import ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.errors import LossCause, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.scheduler.actions import Reply
 from farm.scheduler.phases import ABANDONED, OUTRUN, SENT
 from farm.scheduler.state import TaskId
@@ -156,9 +156,9 @@ def test_if_both_workers_are_lost_the_call_is_requeued_once(
 def test_a_call_is_given_up_only_when_both_attempts_are_lost() -> None:
     farm = Recorder(retries=0)
     task = copied(farm)
-    farm.leave("w1", "time limit", running=[task], time_limit=True)
+    farm.leave("w1", "time limit", running=[task], cause=LossCause.TIME_LIMIT)
     farm.expect()
-    farm.leave("w2", "time limit", running=[task], time_limit=True)
+    farm.leave("w2", "time limit", running=[task], cause=LossCause.TIME_LIMIT)
     farm.expect(replied(task, TimeLimitExceeded, "w2"))
     assert len(farm.scheduler) == 0
 

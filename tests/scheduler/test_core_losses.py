@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from farm.call import Operation
-from farm.errors import TimeLimitExceeded, WorkerLost
+from farm.errors import LossCause, TimeLimitExceeded, WorkerLost
 from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, call, model, replied, sent
 
 
@@ -127,7 +127,7 @@ def test_machine_that_is_taken_away_costs_no_attempt(farm: Recorder) -> None:
     task = farm.submit()
     for running in [None, [task]] * 3:
         farm.expect(sent("w", task))
-        farm.leave("w", running=running, reclaimed=True)
+        farm.leave("w", running=running, cause=LossCause.RECLAIMED)
         farm.join("w")
     farm.expect(sent("w", task))
     assert farm.task(task).lost_on == ()
@@ -139,7 +139,7 @@ def test_call_that_is_not_repeatable_is_lost_with_a_machine_that_is_taken_away(
     farm.join("w", model(repeatable=False))
     task = farm.submit()
     farm.expect(sent("w", task))
-    farm.leave("w", reclaimed=True)
+    farm.leave("w", cause=LossCause.RECLAIMED)
     farm.expect(replied(task, WorkerLost, "w"))
 
 
@@ -157,7 +157,9 @@ def test_call_over_its_time_limit_is_not_run_again(farm: Recorder) -> None:
     farm.join("w")
     first, second = farm.submit_many(2)
     farm.expect(sent("w", first, second))
-    farm.after(60.0).leave("w", "a call ran longer than 60 s", running=[first], time_limit=True)
+    farm.after(60.0).leave(
+        "w", "a call ran longer than 60 s", running=[first], cause=LossCause.TIME_LIMIT
+    )
     farm.expect(replied(first, TimeLimitExceeded, "w"))
     assert farm.last_error() == (
         "worker w was killed: a call ran longer than 60 s; "
@@ -197,9 +199,9 @@ def test_call_that_is_not_repeatable_but_was_handed_back_runs_elsewhere(farm: Re
     [
         {},
         {"running": []},
-        {"running": [], "reclaimed": True},
-        {"reclaimed": True},
-        {"running": [], "time_limit": True},
+        {"running": [], "cause": LossCause.RECLAIMED},
+        {"cause": LossCause.RECLAIMED},
+        {"running": [], "cause": LossCause.TIME_LIMIT},
     ],
 )
 def test_call_that_is_not_repeatable_counts_as_run_however_its_worker_is_lost(
@@ -262,7 +264,7 @@ def test_call_over_its_time_limit_takes_along_another_that_must_not_run_again(
     farm.join("w", model(repeatable=False), slots=2)
     late, other = farm.submit_many(2)
     farm.expect(sent("w", late, other))
-    farm.leave("w", "60 s", running=[late], time_limit=True)
+    farm.leave("w", "60 s", running=[late], cause=LossCause.TIME_LIMIT)
     farm.expect(replied(late, TimeLimitExceeded, "w"), replied(other, WorkerLost, "w"))
 
 
@@ -301,7 +303,7 @@ def test_question_beside_a_call_that_ran_for_too_long_is_not_guilty(farm: Record
     farm.join("w")
     task, question = farm.submit(), farm.submit(call(operation=Operation.DESCRIBE))
     farm.expect(sent("w", task, question))
-    farm.leave("w", running=[task], time_limit=True)
+    farm.leave("w", running=[task], cause=LossCause.TIME_LIMIT)
     farm.join("other")
     farm.expect(replied(task, TimeLimitExceeded, "w"), sent("other", question))
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
-from farm.errors import FarmError, TimeLimitExceeded, WorkerLost
+from farm.errors import FarmError, LossCause, TimeLimitExceeded, WorkerLost
 from farm.scheduler.actions import Reply, Send
 from farm.scheduler.core import Scheduler
-from farm.scheduler.state import Task, WorkerId
+from farm.scheduler.state import Task, TaskId, WorkerId
 
 W = WorkerId("w")
 X = (TensorInfo("x", (1,)),)
@@ -28,10 +28,18 @@ def sent(rows: int | None, *, max_batch: int = 1, retries: int = 3) -> tuple[Sch
 
 def lose(scheduler: Scheduler, task: Task, **how: bool | int) -> list[FarmError | Result]:
     row = how.pop("row", None)
-    limit = bool(how.get("time_limit", False))
-    scheduler.worker_left(W, "signal 9", running=[task.id], row=row, time_limit=limit, now=1.0)
+    cause = LossCause.TIME_LIMIT if how.get("time_limit") else LossCause.UNKNOWN
+    scheduler.worker_left(W, "signal 9", running=[task.id], row=row, cause=cause, now=1.0)
     scheduler.check()
     return [action.outcome for action in scheduler.actions(1.0) if isinstance(action, Reply)]
+
+
+def crash(scheduler: Scheduler, task: TaskId, *, row: int | None = None, detail: str = "") -> None:
+    cause = LossCause.CRASH
+    scheduler.worker_left(
+        W, "signal 11", running=[task], row=row, cause=cause, detail=detail, now=1.0
+    )
+    scheduler.check()
 
 
 def test_a_run_of_rows_ends_with_the_row_that_ran() -> None:
@@ -62,6 +70,41 @@ def test_no_row_of_a_batch_is_named() -> None:
     (error,) = lose(scheduler, task, row=0, time_limit=True)
     assert isinstance(error, TimeLimitExceeded)
     assert error.row is None
+
+
+def test_a_crash_is_tried_once_more_and_tells_the_last_output() -> None:
+    scheduler, task = sent(None)
+    crash(scheduler, task.id, detail="first")
+    assert task.lost_on == ("w (signal 11)",)
+    scheduler.worker_joined(W, [ModelInfo("m", X, X)], now=1.0)
+    (again,) = scheduler.actions(1.0)
+    assert isinstance(again, Send)
+    crash(scheduler, task.id, detail="Segmentation fault")
+    (reply,) = scheduler.actions(1.0)
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.outcome, WorkerLost)
+    assert reply.outcome.message.startswith("the call was lost 2 times, with w (signal 11), w (")
+    assert reply.outcome.detail == "Segmentation fault"
+
+
+def test_a_crash_of_a_row_counts_for_that_row() -> None:
+    scheduler, task = sent(9)
+    crash(scheduler, task.id, row=4)
+    (reply,) = scheduler.actions(1.0)
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.outcome, WorkerLost)
+    scheduler.worker_joined(W, [ModelInfo("m", X, X)], now=1.0)
+    call = Call("m", Operation.EVALUATE, (np.ones((1, 1)),), rows=1)
+    alone = scheduler.submit(call, lost_on=(reply.outcome.message,), now=1.0)
+    scheduler.actions(1.0)
+    crash(scheduler, alone, row=0)
+    assert len(scheduler) == 0
+
+
+def test_a_call_may_be_allowed_no_retry_after_a_crash() -> None:
+    scheduler, task = sent(None, retries=0)
+    crash(scheduler, task.id)
+    assert len(scheduler) == 0
 
 
 def test_losses_before_count() -> None:

@@ -30,7 +30,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farm.call import ModelInfo, Operation
-from farm.errors import DeadlineExceeded, FarmError, ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.errors import (
+    DeadlineExceeded,
+    FarmError,
+    LossCause,
+    ModelFailed,
+    TimeLimitExceeded,
+    WorkerLost,
+)
 from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import EndStream, Recall, Reply, Send
@@ -254,7 +261,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(
         data=st.data(),
-        how=st.sampled_from(("known", "unknown", "drained", "time limit", "reclaimed")),
+        how=st.sampled_from(("known", "unknown", "drained", "time limit", "reclaimed", "crash")),
         knows=st.integers(0, 2),
     )
     def leave(self, data: st.DataObject, how: str, knows: int) -> None:
@@ -267,24 +274,21 @@ class Histories(RuleBasedStateMachine):
         self.scheduler.worker_left(
             worker.name,
             how,
-            running=begun[:knows] if how in ("known", "time limit") else None,
+            running=begun[:knows] if how in ("known", "time limit", "crash") else None,
             drained=how == "drained",
-            time_limit=how == "time limit",
-            reclaimed=how == "reclaimed",
+            cause=LossCause(how) if how in set(LossCause) - {"unknown"} else LossCause.UNKNOWN,
             now=self.now,
         )
         self.settled = False
 
     @precondition(lambda self: any(map(_holds_only_once, self.workers.values())))
-    @rule(data=st.data(), reclaimed=st.booleans())
-    def die_with_an_answer(self, data: st.DataObject, reclaimed: bool) -> None:
+    @rule(data=st.data(), cause=st.sampled_from([LossCause.UNKNOWN, LossCause.RECLAIMED]))
+    def die_with_an_answer(self, data: st.DataObject, cause: LossCause) -> None:
         """The run has ended and no task is noted as running, but the answer is lost."""
         names = sorted(w.name for w in self.workers.values() if _holds_only_once(w))
         worker = self.workers[data.draw(st.sampled_from(names))]
         self._lose(worker)
-        self.scheduler.worker_left(
-            worker.name, "killed", running=[], reclaimed=reclaimed, now=self.now
-        )
+        self.scheduler.worker_left(worker.name, "killed", running=[], cause=cause, now=self.now)
         self.settled = False
 
     def _say_goodbye(self, worker: ModelWorker) -> None:
@@ -432,7 +436,9 @@ class Histories(RuleBasedStateMachine):
         error = reply.outcome
         if isinstance(error, WorkerLost):
             once = self.asked[task.id] in ("once", "once batched")
-            assert once or len(task.lost_on) == 3, "lost once more than it may be retried"
+            losses = len(task.lost_on)
+            crashed = task.lost_on[-1].endswith("(crash)")
+            assert once or losses == 3 or (crashed and losses == 2), "it may be retried"
         elif isinstance(error, DeadlineExceeded):
             assert task.deadline is not None
             assert task.deadline <= self.now

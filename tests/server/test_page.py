@@ -9,6 +9,7 @@ from typing import Any
 import farm
 from farm.experiment.state.experiment import Snapshot
 from farm.server.page import PAGE
+from farm.transports.dask.processes import Processes
 from tests.scheduler.recorder import Recorder
 from tests.support.front_door import front_door
 
@@ -45,16 +46,13 @@ def test_the_page_reads_only_what_the_status_says() -> None:
         asked = {"name": "double", "input": [[1]]}
         door.ask("POST", "/Evaluate", asked, headers={"Farm-Chain": "chain 1"})
         status = door.ask("GET", "/farm/status").json()
-    assert used("state") <= {
-        *status,
-        "cluster",
-        "system",
-        "kinds",
-        "jobs",
-        "problem",
-        "experiments",
-    }
+    parts = {"dask", "cluster", "system", "kinds", "jobs", "problem", "experiments", "restarts"}
+    assert used("state") <= {*status, *parts}
+    assert used("restarted") <= {"count", "reason", "time"}  # those of server/restarts.py
     assert used("w", "worker") <= set(status["workers"][0])
+    dask = Processes()
+    dask.update({"tcp://node1:9": 1})
+    assert {"in_flight", "done"} <= used("d") <= set(dask.rows({})[0])
     assert used("q") <= set(status["queues"][0])
     assert used("chain") <= set(status["chains"][0])
     assert used("e") <= set(status["events"][0])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+import time
 
 import pytest
 
@@ -156,6 +158,25 @@ def test_while_a_partition_is_down_the_reason_is_shown(elastic: Elastic) -> None
     assert elastic.jobs() == {}
 
 
+def test_the_expected_start_of_a_job_is_shown(elastic: Elastic) -> None:
+    begin = time.time() + 7200
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
+    elastic.serve(f'{ONE_KIND}min_jobs = 1\nsbatch = ["--begin={when}"]\n')
+
+    def starts() -> list[float]:
+        jobs = elastic.status()["slurm"]["jobs"]
+        return [job["starts_at"] for job in jobs if job["starts_at"] is not None]
+
+    (starts_at,) = wait_for(starts, "the expected start")
+    assert abs(starts_at - begin) < 60
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        elastic.run(*FARM, "call", "1", "--model", "double", "--to", "run")
+    expected = time.strftime("%Y-%m-%d %H:%M", time.localtime(starts_at))
+    assert f"PENDING BeginTime, expected to start {expected}" in caught.value.stderr
+    elastic.stop()
+    assert elastic.jobs() == {}
+
+
 TWO_KINDS = """
 backlog_s = 2
 grow_after_s = 0.5
@@ -180,14 +201,14 @@ time = "5:00"
 
 def test_a_front_door_that_is_killed_finds_its_jobs_again(elastic: Elastic) -> None:
     plan = ONE_KIND.replace("max_jobs = 3", "min_jobs = 2\nmax_jobs = 2")
-    elastic.serve(plan)
+    elastic.serve(plan, "--no-supervise")
     before = {row["name"] for row in elastic.wait_for_workers(2)}
     jobs = elastic.jobs()
     with elastic.calling("double", 40, 0.3) as answers:
         wait_for(lambda: elastic.status()["done"] >= 5, "some answers")
         elastic.kill()
         assert elastic.jobs() == jobs
-        elastic.serve(plan)
+        elastic.serve(plan, "--no-supervise")
         after = {row["name"] for row in elastic.wait_for_workers(2)}
         assert answers() == [2.0 * n for n in range(40)]
     assert after == before, "the same processes, which have their models loaded"
@@ -244,9 +265,11 @@ def test_nodes_with_networks_of_their_own_reach_the_front_door(netns_cluster: Cl
 def test_a_dry_run_prints_scripts_that_sbatch_takes(elastic: Elastic) -> None:
     (elastic.folder / "farm.toml").write_text(TWO_KINDS)
     out = elastic.run(*FARM, "serve", "--slurm", "farm.toml", "--dry-run")
-    scripts = re.split(r"^### .*\n", out, flags=re.MULTILINE)[1:]
+    scripts = re.split(r"^(?=#!)", out, flags=re.MULTILINE)[1:]
     assert len(scripts) == 2
     for script in scripts:
         (elastic.folder / "job.sh").write_text(script)
         elastic.run("sbatch", "--test-only", "job.sh")
+    dry_run = shlex.join([*FARM, "serve", "--slurm", "farm.toml", "--dry-run"])
+    elastic.run("bash", "-c", f"{dry_run} | sbatch --test-only")
     assert elastic.jobs() == {}

@@ -108,12 +108,12 @@ def test_a_cut_cable_leaves_an_old_copy_that_ends_itself(netns_cluster: Cluster)
 @pytest.mark.timeout(240)
 def test_workers_find_a_front_door_on_another_machine(netns_cluster: Cluster) -> None:
     with elastic_on(netns_cluster, "moved") as elastic:
-        elastic.serve(TWO_NODES)
+        elastic.serve(TWO_NODES, "--no-supervise")
         before = {row["job"] for row in elastic.wait_for_workers(2)}
         wait_for(lambda: len(elastic.events("started")) == 2, "the farm to know them")
         elastic.kill()
         elastic.host = "gpu1"
-        elastic.serve(TWO_NODES)
+        elastic.serve(TWO_NODES, "--no-supervise")
         wait_for(lambda: len(elastic.events("adopted")) == 2, "the jobs to be found")
         with elastic.calling("double", 20, 0.1) as answers:
             assert answers() == [2.0 * n for n in range(20)]

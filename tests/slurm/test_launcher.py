@@ -150,12 +150,18 @@ def test_a_farm_that_serves_until_the_limit_has_succeeded(cluster: Cluster, fold
 def test_a_job_that_starts_again_after_the_loss_of_its_first_node(
     cluster: Cluster, folder: Path
 ) -> None:
-    """The farm of the second start has a new port; the file of the first one is still there."""
-    job = Launched(cluster, folder, "--requeue", "-n2", "farm.sh", "model.py:total")
+    """SLURM itself would keep the job, because of --no-kill, on its second node with nothing to do.
+
+    The farm of the second start has a new port; the file of the first one is still there.
+    """
+    options = ("--requeue", "--export=ALL,FARM_WATCH_S=2", "-N2", "-n2")
+    job = Launched(cluster, folder, *options, "farm.sh", "model.py:total")
     job.workers(2)
     wait_for(lambda: "front door on" in job.output(), "the front door's address")
-    cluster.node("crash", cluster.job(job.id)["BatchHost"])
+    first = cluster.job(job.id)["BatchHost"]
+    cluster.node("crash", first)
     wait_for(lambda: job.output().count("front door on") == 2, "the second start", 120)
+    assert cluster.job(job.id)["BatchHost"] != first
     ports = re.findall(r"front door on \S+, port (\d+);", job.output())
     connection = json.loads((job.run_folder / "farm.json").read_text())
     assert connection["url"].endswith(f":{ports[1]}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
-from tests.slurm.cluster import Cluster
+import pytest
+
+from tests.slurm.cluster import NODES, Cluster
+from tests.support.open_mpi import needs_pmix
 
 FARM = Path(sys.executable).parent / "farm"
 FARM_SH = Path(__file__).parents[2] / "launchers" / "farm.sh"
@@ -22,6 +26,8 @@ class Total(farm.Model):
     def evaluate(self, inputs, config):
         if config.get("kill") == self.comm.rank:
             os.kill(os.getpid(), signal.SIGKILL)
+        if config.get("abort") == self.comm.rank:
+            self.comm.Abort(3)
         hosts = set(self.comm.allgather(socket.gethostname()))
         return self.comm.allreduce(inputs["x"]), len(hosts)
 """
@@ -54,21 +60,43 @@ def said(cluster: Cluster, folder: Path, script: str, *options: str) -> str:
     return output.read_text()
 
 
-def test_a_group_is_a_step_over_the_nodes_and_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
+OPEN_MPI = "export MPI4PY_LIBMPI=libmpi.so.40"
+
+libraries = pytest.mark.parametrize(
+    ("mpi_type", "environment"),
+    [("pmi2", ""), pytest.param("pmix", OPEN_MPI, marks=needs_pmix)],
+    ids=["mpich", "openmpi"],
+)
+
+
+@libraries
+def test_a_group_is_a_step_over_the_nodes_and_is_replaced(
+    cluster: Cluster, tmp_path: Path, mpi_type: str, environment: str
+) -> None:
+    for name in NODES[:2]:  # restarted daemons load their plugins again
+        cluster.node("stop", name)
+        cluster.node("start", name)
+    killed = "call --config '{\"kill\": 3}'; call;" if mpi_type == "pmi2" else ""
     text = said(
         cluster,
         tmp_path,
-        """
+        environment
+        + """
         @farm worker model.py --connect run --mpi 4 --time-limit 60 \\
-            --mpi-launch "srun --mpi=pmi2 -K --exact -N2 -n {ranks}" & worker=$!
-        workers 1; call; call --config '{"kill": 3}'; call
+            --mpi-launch "srun --mpi=@type -K --exact -N2 -n {ranks}" & worker=$!
+        workers 1; call; @killed call --config '{"abort": 2}'; call
         kill -TERM $worker; wait $worker; echo "worker ended with $?"
-        """,
+        """.replace("@type", mpi_type).replace("@killed", killed),
         "--exclusive",
+        f"--nodelist={NODES[0]},{NODES[1]}",
     )
-    assert text.count('"y":[4.0,8.0') + text.count('"y": [4.0, 8.0') == 2
-    assert text.count('"hosts":[2.0') + text.count('"hosts": [2.0') == 2
-    assert "rank 3 of 4 died" in text
+    answered = 3 if killed else 2
+    assert text.count('"y":[4.0,8.0') + text.count('"y": [4.0, 8.0') == answered
+    assert text.count('"hosts":[2.0') + text.count('"hosts": [2.0') == answered
+    assert ("lost 4 times" in text) == bool(killed)
+    assert ("rank 3 of 4 died: signal SIGKILL" in text) == bool(killed)
+    assert "lost 2 times" in text
+    assert re.search("rank 2 of 4 (called MPI_Abort with error code 3|died: exit code 3)", text)
     assert "worker ended with 0" in text
 
 
@@ -90,17 +118,21 @@ def test_a_step_of_many_ranks_forms_groups(cluster: Cluster, tmp_path: Path) -> 
     assert "this MPI world has 1 rank, expected 4" in text
 
 
-def test_the_launcher_makes_as_many_groups_as_fit(cluster: Cluster, tmp_path: Path) -> None:
+@libraries
+def test_the_launcher_makes_as_many_groups_as_fit(
+    cluster: Cluster, tmp_path: Path, mpi_type: str, environment: str
+) -> None:
     text = said(
         cluster,
         tmp_path,
-        f"""
-        job=$(FARM=@farm sbatch --parsable -N2 -n4 -o mpi.txt {FARM_SH} \\
+        f"""{environment}
+        job=$(MPI_TYPE={mpi_type} FARM=@farm sbatch --parsable -N2 -n4 -o mpi.txt {FARM_SH} \\
             --mpi 2 --connect run model.py)
-        workers 2; call; scancel $job; workers 0; @farm status --to run
+        workers 2; call; call; scancel $job; workers 0; @farm status --to run
         """,
         "-n1",
         "-N1",
     )
     assert "never" not in text
+    assert text.count('"y":[2.0') + text.count('"y": [2.0') == 2
     assert text.count("drained") == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -55,7 +56,7 @@ def job_of(cluster: Cluster, folder: Path, how: str) -> Launched:
     """Submit a sweep: over the launcher's farm on two nodes, or by `farm sweep` alone."""
     if how == "launcher":
         command = ("model.py", "--", str(FARM), "sweep", *SWEEP)
-        return Launched(cluster, folder, "--requeue", "-N2", "-n4", "farm.sh", *command)
+        return Launched(cluster, folder, "-pscavenge", "-wcpu[1-2]", "-n4", "farm.sh", *command)
     line = shlex.join([str(FARM), "sweep", "model.py", "-n", "2", *SWEEP])
     words = ("--requeue", "--open-mode=append", "-n1", "--wrap", f"exec {line}")
     return Launched(cluster, folder, *words)
@@ -85,12 +86,31 @@ def check_sweep(folder: Path, job: Launched) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("how", ["launcher", "alone"])
+def requeue(job: Launched) -> None:
+    """Requeue a job as its user; it is held for a moment."""
+    job.cluster.run(["scontrol", "requeuehold", job.id])
+    job.cluster.wait_for_job(job.id, "PENDING")
+    job.cluster.run(["scontrol", "release", job.id])
+
+
+def pre_empt(job: Launched) -> None:
+    """Start a job of higher priority on a node of this job, in partition scavenge.
+
+    SLURM asks the job's steps to end, and requeues it after a grace time if it is still there.
+    """
+    node = job.cluster.job(job.id)["BatchHost"]
+    words = ("-p", "cpu", "-w", node, "--exclusive", "--wrap", "true")
+    job.cluster.wait_for_job(job.cluster.sbatch(*words), "COMPLETED", limit_s=60)
+
+
+@pytest.mark.parametrize(("how", "away"), [("launcher", pre_empt), ("alone", requeue)])
 @pytest.mark.timeout(240)
-def test_a_requeued_sweep_continues(cluster: Cluster, folder: Path, how: str) -> None:
+def test_a_requeued_sweep_continues(
+    cluster: Cluster, folder: Path, how: str, away: Callable[[Launched], None]
+) -> None:
     job = job_of(cluster, folder, how)
     wait_for_points(folder)
-    cluster.run(["scontrol", "requeue", job.id])
+    away(job)
     start_now(job)
     record = job.ended(limit_s=120)
     assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), job.output()

@@ -24,7 +24,7 @@ from tests.support.time_limits import scaled
 LIMIT_S = scaled(30.0)
 
 MODELS = """
-import os, pathlib, threading, time
+import contextlib, os, pathlib, threading, time
 import farm
 
 if "BROKEN" in os.environ:
@@ -44,6 +44,19 @@ class Square(farm.Model):
         if "exit" in config:
             os._exit(config["exit"])
         return [1.0, 2.0] if "wrong" in config else inputs["x"] ** 2
+
+class Lone(Square):
+    '''Fails if two calls run in one process at once.'''
+    lock = threading.Lock()
+
+    def evaluate(self, inputs, config):
+        if not self.lock.acquire(blocking=False):
+            raise RuntimeError("another call runs here")
+        with contextlib.closing(self):
+            return super().evaluate(inputs, config)
+
+    def close(self):
+        self.lock.release()
 
 class Batched(Square):
     max_batch = 32
@@ -98,12 +111,18 @@ class Cluster:
         return False
 
     def add_worker(
-        self, threads: int = 1, *, nanny: bool = False, environment: Mapping[str, str] | None = None
+        self,
+        threads: int = 1,
+        *,
+        nanny: bool = False,
+        resources: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Add a worker; with a nanny it is restarted when it dies."""
+        """Add a worker; with a nanny it is restarted when it dies. resources: such as GPU=1."""
         options = [self.address, "--nthreads", str(threads), "--no-dashboard", "--host"]
         options += ["127.0.0.1", "--death-timeout", "20", "--local-directory", str(self.folder)]
         options += [] if nanny else ["--no-nanny"]
+        options += ["--resources", resources] if resources else []
         worker = self._start("worker", options, environment)
         self.workers.append(worker)
         return worker
@@ -150,7 +169,7 @@ def dask_cluster(
 
 
 def specs(cluster: Cluster) -> list[str]:
-    return [f"{cluster.folder}/square.py:{name}" for name in ("Square", "Batched", "Once")]
+    return [f"{cluster.folder}/square.py:{name}" for name in ("Square", "Batched", "Once", "Lone")]
 
 
 @contextlib.asynccontextmanager

@@ -429,7 +429,7 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
         calls = await once.hear_calls()
         assert len(calls) == count - 1
         once.answer(*[(i, Result((call.inputs[0] ** 3,), 0.001)) for i, call in calls])
-        loss = wire.Loss("node2/2-b", "signal SIGKILL", [calls[0][0]], False)
+        loss = wire.Loss("node2/2-b", "signal SIGKILL", [calls[0][0]])
         supervisor.send(wire.encode_loss(loss))
         got: dict[int, Any] = {}
         while len(got) < count:

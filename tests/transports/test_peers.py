@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
-from farm.errors import InvalidInput, TimeLimitExceeded, WorkerLost
+from farm.errors import InvalidInput, LossCause, TimeLimitExceeded, WorkerLost
 from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq_module
 from farm.wire import messages as wire
@@ -84,7 +84,7 @@ async def test_late_answer_is_used_once_and_its_worker_asked_to_join_again() -> 
         given_up, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
         waiting = farm.submit()
         task_id = await task_of(given_up)
-        supervisor.send(wire.encode_loss(Loss(W1, "does not move", None, False)))
+        supervisor.send(wire.encode_loss(Loss(W1, "does not move", None)))
         worker = await farm.worker(W2)
         assert await task_of(worker) == task_id
         given_up.answer((task_id, Result((np.array([7.0]),))))
@@ -236,7 +236,7 @@ async def test_word_of_the_supervisor_comes_first() -> None:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         waiting = farm.submit()
         task_id = await task_of(worker)
-        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGSEGV", [task_id], False)))
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGSEGV", [task_id])))
         await until(lambda: not farm.workers())
         worker.close()
         await answer(await farm.worker(W2))
@@ -255,7 +255,7 @@ async def test_word_of_the_supervisor_comes_after_the_connection_is_gone(
         task_id = await task_of(worker)
         worker.close()
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
-        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id], False)))
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id])))
         await answer(await farm.worker(W2))
         await waiting
         assert farm.events() == ["signal SIGKILL"]
@@ -267,7 +267,7 @@ async def test_word_of_the_supervisor_that_comes_too_late_is_ignored() -> None:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         worker.close()
         await until(lambda: not farm.workers())
-        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", None, False)))
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", None)))
         waiting = farm.submit()
         await answer(await farm.worker(W2))
         await waiting
@@ -281,7 +281,7 @@ async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         waiting = farm.submit()
         task_id = await task_of(worker)
-        supervisor.send(wire.encode_loss(Loss(W1, "died", [task_id] if guilty else [], False)))
+        supervisor.send(wire.encode_loss(Loss(W1, "died", [task_id] if guilty else [])))
         other = await farm.worker(W2)
         if guilty:
             with pytest.raises(WorkerLost, match="died"):
@@ -297,7 +297,9 @@ async def test_call_that_was_killed_for_its_time_is_not_tried_again() -> None:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         waiting = farm.submit()
         task_id = await task_of(worker)
-        supervisor.send(wire.encode_loss(Loss(W1, "time limit of 2 s", [task_id], True)))
+        supervisor.send(
+            wire.encode_loss(Loss(W1, "time limit of 2 s", [task_id], LossCause.TIME_LIMIT))
+        )
         with pytest.raises(TimeLimitExceeded, match="time limit of 2 s"):
             await waiting
 
@@ -476,7 +478,7 @@ async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_att
         draining.say(Kind.RESIZE, 0)
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
         if reported:
-            loss = Loss(W1, "stopped by its supervisor", [task_id], False)
+            loss = Loss(W1, "stopped by its supervisor", [task_id])
             farm.peer(SUPERVISOR).send(wire.encode_loss(loss))
         else:
             draining.close()
@@ -524,6 +526,20 @@ async def test_tasks_are_taken_back_from_a_worker() -> None:
         assert set(moved) <= set(back) | (set(range(held[0], held[0] + 10)) - set(held))
         for task in tasks:
             task.cancel()
+
+
+@on_loop
+async def test_one_worker_is_asked_to_leave() -> None:
+    async with Farm.up() as farm:
+        one, two = await farm.worker(), await farm.worker("node2/2")
+        two.say(Kind.RESIZE, 0)
+        await until(lambda: 0 in [row["slots"] for row in farm.dispatcher.snapshot()["workers"]])
+        farm.transport.drain("node2/2")
+        farm.transport.drain("node3/3")  # it is gone
+        await two.hear(Kind.STOP)
+        call = farm.submit()
+        await one.hear(Kind.CALLS)  # and nothing before
+        call.cancel()
 
 
 @on_loop

@@ -64,7 +64,7 @@ async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> No
             for frames in (
                 wire.encode_join("a", WorkerInfo(W1, (CUBE,))),
                 wire.encode_answers([(task_id, Result((np.array([666.0]),)))]),
-                wire.encode_loss(Loss(W1, "gone", [task_id], False)),
+                wire.encode_loss(Loss(W1, "gone", [task_id])),
                 wire.encode(Kind.RESIZE, 0),
                 wire.encode(Kind.TAKEN_BACK, [task_id]),
                 wire.encode(Kind.MISSING, [task_id]),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.errors import LossCause
 from farm.transports import reporter as module
 from farm.transports.reporter import Reporter
 from farm.wire import messages as wire
@@ -18,7 +19,9 @@ NAME = "node1/1-a"
 
 
 def lose(reporter: Reporter, running: Sequence[int] | None) -> None:
-    reporter.lost(NAME, "signal SIGKILL", running=running, row=7, time_limit=True)
+    reporter.lost(
+        NAME, "signal SIGKILL", running=running, row=7, cause=LossCause.CRASH, detail="the end"
+    )
 
 
 def test_reporter_introduces_itself_and_reports(
@@ -32,8 +35,9 @@ def test_reporter_introduces_itself_and_reports(
         NAME,
         "signal SIGKILL",
         [1, 2],
-        True,
+        LossCause.CRASH,
         7,
+        "the end",
     )
     lose(reporter, None)
     loss = wire.decode_loss(desk.hear(Kind.LOST))

@@ -6,6 +6,7 @@ import re
 import struct
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from farm.call import (
     WorkerInfo,
     canonical_config,
 )
-from farm.errors import FarmError, InvalidOutput, InvalidRequest, ModelFailed
+from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, ModelFailed
 from farm.wire import messages as wire
 from farm.wire.arrays import INLINE_BYTES
 from farm.wire.messages import Kind, Loss, Message
@@ -270,8 +271,8 @@ def test_join_comes_back() -> None:
 
 @pytest.mark.parametrize("running", [None, [], [7, 2**63]])
 def test_loss_comes_back(running: list[int] | None) -> None:
-    for row in (None, 0, 41):
-        loss = Loss("node3/4412-a1b2", "signal SIGKILL", running, time_limit=True, row=row)
+    for row, cause in product((None, 0, 41), LossCause):
+        loss = Loss("node3/4412-a1b2", "signal SIGKILL", running, cause, row, "last line")
         assert wire.decode_loss(received(wire.encode_loss(loss))) == loss
 
 
@@ -464,7 +465,7 @@ VALID = [
     wire.encode_calls((i, Call("m", Operation.EVALUATE, (np.ones(3),))) for i in range(5)),
     wire.encode_answers((i, Result((np.ones(3),), 0.1, None, "w", 0.2)) for i in range(5)),
     wire.encode_join("a1", WORKER),
-    wire.encode_loss(Loss("w", "died", [1], time_limit=False)),
+    wire.encode_loss(Loss("w", "died", [1])),
     wire.encode(Kind.CANCEL, [1, 2]),
 ]
 

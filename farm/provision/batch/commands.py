@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from farm.provision.batch.system import BatchError
+from farm.provision.batch.system import BatchError, SubmissionRefused
 
 COMMAND_TIMEOUT_S = 60.0
 """A busy controller may take its time; its own message timeout is ten seconds by default."""
@@ -26,6 +27,32 @@ of the event loop."""
 
 class NotStarted(BatchError):
     """The program of a command cannot be run."""
+
+
+class CommandFailed(BatchError):
+    """A command ended with an exit code other than 0. output: what it printed all the same."""
+
+    def __init__(self, said: str, output: str) -> None:
+        super().__init__(said)
+        self.output = output
+
+
+@contextlib.contextmanager
+def submitting(refusals: re.Pattern[str], doubts: re.Pattern[str]) -> Iterator[None]:
+    """Raise SubmissionRefused for the error of a submission in the block if surely no job exists.
+
+    That is so if the command cannot be run, or its message has one of the `refusals` and none of
+    the `doubts`, after which the system may have the job.
+    """
+    try:
+        yield
+    except NotStarted as error:
+        raise SubmissionRefused(str(error)) from None
+    except BatchError as error:
+        said = str(error)
+        if refusals.search(said) and not doubts.search(said):
+            raise SubmissionRefused(said) from None
+        raise
 
 
 class Commands:
@@ -44,9 +71,10 @@ class Commands:
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(AT_ONCE, "batch")
 
-    async def run(self, *command: str, feed: str = "") -> str:
+    async def run(self, *command: str, feed: str = "", with_errors: bool = False) -> str:
         """Return a command's output. Raises BatchError if it fails or takes too long.
 
+        with_errors: the output includes what it writes to stderr.
         Cancelling the wait kills the command: a thread that waits for it would delay the end of
         this program.
         """
@@ -56,7 +84,7 @@ class Commands:
             # The second limit is for a command that cannot even be killed.
             async with asyncio.timeout(self._timeout_s + 2 * KILLED_S):
                 return await loop.run_in_executor(
-                    self._threads, self._wait_for, command, feed, started
+                    self._threads, self._wait_for, command, feed, with_errors, started
                 )
         except TimeoutError:
             raise BatchError(self._no_answer(command)) from None
@@ -67,7 +95,9 @@ class Commands:
     def _no_answer(self, command: Sequence[str]) -> str:
         return f"{command[0]} did not answer in {self._timeout_s:g} s"
 
-    def _wait_for(self, command: Sequence[str], feed: str, started: _Started) -> str:
+    def _wait_for(
+        self, command: Sequence[str], feed: str, with_errors: bool, started: _Started
+    ) -> str:
         try:
             # In a session of its own, so that Ctrl-C does not interrupt a submission.
             process = subprocess.Popen(
@@ -75,7 +105,7 @@ class Commands:
                 env=self._environment(os.environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=subprocess.STDOUT if with_errors else subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,
@@ -90,7 +120,8 @@ class Commands:
             raise BatchError(self._no_answer(command)) from None
         if process.returncode:
             said = " ".join((errors or output).split())
-            raise BatchError(said or f"{command[0]} ended with exit code {process.returncode}")
+            said = said or f"{command[0]} ended with exit code {process.returncode}"
+            raise CommandFailed(said, output)
         return output
 
 

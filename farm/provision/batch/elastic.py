@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +27,9 @@ from farm.provision.batch.output import last_words
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.policy import Decision, Offer, demands, share
 from farm.provision.batch.restart_state import RestartState
+from farm.provision.batch.saving import Saving
 from farm.provision.batch.script import job_script
-from farm.provision.batch.standing import KindState, how_it_stands, job_row, kind_row
+from farm.provision.batch.standing import KindState, Standing
 from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
 from farm.provision.batch.watch import JobWatch
 
@@ -56,6 +57,9 @@ GONE_S = 150.0
 """Longest wait for cancelled jobs to end. SLURM kills them after KillWait, 30 s by default, and
 where it keeps no records of ended jobs, their absence is confirmed after a minute."""
 
+SAVING_S = 10.0
+"""Longest wait for the file system when the farm stops."""
+
 
 class Elastic:
     """The jobs of one farm, from `start` to `stop`.
@@ -81,24 +85,27 @@ class Elastic:
             self._script(kind, "farm-0-" + kind.name)
         # Set by `start`; then used by the loop only.
         self._dispatcher: Dispatcher
-        self._restart_state: RestartState
+        self._saving: Saving
         self._jobs: Jobs
         self._task: asyncio.Task[None] | None = None
         self._watch: JobWatch
+        self._standing: Standing
         self._describing: Describing
         self._errands = Errands()
         self._stopping = asyncio.Event()
         self._hurried = False
 
-    def start(self, dispatcher: Dispatcher) -> None:
-        """Start on the running event loop."""
+    def start(self, dispatcher: Dispatcher, drain: Callable[[str], None]) -> None:
+        """Start on the running event loop. drain: asks a worker to finish its calls and leave."""
+        self._drain = drain
         try:
-            self._restart_state = RestartState(self._folder)
+            restart_state = RestartState(self._folder)
         except OSError as error:
             raise Unavailable(f"folder {self._folder} cannot be used: {error}") from None
         self._clock = asyncio.get_running_loop().time
-        self._jobs = Jobs(self._restart_state.identity)
-        earlier = self._restart_state.jobs()
+        self._saving = Saving(restart_state)
+        self._jobs = Jobs(restart_state.identity)
+        earlier = restart_state.jobs()
         for job_id, name, kind_name in earlier or ():
             self._jobs.remember(job_id, name, kind_name, self._clock())
         self._watch = JobWatch(
@@ -111,14 +118,16 @@ class Elastic:
         )
         self._dispatcher = dispatcher
         for kind in self._kinds.values():
-            known = self._restart_state.models(kind.settings)
+            known = restart_state.models(kind.settings)
             if known is not None:
                 kind.models = frozenset(model.name for model in known)
                 dispatcher.expect(known)
         for part in ("cluster", *(["slurm"] if self._system.title == "SLURM" else [])):
             dispatcher.add_part(part, self.snapshot)
-        dispatcher.first_worker.awaited = self.awaited
-        dispatcher.first_worker.why = self._why_none
+        standing = Standing(self._kinds, self._jobs, lambda: self._watch.problem)
+        self._standing = standing
+        dispatcher.first_worker.awaited = functools.partial(standing.why, "")
+        dispatcher.first_worker.why = standing.why
         self._describing = Describing(dispatcher.expect, dispatcher.note)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -167,6 +176,8 @@ class Elastic:
             if change.event == "started":
                 self._kind_serves(change, snapshot["workers"])
             self._watch.soon()
+        for worker in self._jobs.to_drain(snapshot["workers"]):
+            self._drain(worker)  # not every batch system can send a signal
         self._watch.step()
         self._void_submissions()
         self._save()
@@ -181,7 +192,7 @@ class Elastic:
 
     def _save(self) -> None:
         """Save the jobs for the next farm, if they have changed."""
-        self._restart_state.keep_jobs([(job.id, job.name, job.kind) for job in self._jobs])
+        self._saving.jobs([(job.id, job.name, job.kind) for job in self._jobs])
 
     def _kind_serves(self, change: Change, workers: Sequence[dict[str, Any]]) -> None:
         job = change.job
@@ -194,7 +205,7 @@ class Elastic:
         models = [model for row in workers if row["job"] == job.id for model in row["models"]]
         kind.models = frozenset(models)
         infos = self._dispatcher.models()
-        self._restart_state.keep(kind.settings, [infos[name] for name in sorted(kind.models)])
+        self._saving.models(kind.settings, [infos[name] for name in sorted(kind.models)])
 
     def _decide(self, snapshot: dict[str, Any], now: float) -> dict[str, Decision]:
         max_batch = {name: info.max_batch for name, info in self._dispatcher.models().items()}
@@ -242,6 +253,10 @@ class Elastic:
         script = self._script(kind.settings, job_name)
         job = self._jobs.submits(job_name, name, self._clock())
         self._save()
+        await self._saving.done()
+        if self._stopping.is_set():
+            self._jobs.refused(job, self._clock())
+            return False
         try:
             job_id = await self._system.submit(script)
         except SubmissionRefused as error:
@@ -430,7 +445,7 @@ class Elastic:
             # A running submission must return its job id.
             if not left and not self._errands.is_running("submit "):
                 if self._watch.is_known:
-                    self._restart_state.forget_models()
+                    self._saving.forget_models()
                     break
                 if late:
                     break
@@ -438,6 +453,7 @@ class Elastic:
             await asyncio.sleep(STEP_S)
         self._save()
         await self._errands.cancel()
+        await self._saving.done(within_s=SAVING_S)
         if left or not self._watch.is_known:
             ids = " ".join(job.key for job in left) or f"unknown: {self._watch.problem}"
             see = self._system.own_jobs
@@ -467,24 +483,10 @@ class Elastic:
 
     # Status
 
-    def awaited(self) -> str:
-        """Return why some models are not yet known; empty if those of all kinds are."""
-        return self._how_these_stand(kind for kind in self._kinds.values() if kind.models is None)
-
-    def _why_none(self, model: str) -> str:
-        """Return why no worker has a model."""
-        kinds = self._kinds.values()
-        return self._how_these_stand(kind for kind in kinds if model in (kind.models or ()))
-
-    def _how_these_stand(self, kinds: Iterable[KindState]) -> str:
-        return "; ".join(how_it_stands(kind, self._jobs, self._watch.problem) for kind in kinds)
+    def starts_in(self, model: str) -> float | None:
+        """Return in how many seconds a job with a model is expected to start, if that is known."""
+        return self._standing.starts_in(model)
 
     def snapshot(self) -> dict[str, Any]:
         """Return kinds and jobs as JSON data."""
-        now = self._clock()
-        return {
-            "system": self._system.title,
-            "problem": self._watch.problem,
-            "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
-            "jobs": [job_row(job, now) for job in self._jobs],
-        }
+        return {"system": self._system.title, **self._standing.snapshot(self._clock())}

@@ -26,6 +26,7 @@ class FarmJob:
     id: empty until the batch system has told it. name: unique for each submission, so that a job
     without an id can be found. phase_since: when it entered its phase, or was cancelled again.
     workers: number of workers that are connected now. evidence: for and against its existence.
+    starts_at: when the batch system expects it to start, as in JobRow.
     is_remembered: it was submitted by the farm before, and the batch system has not confirmed it.
     cancelled_at: when the batch system accepted to cancel it; cancel_at: do not ask before.
     """
@@ -40,6 +41,7 @@ class FarmJob:
     state: str = ""
     reason: str = ""
     nodes: str = ""
+    starts_at: float | None = None
     workers: int = 0
     in_flight: int = 0
     done: int = 0

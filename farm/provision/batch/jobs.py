@@ -281,7 +281,7 @@ class Jobs:
     def _update(self, job: FarmJob, row: JobRow, now: float) -> list[Change]:
         phase = job.phase
         before, job.stand, job.state, job.nodes = job.stand, row.stand, row.state, row.nodes
-        reason, job.reason = job.reason, row.reason
+        reason, job.reason, job.starts_at = job.reason, row.reason, row.starts_at
         changes = []
         if job.is_remembered:
             job.is_remembered = False
@@ -291,7 +291,7 @@ class Jobs:
             if job.phase in ON_REQUEUED:  # it will start again
                 job.goes_on(ON_REQUEUED, now)
             if before is not None:
-                return [*changes, Change("requeued", job, row.in_words, phase)]
+                changes.append(Change("requeued", job, row.in_words, phase))
         if not is_pending and job.phase is PENDING:
             job.goes_on(ON_GETS_NODES, now)
         if row.needs_action and row.reason != reason:
@@ -353,6 +353,16 @@ class Jobs:
                 where = sorted({row["host"] for row in rows})
                 changes.append(Change("started", job, f"serves on {', '.join(where)}", before))
         return changes
+
+    def to_drain(self, workers: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Return the workers that take calls although their jobs were let go."""
+        return [
+            row["name"]
+            for row in workers
+            if row["slots"]
+            and (job := self.live.get(row["job"])) is not None
+            and job.phase.was_let_go
+        ]
 
     def for_policy(self, kind: str, now: float) -> list[Job]:
         """Return the jobs of a kind that can be counted on, in the form that its policy needs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from farm.provision.batch.farm_job import FarmJob
@@ -45,13 +47,77 @@ def how_it_stands(kind: KindState, jobs: Jobs, problem: str) -> str:
     mine = jobs.of(name)
     if mine:
         how = ", ".join(
-            f"job {job.key} {job.state or 'submitted'} {job.reason}".strip() for job in mine[:3]
+            f"job {job.key} {job.state or 'submitted'} {job.reason}".strip() + _when(job)
+            for job in mine[:3]
         )
     elif kind.describing:
         how = "its models are being described"
     else:
         how = kind.refusal or kind.failure or problem or "no job yet"
     return f"waiting for workers of kind {name} ({models}): {how}"
+
+
+def _when(job: FarmJob) -> str:
+    """Return when the batch system expects a job to start, in words, if that is still to come."""
+    if job.starts_at is None or job.starts_at <= time.time():
+        return ""
+    return f", expected to start {time.strftime('%Y-%m-%d %H:%M', time.localtime(job.starts_at))}"
+
+
+def starts_in(kinds: Iterable[KindState], jobs: Jobs) -> float | None:
+    """Return in how many seconds the first job of these kinds is expected to have nodes.
+
+    None if the batch system does not say, or if that time has passed.
+    """
+    now = time.time()
+    times: list[float] = []
+    for kind in kinds:
+        for job in jobs.of(kind.settings.name):
+            if not job.is_pending:
+                return 0.0
+            if job.starts_at is not None and job.starts_at > now:
+                times.append(job.starts_at - now)
+    return min(times, default=None)
+
+
+class Standing:
+    """How all kinds of a farm stand, for callers that wait and for `farm status`.
+
+    problem: returns why the batch system does not answer; empty if it does.
+    """
+
+    def __init__(
+        self, kinds: Mapping[str, KindState], jobs: Jobs, problem: Callable[[], str]
+    ) -> None:
+        self._kinds = kinds
+        self._jobs = jobs
+        self._problem = problem
+
+    def _of(self, model: str) -> list[KindState]:
+        """Return the kinds that have a model; for "" those whose models are unknown."""
+        kinds = self._kinds.values()
+        if not model:
+            return [kind for kind in kinds if kind.models is None]
+        return [kind for kind in kinds if model in (kind.models or ())]
+
+    def why(self, model: str) -> str:
+        """Return why no worker has a model, or for "" why some models are not known yet.
+
+        The result is empty if nothing is awaited.
+        """
+        return "; ".join(how_it_stands(k, self._jobs, self._problem()) for k in self._of(model))
+
+    def starts_in(self, model: str) -> float | None:
+        """Return in how many seconds a job with a model is expected to start; as in `why`."""
+        return starts_in(self._of(model), self._jobs)
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """Return kinds and jobs as JSON data."""
+        return {
+            "problem": self._problem(),
+            "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
+            "jobs": [job_row(job, now) for job in self._jobs],
+        }
 
 
 def kind_row(kind: KindState, jobs: Jobs, now: float) -> dict[str, Any]:
@@ -83,6 +149,7 @@ def job_row(job: FarmJob, now: float) -> dict[str, Any]:
         "state": job.state,
         "reason": job.reason,
         "nodes": job.nodes,
+        "starts_at": job.starts_at,
         "workers": job.workers,
         "idle_s": None if job.idle_since is None else now - job.idle_since,
         "ends_in_s": job.ends_in_s,

@@ -43,7 +43,8 @@ class JobRow:
 
     state, reason: in the system's words; reason: why the job waits, or how it ended. needs_action:
     it waits for something that people have to do. crashed: it ended because its program failed or
-    its nodes did not start. taken: it ended because it lost its nodes.
+    its nodes did not start. taken: it ended because it lost its nodes. starts_at: when the system
+    expects a pending job to start, by time.time(); None if it does not say.
     """
 
     id: str
@@ -55,6 +56,7 @@ class JobRow:
     needs_action: bool = False
     crashed: bool = False
     taken: bool = False
+    starts_at: float | None = None
 
     @property
     def in_words(self) -> str:

@@ -137,6 +137,13 @@ class Child:
         """Return a description of why it ended; code: its exit status."""
         return in_words(code, out_of_memory=out_of_memory)
 
+    def crashed(self) -> bool:
+        """Whether its model is known to have ended it, and its calls are tried only once more.
+
+        A single process restarts in a moment: its calls get all the retries that any loss gets.
+        """
+        return False
+
     def code(self) -> int | None:
         """Return the exit status, or minus the signal that ended it; None while it lives.
 
@@ -177,11 +184,14 @@ class Child:
 
     def last_lines(self) -> str:
         """Return the last lines that this process wrote to its log."""
+        return "\n".join(self.last_text().rstrip().splitlines()[-LAST_LINES:])
+
+    def last_text(self) -> str:
+        """Return the end of what this process wrote to its log."""
         with self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(self._log_began, file.tell() - LAST_BYTES))
-            text = file.read().decode(errors="replace")
-        return "\n".join(text.rstrip().splitlines()[-LAST_LINES:])
+            return file.read().decode(errors="replace")
 
 
 class OutOfMemory:

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 
 from farm.errors import InvalidInput
+from farm.machine.cpus import allowed_cpus
 from farm.wording import worded
 
 ALL = ("auto", "per-node")
@@ -92,10 +93,4 @@ def _present() -> tuple[str, ...]:
 def cpus_here(environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of CPUs of SLURM's step on this node, or that the kernel allows."""
     told = environment.get("SLURM_CPUS_ON_NODE", "")
-    return int(told) if told.isdecimal() and int(told) else _cores()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return int(told) if told.isdecimal() and int(told) else allowed_cpus()

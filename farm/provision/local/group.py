@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import signal
 import socket
 import subprocess
 import time
@@ -11,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from farm.machine.programs import in_words, python
+from farm.machine.programs import in_words
+from farm.provision.local import rank_parent
 from farm.provision.local.child import Child
-from farm.provision.local.rank_lines import VARIABLE, RankLines
+from farm.provision.local.rank_lines import RankLines
+from farm.provision.local.rank_parent import VARIABLE
 from farm.provision.local.record import Running
 from farm.provision.local.stops import ProcessStops
 from farm.wording import worded
@@ -21,6 +25,26 @@ from farm.worker.mpi.world import EXIT_STUCK, WorldError, launcher_path
 
 NOTICE_WITHIN_S = 3.0
 """A launcher whose ranks were killed has this long to end by itself."""
+
+ABORT = re.compile(
+    r"^Abort\((?P<code>-?\d+)\) on node (?P<rank>\d+) .*application called MPI_Abort"
+    r"|^MPI_ABORT was invoked on rank (?P<rank_2>\d+) in .*\n?.*with errorcode (?P<code_2>-?\d+)",
+    re.MULTILINE,
+)
+"""What MPICH and Open MPI write when a program calls MPI_Abort."""
+
+CRASH_SIGNALS = frozenset(
+    {
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+    }
+)
+"""Signals that a process brings upon itself."""
 
 DEFAULT_LINE = "mpiexec -n {ranks}"
 
@@ -66,7 +90,7 @@ class Group(Child):
         environment: Mapping[str, str],
         loopback: bool,
     ) -> None:
-        """Start `rank.py` with `arguments` in all ranks. Raises OSError, WorldError.
+        """Start `rank.py` with `arguments` as all ranks. Raises OSError, WorldError.
 
         loopback: the farm is reached on this host only, so all ranks are here.
         """
@@ -82,7 +106,7 @@ class Group(Child):
     def _started(
         self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        command = [*self._launch.words(), *python("farm.provision.local.rank")]
+        command = [*self._launch.words(), *rank_parent.command()]
         command += ["--ranks", str(self._launch.ranks), *arguments]
         self._lines = RankLines(loopback=self._loopback, ranks=self._launch.ranks)
         self.status = self._lines.fileno()
@@ -109,7 +133,7 @@ class Group(Child):
             if isinstance(facts.get("code"), int):
                 self._told_code = int(str(facts["code"]))
             self._heard(facts)
-        self.talks = not self._lines.closed and self._lines.gone is None
+        self.talks = not self._lines.closed and not self._lines.gone
 
     def running(self) -> Running | None:
         """Return the tasks that the group runs, as far as reported."""
@@ -123,11 +147,39 @@ class Group(Child):
         """Return why it has ended, in words."""
         if self._told_code == EXIT_STUCK:
             return "a rank failed while others waited for it in MPI"
-        reason = in_words(code, out_of_memory=out_of_memory)
-        if self._told_code is not None or self._lines.gone is None:
-            return reason
-        rank = f"rank {self._lines.gone}" if self._lines.gone >= 0 else "a rank"
-        return f"{rank} of {self._launch.ranks} died ({reason} of the launcher)"
+        if self._told_code is not None:
+            return in_words(code, out_of_memory=out_of_memory)
+        size, failed, aborted = self._launch.ranks, self._lines.failed, self._aborted()
+        if aborted is not None:
+            rank, error_code = aborted
+            return f"rank {rank} of {size} called MPI_Abort with error code {error_code}"
+        if failed is not None:
+            name = "a rank" if failed.rank is None else f"rank {failed.rank}"
+            return f"{name} of {size} died: {in_words(failed.status, out_of_memory=out_of_memory)}"
+        reason = in_words(code, out_of_memory=False)
+        return f"the launcher ended its {size} ranks: {reason}" if self._lines.gone else reason
+
+    def crashed(self) -> bool:
+        """Whether a rank called MPI_Abort, or ended by itself and by no signal from outside.
+
+        A rank that SLURM or the kernel killed, or that was lost with its host, has not crashed.
+        """
+        failed = self._lines.failed
+        if failed is None or self._told_code is not None:
+            return self._aborted() is not None
+        return failed.status >= 0 or -failed.status in CRASH_SIGNALS
+
+    def _aborted(self) -> tuple[str, str] | None:
+        """Return the rank that called MPI_Abort and its error code, as its MPI library wrote them.
+
+        Its parent may be killed before it can report the end.
+        """
+        found = ABORT.search(self.last_text())
+        return (
+            None
+            if found is None
+            else (found["rank"] or found["rank_2"], found["code"] or found["code_2"])
+        )
 
     def kill(self) -> None:
         """Kill the ranks, now; their launcher gets a moment to notice.

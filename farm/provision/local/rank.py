@@ -1,8 +1,8 @@
 """The program of every MPI rank: joins its group, loads the models, runs the calls from rank 0.
 
 Rank 0 of a group is the worker that connects to the farm; its second thread does the communication
-while its main thread, like that of every other rank, waits for work. It is started by a
-supervisor's launcher, or by the user: `srun farm worker MODEL --mpi 4`.
+while its main thread, like that of every other rank, waits for work. It is started by its parent
+(`rank_parent.py`) under a supervisor's launcher, or by the user: `srun farm worker MODEL --mpi 4`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from farm.provision.local.process import (
     parser_of,
     serve_models,
 )
-from farm.provision.local.rank_lines import VARIABLE, RankLifeline, Talk
+from farm.provision.local.rank_lines import RankLifeline, Talk
+from farm.provision.local.rank_parent import VARIABLE
 from farm.worker.loader import LoadError, load_models
 from farm.worker.mpi.group import EXIT_RANK_LOST, LOOK_EVERY_S, GroupModel, Hub, Meeting, Member
 from farm.worker.mpi.world import EXIT_STUCK, WorldError, join_world, told_size
@@ -147,17 +148,11 @@ def run(arguments: argparse.Namespace, *, size: int) -> int:
 
     An uncaught exception ends the whole world, as under `python -m mpi4py`.
     """
-    address = os.environ.get(VARIABLE) if arguments.supervised else None
-    if arguments.supervised and address is None:
-        print(
-            f"farm: error: {VARIABLE} is not set here: the launcher does not pass the environment "
-            f"on; Open MPI's mpiexec does with -x {VARIABLE}",
-            file=sys.stderr,
-        )
-        return EXIT_NOT_LOADED
-    faulthandler.enable()  # a crash in C code leaves a Python traceback in the log
+    address = os.environ[VARIABLE] if arguments.supervised else None
+    # A crash in C code leaves a Python traceback in the log. The other threads are farm's own.
+    faulthandler.enable(all_threads=False)
     log_to_stderr()
-    lifeline = None if address is None else RankLifeline(address)
+    lifeline = RankLifeline(arguments.lifeline) if arguments.supervised else None
     watch = Watch(
         None if lifeline is None else lifeline.fileno(),
         patience_s=DRAIN_AFTER_S,
@@ -234,6 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one rank that a supervisor's launcher has started; return the exit status."""
     parser = parser_of("farm.provision.local.rank")
     parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--lifeline", type=int, required=True, metavar="DESCRIPTOR")
     arguments = parser.parse_args(argv, argparse.Namespace(supervised=True, time_limit=None))
     return run(arguments, size=arguments.ranks)
 

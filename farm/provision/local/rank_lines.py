@@ -1,11 +1,12 @@
 """The connections between the MPI ranks of a group and their supervisor: plain sockets.
 
-Ranks are children of a launcher, possibly on other hosts, so they inherit no pipes. Each rank opens
-a *lifeline* before anything else: the supervisor never writes to it, and on Linux the kernel sends
-the rank SIGKILL when it closes. Rank 0 also has a *talk*: it reports what it runs, and receives the
-request to drain. Data that a process has written to a socket arrives even if the process dies in
-the next moment. Ranks on the supervisor's own host connect to a unix-domain socket, others to a
-TCP port.
+Ranks are children of a launcher, possibly on other hosts, so they inherit no pipes. The parent of
+each rank (`rank_parent.py`) opens a *lifeline*, which the rank inherits: the supervisor never
+writes to it, and on Linux the kernel sends the rank SIGKILL when it closes. The rank reports its
+number on it, and the parent how it ended. Rank 0 also has a *talk*: it reports what it runs, and
+receives the request to drain. Data that a process has written to a socket arrives even if the
+process dies in the next moment. Ranks on the supervisor's own host connect to a unix-domain socket,
+others to a TCP port.
 """
 
 from __future__ import annotations
@@ -24,16 +25,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from farm.machine.private import short_folder
-
-VARIABLE = "FARM_SUPERVISOR"
-"""The environment variable with the supervisor's address: SECRET@HOST:PORT or SECRET@PATH."""
+from farm.provision.local.rank_parent import dial, keep_alive
 
 BACKLOG = 4096
 """All ranks of a group connect at once."""
 
-DIAL_WITHIN_S = 30.0
 LONGEST_LINE = 1 << 20
 DRAIN = b"drain\n"
 
@@ -52,18 +51,25 @@ class _RankPeer:
     rank: int | None = None
 
 
+class RankEnd(NamedTuple):
+    """How a rank ended. rank: None before it has joined; status: code, or minus a signal."""
+
+    rank: int | None
+    status: int
+
+
 class RankLines:
     """The supervisor's end, for one thread. `fileno()` is readable when there is something to read.
 
-    gone: the rank whose lifeline ended first, not counting ranks that only follow another; -1 if
-    unknown, such as when several had ended by the time of the check; None while all live.
-    closed: the lines are cut.
+    gone: whether a rank has ended, not counting ranks that only follow another. failed: the rank
+    whose parent was the first to report an end that nothing else had caused. closed: the lines are
+    cut.
     """
 
     def __init__(self, *, loopback: bool, ranks: int) -> None:
         """loopback: no rank runs on another host; then no TCP port is opened."""
-        self.gone: int | None = None
-        self._ended: list[int] = []
+        self.gone = False
+        self.failed: RankEnd | None = None
         self._secret = secrets.token_hex(16)
         self._missing = ranks + 1  # a lifeline each, and rank 0's talk
         self._folder = ""
@@ -99,15 +105,13 @@ class RankLines:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket):
                     yield from self._receive(key.fileobj)
-            if self.gone is None and self._ended:
-                self.gone = self._ended[0] if len(self._ended) == 1 else -1
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             connection, _ = self._listener.accept()
             connection.setblocking(False)
             if not self._folder:
-                _keep_alive(connection)
+                keep_alive(connection)
             self._peers[connection] = _RankPeer()
             self._selector.register(connection, selectors.EVENT_READ)
 
@@ -124,7 +128,10 @@ class RankLines:
             if peer.known:
                 facts = json.loads(line)
                 peer.rank = facts.get("rank", peer.rank)
-                peer.follows |= facts.get("follows") is True
+                peer.follows |= facts.get("follows") is True or facts.get("asked") is True
+                status = facts.get("ended")
+                if isinstance(status, int) and not peer.follows and self.failed is None:
+                    self.failed = RankEnd(peer.rank, status)
                 yield facts
             elif not self._introduced(peer, line):
                 data = b""
@@ -133,7 +140,7 @@ class RankLines:
                 _ask_to_drain(connection)
         if not data or len(peer.unread) > LONGEST_LINE:
             if peer.known and not peer.talks and not peer.follows:
-                self._ended.append(-1 if peer.rank is None else peer.rank)
+                self.gone = True
             self._drop(connection)
 
     def _introduced(self, peer: _RankPeer, line: bytes) -> bool:
@@ -175,9 +182,10 @@ class RankLines:
 class RankLifeline:
     """A rank's line to its supervisor; this process is killed when it closes."""
 
-    def __init__(self, address: str) -> None:
-        """Connect. address: as in `RankLines.address`. Raises OSError."""
-        self._socket = _dial(address, "lifeline")
+    def __init__(self, descriptor: int) -> None:
+        """descriptor: of the connection that the rank's parent has opened."""
+        os.set_inheritable(descriptor, False)  # not for programs that a model starts
+        self._socket = socket.socket(fileno=descriptor)
         if hasattr(fcntl, "F_SETSIG"):
             # Only end of file can arrive: the other end never writes. See farm.machine.lifeline.
             pid = os.getpid()
@@ -207,7 +215,7 @@ class Talk:
 
     def __init__(self, address: str, on_drain: Callable[[], None]) -> None:
         """Connect. on_drain: called, in another thread, when asked to drain. Raises OSError."""
-        self._socket = _dial(address, "talk")
+        self._socket = dial(address, "talk")
         self._on_drain = on_drain
         threading.Thread(target=self._hear, name="supervisor", daemon=True).start()
 
@@ -226,27 +234,3 @@ class Talk:
 def _ask_to_drain(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # the supervisor is gone; reading will show this
         connection.send(DRAIN)
-
-
-def _dial(address: str, kind: str) -> socket.socket:
-    secret, _, where = address.partition("@")
-    if where.startswith("/"):
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(DIAL_WITHIN_S)
-        connection.connect(where)
-    else:
-        host, _, port = where.rpartition(":")
-        connection = socket.create_connection((host, int(port)), timeout=DIAL_WITHIN_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _keep_alive(connection)
-    connection.settimeout(None)
-    connection.sendall(f"{kind} {secret}\n".encode())
-    return connection
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """Let the kernel detect within half a minute that the other host is gone."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from farm.errors import Unavailable
+from farm.errors import LossCause, Unavailable
 from farm.machine.open_files import allow_many_open_files
 from farm.machine.private import private_opener
 from farm.provision.batch.allocation import STARTED_BY
@@ -71,7 +71,8 @@ class Reports(Protocol):
         *,
         running: Sequence[int] | None,
         row: int | None = None,
-        time_limit: bool = False,
+        cause: LossCause = LossCause.UNKNOWN,
+        detail: str = "",
     ) -> None: ...
 
     def stop_asked(self) -> bool: ...
@@ -345,7 +346,7 @@ class Workers:
         ):
             child.doom = TIME_LIMIT
             # Reported before the kill, so that the dispatcher knows the reason for the loss.
-            self._report(child, f"time limit of {limit_s:g} s", time_limit=True)
+            self._report(child, f"time limit of {limit_s:g} s", cause=LossCause.TIME_LIMIT)
         elif self._kill_at is not None and now >= self._kill_at:
             child.doom = "stopped by its supervisor"
             self._report(child, child.doom)
@@ -357,11 +358,20 @@ class Workers:
         if child.doom:
             child.kill()
 
-    def _report(self, child: Child, reason: str, *, time_limit: bool = False) -> None:
+    def _report(
+        self,
+        child: Child,
+        reason: str,
+        *,
+        cause: LossCause = LossCause.UNKNOWN,
+        detail: str = "",
+    ) -> None:
         if child.worker and not child.done:
             running = child.running()
             tasks, row = (None, None) if running is None else (running.tasks, running.row)
-            self._reports.lost(child.worker, reason, running=tasks, row=row, time_limit=time_limit)
+            self._reports.lost(
+                child.worker, reason, running=tasks, row=row, cause=cause, detail=detail
+            )
 
     def _start(self, seat: _Seat, now: float) -> None:
         settings = self.settings
@@ -401,10 +411,11 @@ class Workers:
     def _gone(self, seat: _Seat, child: Child, code: int, now: float) -> None:
         """Handle the end of a process: a goodbye, a crash, or the end of the supervisor."""
         reason = child.why(code, out_of_memory=self._out_of_memory.happened())
-        if not child.doom and code != EXIT_ORPHANED:
-            self._report(child, reason)
-        seat.child = None
         last_lines = child.last_lines()
+        if not child.doom and code != EXIT_ORPHANED:
+            cause = LossCause.CRASH if child.crashed() else LossCause.UNKNOWN
+            self._report(child, reason, cause=cause, detail=last_lines)
+        seat.child = None
         child.close()
         was_orphaned, seat.orphaned = seat.orphaned, code == EXIT_ORPHANED
         if child.done or self._draining:

@@ -23,6 +23,7 @@ from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
 from farm.errors import FarmError, Unavailable, WorkerLost
 from farm.scheduler.state import TaskId, WorkerId, needs_no_slot
 from farm.transports.dask import worker as dask_worker
+from farm.transports.dask.processes import Processes
 from farm.transports.dask.worker import Described, HandedBack, Models, NotPermitted, Ran, Unfit
 from farm.version import __version__
 
@@ -95,7 +96,8 @@ class Membership:
 
     distributed: Dask's package; where: the cluster, as an argument of Dask's client; least_slots:
     slots offered even with fewer threads; tell: reports a fact to the dispatcher; joined: called
-    with the Worker's description.
+    with the Worker's description. needs: Dask's resources that each call holds while it runs.
+    rows: one for each Dask worker, for `farm status`; replaced twice a second.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Membership:
         least_slots: int,
         tell: Tell,
         joined: Callable[[WorkerInfo], None],
+        needs: Mapping[str, float] | None = None,
     ) -> None:
         self._dask = distributed
         self._where = where
@@ -117,8 +120,9 @@ class Membership:
         self.name = WorkerId(f"{socket.gethostname()}/{os.getpid()}-dask-{life}")
         self._client: Any = None
         self._infos: dict[str, ModelInfo] = {}
-        self._fit: dict[str, int] = {}  # threads of each Dask worker that can load the models
-        self._unfit: set[str] = set()
+        self._processes = Processes(needs)
+        self.rows: list[dict[str, Any]] = []
+        self._lacking = ""
         self._there_are = asyncio.Event()  # set while some worker is fit
         self._numbers = itertools.count()
         self._held: dict[TaskId, _Flight] = {}
@@ -156,7 +160,10 @@ class Membership:
         """Let one process of the cluster load the models, then join with their descriptions."""
         try:
             said = await self._client.submit(
-                dask_worker.describe_models, self._models, key=(f"load-{self._models.life}", "0")
+                dask_worker.describe_models,
+                self._models,
+                key=(f"load-{self._models.life}", "0"),
+                resources=self._processes.needs or None,
             )
         except concurrent.futures.CancelledError:
             return self._lost.set()
@@ -186,25 +193,43 @@ class Membership:
         while True:
             async with asyncio.timeout(SILENT_S):
                 threads: dict[str, int] = await self._client.nthreads()
+                if self._processes.strangers(threads):
+                    self._processes.learn((await self._client.scheduler.identity())["workers"])
+                held: dict[str, Sequence[object]] = await self._client.processing()
             if self._client.status != "running":
                 return self._lost.set()
-            self._unfit &= threads.keys()
-            self._has({a: n for a, n in threads.items() if a not in self._unfit})
+            before = self._slots()
+            self._processes.update(threads)
+            self._resize(before)
+            running = {a: sum(map(self._is_ours, keys)) for a, keys in held.items()}
+            self.rows = self._processes.rows(running)
+            self._warn()
             await self._free_stranded()
             await asyncio.sleep(LOOK_S)
 
-    def _has(self, fit: dict[str, int]) -> None:
-        before = self._slots()
-        self._fit = fit
-        (self._there_are.set if fit else self._there_are.clear)()
+    def _is_ours(self, key: object) -> bool:
+        """Whether this is the key of a task of calls."""
+        life, text = f"-{self._models.life}", str(key)  # a tuple, or its text
+        return life in text and f"load{life}" not in text
+
+    def _warn(self) -> None:
+        """Log once that no Dask worker has the resources, which looks like a farm that hangs."""
+        lacking = self._processes.lacking()
+        if lacking and lacking != self._lacking:
+            log.warning("%s", lacking)
+        self._lacking = lacking
+
+    def _resize(self, before: int) -> None:
+        """Report the number of slots, if it has changed."""
+        (self._there_are.set if self._processes.slots else self._there_are.clear)()
         slots = self._slots()
         if self._infos and not self._draining and slots != before:
             self._tell(lambda d: d.worker_resized(self.name, slots))
 
     def _slots(self) -> int:
-        if self._unfit and not self._fit:
+        if self._processes.unfit and not self._processes.slots:
             return 0
-        return max(self._least_slots, sum(self._fit.values()))
+        return max(self._least_slots, sum(self._processes.slots.values()))
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
         """Run a job concurrently with all others."""
@@ -217,7 +242,7 @@ class Membership:
         for flight in dict.fromkeys(self._held.values()):
             if flight.future is None or flight.where is None:
                 continue
-            if self._fit.keys().isdisjoint(flight.where):
+            if self._processes.slots.keys().isdisjoint(flight.where):
                 withdrawn = await self._withdraw(flight)
                 ids = self._let_go(flight)
                 if withdrawn:
@@ -286,7 +311,7 @@ class Membership:
         ids = [task_id for task_id, _ in tasks]
         calls = [call for _, call in tasks]
         once = not self._infos[calls[0].model].repeatable
-        where = list(self._fit) if self._unfit else None
+        where = list(self._processes.slots) if self._processes.unfit else None
         flight = _Flight(ids, next(self._numbers), once, sent_at, where)
         self._held.update(dict.fromkeys(ids, flight))
         if once or ids[0] in self._suspects:
@@ -321,6 +346,7 @@ class Membership:
                 pure=False,
                 fifo_timeout="0 ms",  # in the order that farm's scheduler chose
                 workers=flight.where,
+                resources=self._processes.needs or None,
             )
         self.spawn(self._follow(flight))
 
@@ -362,6 +388,7 @@ class Membership:
     def _ended(self, flight: _Flight, ids: Sequence[TaskId], said: object) -> None:
         if isinstance(said, Ran):
             self._suspects.difference_update(ids)
+            self._processes.done[said.worker] += len(ids)
             way_s = max(0.0, time.perf_counter() - flight.sent_at - said.took_s)
             answers = [
                 (i, replace(o, queue_time_s=way_s) if isinstance(o, Result) else o)
@@ -380,13 +407,14 @@ class Membership:
             self._missing(ids, said)
 
     def _not_run(self, ids: Sequence[TaskId], said: HandedBack | Unfit) -> None:
-        if isinstance(said, Unfit) and said.worker not in self._unfit:
+        if isinstance(said, Unfit) and said.worker not in self._processes.unfit:
             # It would accept call after call, because it fails faster than others run.
             text = f"{said.worker} cannot load the models: {said.message}"
             log.error("Dask worker %s", text)
             self._tell(lambda d: d.note("unfit", self.name, f"Dask worker {text}"))
-            self._unfit.add(said.worker)
-            self._has({a: n for a, n in self._fit.items() if a != said.worker})
+            before = self._slots()
+            self._processes.exclude(said.worker)
+            self._resize(before)
         self._tell(lambda d: d.recalled(self.name, ids))
 
     def _missing(self, ids: Sequence[TaskId], why: object) -> None:
@@ -399,7 +427,7 @@ class Membership:
         ids = [task_id for task_id, _ in tasks]
         calls = [call for _, call in tasks]
         await self._there_are.wait()
-        worker = secrets.choice(list(self._fit))
+        worker = secrets.choice(list(self._processes.slots))
         ask = self._client.run
         try:
             said = await ask(dask_worker.describe, self._models, calls, workers=[worker])

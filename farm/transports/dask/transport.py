@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -40,17 +40,25 @@ class DaskTransport:
     models: as for `farm serve`; the cluster must see a model's file under the same path.
     slots: minimum number of calls sent to the cluster, even if it has fewer threads, so that an
     adaptive cluster sees a load and grows, even from zero. Dask's configuration sets TLS and
-    timeouts.
+    timeouts. needs: amount of each of Dask's resources that a call holds, such as {"GPU": 1}.
 
     Raises Unavailable without Dask, and if `cluster` is neither an address nor a file.
     """
 
-    def __init__(self, cluster: str, models: Sequence[str], *, slots: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        models: Sequence[str],
+        *,
+        slots: int = 0,
+        needs: Mapping[str, float] | None = None,
+    ) -> None:
         self._dask = _dask_package()
         self._cluster = cluster
         self._where = _where(cluster)
         self._specs = tuple(located(spec) for spec in models)
         self._slots = slots
+        self._needs = dict(needs or {})
         self.ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         """Done once the models are known; fails with Unavailable if they cannot be had."""
         self._member: Membership | None = None  # set by Dask's thread, read by both threads
@@ -60,11 +68,16 @@ class DaskTransport:
     def start(self, dispatcher: Dispatcher) -> None:
         """Start on the running loop."""
         self._dispatcher = dispatcher
+        dispatcher.add_part("dask", self._rows)
         self._loop = asyncio.get_running_loop()
         # Dask's client is written for asyncio's own loop, and keeps one busy in bursts.
         self._dask_loop = asyncio.SelectorEventLoop()
         self._thread = threading.Thread(target=self._run, name="dask", daemon=True)
         self._thread.start()
+
+    def _rows(self) -> list[dict[str, Any]]:
+        member = self._member
+        return [] if member is None else member.rows
 
     def send(self, worker: WorkerId, tasks: Tasks) -> None:
         """Send tasks to the cluster."""
@@ -122,7 +135,8 @@ class DaskTransport:
         """Connect to the cluster, and reconnect when the connection is lost, until stopped."""
         while not self._stop.is_set():
             member = self._member = Membership(
-                self._dask, self._where, self._specs, self._slots, self._tell, self._joined
+                *(self._dask, self._where, self._specs, self._slots, self._tell, self._joined),
+                self._needs,
             )
             self._serving = asyncio.create_task(member.serve())
             await asyncio.wait({self._serving})

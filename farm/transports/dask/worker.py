@@ -49,10 +49,14 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The outcomes of a task's calls. took_s: seconds from its start to its end."""
+    """The outcomes of a task's calls.
+
+    took_s: seconds from its start to its end; worker: the address of the Dask worker that ran it.
+    """
 
     outcomes: list[Outcome]
     took_s: float
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,8 @@ def run(
     number: unique in the models' `life`. permit: take the task's permit before the run, so that
     farm knows that it has begun even if this process dies; once: do not run without the permit.
     """
+    from distributed import get_worker
+
     began_at = time.perf_counter()
     # A thread was not idle before its first run, it was new.
     idle_s = began_at - _thread.ended_at if hasattr(_thread, "ended_at") else -1.0
@@ -172,7 +178,7 @@ def run(
         for outcome in runner.execute(calls)
     ]
     _thread.ended_at = time.perf_counter()
-    return Ran(outcomes, _thread.ended_at - began_at)
+    return Ran(outcomes, _thread.ended_at - began_at, get_worker().address)
 
 
 def hand_back(life: str, numbers: Sequence[int]) -> list[int]:

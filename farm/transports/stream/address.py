@@ -11,11 +11,15 @@ import time
 from pathlib import Path
 
 from farm.errors import Unavailable
+from farm.machine.keeper_line import keeper
 from farm.machine.peer import peer_uid
 from farm.machine.private import short_folder
 from farm.transports.stream.line import StreamLine
 
 FILE = "farm.sock"
+
+KEPT_AS = "native"
+"""Name of the socket at the keeper of a front door."""
 
 LONGEST_PATH = 100
 """A socket's path has room for 108 bytes, on some systems for 104 (unix(7))."""
@@ -33,11 +37,31 @@ class ListeningSocket:
 
     path: in `folder` if possible, else in a new private temporary folder: a path may be too
     long for a socket, and some file systems have no sockets. An existing file is replaced, so make
-    sure that no living farm owns it. Raises Unavailable.
+    sure that no living farm owns it. A front door that was started again listens at the socket of
+    its predecessor. Raises Unavailable.
     """
 
     def __init__(self, folder: Path) -> None:
         self._own_folder: Path | None = None
+        line = keeper()
+        if line is None or not self._listens_again(line.take(KEPT_AS), folder):
+            self._listen(folder)
+            if line is not None:
+                line.hand(KEPT_AS, self.socket)
+        self._inode = self.path.stat().st_ino
+
+    def _listens_again(self, kept: socket.socket | None, folder: Path) -> bool:
+        """Listen at this socket, if its file is still there."""
+        if kept is None:
+            return False
+        self.socket = kept
+        self.path = Path(kept.getsockname()).with_name(FILE)  # it was bound before it was renamed
+        if self.path.parent != Path(os.path.abspath(folder)):
+            self._own_folder = self.path.parent
+        return self.path.exists()
+
+    def _listen(self, folder: Path) -> None:
+        self._own_folder = None
         try:
             self.path = Path(os.path.abspath(folder)) / FILE
             self.socket = _listening(self.path)
@@ -49,7 +73,6 @@ class ListeningSocket:
             except OSError as error:
                 self._remove()
                 raise Unavailable(f"cannot listen at a unix socket: {error}") from None
-        self._inode = self.path.stat().st_ino
 
     def close(self) -> None:
         """Close the socket and remove its file, unless another farm has replaced the file."""

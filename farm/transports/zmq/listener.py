@@ -21,11 +21,15 @@ import zmq.auth.thread
 from farm.call import Buffer
 from farm.dispatcher.flush_policy import FlushPolicy
 from farm.errors import Unavailable
+from farm.machine.keeper_line import keeper
+from farm.machine.listener import bound
 from farm.transports.connection import Connection
 from farm.transports.keys import KeyPair, Keys, new_keys
 from farm.transports.zmq.socket import has_message, receive, send, set_heartbeat
 
 if TYPE_CHECKING:
+    from socket import socket as Listening
+
     from farm.dispatcher.dispatcher import Dispatcher
     from farm.transports.peers import Peers
 
@@ -102,9 +106,13 @@ class _Router:
         socket.curve_server = True
         socket.curve_publickey = server.public.encode()
         socket.curve_secretkey = server.secret.encode()
+        self._kept_as = f"zmq {CLIENTS if for_clients else WORKERS}"
+        self._new: Listening | None = None
         try:
+            if keeper() is not None:
+                socket.set(zmq.USE_FD, self._listening(bind))
             socket.bind(bind)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, Unavailable) as error:
             socket.close()
             raise Unavailable(f"cannot listen at {bind}: {error}") from None
         self.endpoint = socket.get_string(zmq.LAST_ENDPOINT)
@@ -113,6 +121,27 @@ class _Router:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lines: dict[bytes, _RoutedLine] = {}
         self._look_is_due = False
+
+    def _listening(self, bind: str) -> int:
+        """Return a descriptor that listens for ZeroMQ: that of the front door before, or a new one.
+
+        libzmq cannot hand over a socket of its own.
+        """
+        line = keeper()
+        kept = None if line is None else line.take(self._kept_as)
+        if kept is None:
+            host, _, port = bind.removeprefix("tcp://").rpartition(":")
+            host = "0.0.0.0" if host == "*" else host.strip("[]")
+            self._new = bound(host, 0 if port == "*" else int(port))
+            kept = self._new.dup()
+        return kept.detach()
+
+    def hand_to_keeper(self) -> None:
+        """Let the keeper of this front door hold a new socket, now that it will be used."""
+        line, new, self._new = keeper(), self._new, None
+        if line is not None and new is not None:
+            line.hand(self._kept_as, new)
+            new.close()
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
         """Start on the running loop."""
@@ -131,6 +160,8 @@ class _Router:
         """Close the socket; recently sent messages have half a second to leave."""
         if self._loop is not None:
             self._loop.remove_reader(self._fd)
+        if self._new is not None:
+            self._new.close()
         self.socket.close()
 
     def put(self, routing_id: bytes, frames: list[Buffer]) -> bool:
@@ -234,6 +265,8 @@ class ZmqListener:
             self._close_sockets()
             self._context.term()
             raise
+        for router in self._routers:
+            router.hand_to_keeper()
         self.for_clients, self.for_workers = (
             Connection(
                 router.endpoint,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.provision.batch.commands import Commands, NotStarted
+from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
 from farm.provision.batch.system import BatchError
 from tests.support.running_farm import wait_until
 from tests.support.time_limits import scaled
@@ -31,6 +31,18 @@ def test_a_failing_command_is_told_in_its_own_words() -> None:
         run("sh", "-c", "exit 7")
     with pytest.raises(NotStarted, match="no-such-program cannot be started"):
         run("no-such-program")
+
+
+def test_the_output_of_a_failing_command_can_be_used() -> None:
+    with pytest.raises(CommandFailed, match=r"^one is unknown$") as caught:
+        run("sh", "-c", "echo another; echo one is unknown >&2; exit 1")
+    assert caught.value.output == "another\n"
+
+
+def test_what_a_command_writes_to_stderr_can_be_part_of_its_output() -> None:
+    command = ("sh", "-c", "echo out; echo none found >&2")
+    assert asyncio.run(Commands(dict).run(*command)) == "out\n"
+    assert asyncio.run(Commands(dict).run(*command, with_errors=True)) == "out\nnone found\n"
 
 
 def test_bytes_that_are_no_text_are_replaced() -> None:

@@ -122,6 +122,15 @@ def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None
     assert "RUNNING" not in site.states()
 
 
+def test_a_job_that_no_signal_reaches_is_drained_over_the_farms_own_connection(site: Site) -> None:
+    site.change("scancel", "*) kill -TERM", '*) [ "$drain" ] && continue; kill -TERM')
+    with site.farm() as client:
+        wait_until(lambda: client.models() == ["Double"], "the model")
+        wait_until(lambda: site.states() == ["COMPLETED"], "the job let go")
+        wait_until(lambda: events(client, "ended"), "word of that")
+        assert events(client, "cancelled") == []
+
+
 def test_models_are_known_and_calls_wait_before_the_first_job(site: Site) -> None:
     (site.folder / "double.py").write_text(MODEL)
     site.fail("sbatch", "sbatch: error: the cluster is full")
@@ -219,7 +228,7 @@ def test_banners_around_sbatchs_answer_mean_nothing(site: Site) -> None:
     assert site.states() == ["COMPLETED"]
 
 
-HEADER_ONLY = "farm|JOBID|STATE|NODELIST|NAME|REASON|end\n"
+HEADER_ONLY = "farm|JOBID|STATE|NODELIST|NAME|REASON|START_TIME|end\n"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +349,7 @@ min_jobs = 1
 
 def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> None:
     (site.folder / "plan.toml").write_text('host = "127.0.0.1"' + PLAN)
-    with serving(site.folder, "--slurm", "plan.toml") as first:
+    with serving(site.folder, "--slurm", "plan.toml", "--no-supervise") as first:
         first.wait_for_workers(1)
         with farm.connect(site.folder / "run") as client:
             wait_until(lambda: events(client, "started"), "the farm to take notice")
@@ -349,7 +358,7 @@ def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> No
             try:
                 answer = client.submit(Call("Double", Operation.EVALUATE, (np.array([2.0]),)))
                 first.kill()
-                with serving(site.folder, "--slurm", "plan.toml") as second:
+                with serving(site.folder, "--slurm", "plan.toml", "--no-supervise") as second:
                     wait_until(lambda: queued(client) == 1, "the call again")
                     assert client.models() == ["Double"]
                     assert client.status()["workers"] == []

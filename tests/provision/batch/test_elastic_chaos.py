@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import tempfile
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from farm.provision.batch.commands import Commands
 from farm.provision.batch.elastic import KILLED_S, Elastic
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
+from farm.provision.batch.restart_state import JobKey, RestartState
 from farm.provision.batch.systems.slurm import Slurm
 from tests.provision.simulated_slurm import (
     SBATCH,
@@ -38,6 +40,7 @@ from tests.provision.simulated_slurm import (
     SimulatedSlurm,
     TrueJob,
 )
+from tests.support.coroutines import on_loop, until
 from tests.support.virtual_time import run_virtually
 
 STEP_S = 1.0
@@ -95,7 +98,7 @@ class World:
         connect = self.folder / "farm.json"
         plan = ClusterPlan((kind,))
         self.elastic = Elastic(plan, connect=connect, folder=self.folder, system=system)
-        self.elastic.start(cast(Dispatcher, self.demand))
+        self.elastic.start(cast(Dispatcher, self.demand), lambda worker: None)
 
     async def kill(self) -> None:
         """End the farm as SIGKILL does; submissions that are under way arrive."""
@@ -418,3 +421,35 @@ def test_no_job_is_one_too_many_forgotten_or_left_over(
             assert errors == []
 
     play(history, seed)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@on_loop
+async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    """In real time: the list is written by a thread, and here its file system hangs."""
+    may_write, keep_jobs = threading.Event(), RestartState.keep_jobs
+
+    def keep_later(self: RestartState, jobs: list[JobKey]) -> None:
+        if jobs:
+            may_write.wait(30)
+        keep_jobs(self, jobs)
+
+    monkeypatch.setattr(RestartState, "keep_jobs", keep_later)
+    world = World(tmp_path)
+    world.demand.calls = 1
+    world.start()
+    await until(world.known)
+    (name,) = world.known()
+    assert name.startswith("farm-")
+    assert world.slurm.submitted == 0
+    if stops:
+        world.elastic.begin_stop()
+    may_write.set()
+    if not stops:
+        await until(lambda: world.slurm.submitted)
+        assert [key[1] for key in RestartState(tmp_path).jobs() or ()] == [name]
+    await world.elastic.stop()
+    assert world.slurm.submitted == (0 if stops else 1)
+    assert world.left() == []

@@ -347,6 +347,30 @@ def test_a_requeued_job_starts_anew() -> None:
     assert [change.event for change in jobs.hear([worker("1")], 7.0)] == ["started"]
 
 
+def test_a_job_that_goes_back_into_the_queue_in_error_is_for_people() -> None:
+    """Grid Engine does this with a job that cannot start on its node."""
+    jobs = Jobs("ab")
+    submitted(jobs, "1", 0.0)
+    seen(jobs, row("1", "RUNNING"))
+    back = row("1", "PENDING", reason="PartitionDown")
+    assert seen(jobs, back) == []
+    assert asked(jobs, "1", back, 11.0) == [("requeued", "1"), ("waits", "1")]
+    assert seen(jobs, back, now=12.0) == []
+
+
+def test_workers_of_released_jobs_have_to_drain_whenever_they_join() -> None:
+    jobs = Jobs("ab")
+    kept, released = submitted(jobs, "1", 0.0), submitted(jobs, "2", 0.0)
+    for job in (kept, released):
+        seen(jobs, row(job.id, "RUNNING"))
+    rows = [worker("1", name="a"), worker("2", name="b"), worker("2", name="c", slots=0)]
+    assert jobs.to_drain([*rows, worker("", name="d"), worker("9", name="e")]) == []
+    released.goes_on(ON_LET_GO, 1.0)
+    assert jobs.to_drain(rows) == ["b"]
+    jobs.hear(rows, 2.0)
+    assert jobs.to_drain(rows) == ["b"]
+
+
 def test_a_job_is_idle_while_none_of_its_workers_has_done_anything() -> None:
     jobs = Jobs("ab")
     submitted(jobs, "1", 0.0)

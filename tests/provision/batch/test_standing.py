@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
+from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.standing import KindState, how_it_stands, job_row, kind_row
+from farm.provision.batch.standing import (
+    KindState,
+    Standing,
+    how_it_stands,
+    job_row,
+    kind_row,
+)
+from farm.provision.batch.system import Stand
 
 KIND = WorkerKind(name="small", models=["beam.py"], max_jobs=3)
 
@@ -28,6 +39,42 @@ def test_callers_hear_what_a_kind_waits_for() -> None:
     jobs.submitted(job, "8", 1.0)
     job.state, job.reason = "PENDING", "Priority"
     assert how() == "job 8 PENDING Priority"
+    job.starts_at = time.time() - 1
+    assert how() == "job 8 PENDING Priority"
+    job.starts_at = time.mktime((2125, 11, 25, 8, 0, 0, 0, 0, -1))
+    assert how() == "job 8 PENDING Priority, expected to start 2125-11-25 08:00"
+
+
+def test_the_first_job_with_a_model_is_expected_when_the_batch_system_says() -> None:
+    kinds = {name: KindState(replace(KIND, name=name)) for name in ("small", "big", "other")}
+    for name, models in (("small", {"beam"}), ("big", {"beam", "plate"}), ("other", None)):
+        kinds[name].models = models if models is None else frozenset(models)
+    jobs = Jobs("ab")
+    standing = Standing(kinds, jobs, str)
+
+    def submit(kind: str, job_id: str, starts_in_s: float | None) -> FarmJob:
+        job = jobs.submits(f"farm-ab-{kind}+{job_id}", kind, 0.0)
+        jobs.submitted(job, job_id, 0.0)
+        job.stand = Stand.PENDING
+        job.starts_at = None if starts_in_s is None else time.time() + starts_in_s
+        return job
+
+    def expected(model: str) -> float | None:
+        found = standing.starts_in(model)
+        return None if found is None else round(found, -2)
+
+    assert expected("beam") is None
+    submit("small", "1", None)
+    submit("small", "2", -100.0)
+    assert expected("beam") is None
+    submit("small", "3", 5000.0)
+    submit("big", "4", 90_000.0)
+    assert (expected("beam"), expected("plate")) == (5000.0, 90_000.0)
+    assert expected("") is None
+    other = submit("other", "5", 700.0)
+    assert expected("") == 700.0
+    other.stand = Stand.RUNNING
+    assert standing.starts_in("") == 0.0
 
 
 def test_a_submission_without_an_id_is_shown_by_its_name() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import SLURM_WORDS
-from farm.provision.batch.script import job_script
+from farm.provision.batch.script import PLACEHOLDER, job_script
 from farm.provision.batch.system import BatchSystem, JobRow, Stand
 from farm.provision.batch.systems import SYSTEMS
 
@@ -49,7 +49,7 @@ def test_the_script_of_each_system_identifies_its_job(system: type[BatchSystem])
         folder=Path("/home/me"),
     )
     assert "farm-1-small+ab" in text
-    assert "@" not in re.sub("^# .*", "", text, flags=re.MULTILINE).replace("TERM@", "")
+    assert not PLACEHOLDER.search(re.sub("^# .*", "", text, flags=re.MULTILINE))
     assert system.title == "SLURM" or "FARM_JOB=" in text
     assert system.warns or '--ends-at "$FARM_ENDS_AT" --drain-before 60' in text
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)

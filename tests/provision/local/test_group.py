@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -156,8 +157,20 @@ def test_deaths_in_words(farm: Farm, start: Start) -> None:
     (name,) = farm.wait_for_workers(1)
     os.kill(int(name.split("/")[1].split("-")[0]), signal.SIGKILL)
     code = wait_for_code(group)
-    reason = group.why(code, out_of_memory=False)
-    # The launcher ends the other one at once; a check after that sees two, and names none.
-    assert reason in [
-        f"{which} of 2 died (exit code {code} of the launcher)" for which in ("rank 0", "a rank")
-    ]
+    assert group.why(code, out_of_memory=False) == "rank 0 of 2 died: signal SIGKILL"
+    assert group.why(code, out_of_memory=True) == "rank 0 of 2 died: killed (out of memory?)"
+    assert not group.crashed(), "it was killed from outside"
+
+
+def test_the_end_of_a_launcher_that_takes_its_ranks_along_names_none(
+    farm: Farm, start: Start
+) -> None:
+    group = start(Launch(2))
+    farm.wait_for_workers(1)
+    for process in psutil.Process(group.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "rank_parent.py" in " ".join(process.cmdline()):
+                process.kill()
+    code = wait_for_code(group)
+    assert group.why(code, out_of_memory=False).startswith("the launcher ended its 2 ranks: ")
+    assert not group.crashed()

@@ -87,7 +87,7 @@ def test_who_does_not_know_the_secret_is_nobody(lines: RankLines, words: bytes) 
 
         wait_until(closed, "the stranger is sent away")
     assert found == []
-    assert lines.gone is None
+    assert not lines.gone
 
 
 def test_what_is_no_line_is_cut_off(lines: RankLines) -> None:
@@ -107,7 +107,8 @@ def test_what_is_no_line_is_cut_off(lines: RankLines) -> None:
 RANK = """
 import ctypes, sys
 from farm.provision.local.rank_lines import RankLifeline
-line = RankLifeline(sys.argv[1])
+from farm.provision.local.rank_parent import dial
+line = RankLifeline(dial(sys.argv[1], "lifeline").detach())
 line.name(3)
 print("tied", flush=True)
 ctypes.PyDLL(None).sleep(100)  # holds the interpreter
@@ -133,47 +134,53 @@ def test_a_rank_dies_with_its_line_whatever_it_does(
     assert rank.wait(LIMIT_S) == -signal.SIGKILL
 
 
-def test_the_first_rank_to_go_is_known(lines: RankLines, rank: subprocess.Popen[str]) -> None:
-    other = dialed(lines, "lifeline")
-    assert list(lines.read()) == []
+def test_the_end_of_a_rank_is_noticed(lines: RankLines, rank: subprocess.Popen[str]) -> None:
+    assert not lines.gone
     rank.kill()
-
-    def gone() -> bool:
-        list(lines.read())
-        return lines.gone is not None
-
-    wait_until(gone, "a rank is gone")
-    assert lines.gone == 3
-    other.close()
-    list(lines.read())
-    assert lines.gone == 3
+    wait_until(lambda: list(lines.read()) == [] and lines.gone, "a rank is gone")
+    assert lines.failed is None, "its parent has not reported how it ended"
 
 
-def test_of_ranks_that_went_before_anybody_looked_none_is_named(lines: RankLines) -> None:
-    ranks = [dialed(lines, "lifeline") for _ in range(2)]
-    for number, rank in enumerate(ranks):
-        rank.sendall(f'{{"rank": {number}}}\n'.encode())
-    assert len(heard(lines, 2)) == 2
-    for rank in ranks:
+def test_the_first_end_that_is_reported_is_that_of_the_rank_that_failed(lines: RankLines) -> None:
+    first, second, unnamed = (dialed(lines, "lifeline") for _ in range(3))
+    first.sendall(b'{"rank": 3}\n')
+    second.sendall(b'{"rank": 0}\n')
+    heard(lines, 2)
+    first.sendall(b'{"ended": -11, "asked": false}\n')
+    heard(lines, 1)
+    assert lines.failed == (3, -11)
+    for later in (second, unnamed):
+        later.sendall(b'{"ended": 0, "asked": false}\n')
+    heard(lines, 2)
+    assert lines.failed == (3, -11)
+    for rank in (first, second, unnamed):
         rank.close()
-    wait_until(lambda: list(lines.read()) == [] and lines.gone is not None, "ranks are gone")
-    assert lines.gone == -1
 
 
-def test_a_rank_that_follows_another_is_not_named(lines: RankLines) -> None:
-    """At any delay of the supervisor, and for any order in which it reads the ended lines."""
-    guilty, follower = dialed(lines, "lifeline"), dialed(lines, "lifeline")
-    guilty.sendall(b'{"rank": 0}\n')
-    follower.sendall(b'{"rank": 1}\n{"follows": true}\n')
-    heard(lines, 3)
-    follower.close()
-    with dialed(lines, "lifeline") as later:  # read after the follower's end
-        later.sendall(b'{"rank": 2}\n')
+def test_a_rank_that_ends_before_it_has_joined_has_no_number(lines: RankLines) -> None:
+    with dialed(lines, "lifeline") as rank:
+        rank.sendall(b'{"ended": 1, "asked": false}\n')
         heard(lines, 1)
-        assert lines.gone is None
-        guilty.close()
-        wait_until(lambda: list(lines.read()) == [] and lines.gone is not None, "a rank is gone")
-    assert lines.gone == 0
+    assert lines.failed == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "words", [b'{"follows": true}\n{"ended": 76}\n', b'{"ended": 0, "asked": true}\n']
+)
+def test_a_rank_that_ends_because_of_another_has_not_failed(lines: RankLines, words: bytes) -> None:
+    """It follows another one, or its launcher has asked it to end."""
+    with dialed(lines, "lifeline") as guilty:
+        with dialed(lines, "lifeline") as follower:
+            guilty.sendall(b'{"rank": 0}\n')
+            follower.sendall(b'{"rank": 1}\n' + words)
+            heard(lines, 2 + words.count(b"\n"))
+        with dialed(lines, "lifeline") as later:  # read after the follower's end
+            later.sendall(b'{"rank": 2}\n')
+            heard(lines, 1)
+        assert lines.failed is None
+        guilty.sendall(b'{"ended": 3, "asked": false}\n')
+        heard(lines, 1)
+    assert lines.failed == (0, 3)
 
 
 def test_on_one_host_no_port_is_opened_and_no_file_stays() -> None:

@@ -456,7 +456,7 @@ def test_the_processes_die_with_a_supervisor_that_is_killed(
     call.cancel()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
 def test_a_signal_drains(
     farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from farm.call import NO_HINTS, Call, Operation, Result, canonical_config
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidOutput, ModelFailed, WorkerLost
 from farm.transports.dask.cluster import Membership, one_line
+from farm.transports.dask.transport import DaskTransport
 from tests.support.coroutines import on_loop, until
 from tests.support.dask_cluster import (
     LIMIT_S,
@@ -26,6 +28,7 @@ from tests.support.dask_cluster import (
     joined,
     outcomes_of,
     slots,
+    specs,
     square,
 )
 
@@ -51,6 +54,65 @@ async def test_slots_are_the_threads_of_the_cluster(cluster: Cluster) -> None:
         cluster.add_worker()
         expect_squares(await asyncio.wait_for(waiting, LIMIT_S))
     assert cluster.tasks() == []
+
+
+def rows(dispatcher: Dispatcher) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = dispatcher.snapshot()["dask"]
+    return sorted(found, key=lambda row: int(row["threads"]))
+
+
+@on_loop
+async def test_each_worker_of_the_cluster_is_a_row(cluster: Cluster) -> None:
+    cluster.add_worker(1)
+    larger = cluster.add_worker(2)
+    async with joined(cluster) as dispatcher:
+        await until(lambda: len(rows(dispatcher)) == 2, LIMIT_S)
+        assert [(row["threads"], row["slots"], row["state"]) for row in rows(dispatcher)] == [
+            (1, 1, "open"),
+            (2, 2, "open"),
+        ]
+        assert len({row["name"] for row in rows(dispatcher)}) == 2
+        calls = [square(float(i), sleep=2.0) for i in range(3)]
+        answers = asyncio.create_task(outcomes_of(dispatcher, calls))
+        await until(lambda: [r["in_flight"] for r in rows(dispatcher)] == [1, 2], LIMIT_S)
+        expect_squares(await answers)
+        await until(lambda: [r["in_flight"] for r in rows(dispatcher)] == [0, 0], LIMIT_S)
+        assert [row["done"] for row in rows(dispatcher)] == [1, 2]
+        larger.kill()
+        await until(lambda: [r["threads"] for r in rows(dispatcher)] == [1], LIMIT_S)
+
+
+@on_loop
+async def test_calls_hold_a_resource_of_the_workers_that_have_it(cluster: Cluster) -> None:
+    cluster.add_worker(2)
+    cluster.add_worker(4, resources="GPU=1")
+    async with joined(cluster, needs={"GPU": 1.0}, slots=8) as dispatcher:
+        await until(lambda: len(rows(dispatcher)) == 2, LIMIT_S)
+        assert [(row["slots"], row["state"]) for row in rows(dispatcher)] == [
+            (0, "lacks resources"),
+            (1, "open"),
+        ]
+        calls = [replace(square(float(i), sleep=0.05), model="Lone") for i in range(8)]
+        assert len(expect_squares(await outcomes_of(dispatcher, calls))) == 1
+        await until(lambda: [row["done"] for row in rows(dispatcher)] == [0, 8], LIMIT_S)
+
+
+@on_loop
+async def test_a_resource_that_no_worker_has_is_told_and_awaited(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.add_worker(1)
+    transport = DaskTransport(cluster.address, specs(cluster), needs={"GPU": 2.0})
+    dispatcher = Dispatcher([transport])
+    dispatcher.start()
+    text = "none of 1 Dask workers has GPU=2: dask worker --resources ..."
+    await until(lambda: text in caplog.messages, LIMIT_S)
+    assert not transport.ready.done()
+    cluster.add_worker(2, resources="GPU=4")
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.wrap_future(transport.ready)
+    await until(lambda: slots(dispatcher) == 2, LIMIT_S)
+    await dispatcher.close(grace_s=0.0)
 
 
 @on_loop

@@ -81,7 +81,7 @@ async def test_an_answer_on_its_way_is_not_overtaken_by_the_loss() -> None:
         lines = unix(farm)._lines
         await until(lambda: farm.put(worker, Kind.PROBE) and farm.put(supervisor, Kind.PROBE))
         first, second = sorted(lines, key=lambda p: p.name != SUPERVISOR.encode())
-        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id], False)))
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id])))
         worker.answer((task_id, result()))
         worker.close()
         unix(farm)._read((first, second))
@@ -98,7 +98,7 @@ async def test_the_supervisors_word_ends_a_line_that_a_child_of_the_model_holds_
         waiting = farm.submit()
         task_id = await task_of(worker)
         worker.close()
-        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id], False)))
+        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id])))
         with pytest.raises(WorkerLost, match="SIGKILL"):
             await waiting
         assert not farm.put(worker, Kind.PROBE)
@@ -422,7 +422,7 @@ async def test_frozen_process_that_was_given_up_dials_again() -> None:
         task = farm.submit(0.2, "sleep")
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
         process.send_signal(signal.SIGSTOP)
-        loss = Loss(W1, "frozen", None, False)
+        loss = Loss(W1, "frozen", None)
         farm.peer(SUPERVISOR).send(wire.encode_loss(loss))
         await until(lambda: not farm.workers())
         await farm.process(W2)

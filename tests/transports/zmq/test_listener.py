@@ -245,7 +245,7 @@ async def test_late_answer_of_a_frozen_process_is_used() -> None:
         # Not counted as an attempt, as it would be if the worker had been given up without notice.
         supervisor = farm.peer(SUPERVISOR)
         process.send_signal(signal.SIGSTOP)
-        supervisor.send(wire.encode_loss(Loss(W1, "frozen", [], False)))
+        supervisor.send(wire.encode_loss(Loss(W1, "frozen", [])))
         await until(lambda: not farm.workers())
         process.send_signal(signal.SIGCONT)
         assert value(await patient) == 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from farm.worker.mpi.world import WorldError, launcher_path, told_size
+from tests.support import open_mpi
+from tests.support.open_mpi import needs_open_mpi
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(30.0)
@@ -40,6 +43,26 @@ def test_the_launcher_beside_python_comes_first(
     assert launcher_path("other") == str(tmp_path / "other")
     with pytest.raises(WorldError, match=r"no launcher 'sruhn' here.*modelfarm\[mpi\]"):
         launcher_path("sruhn")
+
+
+@pytest.mark.parametrize(
+    ("environment", "library"),
+    [({}, "MPICH"), pytest.param(open_mpi.ENVIRONMENT, "Open MPI", marks=needs_open_mpi)],
+)
+def test_the_library_beside_python_comes_first_unless_another_is_named(
+    environment: dict[str, str], library: str
+) -> None:
+    """In whatever order they were installed: Debian's Open MPI is not in Python's folders."""
+    program = "from mpi4py import MPI; print(MPI.Get_library_version())"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert done.stdout.startswith(library)
 
 
 JOIN = """

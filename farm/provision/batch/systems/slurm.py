@@ -13,13 +13,14 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, NotStarted
+from farm.provision.batch.commands import Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 
@@ -32,14 +33,14 @@ ENDED = CRASHED | TAKEN | {"CANCELLED", "COMPLETED", "DEADLINE", "REVOKED", "TIM
 ORDINARY_REASONS = frozenset({"", "Priority", "Resources", "BeginTime"})
 """Reasons for waiting that need no action."""
 
-FORMAT = "farm|%i|%T|%N|%j|%r|end"
-HEADER = "farm|JOBID|STATE|NODELIST|NAME|REASON|end"
+FORMAT = "farm|%i|%T|%N|%j|%r|%S|end"
+HEADER = "farm|JOBID|STATE|NODELIST|NAME|REASON|START_TIME|end"
 """The first line of squeue's answer with FORMAT, which it prints even if there are no jobs. The
 words at both ends tell a row from a banner and from a part of a row."""
 
 _ROW = re.compile(
     r"farm\|(?P<id>[0-9][\w+%,\[\]-]*)\|(?P<state>[A-Z_]+)\|(?P<nodes>[^|]*)"
-    r"\|(?P<name>.*)\|(?P<reason>[^|]*)\|end",
+    r"\|(?P<name>.*)\|(?P<reason>[^|]*)\|(?P<start>[^|]*)\|end",
     re.ASCII,
 )
 _ID = re.compile(
@@ -50,6 +51,8 @@ _ACCOUNTED = re.compile(r"(?P<state>[A-Z_]+)(?: by \d+)?\|(?P<code>\d+:\d+)\|(?P
 
 UNKNOWN_ID = "Invalid job id specified"
 """SLURM's message for a job that slurmctld does not know; source: slurm_errno.c."""
+
+_REFUSED = re.compile("sbatch: ")
 
 _IN_DOUBT = re.compile(
     r"timed out|time ?out|receive failure|send failure|shutdown failure|zero bytes"
@@ -77,7 +80,8 @@ def parse_jobs(text: str) -> Listing:
             has_header = True
         elif found is not None:
             state, reason = found["state"], found["reason"]
-            rows.append(_row(found["id"], state, found["name"], found["nodes"], reason))
+            about = (found["name"], found["nodes"], reason, found["start"])
+            rows.append(_row(found["id"], state, *about))
         elif "\0" in line or line.startswith("farm|") or line.endswith("|end"):
             damaged = line
     if not text.strip():
@@ -117,7 +121,8 @@ def parse_shown(job_id: str, text: str) -> JobRow | None:
             continue
         nodes = words.get("NodeList", "")
         nodes = "" if nodes == "(null)" else nodes
-        row = _row(job_id, state, words.get("JobName", ""), nodes, words.get("Reason", ""))
+        about = (words.get("JobName", ""), nodes, words.get("Reason", ""))
+        row = _row(job_id, state, *about, words.get("StartTime", ""))
         if found is None or found.stand is Stand.ENDED:
             found = row
     if found is None and not foreign:
@@ -139,7 +144,7 @@ def parse_accounted(job_id: str, text: str) -> JobRow | None:
     return row if row is not None and row.stand is Stand.ENDED else None
 
 
-def _row(job_id: str, state: str, name: str, nodes: str, reason: str) -> JobRow:
+def _row(job_id: str, state: str, name: str, nodes: str, reason: str, start: str = "") -> JobRow:
     reason = reason.strip("()")
     reason = "" if reason == "None" else reason
     stand = Stand.COMPLETING if state == "COMPLETING" else Stand.RUNNING
@@ -157,7 +162,18 @@ def _row(job_id: str, state: str, name: str, nodes: str, reason: str) -> JobRow:
         needs_action=stand is Stand.PENDING and reason not in ORDINARY_REASONS,
         crashed=state in CRASHED,
         taken=state in TAKEN,
+        starts_at=_time(start) if stand is Stand.PENDING else None,
     )
+
+
+def _time(text: str) -> float | None:
+    """Return a time of SLURM's, in the zone of this machine; None for N/A, Unknown and the like."""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", text, re.ASCII):
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _quoted(text: str) -> str:
@@ -238,15 +254,8 @@ class Slurm:
 
     async def submit(self, script: str) -> str:
         """See BatchSystem."""
-        try:
+        with submitting(_REFUSED, _IN_DOUBT):
             output = await self._run("sbatch", "--parsable", feed=script)
-        except NotStarted as error:
-            raise SubmissionRefused(str(error)) from None
-        except BatchError as error:
-            said = str(error)
-            if "sbatch: " in said and not _IN_DOUBT.search(said):
-                raise SubmissionRefused(said) from None
-            raise
         job_id = parse_id(output)
         if not job_id:
             raise BatchError(f"sbatch printed no job id, but {_quoted(output)}")

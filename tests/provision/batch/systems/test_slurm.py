@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from farm.provision.batch.systems.slurm import (
 )
 
 BANNER = "*** maintenance tonight ***\n"
-ROW = "farm|7|RUNNING|n1|farm-ab-x+1|None|end\n"
+ROW = "farm|7|RUNNING|n1|farm-ab-x+1|None|N/A|end\n"
 
 
 @pytest.fixture
@@ -41,15 +42,44 @@ def say(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
+EIGHT = time.mktime((2026, 11, 25, 8, 0, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("state", "start", "starts_at"),
+    [
+        ("PENDING", "2026-11-25T08:00:00", EIGHT),
+        ("RUNNING", "2026-11-25T08:00:00", None),
+        ("PENDING", "N/A", None),
+        ("PENDING", "Unknown", None),
+        ("PENDING", "", None),
+        ("PENDING", "2026-13-25T08:00:00", None),
+        ("PENDING", "25 Nov 08:00", None),
+        ("PENDING", "2026-11-25T08:00:00+01:00", None),
+        ("PENDING", "0001-01-01T00:00:00", None),
+    ],
+)
+def test_an_expected_start_counts_if_it_can_be_read(
+    state: str, start: str, starts_at: float | None
+) -> None:
+    listing = parse_jobs(f"{HEADER}\nfarm|7|{state}||x|None|{start}|end\n")
+    assert listing.problem == ""
+    assert [row.starts_at for row in listing.rows] == [starts_at]
+    shown = f"JobId=7 UserId=me({os.getuid()}) JobState={state} StartTime={start} NodeList=(null)"
+    row = parse_shown("7", shown)
+    assert row is not None
+    assert row.starts_at == starts_at
+
+
 def test_rows_of_squeue_are_read() -> None:
     text = (
-        f"{HEADER}\nfarm|7|PENDING||farm-ab-x+1|(Resources)|end\n"
-        "farm|8|RUNNING|n[1-2]|a |b|None|end\nfarm|9_[1-3]|PENDING||c|PartitionDown|end\n"
+        f"{HEADER}\nfarm|7|PENDING||farm-ab-x+1|(Resources)|2026-11-25T08:00:00|end\n"
+        "farm|8|RUNNING|n[1-2]|a |b|None|N/A|end\nfarm|9_[1-3]|PENDING||c|PartitionDown|N/A|end\n"
     )
     listing = parse_jobs(text)
     assert listing.problem == ""
     assert listing.rows == (
-        JobRow("7", Stand.PENDING, "PENDING", "farm-ab-x+1", "", "Resources"),
+        JobRow("7", Stand.PENDING, "PENDING", "farm-ab-x+1", "", "Resources", starts_at=EIGHT),
         JobRow("8", Stand.RUNNING, "RUNNING", "a |b", "n[1-2]", ""),
         JobRow("9_[1-3]", Stand.PENDING, "PENDING", "c", "", "PartitionDown", needs_action=True),
     )
@@ -67,9 +97,9 @@ def test_rows_of_squeue_are_read() -> None:
         (f"{HEADER}\n{ROW}farm|8|RUNN", "a damaged line: 'farm|8|RUNN'", 1),
         (f"{HEADER}\n{ROW}farm|8|RUNN\n", "a damaged line: 'farm|8|RUNN'", 1),
         (f"{HEADER}\n{ROW}f", "a damaged line: 'f'", 1),
-        (f"{HEADER}\n{ROW}NING|n1|farm-ab-x+1|None|end\n", "a damaged line", 1),
-        (f"{HEADER}\n{ROW}farm|8\0|RUNNING|n1|farm-ab-x+2|None|end\n", "a damaged line", 1),
-        (f"{HEADER}\n{ROW}farm|8|RUNNING|n1|farm\0|None|end\n", "a damaged line", 1),
+        (f"{HEADER}\n{ROW}NING|n1|farm-ab-x+1|None|N/A|end\n", "a damaged line", 1),
+        (f"{HEADER}\n{ROW}farm|8\0|RUNNING|n1|farm-ab-x+2|None|N/A|end\n", "a damaged line", 1),
+        (f"{HEADER}\n{ROW}farm|8|RUNNING|n1|farm\0|None|N/A|end\n", "a damaged line", 1),
         (HEADER, "squeue printed no header", 0),
     ],
 )
@@ -83,7 +113,7 @@ def test_a_list_counts_as_whole_only_if_all_of_it_can_be_read(
 
 
 def stand(state: str) -> Stand:
-    (row,) = parse_jobs(f"{HEADER}\nfarm|1|{state}||x|None|end\n").rows
+    (row,) = parse_jobs(f"{HEADER}\nfarm|1|{state}||x|None|N/A|end\n").rows
     return row.stand
 
 

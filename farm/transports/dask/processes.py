@@ -1,0 +1,92 @@
+"""The processes of a Dask cluster: how many calls each may take, and what it has done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class _Process:
+    """A Dask worker as its scheduler describes it."""
+
+    name: str = ""
+    host: str = ""
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+class Processes:
+    """The workers of a Dask cluster, by address.
+
+    needs: amount of each of Dask's resources that a call holds while it runs, such as {"GPU": 1}.
+    unfit: those that cannot load the models. slots: calls that each of the others may run at once;
+    a worker with none is not in it. done: answered calls of each.
+    """
+
+    def __init__(self, needs: Mapping[str, float] | None = None) -> None:
+        self.needs = dict(needs or {})
+        self.unfit: set[str] = set()
+        self.slots: dict[str, int] = {}
+        self.done: Counter[str] = Counter()
+        self._threads: dict[str, int] = {}
+        self._known: dict[str, _Process] = {}
+
+    def strangers(self, threads: Mapping[str, int]) -> Collection[str]:
+        """Return the workers that `learn` has not described yet."""
+        return threads.keys() - self._known.keys()
+
+    def learn(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Read the scheduler's description of its workers."""
+        self._known = {
+            address: _Process(str(one.get("name", "")), one["host"], one.get("resources") or {})
+            for address, one in workers.items()
+        }
+
+    def update(self, threads: Mapping[str, int]) -> None:
+        """Note which workers there are, with the threads of each."""
+        self._threads = dict(threads)
+        self.unfit &= threads.keys()
+        fit = {address: self._room(address) for address in threads if address not in self.unfit}
+        self.slots = {address: room for address, room in fit.items() if room}
+        for gone in self.done.keys() - threads.keys():
+            del self.done[gone]
+
+    def exclude(self, address: str) -> None:
+        """Send no more calls to a worker that cannot load the models."""
+        self.unfit.add(address)
+        self.slots = {other: room for other, room in self.slots.items() if other != address}
+
+    def lacking(self) -> str:
+        """Return what the workers lack, if there are some and none has the resources; else ""."""
+        if self.slots or not self.needs or not self._threads.keys() - self.unfit:
+            return ""
+        needs = ",".join(f"{name}={amount:g}" for name, amount in self.needs.items())
+        return f"none of {len(self._threads)} Dask workers has {needs}: dask worker --resources ..."
+
+    def _room(self, address: str) -> int:
+        known = self._known.get(address, _Process())
+        rooms = [int(known.resources.get(name, 0) // each) for name, each in self.needs.items()]
+        return min([self._threads[address], *rooms])
+
+    def rows(self, running: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Return one row for each worker as JSON data. running: calls that each has now."""
+        return [
+            {
+                "address": address,
+                "name": self._known.get(address, _Process()).name,
+                "host": self._known.get(address, _Process()).host,
+                "threads": threads,
+                "slots": self.slots.get(address, 0),
+                "state": self._state(address),
+                "in_flight": running.get(address, 0),
+                "done": self.done[address],
+            }
+            for address, threads in self._threads.items()
+        ]
+
+    def _state(self, address: str) -> str:
+        if address in self.unfit:
+            return "cannot load the models"
+        return "open" if address in self.slots else "lacks resources"

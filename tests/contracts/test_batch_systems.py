@@ -1,0 +1,346 @@
+"""An elastic farm on each batch system, with commands that run its jobs as processes here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farm
+from farm.errors import Unavailable
+from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.plan import ClusterPlan
+from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
+from farm.provision.batch.systems import SYSTEMS
+from farm.server.farm import Farm, running
+from farm.settings import Settings
+from tests.provision.stand_ins import flux, lsf, pbs
+from tests.provision.stand_ins.site import Site
+from tests.support.dispatcher_farm import LIMIT_S
+from tests.support.running_farm import wait_until
+from tests.support.supervised_farm import supervised
+
+INSTALL = {"pbs": pbs.install, "lsf": lsf.install, "flux": flux.install}
+SUBMIT = {"pbs": "qsub", "lsf": "bsub", "flux": "flux-submit"}
+LIST = {"pbs": "qselect", "lsf": "bjobs", "flux": "flux-jobs"}
+
+MODEL = """
+import os, farm
+
+os.environ["FARM_JOB"]  # only jobs can load it
+
+class Double(farm.Model):
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+
+    def evaluate(self, inputs, config):
+        return 2 * inputs["x"]
+"""
+
+
+class Cluster:
+    """The stand-in of one batch system, and a farm that uses it."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.system: type[BatchSystem] = SYSTEMS[name]
+        self.folder = folder
+        self.commands = INSTALL[name](folder / "bin")
+        self.site = Site(self.commands)
+        (folder / "double.py").write_text(MODEL)
+
+    @contextlib.contextmanager
+    def farm(self, **values: Any) -> Iterator[farm.Client]:
+        defaults = {"name": "small", "idle_timeout_s": 2.0, "grow_after_s": 0.5, "time": "60"}
+        kind = WorkerKind(models=[str(self.folder / "double.py")], **{**defaults, **values})
+        settings = Settings(port=0, workers=0, dir=self.folder / "run")
+        plan = ClusterPlan((kind,), host="127.0.0.1", system=self.system)
+        with (
+            running(Farm([], settings, plan=plan, doors=False)),
+            farm.connect(self.folder / "run") as client,
+        ):
+            yield client
+
+    def does(self, command: str, how: str, text: str = "") -> None:
+        (self.commands / f"{command}.{how}").write_text(text)
+
+    def ends(self) -> list[str]:
+        """How each job stands: its state, or its exit code if it has ended by itself."""
+        jobs = self.site.jobs().values()
+        words = {True: "deleted", False: ""}
+        return [
+            str(job["code"])
+            if job["state"] == "ended" and not job["deleted"]
+            else words[job["deleted"]] or job["state"]
+            for job in jobs
+        ]
+
+
+@pytest.fixture(params=INSTALL)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
+    found = Cluster(request.param, tmp_path)
+    monkeypatch.setenv("PATH", f"{found.commands}:{os.environ['PATH']}")
+    yield found
+    for number, job in found.site.jobs().items():
+        if job["state"] != "ended":
+            found.site.cancel(number)
+
+
+def events(client: farm.Client, *kinds: str) -> list[str]:
+    return [e["text"] for e in client.status()["events"] if e["event"] in kinds]
+
+
+def test_jobs_come_with_calls_and_are_drained_when_idle(cluster: Cluster) -> None:
+    with cluster.farm() as client:
+        wait_until(lambda: client.models() == ["Double"], "the model")
+        assert client.model()([2.0])[0] == 4.0
+        (worker,) = client.status()["workers"]
+        assert 0 < worker["ends_in_s"] <= 3600, "the script has told the end of its job"
+        wait_until(lambda: events(client, "ended"), "the end of the idle job")
+        assert events(client, "left") == ["drained"]
+        assert cluster.ends() == ["0"]
+        assert client.model()([3.0])[0] == 6.0
+        wait_until(lambda: len(events(client, "started")) == 2, "word that the next one serves")
+        assert events(client, "failed", "refused", "unsure", "cancelled") == []
+    assert cluster.ends() == ["0", "0"]
+
+
+def test_jobs_that_wait_when_the_farm_stops_are_cancelled(cluster: Cluster) -> None:
+    (cluster.commands / "full").touch()
+    with cluster.farm(min_jobs=2) as client:
+        wait_until(lambda: len(client.status()["cluster"]["jobs"]) == 2, "both jobs")
+        wait_until(lambda: all(j["state"] for j in client.status()["cluster"]["jobs"]), "a list")
+        assert {j["phase"] for j in client.status()["cluster"]["jobs"]} == {"pending"}
+    assert cluster.ends() == ["deleted", "deleted"]
+
+
+def test_a_killed_front_door_finds_its_jobs(cluster: Cluster, tmp_path: Path) -> None:
+    text = f'system = "{cluster.name}"\nhost = "127.0.0.1"\n[[workers]]\nmin_jobs = 1\n'
+    (tmp_path / "cluster.toml").write_text(text)
+    with supervised(tmp_path, "double.py", "--cluster", "cluster.toml") as each:
+        each.up()
+        with farm.connect(each.folder, wait=LIMIT_S) as client:
+            assert client.model("Double")([2.0])[0] == 4.0
+            killed = each.kill_front_door()
+            each.up(after=killed)
+            assert client.model("Double")([3.0])[0] == 6.0
+            wait_until(lambda: [j["phase"] for j in jobs_of(client)] == ["serving"], "its job")
+        assert each.stop() == 0
+    assert cluster.ends() == ["0"], "one job, which the second front door has ended"
+
+
+def jobs_of(client: farm.Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.status()["cluster"]["jobs"]
+    return found
+
+
+def test_a_refusal_is_told_in_the_systems_words(cluster: Cluster) -> None:
+    said = {
+        "pbs": "qsub: Unknown queue",
+        "lsf": "nosuch: No such queue. Job not submitted.",
+        "flux": "[Errno 22] 'nosuch' is not a valid queue",
+    }[cluster.name]
+    with cluster.farm(min_jobs=1, queue="nosuch") as client:
+        wait_until(lambda: events(client, "refused"), "the refusal")
+        assert events(client, "refused") == [f"{said}; next try in 5 s"]
+        assert client.status()["cluster"]["kinds"][0]["problem"] == f"refused: {said}"
+    assert cluster.ends() == []
+
+
+def test_a_job_that_fails_is_told_with_its_last_words(cluster: Cluster) -> None:
+    (cluster.folder / "double.py").write_text("import no_such_module_here\n")
+    with cluster.farm(min_jobs=1) as client:
+        wait_until(lambda: events(client, "failed"), "the failure")
+        assert "no_such_module_here" in events(client, "failed")[0]
+
+
+def test_without_its_commands_it_says_what_is_missing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(cluster.folder))
+    with pytest.raises(Unavailable, match="not on the PATH of this machine"):
+        cluster.system()
+
+
+# The calls of the interface
+
+
+def script(cluster: Cluster, command: str, **values: Any) -> str:
+    kind = WorkerKind(name="small", models=["m.py"], **values)
+    lines = cluster.system.directives(kind, "farm-1-small+ab", cluster.folder, cluster.folder)
+    preamble = cluster.system.preamble(kind)
+    last = f"{cluster.system.launch(kind)} {command}\nexit $?"  # a site may have lines after it
+    return "\n".join(["#!/bin/bash", *lines, *preamble, last])
+
+
+SLEEP = "sleep 600"
+DRAINED = """bash -c 'trap "sleep 0.3; exit 0" TERM; touch ready; while :; do sleep 0.05; done'"""
+"""A program that takes a while to end after SIGTERM, as workers do."""
+
+WAITS = "bash -c 'touch ready; until [ -e go ]; do sleep 0.05; done'"
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    await asyncio.to_thread(wait_until, holds, what)
+
+
+def test_a_job_from_its_submission_to_its_end(cluster: Cluster) -> None:
+    async def scene() -> None:
+        system = cluster.system()
+        job_id = await system.submit(script(cluster, WAITS))
+        await until((cluster.folder / "ready").exists, "the program")
+        (row,) = (await system.jobs()).rows
+        assert (row.id, row.name, row.stand) == (job_id, "farm-1-small+ab", Stand.RUNNING)
+        assert await system.job(job_id) == row
+        (cluster.folder / "go").touch()
+        await until(lambda: cluster.ends() == ["0"], "the end")
+        ended = await system.job(job_id)
+        assert ended is not None
+        assert (ended.stand, ended.crashed, ended.taken) == (Stand.ENDED, False, False)
+        await system.drain([job_id])
+        await system.cancel([job_id])
+
+    asyncio.run(scene())
+
+
+def test_a_request_to_drain_harms_no_program_that_takes_its_time(cluster: Cluster) -> None:
+    """Where the system has such a command, the shell around the program outlives it."""
+
+    async def scene() -> None:
+        system = cluster.system()
+        job_id = await system.submit(script(cluster, DRAINED))
+        await until((cluster.folder / "ready").exists, "the program")
+        await system.drain([job_id])
+        if cluster.name == "flux":
+            await until(lambda: cluster.ends() == ["0"], "the end, after SIGTERM to the program")
+        else:
+            assert cluster.ends() == ["running"]
+            await system.cancel([job_id])
+            await until(lambda: cluster.ends() == ["deleted"], "the end")
+
+    asyncio.run(scene())
+
+
+def test_the_output_of_a_job_is_where_the_farm_looks_for_it(cluster: Cluster) -> None:
+    async def scene() -> None:
+        job_id = await cluster.system().submit(script(cluster, "bash -c 'echo $FARM_JOB; pwd'"))
+        await until(lambda: cluster.ends() == ["0"], "the end")
+        text = (cluster.folder / f"{job_id}.out").read_text()
+        assert text.split() == [job_id, str(cluster.folder)]
+
+    asyncio.run(scene())
+
+
+def test_a_program_that_fails_has_crashed_and_says_how(cluster: Cluster) -> None:
+    async def scene() -> None:
+        system = cluster.system()
+        job_id = await system.submit(script(cluster, "bash -c 'exit 7'"))
+        await until(lambda: cluster.ends() == ["7"], "the end")
+        row = await system.job(job_id)
+        assert row is not None
+        assert (row.stand, row.crashed) == (Stand.ENDED, True)
+        assert "7" in row.reason
+
+    asyncio.run(scene())
+
+
+def test_jobs_are_cancelled_by_id_and_by_name(cluster: Cluster) -> None:
+    async def scene() -> None:
+        system = cluster.system()
+        first = await system.submit(script(cluster, SLEEP))
+        second = await system.submit(script(cluster, SLEEP).replace("+ab", "+cd"))
+        await until(lambda: cluster.ends() == ["running", "running"], "both")
+        await system.cancel_named("farm-1-small+nosuch")
+        await system.cancel_named("farm-1-small+cd")
+        await until(lambda: cluster.ends() == ["running", "deleted"], "the end of the second")
+        await system.cancel([second, first])
+        await until(lambda: cluster.ends() == ["deleted", "deleted"], "the end of both")
+        for job_id in (first, second):
+            row = await system.job(job_id)
+            assert row is not None
+            assert (row.stand, row.crashed) == (Stand.ENDED, False)
+
+    asyncio.run(scene())
+
+
+def test_a_job_that_the_system_does_not_know_is_none(cluster: Cluster) -> None:
+    unknown = {"pbs": f"99.{pbs.HOST}", "lsf": "99", "flux": "fbD1"}[cluster.name]
+
+    async def scene() -> None:
+        system = cluster.system()
+        assert await system.job(unknown) is None
+        listing = await system.jobs()
+        assert (listing.rows, listing.problem) == ((), "")
+        await system.cancel([unknown])
+        await system.drain([unknown])
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("text", ["", "*** maintenance ***\n", "\0\0", '{"JOBS": 1, "RECO'])
+def test_an_answer_that_is_none_says_nothing(cluster: Cluster, text: str) -> None:
+    async def scene() -> None:
+        system = cluster.system()
+        job_id = await system.submit(script(cluster, "true"))
+        for command in (LIST[cluster.name], "qstat"):
+            cluster.does(command, "says", text)
+        with contextlib.suppress(BatchError):
+            assert (await system.jobs()).problem
+        with pytest.raises(BatchError):
+            await system.job(job_id)
+        cluster.does(SUBMIT[cluster.name], "says", text)
+        with pytest.raises(BatchError) as caught:
+            await system.submit(script(cluster, "true"))
+        assert not isinstance(caught.value, SubmissionRefused)
+
+    asyncio.run(scene())
+
+
+def test_a_failing_command_says_nothing_about_jobs(cluster: Cluster) -> None:
+    async def scene() -> None:
+        system = cluster.system()
+        job_id = await system.submit(script(cluster, "true"))
+        names = ("qselect", "qstat", "qdel", "bjobs", "bkill", "flux-jobs", "flux-cancel")
+        for command in (*names, "flux-job-kill"):
+            cluster.does(command, "fails", "cannot connect to the server\n")
+        calls: list[Callable[[], Awaitable[object]]] = [
+            system.jobs,
+            lambda: system.job(job_id),
+            lambda: system.cancel([job_id]),
+            lambda: system.cancel_named("farm-1-small+ab"),
+        ]
+        if cluster.name == "flux":
+            calls.append(lambda: system.drain([job_id]))
+        for call in calls:
+            with pytest.raises(BatchError, match="cannot connect to the server"):
+                await call()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("SUBMIT: connection timed out. Job not submitted.", "SUBMIT: End of File", "Killed"),
+        "SUBMIT: ERROR: Broken pipe",
+    ],
+)
+def test_a_submission_whose_answer_is_lost_may_have_made_a_job(cluster: Cluster, text: str) -> None:
+    command = SUBMIT[cluster.name]
+    cluster.does(command, "fails", text.replace("SUBMIT", command))
+    with pytest.raises(BatchError) as caught:
+        asyncio.run(cluster.system().submit(script(cluster, "true")))
+    assert not isinstance(caught.value, SubmissionRefused)
+
+
+def test_an_option_that_the_system_rejects_is_a_refusal(cluster: Cluster) -> None:
+    with pytest.raises(SubmissionRefused):
+        asyncio.run(cluster.system().submit(script(cluster, "true", options=["--no-such x"])))
+    assert cluster.ends() == []

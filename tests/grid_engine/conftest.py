@@ -1,0 +1,49 @@
+"""Fixtures of the tests that need Grid Engine, all of which have the marker `grid_engine`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.grid_engine.cluster import GridCluster, GridFarm, farm_on
+from tests.slurm.cluster import CannotRunHere
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects tests by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.grid_engine)
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[GridCluster]:
+    state = Path(tempfile.mkdtemp(prefix="farm-grid-engine-"))
+    cluster = GridCluster(state)
+    try:
+        cluster.up()
+        yield cluster
+    except CannotRunHere as error:
+        pytest.skip(f"no Grid Engine here: {error}")
+    finally:
+        cluster.down()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(session_cluster: GridCluster) -> Iterator[GridCluster]:
+    """The session's cluster, restored after each test."""
+    yield session_cluster
+    session_cluster.reset()
+
+
+@pytest.fixture
+def farm(cluster: GridCluster, request: pytest.FixtureRequest) -> Iterator[GridFarm]:
+    with farm_on(cluster, request.node.name) as farm:
+        yield farm

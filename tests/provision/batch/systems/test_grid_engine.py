@@ -1,0 +1,362 @@
+"""Grid Engine's commands: their arguments, what their answers mean, and the words of a script."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from farm.errors import Unavailable
+from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.script import job_script
+from farm.provision.batch.system import BatchError, Stand, SubmissionRefused
+from farm.provision.batch.systems.grid_engine import (
+    ACCOUNTS_LAG_S,
+    COMMANDS,
+    EACH_HOST,
+    GridEngine,
+    clean,
+)
+from farm.provision.batch.systems.user import user_name
+from farm.settings import SettingsError
+from tests.provision.batch.systems.test_grid_engine_output import NO_JOBS, RECORDED, one_job
+
+UNKNOWN = "echo \"<?xml version='1.0'?><unknown_jobs ><ST_name>7</ST_name></unknown_jobs>\""
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of commands that record their arguments in the file `said`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in (*COMMANDS, "qacct"):
+        say(folder, name, "true")
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def say(folder: Path, name: str, script: str) -> None:
+    text = f'#!/bin/sh\necho "{name} $*" >> {folder}/said\n{script}\n'
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def said(commands: Path) -> list[str]:
+    return (commands / "said").read_text().splitlines()
+
+
+def script_of(kind: WorkerKind, folder: Path = Path("/home/me")) -> str:
+    paths = {"connect": folder / "workers.json", "output": folder / "jobs", "folder": folder}
+    return job_script(kind, GridEngine, job_name="farm-a-x+1", **paths)
+
+
+# Submission
+
+
+def test_the_id_is_what_qsub_says_even_if_it_fails_after_a_warning(commands: Path) -> None:
+    say(commands, "qsub", "cat > /dev/null; echo hello; echo 42")
+    assert asyncio.run(GridEngine().submit("#!/bin/sh\n")) == "42"
+    warning = (
+        "Unable to run job: warning: root's job is not allowed to run in any queue\n"
+        'Your job 2 ("farm-a-x+1") has been submitted\nExiting.\n'
+    )
+    (commands / "warning").write_text(warning)
+    say(commands, "qsub", f"cat > /dev/null; cat {commands}/warning >&2; exit 1")
+    assert asyncio.run(GridEngine().submit("#!/bin/sh\n")) == "2"
+
+
+@pytest.mark.parametrize(
+    ("text", "surely_refused"),
+    [
+        ('Unable to run job: Job was rejected because job requests unknown queue "q"', True),
+        ('Unable to run job: unknown resource "gpu"', True),
+        ('qsub: invalid option argument "-zork"', True),
+        ("Unable to read script file because of error: error opening a", True),
+        ('Unable to initialize environment because of error: SGE_ROOT "/a" does not exist', True),
+        ('Unable to run job: unable to send message to qmaster using port 1 on "login"', False),
+        ("error: commlib error: got select error (Connection refused)", False),
+        ("Unable to run job: failed receiving gdi request response: sync timeout", False),
+        ("site policy", False),
+        ("", False),
+    ],
+)
+def test_only_a_clear_refusal_means_that_there_is_no_job(
+    text: str, surely_refused: bool, commands: Path
+) -> None:
+    (commands / "text").write_text(text)
+    say(commands, "qsub", f"cat > /dev/null; cat {commands}/text >&2; exit 1")
+    with pytest.raises(BatchError) as caught:
+        asyncio.run(GridEngine().submit("#!/bin/sh\n"))
+    assert isinstance(caught.value, SubmissionRefused) == surely_refused
+
+
+def test_an_answer_without_an_id_is_no_refusal(commands: Path) -> None:
+    say(commands, "qsub", "cat > /dev/null; echo hello")
+    with pytest.raises(BatchError, match="qsub printed no job id, but 'hello") as caught:
+        asyncio.run(GridEngine().submit("#!/bin/sh\n"))
+    assert not isinstance(caught.value, SubmissionRefused)
+
+
+def test_a_qsub_that_cannot_be_run_has_made_no_job(
+    commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = GridEngine()
+    monkeypatch.setenv("PATH", str(commands.parent))
+    with pytest.raises(SubmissionRefused, match="qsub cannot be started"):
+        asyncio.run(system.submit("#!/bin/sh\n"))
+
+
+def test_without_grid_engine_it_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="not on the PATH of this machine: qsub, qstat, qdel"):
+        GridEngine()
+
+
+def test_the_job_around_us_does_not_reach_the_commands() -> None:
+    environment = {
+        "PATH": "/bin",
+        "SGE_ROOT": "/opt/sge",
+        "SGE_QMASTER_PORT": "6444",
+        "SGE_TASK_ID": "3",
+        "SGE_O_HOST": "login",
+        "JOB_ID": "7",
+        "PE_HOSTFILE": "/spool/hosts",
+        "FARM_JOB": "7",
+    }
+    assert set(clean(environment)) == {"PATH", "SGE_ROOT", "SGE_QMASTER_PORT"}
+
+
+# Questions
+
+
+def test_a_list_of_this_users_jobs_has_the_reasons_of_those_of_farm(commands: Path) -> None:
+    described = (RECORDED / "error.xml").read_text().replace(">5<", ">7<")
+    (commands / "list").write_text(one_job("Eqw"))
+    (commands / "described").write_text(described)
+    say(commands, "qstat", f'[ "$2" = -j ] && cat {commands}/described || cat {commands}/list')
+    (row,) = asyncio.run(GridEngine().jobs()).rows
+    assert (row.id, row.state, row.needs_action) == ("7", "Eqw", True)
+    assert "can't open output file" in row.reason
+    assert said(commands) == [f"qstat -xml -u {user_name()} -s prsz", "qstat -xml -j 7"]
+
+
+def test_a_list_is_of_use_without_reasons(commands: Path) -> None:
+    (commands / "list").write_text(one_job("qw"))
+    say(commands, "qstat", f'[ "$2" != -j ] && cat {commands}/list')
+    listing = asyncio.run(GridEngine().jobs())
+    assert ([row.reason for row in listing.rows], listing.problem) == ([""], "")
+
+
+ZOMBIE = one_job("z", "zombie")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "account", "state"),
+    [
+        (UNKNOWN, "echo", "cat {}/account", "ended (exit status 7)"),
+        (
+            "echo 'Following jobs do not exist: 7' >&2; exit 1",
+            "echo",
+            "cat {}/account",
+            "ended (exit status 7)",
+        ),
+        (UNKNOWN, "cat {}/none", "exit 1", None),
+        (UNKNOWN, "cat {}/zombie", "exit 1", None),
+        ("exit 1", "cat {}/zombie", "cat {}/account", BatchError),
+        (
+            "echo 'Following jobs do not exist: 77' >&2; exit 1",
+            "echo",
+            "cat {}/account",
+            BatchError,
+        ),
+        ("cat {}/none", "cat {}/zombie", "cat {}/account", BatchError),
+        ("true", "cat {}/zombie", "cat {}/account", BatchError),
+    ],
+)
+def test_accounts_are_asked_only_if_the_master_says_that_it_knows_no_such_job(
+    first: str, then: str, account: str, state: str | type[BatchError] | None, commands: Path
+) -> None:
+    (commands / "none").write_text(NO_JOBS)
+    (commands / "zombie").write_text(ZOMBIE)
+    record = (
+        f"jobnumber    7\nowner  {user_name()}  \njobname  x\nfailed  0   \nexit_status  7   \n"
+    )
+    (commands / "account").write_text(record)
+    first, then, account = (text.format(commands) for text in (first, then, account))
+    say(commands, "qstat", f'if [ "$2" = -j ]; then {first}; else {then}; fi')
+    say(commands, "qacct", account)
+    if isinstance(state, type):
+        with pytest.raises(state):
+            asyncio.run(GridEngine().job("7"))
+    else:
+        row = asyncio.run(GridEngine().job("7"))
+        assert (row.in_words if row else None) == state
+
+
+def test_an_ended_job_without_an_account_is_ended_after_a_while_or_if_it_was_deleted(
+    commands: Path,
+) -> None:
+    (commands / "zombie").write_text(ZOMBIE)
+    say(commands, "qstat", f'if [ "$2" = -j ]; then {UNKNOWN}; else cat {commands}/zombie; fi')
+    say(commands, "qacct", "echo error: job id 7 not found; exit 1")
+    now = 100.0
+    system = GridEngine(clock=lambda: now)
+    assert asyncio.run(system.job("7")) is None
+    now += ACCOUNTS_LAG_S - 0.1
+    assert asyncio.run(system.job("7")) is None
+    now += 0.2
+    row = asyncio.run(system.job("7"))
+    assert row is not None
+    assert row.stand is Stand.ENDED
+    other = GridEngine()
+    asyncio.run(other.cancel(["7"]))
+    row = asyncio.run(other.job("7"))
+    assert row is not None
+    assert row.stand is Stand.ENDED
+
+
+# Deletion
+
+
+@pytest.mark.parametrize(
+    ("text", "fails"),
+    [
+        ('root has deleted job 1\ndenied: job "2" does not exist', False),
+        ("root has registered the job 1 for deletion\njob 2 is already in deletion", False),
+        ("The job farm-a-x+1 of user(s) root does not exist", False),
+        ("error: commlib error: got select error (Connection refused)", True),
+        ('root has deleted job 1\ndenied: host "a" is no submit host', True),
+        ("", True),
+    ],
+)
+def test_a_job_that_is_gone_is_no_error(text: str, fails: bool, commands: Path) -> None:
+    (commands / "text").write_text(text)
+    say(commands, "qdel", f"cat {commands}/text; exit 1")
+    if fails:
+        with pytest.raises(BatchError):
+            asyncio.run(GridEngine().cancel(["1", "2"]))
+    else:
+        asyncio.run(GridEngine().cancel(["1", "2"]))
+
+
+def test_jobs_are_deleted_by_id_and_by_name(commands: Path) -> None:
+    system = GridEngine()
+    asyncio.run(system.cancel(["1", "2"]))
+    asyncio.run(system.drain(["3"]))
+    asyncio.run(system.cancel_named("farm-ab-x+1"))
+    assert said(commands) == ["qdel 1 2", f"qdel -u {user_name()} farm-ab-x+1"]
+
+
+# Scripts
+
+
+def test_a_script_asks_for_what_a_job_needs() -> None:
+    kind = WorkerKind(
+        name="x",
+        models=["a.py"],
+        workers=2,
+        cpus=3,
+        time="1:02:03",
+        queue="main.q",
+        account="physics",
+        options=["-l mem_free=2G"],
+    )
+    lines = script_of(kind, Path("/home/me too")).splitlines()
+    assert [line for line in lines if line.startswith("#$")] == [
+        "#$ -S /bin/bash",
+        "#$ -N farm-a-x+1",
+        "#$ -j y",
+        "#$ -r y",
+        "#$ -notify",
+        '#$ -o "/home/me too/jobs/$JOB_ID.out"',
+        '#$ -wd "/home/me too"',
+        "#$ -q main.q",
+        "#$ -P physics",
+        "#$ -l h_rt=1:02:03",
+        "#$ -pe smp 6",
+        "#$ -l mem_free=2G",
+    ]
+    assert "export FARM_ENDS_AT=$(($(date +%s) + 3723))" in lines
+    assert lines[-1].endswith('--ends-at "$FARM_ENDS_AT" --drain-before 60 -- a.py')
+
+
+def test_one_slot_needs_no_parallel_environment_and_options_may_name_another() -> None:
+    assert "-pe" not in script_of(WorkerKind(name="x", models=["a.py"]))
+    kind = WorkerKind(name="x", models=["a.py"], cpus=4, options=["-pe threaded 4"])
+    assert [line for line in script_of(kind).splitlines() if "-pe" in line] == ["#$ -pe threaded 4"]
+    ranks = WorkerKind(name="x", models=["a.py"], ranks=4, workers=2, cpus=3)
+    assert "#$ -pe smp 24\n" in script_of(ranks)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"nodes": 2}, 'options = ["-pe mpi 32"]'),
+        ({"gpus": 1}, 'options = ["-l gpu=1"]'),
+    ],
+)
+def test_what_a_site_names_itself_must_be_in_options(
+    settings: dict[str, int], complaint: str
+) -> None:
+    options = ["-pe mpi 32", "-l gpu=1"]
+    kind = WorkerKind(name="x", models=["a.py"], **settings)  # type: ignore[arg-type]  # ints
+    with pytest.raises(SettingsError) as caught:
+        script_of(kind)
+    assert complaint in str(caught.value)
+    named = WorkerKind(name="x", models=["a.py"], options=options, **settings)  # type: ignore[arg-type]  # ints
+    assert "#$ -l gpu=1\n" in script_of(named)
+
+
+@pytest.mark.parametrize("character", ["'", '"', ",", ":", "$", "\\"])
+def test_a_folder_that_qsub_would_misread_is_refused(character: str) -> None:
+    with pytest.raises(SettingsError, match="in its name"):
+        script_of(WorkerKind(name="x", models=["a.py"]), Path(f"/home/a{character}b"))
+
+
+def test_shellcheck_finds_nothing() -> None:
+    program = shutil.which("shellcheck")
+    if program is None:
+        pytest.skip("no shellcheck here: apt-get install shellcheck")
+    cluster = Path(__file__).parents[3] / "grid_engine" / "dev-cluster"
+    done = subprocess.run(
+        [program, EACH_HOST, cluster], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
+def test_a_command_runs_on_each_node_of_a_job(commands: Path, tmp_path: Path) -> None:
+    """With a qrsh that runs it here, in a shell and an environment of its own."""
+    (tmp_path / "hosts").write_text("n1 2 main.q@n1 UNDEFINED\nn2 1 main.q@n2 UNDEFINED\n")
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    run = 'shift 2; host=$1; shift; exec env -i HOST=$host PATH=/usr/bin:/bin sh -c "cd /; $*"'
+    say(commands, "qrsh", run)
+    script = 'echo "$HOST $PWD $FARM_KIND $FARM_JOB $1"; [ $HOST = n1 ] || exit 3'
+    done = subprocess.run(
+        ["bash", EACH_HOST, "sh", "-c", script, "sh", "a  b'c$d"],
+        env={
+            "PATH": f"{commands}:/usr/bin:/bin",
+            "PE_HOSTFILE": str(tmp_path / "hosts"),
+            "FARM_KIND": "x y",
+            "FARM_JOB": "7",
+            "FARM_JOB_RESTART": "0.1",
+        },
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert sorted(done.stdout.splitlines()) == [
+        f"{n} {folder} x y 7 a  b'c$d" for n in ("n1", "n2")
+    ]
+    assert done.returncode == 3
+    assert all(line.startswith("qrsh -inherit -nostdin n") for line in said(commands))
+    kind = WorkerKind(name="x", models=["a.py"], nodes=2, options=["-pe mpi 2"])
+    assert GridEngine.launch(kind) == f"bash {EACH_HOST}"

@@ -1,0 +1,1 @@
+"""Commands of batch systems that run jobs as processes of this machine, for tests."""
