@@ -257,7 +257,11 @@ def test_a_suspended_program_is_no_crash(kept: Start) -> None:
 
 
 def test_hangup_ends_it_in_order(kept: Start) -> None:
-    each = kept("line.serves(); line.hears()")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have it ignored
+    try:
+        each = kept("line.serves(); line.hears()")
+    finally:
+        signal.signal(signal.SIGHUP, before)
     each.wait_for_start(1)
     each.process.send_signal(signal.SIGHUP)
     assert each.ended()[0] == 0

@@ -68,9 +68,18 @@ def wait_for_points(folder: Path, size: int = 6000) -> None:
 
 
 def start_now(job: Launched) -> None:
-    """Spare a requeued job the two minutes that SLURM waits for its nodes."""
+    """Spare a requeued job the two minutes that SLURM waits for its nodes.
+
+    Only once the nodes are cleared: otherwise SLURM takes the end of the first run for that of the
+    next.
+    """
     cluster = job.cluster
-    wait_for(lambda: cluster.job(job.id)["Restarts"] != "0", f"job {job.id} to be requeued", 90)
+
+    def is_requeued() -> bool:
+        shown = cluster.job(job.id)
+        return shown["Restarts"] != "0" and shown["JobState"] == "PENDING"
+
+    wait_for(is_requeued, f"job {job.id} to be requeued", 90)
     cluster.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"])
 
 
@@ -113,7 +122,7 @@ def test_a_requeued_sweep_continues(
     away(job)
     start_now(job)
     record = job.ended(limit_s=120)
-    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), job.output()
+    assert (record["ExitCode"], record["Restarts"]) == ("0:0", "1"), str(record) + job.output()
     assert 0 < check_sweep(folder, job) < POINTS
 
 
