@@ -12,31 +12,31 @@ import logging
 import math
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.descriptions import Descriptions
+from farm.dispatcher.events import Departure, Events, OnAnswered, OnJoined, OnLeft
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.first_worker import FirstWorker
 from farm.dispatcher.flush_policy import FlushPolicy
 from farm.dispatcher.measures import Measures
+from farm.dispatcher.outcome import outcome_of
 from farm.dispatcher.partition import Rows, WholeCall
 from farm.dispatcher.reuse import Memory, Reuse
 from farm.dispatcher.statistics import ModelStatistics, Statistics, calls_of
 from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
-from farm.errors import FarmError, InvalidInput, LossCause, Unavailable
+from farm.errors import InvalidInput, LossCause, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 
 log = logging.getLogger(__name__)
-
-EVENTS_KEPT = 100
 
 WORKERS_GRACE_S = 5.0
 """Time in seconds that idle workers get to leave when the dispatcher closes."""
@@ -45,7 +45,12 @@ OnDone = Callable[[Outcome], None]
 
 
 class Dispatcher:
-    """Accepts calls, runs them on workers and reports outcomes; `farm.scheduler` has the policy."""
+    """Accepts calls, runs them on workers and reports outcomes; `farm.scheduler` has the policy.
+
+    Other parts add functions to its lists. on_joined: called with a worker that joined, and its
+    earlier start if that has not left; on_left: with a worker that left, and how; on_answered: with
+    a task, its last outcome and the monotonic time, before the caller gets that outcome.
+    """
 
     def __init__(
         self, transports: Sequence[Transport], *, memory: Memory | None = None, **limits: Any
@@ -68,7 +73,8 @@ class Dispatcher:
         self._acts_soon = self._closed = False
         self._after_acting: list[Callable[[], None]] = []
         self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
-        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
+        self._events = Events()
+        self.note = self._events.note
         self._parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
         self._pairs = Pairs(self._start, self.cancel, self._feeder.new_id, self._statistics)
@@ -78,28 +84,19 @@ class Dispatcher:
             run = self._begin, self._drop, self._start_parts, self._feeder.new_id, self._act_soon
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
         self.first_worker = FirstWorker(self._models, self._waiting, self._drop)
+        self.on_joined: list[OnJoined] = [self.first_worker.joined, self._events.joined]
+        self.on_left: list[OnLeft] = [self.first_worker.left, self._events.left]
+        self.on_answered: list[OnAnswered] = []
+        if memory is not None:
+            self.on_joined.append(memory.joined)
+            self.on_left.append(memory.left)
         self._started = time.time()
 
     # For callers
 
     async def submit(self, call: Call, hints: Hints = NO_HINTS) -> Result:
         """Run a call and return its result; cancelling the wait cancels it. Raises FarmError."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Outcome) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, FarmError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-        task_id = self.start_call(call, hints, done)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self.cancel(task_id)
-            raise
+        return await outcome_of(partial(self.start_call, call, hints), self.cancel)
 
     def start_call(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
         """Start a call without waiting; `on_done` receives its outcome later, exactly once.
@@ -253,10 +250,9 @@ class Dispatcher:
             worker, info.models, slots=info.slots, ends_at=ends_at, host=info.host, now=now
         )
         before, self._workers[worker] = self._workers.get(worker), info
-        self.first_worker.joined(info, before=before)
-        if self._memory is not None:
-            self._memory.joined(info)
-        self._tell("joined", worker, ", ".join(m.name for m in info.models))
+        for tell in self.on_joined:
+            tell(info, before)
+        self._changed.set()
         self._act_soon()
 
     def worker_left(
@@ -273,10 +269,7 @@ class Dispatcher:
         """Report that a worker left. reason: in words; a second report of a loss is ignored."""
         if (info := self._workers.pop(worker, None)) is None:
             return
-        self.first_worker.left(info)
         self._carrier.pop(worker, None)
-        if self._memory is not None:
-            self._memory.left(worker)
         self._scheduler.worker_left(
             worker,
             reason,
@@ -287,7 +280,10 @@ class Dispatcher:
             detail=detail,
             now=time.monotonic(),
         )
-        self._tell("left" if drained else "lost", worker, reason)
+        departure = Departure(reason, cause, detail, drained)
+        for tell in self.on_left:
+            tell(info, departure)
+        self._changed.set()
         self._act_soon()
 
     def worker_resized(self, worker: WorkerId, slots: int) -> None:
@@ -415,6 +411,8 @@ class Dispatcher:
             self.measures.add(task, outcome, now)
             calls = calls_of(on_done, task.rows)
             self._statistics.add_answer(task, outcome, calls, now, time.time())
+            for tell in self.on_answered:
+                tell(task, outcome, now)
         if on_done is not None:
             on_done(outcome)
 
@@ -467,16 +465,7 @@ class Dispatcher:
             on_done(error)
         self._changed.set()
 
-    def _tell(self, event: str, worker: WorkerId, text: str) -> None:
-        (log.warning if event == "lost" else log.info)("worker %s %s: %s", worker, event, text)
-        self.note(event, worker, text)
-        self._changed.set()
-
     # For the parts that start workers
-
-    def note(self, event: str, subject: str, text: str) -> None:
-        """Record an event for `farm status`. subject: the worker or job; text: the reason."""
-        self._events.append({"time": time.time(), "event": event, "worker": subject, "text": text})
 
     def add_part(self, name: str, give: Callable[[], object]) -> None:
         """Add the JSON data that `give` returns to `snapshot`, under this name."""
@@ -496,5 +485,5 @@ class Dispatcher:
             **self.measures.snapshot(now),
             "chains": self._statistics.chains.snapshot(self._scheduler.sent(), now),
             **{name: give() for name, give in self._parts.items()},
-            "events": list(self._events),
+            "events": self._events.snapshot(),
         }

@@ -16,6 +16,7 @@ from itertools import islice
 
 from farm.call import Hints, ModelInfo, WorkerInfo
 from farm.dispatcher.backend import CancelCall
+from farm.dispatcher.events import Departure
 from farm.dispatcher.timer import Timer
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.scheduler.state import TaskId
@@ -65,14 +66,14 @@ class FirstWorker:
 
     # Facts
 
-    def joined(self, info: WorkerInfo, *, before: WorkerInfo | None = None) -> None:
+    def joined(self, info: WorkerInfo, before: WorkerInfo | None = None) -> None:
         """Report that a worker joined; `before` is its earlier start, if that has not left."""
         if before is not None:
             self.left(before)
         self._workers.update(model.name for model in info.models)
         self.models_known()
 
-    def left(self, info: WorkerInfo) -> None:
+    def left(self, info: WorkerInfo, departure: Departure | None = None) -> None:
         """Report that a worker left."""
         self._workers.subtract(model.name for model in info.models)
 

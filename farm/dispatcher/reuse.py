@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from farm.call import Call, CallerName, Hints, Result, WorkerInfo
+from farm.dispatcher.events import Departure
 from farm.dispatcher.feeder import Part
 from farm.dispatcher.flights import Flight, Moved, SomeRows, Waiter
 from farm.dispatcher.rows import numbered, some_rows, stacked
@@ -33,10 +34,10 @@ class Memory(Protocol):
 
     reuses: bool
 
-    def joined(self, info: WorkerInfo) -> None:
-        """Report that a worker joined, with the versions of its models."""
+    def joined(self, info: WorkerInfo, before: WorkerInfo | None) -> None:
+        """Report that a worker joined, with the versions of its models; `before`: earlier start."""
 
-    def left(self, worker: str) -> None:
+    def left(self, info: WorkerInfo, departure: Departure) -> None:
         """Report that a worker left."""
 
     def keep(self, replies: Iterable[Reply]) -> None:

@@ -92,19 +92,19 @@ class Recorder:
 
     # The dispatcher's interface: Memory
 
-    def joined(self, info: WorkerInfo) -> None:
-        """Report that a worker joined, with the versions of its models."""
+    def joined(self, info: WorkerInfo, before: WorkerInfo | None) -> None:
+        """Report that a worker joined, with the versions of its models; `before`: earlier start."""
         for model in info.models:
             self._here.setdefault(model.name, {})[info.name] = model.version
             self._agree(model.name)
             self._tell_about(model)
 
-    def left(self, worker: str) -> None:
+    def left(self, info: WorkerInfo, departure: object) -> None:
         """Report that a worker left."""
         for model, versions in self._here.items():
-            version = versions.pop(worker, None)
+            version = versions.pop(info.name, None)
             if version is not None:
-                self._former.setdefault(worker, {})[model] = version
+                self._former.setdefault(info.name, {})[model] = version
                 self._agree(model)
         while len(self._former) > FORMER_WORKERS:
             self._former.popitem(last=False)

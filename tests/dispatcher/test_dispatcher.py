@@ -24,14 +24,15 @@ from farm.call import (
     WorkerInfo,
 )
 from farm.dispatcher import descriptions
-from farm.dispatcher import dispatcher as module
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.events import Departure
 from farm.dispatcher.feeder import PARTS_A_TURN
 from farm.dispatcher.flush_policy import MOST_ITERATIONS
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
     InvalidInput,
+    LossCause,
     ModelFailed,
     ModelNotFound,
     Overloaded,
@@ -926,8 +927,18 @@ async def test_snapshot_is_json_and_tells_of_workers_and_calls() -> None:
 
 
 @on_loop
-async def test_events_are_bounded() -> None:
+async def test_other_parts_hear_of_workers_and_answers() -> None:
     dispatcher, transport = up()
-    for i in range(3 * module.EVENTS_KEPT):
-        transport.join(WorkerId(f"node/{i}"))
-    assert len(dispatcher.snapshot()["events"]) == module.EVENTS_KEPT
+    heard: list[object] = []
+    dispatcher.on_joined.append(lambda info, before: heard.append((info.name, before is None)))
+    dispatcher.on_left.append(lambda info, how: heard.append((info.name, how)))
+    dispatcher.on_answered.append(lambda task, outcome, now: heard.append((task.rows, outcome)))
+    transport.join(W1)
+    transport.join(W1)
+    running = asyncio.create_task(dispatcher.submit(cube()))
+    await transport.answer()
+    result = await running
+    dispatcher.worker_left(W1, "killed", cause=LossCause.CRASH, detail="line 3")
+    dispatcher.worker_left(W1, "heard again")
+    left = Departure("killed", LossCause.CRASH, "line 3")
+    assert heard == [(W1, True), (W1, False), (1, result), (W1, left)]

@@ -31,11 +31,11 @@ class Memory:
         self.kept: list[Reply] = []
         self.workers: list[str] = []
 
-    def joined(self, info: WorkerInfo) -> None:
+    def joined(self, info: WorkerInfo, before: object) -> None:
         self.workers.append(info.name)
 
-    def left(self, worker: str) -> None:
-        self.workers.remove(worker)
+    def left(self, info: WorkerInfo, departure: object) -> None:
+        self.workers.remove(info.name)
 
     def keep(self, replies: Iterable[Reply]) -> None:
         for reply in replies:

@@ -52,6 +52,12 @@ def seconds_of(text: str) -> float | None:
     return int(match["days"] or 0) * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds
 
 
+def clock_of(seconds: float) -> str:
+    """Return a time span as `hours:minutes:seconds`, which several batch systems take."""
+    minutes, left = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{left:02}"
+
+
 def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
     """Return the Unix time at which this job ends; None outside a job, without a limit, or unknown.
 

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from farm.errors import Unavailable
 from farm.provision.batch.system import BatchError, SubmissionRefused
 
 COMMAND_TIMEOUT_S = 60.0
@@ -35,6 +37,15 @@ class CommandFailed(BatchError):
     def __init__(self, said: str, output: str) -> None:
         super().__init__(said)
         self.output = output
+
+
+def need(title: str, names: Sequence[str], hint: str = "") -> None:
+    """Raise Unavailable if commands of a batch system are missing on this machine."""
+    missing = [name for name in names if shutil.which(name) is None]
+    if missing:
+        raise Unavailable(
+            f"{title}'s commands are not on the PATH of this machine: {', '.join(missing)}{hint}"
+        )
 
 
 @contextlib.contextmanager

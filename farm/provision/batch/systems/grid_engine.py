@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, submitting
+from farm.provision.batch.allocation import clock_of
+from farm.provision.batch.commands import Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.answers import quoted
@@ -30,6 +29,7 @@ from farm.provision.batch.systems.grid_engine_output import (
     parse_jobs,
     parse_reasons,
 )
+from farm.provision.batch.systems.nodes import processes_per_node
 from farm.provision.batch.systems.user import user_name
 from farm.settings import SettingsError
 
@@ -85,12 +85,9 @@ class GridEngine:
         self, commands: Commands | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        missing = [name for name in COMMANDS if shutil.which(name) is None]
-        if missing and commands is None:
-            raise Unavailable(
-                "Grid Engine's commands are not on the PATH of this machine: "
-                f"{', '.join(missing)}; often $SGE_ROOT/default/common/settings.sh puts them there"
-            )
+        if commands is None:
+            hint = "; often $SGE_ROOT/default/common/settings.sh puts them there"
+            need(self.title, COMMANDS, hint)
         self._run = (commands or Commands(clean)).run
         self._clock = clock
         self._user = user_name()
@@ -109,8 +106,7 @@ class GridEngine:
         lines += [f"-q {kind.queue}"] * bool(kind.queue)
         lines += [f"-P {kind.account}"] * bool(kind.account)
         if kind.time_limit_s is not None:
-            minutes, seconds = divmod(int(kind.time_limit_s), 60)
-            lines.append(f"-l h_rt={minutes // 60}:{minutes % 60:02}:{seconds:02}")
+            lines.append(f"-l h_rt={clock_of(kind.time_limit_s)}")
         lines += _slots(kind)
         if kind.gpus and not any("gpu" in option for option in kind.options):
             raise SettingsError(
@@ -238,6 +234,5 @@ def _slots(kind: WorkerKind) -> list[str]:
             f'one that takes {kind.nodes} nodes, as options = ["-pe mpi {kind.nodes * 16}"]; '
             "qconf -spl lists them"
         )
-    of_one = kind.workers * kind.ranks if kind.ranks else kind.workers_per_node
-    slots = of_one * kind.cpus
+    slots = processes_per_node(kind) * kind.cpus
     return [f"-pe smp {slots}"] * (slots > 1)

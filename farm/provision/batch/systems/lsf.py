@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from farm.errors import Unavailable
-from farm.provision.batch.commands import CommandFailed, Commands, submitting
+from farm.provision.batch.commands import CommandFailed, Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
@@ -174,11 +172,8 @@ class Lsf:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        missing = [name for name in COMMANDS if shutil.which(name) is None]
-        if missing and commands is None:
-            raise Unavailable(
-                f"LSF's commands are not on the PATH of this machine: {', '.join(missing)}"
-            )
+        if commands is None:
+            need(self.title, COMMANDS)
         self._run = (commands or Commands(clean)).run
         self._user = user_name()
 

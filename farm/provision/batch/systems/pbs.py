@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from farm.errors import Unavailable
-from farm.provision.batch.commands import CommandFailed, Commands, submitting
+from farm.provision.batch.allocation import clock_of
+from farm.provision.batch.commands import CommandFailed, Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
@@ -144,11 +143,8 @@ class Pbs:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        missing = [name for name in COMMANDS if shutil.which(name) is None]
-        if missing and commands is None:
-            raise Unavailable(
-                f"PBS's commands are not on the PATH of this machine: {', '.join(missing)}"
-            )
+        if commands is None:
+            need(self.title, COMMANDS)
         self._run = (commands or Commands(clean)).run
         self._user = user_name()
         self._keeps_history = True
@@ -171,7 +167,7 @@ class Pbs:
         resources = {
             "select": _chunks(kind),
             "place": "scatter" if kind.nodes > 1 else "",  # chunks may share a node otherwise
-            "walltime": "" if kind.time_limit_s is None else _clock(kind.time_limit_s),
+            "walltime": "" if kind.time_limit_s is None else clock_of(kind.time_limit_s),
         }
         lines = [f"{name} {value}" for name, value in options.items() if value]
         own = re.findall(r"\b(select|place|walltime)=", " ".join(kind.options))
@@ -314,9 +310,3 @@ def _size(text: str) -> str:
     """Return a size such as `8G`, or `500` in MiB, in PBS's form; other texts as they are."""
     match = _SIZE.fullmatch(text)
     return f"{match[1]}{(match[2] or 'm').lower()}b" if match else text
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds_left = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds_left:02}"

@@ -11,16 +11,15 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from farm.errors import Unavailable
-from farm.provision.batch.commands import Commands, submitting
+from farm.provision.batch.commands import Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.systems.answers import only_id, quoted
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 
@@ -87,9 +86,9 @@ def parse_jobs(text: str) -> Listing:
     if not text.strip():
         problem = "squeue printed nothing, not even its header"
     elif not has_header:
-        problem = f"squeue printed no header, but {_quoted(text)}"
+        problem = f"squeue printed no header, but {quoted(text)}"
     elif damaged or rest:
-        problem = f"squeue printed a damaged line: {_quoted(damaged or rest)}"
+        problem = f"squeue printed a damaged line: {quoted(damaged or rest)}"
     else:
         problem = ""
     return Listing(tuple(rows), problem)
@@ -97,8 +96,7 @@ def parse_jobs(text: str) -> Listing:
 
 def parse_id(text: str) -> str:
     """Return the job id in sbatch's output, with or without banners; empty if there is not one."""
-    found = {match[1] for line in text.split("\n") if (match := _ID.fullmatch(line))}
-    return found.pop() if len(found) == 1 else ""
+    return only_id(text, _ID)
 
 
 def parse_shown(job_id: str, text: str) -> JobRow | None:
@@ -126,7 +124,7 @@ def parse_shown(job_id: str, text: str) -> JobRow | None:
         if found is None or found.stand is Stand.ENDED:
             found = row
     if found is None and not foreign:
-        raise BatchError(f"scontrol did not describe job {job_id}, but printed {_quoted(text)}")
+        raise BatchError(f"scontrol did not describe job {job_id}, but printed {quoted(text)}")
     return found
 
 
@@ -176,10 +174,6 @@ def _time(text: str) -> float | None:
         return None
 
 
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")
-
-
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that change SLURM's commands or leak between jobs.
 
@@ -201,11 +195,8 @@ class Slurm:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        missing = [name for name in COMMANDS if shutil.which(name) is None]
-        if missing and commands is None:
-            raise Unavailable(
-                f"SLURM's commands are not on the PATH of this machine: {', '.join(missing)}"
-            )
+        if commands is None:
+            need(self.title, COMMANDS)
         self._run = (commands or Commands(clean)).run
 
     @staticmethod
@@ -258,7 +249,7 @@ class Slurm:
             output = await self._run("sbatch", "--parsable", feed=script)
         job_id = parse_id(output)
         if not job_id:
-            raise BatchError(f"sbatch printed no job id, but {_quoted(output)}")
+            raise BatchError(f"sbatch printed no job id, but {quoted(output)}")
         return job_id
 
     async def jobs(self) -> Listing:
