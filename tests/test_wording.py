@@ -92,6 +92,7 @@ def test_errors_of_a_farm_are_short_and_show_the_model(tmp_path: Path) -> None:
             lambda: model.evaluate(1.0),
             lambda: model([1.0, 2.0]),
             lambda: client.model("good"),
+            lambda: client.ask("nothing"),
             lambda: farm.sweep(model, {"x": (0, 1)}, n=4, out=tmp_path / "s.h5", show=False),
             lambda: farm.sweep(bad, {}, n=4, out=tmp_path / "s.h5", show=False),
             lambda: farm.connect(tmp_path / "nothing"),
