@@ -91,6 +91,7 @@ def test_errors_of_a_farm_are_short_and_show_the_model(tmp_path: Path) -> None:
             lambda: model(1.0),
             lambda: model.evaluate(1.0),
             lambda: model([1.0, 2.0]),
+            lambda: model(1.0, 2.0),  # type: ignore[arg-type]  # this is the mistake
             lambda: client.model("good"),
             lambda: client.ask("nothing"),
             lambda: farm.sweep(model, {"x": (0, 1)}, n=4, out=tmp_path / "s.h5", show=False),
@@ -105,6 +106,12 @@ def test_errors_of_a_farm_are_short_and_show_the_model(tmp_path: Path) -> None:
             model(1.0)
         assert 'raise ValueError("too large")' in failed.value.__notes__[0]
         assert failed.value.__notes__[0].count("File") == 1
+        with pytest.raises(farm.FarmError, match=r"got float; several .* as model\(\[a, b\]\)"):
+            model(1.0, 2.0)  # type: ignore[arg-type]  # this is the mistake
+        failure = model.submit(1.0).exception(30)
+        assert isinstance(failure, ModelFailed)
+        assert 'raise ValueError("too large")' in failure.__notes__[0]
+        assert failure.__traceback__ is None
         with pytest.raises(ModelFailed) as failed:
             list(model.map([1.0]))
         assert len(frames_of(failed.value)) <= 2

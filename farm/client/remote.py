@@ -392,11 +392,11 @@ class RemoteModel:
 
     async def _describe_on_loop(self, config: Config | None) -> None:
         """Get the model's description for a config, if it is not known, without blocking."""
-        if canonical_config(config) not in self._values:
+        if _key_of(config) not in self._values:
             await asyncio.to_thread(self._values_for, config)
 
     def _values_for(self, config: Config | None) -> Values:
-        key = canonical_config(config)
+        key = _key_of(config)
         values = self._values.get(key)
         if values is None:
             info = self.client.line.describe(self.name, key)
@@ -429,6 +429,16 @@ class RemoteModel:
         return RemoteModel, (self.client, self.name)
 
 
+def _key_of(config: Any) -> str:
+    """Return the canonical text of a config. Raises InvalidInput if it is not JSON data."""
+    try:
+        return canonical_config(config)
+    except (TypeError, ValueError) as error:
+        two = config is not None and not isinstance(config, Mapping)
+        remedy = "; several inputs are one argument, as model([a, b])" if two else ""
+        raise InvalidInput(f"{error}{remedy}") from None
+
+
 def _outputs(flow: Flow, request: Request, return_errors: bool) -> Iterator[tuple[int, Output]]:
     try:
         for index, outcome in flow:
@@ -456,7 +466,7 @@ def _in_flight(request: Request, wanted: int | None) -> int:
 
 
 def _at(index: int, error: FarmError) -> FarmError:
-    error.add_note(f"at point {index}")
+    error.__notes__ = [f"at point {index}", *getattr(error, "__notes__", ())]
     return short(error)
 
 

@@ -67,4 +67,9 @@ def serve(
 def _made(model: Model | type[Model] | Callable[..., Any]) -> Model:
     if isinstance(model, type) and issubclass(model, Model):
         return model()
-    return model if isinstance(model, Model) else served_function(model)
+    if isinstance(model, Model):
+        return model
+    try:
+        return served_function(model)
+    except TypeError as error:
+        raise short(error) from None

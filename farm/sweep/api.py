@@ -188,7 +188,7 @@ class Sweep:
         """Return the current results as a table with a row for each point."""
         return load_pandas(self.path)
 
-    @briefly(SweepError, FarmError)
+    @briefly(SweepError, FarmError, OSError)
     def to_parquet(self, path: str | Path) -> None:
         """Write the current results to a Parquet file, as a table with a row for each point."""
         write_parquet(self.path, path)

@@ -51,7 +51,11 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
     try:
         model = plain_function(function, sizes, options, remedy=REMEDY)
     except TypeError as error:
-        raise SweepError(str(error)) from None
+        others = [
+            repr(name) for name in places if name not in inspect.signature(function).parameters
+        ]
+        none = f"; it has no argument {', '.join(others)}" if others else ""
+        raise SweepError(f"{error}{none}") from None
     for name in [*places, *options]:
         if not model.takes(name):
             takes = ", ".join([*model.inputs, *sorted(model.options)]) or "no arguments"
@@ -72,7 +76,8 @@ def outputs_of(model: PlainFunction, request: SweepRequest) -> Tensors:
             return model.outputs_of(model.evaluate(inputs, plan.config_of(point)))
         except Exception as error:
             if tries == len(points):
-                failure = named(error)
+                frames = error.__traceback__
+                failure = named(error.with_traceback(frames and frames.tb_next))
                 raise SweepError(
                     f"{model.name!r} failed at the first {tries} points, the last with {failure}; "
                     "to run the others, give the size of its value: annotate it, or use "

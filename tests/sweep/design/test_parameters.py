@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -182,6 +183,8 @@ def test_mistakes_say_what_is_wrong(text: str, complaint: str) -> None:
         ((0, 10), Uniform(0, 10)),
         ([1, 2, 4], choice(1, 2, 4)),
         (np.array([1.0, 2.0]), choice(1, 2)),
+        (range(1, 4), choice(1, 2, 3)),
+        (pd.Series([4, 1], index=["a", "b"]), choice(4, 1)),
         ("log:1:2", Log(1, 2)),
         (Normal(0, 1), Normal(0, 1)),
     ],
@@ -190,7 +193,7 @@ def test_distributions_as_python_writes_them(value: object, spread: Distribution
     assert as_distribution(value) == spread
 
 
-@pytest.mark.parametrize("value", [5, (1, 2, 3), {"a": 1}, None])
+@pytest.mark.parametrize("value", [5, (1, 2, 3), {"a": 1}, None, "sobol", np.eye(2)])
 def test_what_is_no_distribution_is_refused(value: object) -> None:
     with pytest.raises(SweepError, match=r"expected \(lower, upper\)"):
         as_distribution(value)
