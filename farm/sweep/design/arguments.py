@@ -29,6 +29,12 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
     names of parameters have, as `x[0]` and `x[1]`, or the shape of its fixed value. It gets whole
     numbers as int. Raises SweepError for names that the function does not take.
     """
+    try:
+        taken = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:  # no function, or one of C without a signature
+        raise SweepError(
+            f"{error}; expected a function of Python, a Model, or the name of its file"
+        ) from None
     places = _places({**dict.fromkeys(request.spreads, 0.0), **request.fixes})
     whole = {name for name, spread in request.spreads.items() if is_whole(spread)}
     whole |= {name for name, value in request.fixes.items() if _kind(value) in "iu"}
@@ -45,15 +51,13 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
     texts = {name for name in request.fixes if name not in sizes}
     options = {*texts, *request.config, *filter(None, [request.seed_key])}
     if table is not None and table.names is None:
-        for name, argument in inspect.signature(function).parameters.items():
+        for name, argument in taken.items():
             if argument.default is argument.empty and name not in ("config", *options):
                 sizes.setdefault(name, TensorInfo(name, ()))
     try:
         model = plain_function(function, sizes, options, remedy=REMEDY)
     except TypeError as error:
-        others = [
-            repr(name) for name in places if name not in inspect.signature(function).parameters
-        ]
+        others = [repr(name) for name in places if name not in taken]
         none = f"; it has no argument {', '.join(others)}" if others else ""
         raise SweepError(f"{error}{none}") from None
     for name in [*places, *options]:

@@ -75,6 +75,12 @@ def test_names_that_do_not_fit(asked: SweepRequest, complaint: str) -> None:
     assert complaint in str(error.value)
 
 
+@pytest.mark.parametrize("other", [3, min])
+def test_what_has_no_arguments_to_see_is_refused(other: Any) -> None:
+    with pytest.raises(SweepError, match=r"expected a function of Python, a Model, or the name"):
+        model_of(other, request({"x": (0, 1)}))
+
+
 def test_the_first_point_shows_the_outputs() -> None:
     called = []
 
