@@ -104,6 +104,7 @@ def test_jobs_come_with_calls_and_are_drained_when_idle(cluster: Cluster) -> Non
         (worker,) = client.status()["workers"]
         assert 0 < worker["ends_in_s"] <= 3600, "the script has told the end of its job"
         wait_until(lambda: events(client, "ended"), "the end of the idle job")
+        assert "slurm" not in client.status(), "that is a word of SLURM's"
         assert events(client, "left") == ["drained"]
         assert cluster.ends() == ["0"]
         assert client.model()([3.0])[0] == 6.0

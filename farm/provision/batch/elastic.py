@@ -122,8 +122,9 @@ class Elastic:
             if known is not None:
                 kind.models = frozenset(model.name for model in known)
                 dispatcher.expect(known)
-        for part in ("cluster", *(["slurm"] if self._system.title == "SLURM" else [])):
-            dispatcher.add_part(part, self.snapshot)
+        for part in ("cluster", self._system.own_words.status):
+            if part:
+                dispatcher.add_part(part, self.snapshot)
         standing = Standing(self._kinds, self._jobs, lambda: self._watch.problem)
         self._standing = standing
         dispatcher.first_worker.awaited = functools.partial(standing.why, "")

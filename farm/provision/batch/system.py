@@ -7,8 +7,8 @@ all systems.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -75,19 +75,35 @@ class Listing:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnWords:
+    """The words of one batch system that farm accepts in place of its own.
+
+    keys: for keys of a kind of workers, with farm's keys. template: for words between @ signs in a
+    template, with farm's words; the value omits a program of the same name that it begins with.
+    status: the name under which the status has the jobs a second time; empty if it has not.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    template: Mapping[str, str] = field(default_factory=dict)
+    status: str = ""
+
+
 class BatchSystem(Protocol):
     """A batch system. Each call raises BatchError if there is no answer or it cannot be read.
 
     Created without arguments, which raises Unavailable if its commands are missing on this machine.
     No call blocks the event loop, and each ends after a time limit.
 
-    title: its name for people. own_jobs: the command by which users list their jobs.
+    title: its name for people. own_words: accepted only where the jobs are in this system.
+    own_jobs: the command by which users list their jobs.
     lacks: the keys of a kind of workers for which it has no words. starts_ranks: whether `launch`
     starts the MPI ranks; otherwise farm starts them by mpiexec. warns: whether it warns jobs before
     their time limit, and workers can ask it for the end; otherwise the script counts the time.
     """
 
     title: ClassVar[str]
+    own_words: ClassVar[OwnWords]
     own_jobs: ClassVar[str]
     lacks: ClassVar[frozenset[str]]
     starts_ranks: ClassVar[bool]

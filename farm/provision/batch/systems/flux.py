@@ -19,7 +19,14 @@ from typing import Any, ClassVar
 from farm.errors import Unavailable
 from farm.provision.batch.commands import CommandFailed, Commands, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
+from farm.provision.batch.system import (
+    BatchError,
+    JobRow,
+    Listing,
+    OwnWords,
+    Stand,
+    SubmissionRefused,
+)
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
 from farm.settings import SettingsError
 
@@ -145,6 +152,7 @@ class Flux:
     """The Flux instance of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "Flux"
+    own_words: ClassVar[OwnWords] = OwnWords()
     own_jobs: ClassVar[str] = "flux jobs"
     lacks: ClassVar[frozenset[str]] = frozenset({"mem", "qos", "constraint", "srun", "mpi_launch"})
     starts_ranks: ClassVar[bool] = True

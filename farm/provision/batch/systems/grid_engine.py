@@ -18,7 +18,7 @@ from typing import ClassVar
 from farm.provision.batch.allocation import clock_of
 from farm.provision.batch.commands import Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import quoted
 from farm.provision.batch.systems.grid_engine_output import (
     SUBMITTED,
@@ -76,6 +76,7 @@ class GridEngine:
     """The Grid Engine cluster of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "Grid Engine"
+    own_words: ClassVar[OwnWords] = OwnWords()
     own_jobs: ClassVar[str] = "qstat"
     lacks: ClassVar[frozenset[str]] = frozenset({"constraint", "mem", "qos", "srun"})
     starts_ranks: ClassVar[bool] = False

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from farm.provision.batch.commands import CommandFailed, Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
 from farm.provision.batch.systems.nodes import processes_per_node
 from farm.provision.batch.systems.user import user_name
@@ -56,14 +56,6 @@ NOT_SUBMITTED = re.compile(
     r"Job not submitted|illegal option|Bad argument|Usage: bsub", re.IGNORECASE
 )
 """What bsub says if there is no job, unless the answer of LSF was lost."""
-
-COLUMNS = "jobid stat job_name user exec_host pend_reason exit_reason exit_code"
-
-AT_ONCE = 200
-"""Most ids on one command line, whose length is limited."""
-
-_SUBMITTED = re.compile(r"Job not submitted|bsub: |Bad argument|Usage: bsub", re.IGNORECASE)
-"""What bsub says if there is no job."""
 
 COLUMNS = "jobid stat job_name user exec_host pend_reason exit_reason exit_code"
 
@@ -165,6 +157,7 @@ class Lsf:
     """The LSF cluster of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "LSF"
+    own_words: ClassVar[OwnWords] = OwnWords()
     own_jobs: ClassVar[str] = "bjobs"
     lacks: ClassVar[frozenset[str]] = frozenset({"mem", "qos", "constraint", "srun"})
     starts_ranks: ClassVar[bool] = False

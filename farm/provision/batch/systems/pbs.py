@@ -16,7 +16,7 @@ from typing import ClassVar
 from farm.provision.batch.allocation import clock_of
 from farm.provision.batch.commands import CommandFailed, Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
 from farm.provision.batch.systems.nodes import processes_per_node
 from farm.provision.batch.systems.user import user_name
@@ -136,6 +136,7 @@ class Pbs:
     """The PBS server of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "PBS"
+    own_words: ClassVar[OwnWords] = OwnWords()
     own_jobs: ClassVar[str] = "qstat -u $USER"
     lacks: ClassVar[frozenset[str]] = frozenset({"qos", "constraint", "srun"})
     starts_ranks: ClassVar[bool] = False

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from farm.provision.batch.commands import Commands, need, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import only_id, quoted
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
@@ -188,6 +188,11 @@ class Slurm:
     """The SLURM cluster of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "SLURM"
+    own_words: ClassVar[OwnWords] = OwnWords(
+        keys={"partition": "queue", "sbatch": "options"},
+        template={"sbatch": "directives", "srun": "launch"},
+        status="slurm",
+    )
     own_jobs: ClassVar[str] = "squeue --me"
     lacks: ClassVar[frozenset[str]] = frozenset({"mpi_launch"})
     starts_ranks: ClassVar[bool] = True
