@@ -16,7 +16,7 @@ import click
 from farm.cli.options import mpi_options
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
-from farm.provision.batch.allocation import ENDS_AT, end_time
+from farm.provision.batch.allocation import ENDS_AT, end_time, job_id
 from farm.provision.local.devices import cpus_here, devices
 from farm.provision.local.group import launch_of
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed
@@ -198,7 +198,7 @@ def _at(ends_at: float | None, before_s: float | None, drain: Callable[[], None]
 def _awaited(connect: Path) -> Path:
     """Return the file for workers; in a job whose script has just started the farm, wait for it."""
     file = workers_file(connect)
-    if file.is_file() or not os.environ.get("SLURM_JOB_ID"):
+    if file.is_file() or not job_id():
         return file
     click.echo(f"waiting for {file}", err=True)
     limit = time.monotonic() + FILE_S
