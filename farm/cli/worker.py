@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from farm.cli.options import mpi_options
+from farm.cli.options import mpi_options, time_limit_option
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
 from farm.provision.batch.allocation import ENDS_AT, end_time, job_id
@@ -70,13 +70,7 @@ Examples:
     metavar="auto|per-node|0,1",
     help="Start one process for each GPU, or for each listed GPU; a process sees only its own.",
 )
-@click.option(
-    "--time-limit",
-    "time_limit_s",
-    type=float,
-    metavar="SECONDS",
-    help="Kill a model process when one of its calls runs longer.",
-)
+@time_limit_option
 @click.option(
     "--ends-at",
     type=float,

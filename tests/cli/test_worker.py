@@ -237,6 +237,16 @@ def test_workers_drain_before_the_end(served: Served) -> None:
         assert process.wait(LIMIT_S) == 0
 
 
+def test_a_time_limit_that_no_call_can_meet_is_refused(served: Served) -> None:
+    folder = served.folder.parent
+    status, _, errors = run_farm(
+        *("worker", "beam.py", "--connect", "run", "--time-limit", "0"), cwd=folder
+    )
+    assert status == 2
+    assert errors.startswith("farm: error: Invalid value for '--time-limit': 0")
+    assert len(errors.splitlines()) == 1
+
+
 def test_a_drain_needs_an_end(served: Served) -> None:
     with worker_of(served, "--drain-before", "5") as process:
         assert process.wait(LIMIT_S) == 2
