@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.provision.batch.allocation import clock_of
-from farm.provision.batch.commands import Commands, need, submitting
+from farm.provision.batch.commands import IDS_AT_ONCE, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import quoted
@@ -29,7 +29,7 @@ from farm.provision.batch.systems.grid_engine_output import (
     parse_jobs,
     parse_reasons,
 )
-from farm.provision.batch.systems.nodes import processes_per_node
+from farm.provision.batch.systems.nodes import processes_per_node, spreads
 from farm.provision.batch.systems.user import user_name
 from farm.settings import SettingsError
 
@@ -39,9 +39,6 @@ EACH_HOST = Path(__file__).with_name("grid_engine_hosts.sh")
 
 ACCOUNTS_LAG_S = 20.0
 """Time that the account of an ended job may take; flush_time of sge_conf(5) is 15 s by default."""
-
-AT_ONCE = 200
-"""Most jobs in one command, whose length is limited."""
 
 _REFUSED = re.compile(r"Unable to run job: |Unable to read script|Unable to initialize|qsub: ")
 _IN_DOUBT = re.compile(r"qmaster|commlib|\bgdi\b|timed? ?out|communication", re.IGNORECASE)
@@ -88,8 +85,8 @@ class GridEngine:
         """Raises Unavailable if commands are not given and missing on this machine."""
         if commands is None:
             hint = "; often $SGE_ROOT/default/common/settings.sh puts them there"
-            need(self.title, COMMANDS, hint)
-        self._run = (commands or Commands(clean)).run
+            commands = Commands.of(self.title, COMMANDS, clean, hint=hint)
+        self._run = commands.run
         self._clock = clock
         self._user = user_name()
         self._cancelled: set[str] = set()
@@ -130,9 +127,7 @@ class GridEngine:
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. On several nodes by `qrsh -inherit`, which runs in the job's slots."""
-        if kind.nodes == 1 or kind.ranks:
-            return ""
-        return shlex.join(["bash", str(EACH_HOST)])
+        return shlex.join(["bash", str(EACH_HOST)]) if spreads(kind) else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem. With a warning qsub fails, prints no id, and the job exists."""
@@ -156,7 +151,7 @@ class GridEngine:
             return listing
         reasons = {}
         with contextlib.suppress(BatchError):  # the list is of use without them
-            text = await self._run("qstat", "-xml", "-j", ",".join(waiting[:AT_ONCE]))
+            text = await self._run("qstat", "-xml", "-j", ",".join(waiting[:IDS_AT_ONCE]))
             reasons = parse_reasons(text)
         rows = [
             replace(row, reason=reasons.get(row.id, row.reason)) if row.id in waiting else row
@@ -196,8 +191,8 @@ class GridEngine:
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""
         self._cancelled.update(jobs)
-        for first in range(0, len(jobs), AT_ONCE):
-            await self._delete(*jobs[first : first + AT_ONCE])
+        for part in parts(jobs):
+            await self._delete(*part)
 
     async def cancel_named(self, name: str) -> None:
         """See BatchSystem."""

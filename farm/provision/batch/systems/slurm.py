@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from farm.provision.batch.commands import Commands, need, submitting
+from farm.provision.batch.commands import Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import only_id, quoted
@@ -200,9 +200,7 @@ class Slurm:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        if commands is None:
-            need(self.title, COMMANDS)
-        self._run = (commands or Commands(clean)).run
+        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
@@ -288,8 +286,8 @@ class Slurm:
         await self._run("scancel", "--quiet", f"--user={os.getuid()}", f"--name={name}")
 
     async def _to_jobs(self, option: str, jobs: Sequence[str]) -> None:
-        for first in range(0, len(jobs), 200):  # the length of a command line is limited
-            await self._run("scancel", option, *jobs[first : first + 200])
+        for part in parts(jobs):
+            await self._run("scancel", option, *part)
 
 
 def _cpus_per_task(kind: WorkerKind) -> int:
