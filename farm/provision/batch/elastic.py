@@ -42,7 +42,8 @@ AT_ONCE = 20
 """Most submissions of a kind between two checks of demand."""
 
 DRAIN_S = 60.0
-"""A job that was asked to drain and has no calls in flight is cancelled after this time."""
+"""A job that was asked to drain and has no calls in flight is cancelled after this time, unless the
+batch system no longer knows it."""
 
 ENDING_S = 5.0
 """Time for jobs to end by themselves when the farm stops; later they are cancelled."""
@@ -356,6 +357,7 @@ class Elastic:
             and not job.in_flight
             and now > job.phase_since + DRAIN_S
             and job.stand is not Stand.COMPLETING
+            and not job.evidence.seems_gone
         ]
         for job in late:
             job.goes_on(ON_CANCELLED, now)

@@ -37,6 +37,21 @@ def test_a_list_speaks_of_the_time_when_it_was_asked_for() -> None:
     assert first_missing(evidence) is None
 
 
+def test_a_job_seems_gone_until_something_speaks_of_it() -> None:
+    evidence = Evidence(10.0, 10.0)
+    evidence.unknown(11.0, 11.0)
+    assert not evidence.seems_gone, "lists may have it"
+    evidence.missing(12.0)
+    assert not evidence.seems_gone, "it may have been unknown only at first"
+    evidence.unknown(13.0, 13.0)
+    assert evidence.seems_gone
+    evidence.heard()
+    assert not evidence.seems_gone
+    evidence.missing(14.0)
+    evidence.exists(15.0)
+    assert not evidence.seems_gone
+
+
 def test_what_calls_for_a_question() -> None:
     evidence = Evidence(0.0, 0.0)
     assert not asks(evidence, 1.0)
