@@ -179,7 +179,7 @@ class Elastic:
                 self._kind_serves(change, snapshot["workers"])
             self._watch.soon()
         for worker in self._jobs.to_drain(snapshot["workers"]):
-            self._drain(worker)  # not every batch system can send a signal
+            self._drain(worker)  # a signal of the batch system may not reach it
         self._watch.step()
         self._void_submissions()
         self._save()

@@ -1,8 +1,8 @@
 """The interface of a batch system: what farm asks of it, without the commands of any of them.
 
 An adapter, such as `systems.slurm`, runs the commands and parses their output, and says how its job
-scripts are written. What its answers mean for a job is decided in `jobs` and `absence`, alike for
-all systems.
+scripts are written. `jobs` and `absence` decide what its answers mean for a job, alike for all
+systems.
 """
 
 from __future__ import annotations
@@ -146,7 +146,11 @@ class BatchSystem(Protocol):
         """
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """Ask running jobs to finish their calls and to end."""
+        """Send SIGTERM to the workers of running jobs, on all nodes; nothing if that is impossible.
+
+        It is impossible where the signal would end the job's script. The farm asks the workers
+        itself, too.
+        """
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """Cancel pending and running jobs; those that have ended already are no error."""

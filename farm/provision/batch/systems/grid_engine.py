@@ -186,7 +186,7 @@ class GridEngine:
         return parse_jobs(await self._run("qstat", "-xml", "-u", self._user, "-s", states))
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. Grid Engine has no such command: the farm asks the workers itself."""
+        """See BatchSystem. Impossible: Grid Engine has no such command."""
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""

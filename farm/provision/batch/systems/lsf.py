@@ -224,7 +224,7 @@ class Lsf:
             raise
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. The farm asks the workers itself: bkill signals the script, too."""
+        """See BatchSystem. Impossible: bkill signals the shell of the script, too."""
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""

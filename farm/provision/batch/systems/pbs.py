@@ -232,7 +232,7 @@ class Pbs:
         return row_of(job_id, jobs[job_id]) if self._owns(jobs[job_id]) else None
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. The farm asks the workers itself.
+        """See BatchSystem. Impossible.
 
         A signal of qsig reaches the job's login shell, too, and with that shell the job ends.
         """

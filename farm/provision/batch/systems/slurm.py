@@ -274,7 +274,7 @@ class Slurm:
         return None
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """Send SIGTERM to the steps of running jobs: they finish their calls, and the job ends."""
+        """See BatchSystem. The signal goes to the steps, which have a process on each node."""
         await self._to_jobs("--signal=TERM", jobs)
 
     async def cancel(self, jobs: Sequence[str]) -> None:
