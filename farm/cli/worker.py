@@ -24,7 +24,7 @@ from farm.transports.connection import workers_file
 from farm.worker.mpi.world import told_size
 
 FILE_S = 60.0
-"""How long workers in a job wait for the connection file; file servers show new files late."""
+"""Time that workers in a job wait for the connection file; file servers show new files late."""
 
 EXAMPLES = """\b
 Examples:
@@ -155,7 +155,7 @@ def worker(
             connect=file,
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,
-            # The processes need not ask SLURM, too.
+            # Ask SLURM once here, instead of in each process.
             ends_at=ends_at or end_time() or math.inf,
             launch=launch_of(mpi, mpi_launch),
         )

@@ -20,7 +20,7 @@ COMMAND_TIMEOUT_S = 60.0
 """A busy controller may take its time; its own message timeout is ten seconds by default."""
 
 KILLED_S = 5.0
-"""How long to wait for a command that was killed; one that waits for a file system stays."""
+"""Longest wait for the end of a killed command; one that waits for a file system cannot end."""
 
 AT_ONCE = 16
 """Most commands at the same time. They have their own threads: hanging ones must not use up those

@@ -385,7 +385,7 @@ class Elastic:
             for job in jobs:
                 job.cancelled_at = self._clock()
 
-    # What has happened
+    # Changes of jobs
 
     def _process(self, changes: Iterable[Change]) -> None:
         for change in changes:

@@ -153,7 +153,7 @@ class BatchSystem(Protocol):
         """
 
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel pending and running jobs; those that have ended already are no error."""
+        """Cancel pending and running jobs; ignore those that have ended already."""
 
     async def cancel_named(self, name: str) -> None:
-        """Cancel all jobs of this user with this name; it is no error if there are none."""
+        """Cancel all jobs of this user with this name, if there are any."""

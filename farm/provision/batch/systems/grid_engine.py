@@ -49,7 +49,7 @@ _DELETED = re.compile(
     r"|job \S+ is already in deletion|denied: job \S+ does not exist"
     r"|The job \S+ of user\(s\) \S+ does not exist",
 )
-"""What qdel says about jobs that it deletes, and about those that are gone."""
+"""Messages of qdel about jobs that it deletes, and about those that have ended."""
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
@@ -94,7 +94,7 @@ class GridEngine:
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-        """See BatchSystem. Raises SettingsError for what a site has to name in `options`.
+        """See BatchSystem. Raises SettingsError if `options` lack a name that each site chooses.
 
         -notify: the job gets SIGUSR2 some time before SIGKILL. -r: it starts again after the loss
         of a node.

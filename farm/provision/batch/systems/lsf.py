@@ -55,7 +55,7 @@ IS_OVER = re.compile(rf"{NOT_FOUND.pattern}|already finished|not started|is bein
 NOT_SUBMITTED = re.compile(
     r"Job not submitted|illegal option|Bad argument|Usage: bsub", re.IGNORECASE
 )
-"""What bsub says if there is no job, unless the answer of LSF was lost."""
+"""Messages of bsub after which no job exists, unless the answer of LSF was lost."""
 
 COLUMNS = "jobid stat job_name user exec_host pend_reason exit_reason exit_code"
 

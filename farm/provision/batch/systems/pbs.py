@@ -271,7 +271,7 @@ class Pbs:
             text = await self._run(*show, "-x", *jobs)
             if "Job Id: " in text:
                 return text
-            # Without history -x is no failure for qstat: it complains, and shows no job.
+            # Where PBS keeps no history, qstat -x complains and shows no job, but does not fail.
             text = await self._run(*show, *jobs)
             self._keeps_history = "Job Id: " not in text
             return text
