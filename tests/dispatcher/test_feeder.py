@@ -465,6 +465,20 @@ def test_each_row_has_one_outcome_of_its_own(wrong: set[int]) -> None:
     assert nothing_is_left(farm)
 
 
+def test_rows_beside_one_that_is_beyond_the_time_limit_have_their_own_outcomes() -> None:
+    farm = Farm(workers=2)
+    farm.ask(2_000)
+    farm.work(lambda farm, call: doubled(call, row_s=1e-4))
+    rows = Each(2_000, set())
+    queue = farm.scheduler.queue("m", Operation.EVALUATE)
+    farm.feeder.begin(rows, queue, Hints(), 0.0)
+    run_with_loss(farm, 1234, known=True, cause=LossCause.TIME_LIMIT)
+    failed = {row for row, text in rows.outcomes.items() if "was killed" in text}
+    assert (len(rows.outcomes), failed, rows.ended) == (2_000, {1234}, 1)
+    assert max(farm.made) > 1, "some rows ran together"
+    assert nothing_is_left(farm)
+
+
 def test_no_rows_are_finished_at_once() -> None:
     farm = Farm()
     rows = Each(0, set())
