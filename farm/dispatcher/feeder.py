@@ -90,6 +90,10 @@ class Part(Counted):
         """Return how many calls `rows` rows count as; 0 if the whole call is counted at its end."""
         return 0 if self.parts.is_one_call else rows
 
+    def fails(self, outcome: Outcome) -> int:
+        """Return how many calls fail for good with this outcome."""
+        return self.parts.fails(self, outcome)
+
     def split(self, rows: int) -> Part:
         """Keep the first `rows` rows, and return another part, which is open, of the rest."""
         return self.parts.split(self, rows)
@@ -189,6 +193,15 @@ class PartitionedRows:
             self._open -= part.span.end - part.span.first
             self._put_back(*part.span)
             self._feeder.look_at(self)
+
+    def fails(self, part: Part, outcome: Outcome) -> int:
+        """Return how many calls fail for good with this outcome of a part."""
+        if part not in self.alive or self._runs_again(part.span, outcome):
+            return 0
+        if isinstance(outcome, Result):
+            return int(outcome.failed is not None)
+        rows = part.span.end - part.span.first
+        return 1 if self.is_one_call or _names_a_row(outcome, rows) else rows
 
     def outcome(self, part: Part, outcome: Outcome) -> None:
         """Receive the outcome of a part, or one of the answers of a stream."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.monitoring.failures import Failures
 from farm.monitoring.losses import Losses
 
 
@@ -10,6 +11,9 @@ class Monitor:
     """Watches the farm of a dispatcher; each part adds its data to the farm's snapshot."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
+        failures = Failures(dispatcher.models())
+        dispatcher.on_failed.append(failures.failed)
+        dispatcher.add_part("failures", failures.snapshot)
         losses = Losses()
         dispatcher.on_left.append(losses.left)
         dispatcher.add_part("losses", losses.snapshot)
