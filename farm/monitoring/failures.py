@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from typing import Any
 
 from farm.call import ModelInfo
 from farm.dispatcher.failing import Failure
-from farm.errors import InvalidInput, printable
+from farm.errors import printable
 from farm.monitoring.inputs import summary
-from farm.monitoring.texts import cut, end_of, shape_of
+from farm.monitoring.texts import cut, end_of, id_of, shape_of
 
 MOST_GROUPS = 200
 """Groups that are kept; then the one that was last seen longest ago is forgotten."""
@@ -51,11 +50,6 @@ class FailureGroup:
         self.text = self.worker = self.client = self.detail = self.inputs = ""
         self.inputs_at = float("-inf")
 
-    @property
-    def id(self) -> str:
-        """A short name for questions; the same whenever these calls fail."""
-        return blake2b("\n".join(self.key).encode(errors="replace"), digest_size=4).hexdigest()
-
     def add(self, failure: Failure, now: float) -> None:
         """Count calls. now: Unix time."""
         self.count += failure.calls
@@ -70,7 +64,7 @@ class FailureGroup:
         """Return the group as JSON data, without its detail."""
         model, operation, kind, _ = self.key
         return {
-            "id": self.id,
+            "id": id_of(*self.key),
             "kind": kind,
             "model": model,
             "operation": operation,
@@ -148,21 +142,11 @@ class Failures:
         """Return the groups as JSON data, the one seen last first, without their details."""
         return [group.shown() for group in reversed(self._groups.values())]
 
-    def question(self, arguments: Mapping[str, str]) -> Any:
-        """Answer the question `failures`: all groups, or the one with this `id` and its `detail`.
-
-        Raises InvalidInput if there is no such group.
-        """
-        wanted = arguments.get("id", "")
-        if not wanted:
-            return self.snapshot()
-        for group in self._groups.values():
-            if group.id == wanted:
-                return {**group.shown(), "detail": group.detail}
-        raise InvalidInput(
-            f"no group of failures has the id {wanted!r}; `farm failures` lists those of the "
-            f"{len(self._groups)} groups that are kept"
-        )
+    def with_details(self) -> list[dict[str, Any]]:
+        """Return the groups like `snapshot`, with their details."""
+        return [
+            {**group.shown(), "detail": group.detail} for group in reversed(self._groups.values())
+        ]
 
 
 def _kind(key: Key) -> tuple[str, str]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from farm.call import WorkerInfo
 from farm.dispatcher.events import Departure
-from farm.errors import LossCause
-from farm.monitoring.texts import cut, end_of, shape_of
+from farm.errors import LossCause, printable
+from farm.monitoring.texts import cut, end_of, id_of, shape_of
 
 MOST_GROUPS = 100
 """Groups that are kept; then the one that was last seen longest ago is forgotten."""
@@ -21,7 +21,7 @@ MOST_HOSTS = 16
 
 LONGEST_TEXT = 300
 LONGEST_NAME = 100
-LONGEST_DETAIL = 8000
+LONGEST_DETAIL = 4000
 
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 _SIGNAL = re.compile(r"signal (SIG[A-Z0-9]+|\d+)")
@@ -30,10 +30,10 @@ _SIGNAL = re.compile(r"signal (SIG[A-Z0-9]+|\d+)")
 class LossGroup:
     """Workers lost for one reason."""
 
-    __slots__ = ("cause", "count", "detail", "first", "host", "hosts", "last", "text", "worker")
+    __slots__ = ("count", "detail", "first", "host", "hosts", "key", "last", "text", "worker")
 
-    def __init__(self, cause: LossCause, first: float) -> None:
-        self.cause = cause
+    def __init__(self, key: tuple[LossCause, str], first: float) -> None:
+        self.key = key
         self.first = self.last = first
         self.count = 0
         self.text = self.worker = self.host = self.detail = ""
@@ -43,10 +43,10 @@ class LossGroup:
         """Count a worker. now: Unix time."""
         self.count += 1
         self.last = now
-        self.text = cut(departure.reason, LONGEST_TEXT)
+        self.text = cut(printable(departure.reason), LONGEST_TEXT)
         self.worker, self.host = cut(info.name, LONGEST_NAME), cut(info.host, LONGEST_NAME)
         if departure.detail:
-            self.detail = end_of(departure.detail, LONGEST_DETAIL)
+            self.detail = end_of(printable(departure.detail), LONGEST_DETAIL)
         if self.host in self.hosts or len(self.hosts) < MOST_HOSTS:
             self.hosts[self.host] = self.hosts.get(self.host, 0) + 1
 
@@ -54,7 +54,8 @@ class LossGroup:
         """Return the group as JSON data."""
         code, name = _EXIT_CODE.search(self.text), _SIGNAL.search(self.text)
         return {
-            "cause": str(self.cause),
+            "id": id_of(*self.key),
+            "cause": str(self.key[0]),
             "text": self.text,
             "count": self.count,
             "first": self.first,
@@ -83,7 +84,7 @@ class Losses:
         now = self._clock()
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = LossGroup(departure.cause, now)
+            group = self._groups[key] = LossGroup(key, now)
             if len(self._groups) > MOST_GROUPS:
                 self._groups.popitem(last=False)
         self._groups.move_to_end(key)

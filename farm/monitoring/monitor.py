@@ -5,15 +5,16 @@ from __future__ import annotations
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.monitoring.failures import Failures
 from farm.monitoring.losses import Losses
+from farm.monitoring.what_failed import WhatFailed
 
 
 class Monitor:
     """Watches the farm of a dispatcher; each part adds its data to the farm's snapshot."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        failures = Failures(dispatcher.models())
+        failures, losses = Failures(dispatcher.models()), Losses()
         dispatcher.on_failed.append(failures.failed)
-        dispatcher.add_part("failures", failures.snapshot)
-        losses = Losses()
         dispatcher.on_left.append(losses.left)
+        dispatcher.add_part("failures", failures.snapshot)
         dispatcher.add_part("losses", losses.snapshot)
+        dispatcher.offer("failures", WhatFailed(failures, losses).answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import pairwise
 
 MOST_COMPARED = 300
@@ -76,6 +77,11 @@ def _word(word: str) -> str:
         return "<address>"
     changes = sum(a.isdigit() != b.isdigit() for a, b in pairwise(word))
     return "<id>" if len(word) >= 8 and changes >= 3 else re.sub(r"\d+", "<N>", word)
+
+
+def id_of(*key: str) -> str:
+    """Return a short name of a group, the same for the same key in every farm."""
+    return blake2b("\n".join(key).encode(errors="replace"), digest_size=4).hexdigest()
 
 
 def cut(text: str, most: int) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from farm.call import Call, ModelInfo, Operation, TensorInfo
 from farm.dispatcher.failing import Failure
-from farm.errors import FarmError, InvalidInput, InvalidOutput, ModelFailed, WorkerLost
+from farm.errors import FarmError, InvalidOutput, ModelFailed, WorkerLost
 from farm.monitoring.failures import (
     LONGEST_DETAIL,
     LONGEST_NAME,
@@ -67,8 +66,7 @@ def test_a_group_shows_the_last_failure_of_its_reason() -> None:
         "client": "",
         "inputs": "x = [2.0]",
     }
-    assert failures.question({"id": row["id"]}) == {**row, "detail": "line 3"}
-    assert failures.question({}) == [row]
+    assert failures.with_details() == [{**row, "detail": "line 3"}]
 
 
 def test_a_call_without_a_worker_has_none() -> None:
@@ -113,11 +111,6 @@ def test_the_id_of_a_group_is_the_same_in_another_farm() -> None:
     assert len(ids) == 1
 
 
-def test_a_question_for_an_unknown_group_says_so() -> None:
-    with pytest.raises(InvalidInput, match=r"no group of failures has the id 'x'; .* 0 groups"):
-        Failures(MODELS, Clock()).question({"id": "x"})
-
-
 def test_memory_is_bounded_whatever_the_texts() -> None:
     failures = Failures(MODELS, Clock())
     letters = "abcdefghijklmnopqrst"
@@ -133,7 +126,7 @@ def test_memory_is_bounded_whatever_the_texts() -> None:
     assert max(len(row["text"]) for row in rows) == LONGEST_TEXT
     assert max(len(row["client"]) for row in rows) == LONGEST_NAME
     assert max(len(row["worker"]) for row in rows) == LONGEST_NAME
-    assert len(failures.question({"id": rows[0]["id"]})["detail"]) == LONGEST_DETAIL
+    assert len(failures.with_details()[0]["detail"]) == LONGEST_DETAIL
 
 
 def test_one_model_whose_texts_all_differ_does_not_crowd_out_others() -> None:

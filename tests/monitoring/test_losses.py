@@ -26,8 +26,10 @@ def test_losses_of_one_reason_are_one_group() -> None:
     losses.left(worker(1), Departure("exit code 3", LossCause.CRASH, "first"))
     losses.left(worker(2), Departure("exit code 3", LossCause.CRASH, "second"))
     losses.left(worker(3, "node2"), Departure("exit code 3", LossCause.CRASH))
-    assert losses.snapshot() == [
+    (row,) = losses.snapshot()
+    assert [row] == [
         {
+            "id": row["id"],
             "cause": "crash",
             "text": "exit code 3",
             "count": 3,
