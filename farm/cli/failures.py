@@ -10,11 +10,13 @@ import click
 import orjson
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from farm.cli.options import target_option
-from farm.cli.tables import short_name, text_table
+from farm.cli.tables import printable as plain
+from farm.cli.tables import short_name
 from farm.client import connect
-from farm.errors import printable
+from farm.errors import LossCause, printable
 
 EXAMPLES = """\b
 Examples:
@@ -25,7 +27,7 @@ Examples:
 """
 
 ROWS_SHOWN = 20
-LONGEST_TEXT_SHOWN = 120
+LONGEST_TEXT_SHOWN = 200
 
 DAY_S = 86400.0
 
@@ -59,60 +61,52 @@ def failures(reason: str | None, target: str | None, as_json: bool, is_all: bool
 def tables(
     failed: Sequence[dict[str, Any]], lost: Sequence[dict[str, Any]], most: int | None
 ) -> RenderableType:
-    """Return the groups as tables for a console. most: rows per table, None: all."""
-    parts: list[RenderableType] = [summary(failed, lost) or "no call failed, no worker was lost"]
-    if failed:
-        parts.append(_failed(failed[:most]))
-    if lost:
-        parts.append(_lost(lost[:most]))
-    shown = len(failed[:most]) + len(lost[:most])
-    if shown < len(failed) + len(lost):
-        parts.append(f"and {len(failed) + len(lost) - shown} more reasons; --all lists them")
+    """Return the groups for a console, two lines each. most: of each kind, None: all."""
+    head = summary(failed, lost) or "no call failed, no worker was lost"
+    table = Table(box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1)
+    for row in failed[:most]:
+        where = f" on {row['worker']}" if row["worker"] else ", before it ran"
+        of = f" for {short_name(row['client'])}" if row["client"] else ""
+        calls = _count(row["count"], "call")
+        about = f"{calls} of {short_name(row['model'])}, last at {at(row['last'])}{where}{of}"
+        table.add_row(*_two_lines(row["id"], about, f"{row['kind']}: {row['text']}"))
+    for row in lost[:most]:
+        hosts = ", ".join(row["hosts"])
+        workers = f"{_count(row['count'], 'worker')} lost on {hosts or 'an unknown host'}"
+        about = f"{workers}, last at {at(row['last'])}: {row['worker']}"
+        cause, text = row["cause"], row["text"]
+        if cause != LossCause.UNKNOWN and not text.startswith(cause):
+            text = f"{text} ({cause})"
+        table.add_row(*_two_lines(row["id"], about, text))
+    parts: list[RenderableType] = [Text(head), table]
+    if (more := len(failed) + len(lost) - table.row_count) > 0:
+        parts.append(f"and {more} more reasons; --all lists them")
     if failed or lost:
-        parts.append("farm failures ID shows the traceback, or the end of the log, of one reason")
-    return Group(*parts)
+        parts.append("farm failures ID shows a traceback, or the end of a worker's log")
+    return Group(*parts) if failed or lost else head
 
 
 def summary(failed: Sequence[dict[str, Any]], lost: Sequence[dict[str, Any]]) -> str:
     """Return one line with the numbers of failed calls and lost workers; empty if none."""
     parts = []
-    for rows, one_of, many in (
-        (failed, "call failed", "calls failed"),
-        (lost, "worker was lost", "workers were lost"),
-    ):
-        if count := sum(row["count"] for row in rows):
-            reasons = "1 reason" if len(rows) == 1 else f"{len(rows)} reasons"
-            parts.append(f"{count} {one_of if count == 1 else many} for {reasons}")
+    for rows, one_of, what in ((failed, "call", "failed"), (lost, "worker", "lost")):
+        if rows:
+            count = _count(sum(row["count"] for row in rows), one_of)
+            parts.append(f"{count} {what} for {_count(len(rows), 'reason')}")
     return ", ".join(parts)
 
 
-def _failed(rows: Sequence[dict[str, Any]]) -> Table:
-    return text_table(
-        ("id", ">calls", "last", "model", "error", "worker", "client"),
-        [
-            [
-                *(row["id"], row["count"], at(row["last"]), short_name(row["model"])),
-                _short(f"{row['kind']}: {row['text']}"),
-                row["worker"] or "none",
-                short_name(row["client"]),
-            ]
-            for row in rows
-        ],
-    )
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"
 
 
-def _lost(rows: Sequence[dict[str, Any]]) -> Table:
-    return text_table(
-        ("id", ">workers lost", "last", "cause", "reason", "last one", "hosts"),
-        [
-            [
-                *(row["id"], row["count"], at(row["last"]), row["cause"], _short(row["text"])),
-                row["worker"],
-                ", ".join(row["hosts"]),
-            ]
-            for row in rows
-        ],
-    )
+def _two_lines(name: str, about: str, text: str) -> tuple[Text, Text]:
+    if len(text) > LONGEST_TEXT_SHOWN:
+        text = text[: LONGEST_TEXT_SHOWN - 1] + "\u2026"
+    # A Text has no markup: brackets in an error are shown as they are.
+    return Text(name, style="dim"), Text(f"{plain(about)}\n{plain(text)}")
 
 
 def one(group: dict[str, Any]) -> str:
@@ -128,10 +122,6 @@ def one(group: dict[str, Any]) -> str:
         lines.append(f"{key.replace('_', ' '):<10} {printable(str(value))}")
     detail = printable(group["detail"]).strip("\n")
     return "\n".join([*lines, "", detail or "nothing more is known about it"])
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT_SHOWN else text[: LONGEST_TEXT_SHOWN - 1] + "\u2026"
 
 
 def at(moment: float) -> str:

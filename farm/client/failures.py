@@ -38,10 +38,11 @@ class FailedCalls:
 class LostWorkers:
     """Workers that were lost for one reason.
 
-    id: names the reason for `farm failures ID`. cause: `crash`, `time limit`, `reclaimed` (its
-    machine was taken away) or `unknown`. text: of the last loss. first, last: Unix times. worker,
-    host: the last one; hosts: losses by host. exit_code: None unless it exited by itself; signal:
-    such as `SIGKILL`, or empty. detail: the end of the last one's log.
+    id: names the reason for `farm failures ID`. cause: `time limit`, `reclaimed` (its machine was
+    taken away), `crash` (of a model on several MPI ranks), or `unknown`: any other end, which the
+    text describes. text: of the last loss. first, last: Unix times. worker, host: the last one;
+    hosts: losses by host. exit_code: None unless it exited by itself; signal: such as `SIGKILL`, or
+    empty. detail: the end of the last one's log.
     """
 
     id: str

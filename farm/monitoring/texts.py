@@ -14,6 +14,9 @@ TEMPORARY = len("tmp") + 8
 """Length of the names that Python's tempfile makes."""
 
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
+_WORKER = re.compile(
+    r"(?<![\w.-])[\w.-]+/\d+-[0-9a-f]{4}\b"
+)  # as provision/local/process.py names it
 _PATH = re.compile(r"(?<![\w./])(?:~|\.{1,2})?(?:/[\w.+@%-]+){2,}/?")
 _KEPT = re.compile(r"\b(?:exit code|code|status|signal|line|input|output|axis) \d+\b")
 _TOKEN = re.compile(r"(?<![\w.])[-+]?[\w.]+(?:(?<=\d[eE])[-+]\d+\b)?")
@@ -24,8 +27,8 @@ _LIST = re.compile(r"<N>(?:[\s,;]+<N>)+")
 def shape_of(text: str, worker: str = "") -> str:
     """Return a text with "<N>" and the like for what differs between failures of one reason.
 
-    These are numbers and lists of them, addresses, random words, parts of paths, and the name of
-    the worker. The kind of an exit status and the place in a program stay: `exit code 3`,
+    These are numbers and lists of them, addresses, random words, parts of paths, and the names of
+    workers. The kind of an exit status and the place in a program stay: `exit code 3`,
     `input 1`, `line 7`. Only the first line counts.
     """
     text = text.partition("\n")[0][:MOST_COMPARED]
@@ -33,7 +36,8 @@ def shape_of(text: str, worker: str = "") -> str:
         text = text.replace(worker, "<worker>")
     if not any(map(str.isdigit, text)) and "/" not in text and "tmp" not in text:
         return text
-    text = _PATH.sub(lambda found: _path(found[0]), _UUID.sub("<id>", text))
+    text = _WORKER.sub("<worker>", _UUID.sub("<id>", text))
+    text = _PATH.sub(lambda found: _path(found[0]), text)
     parts, end = [], 0
     for kept in _KEPT.finditer(text):
         parts += [_without_numbers(text[end : kept.start()]), kept[0]]

@@ -111,9 +111,24 @@ def test_a_farm_without_failures_says_so() -> None:
 
 def test_lost_workers_are_listed_by_reason() -> None:
     out = printed([FAILED], [LOST], None)
-    assert out.startswith("12 calls failed for 1 reason, 1 worker was lost for 1 reason\n")
-    for text in ("exit code 3", "crash", "node1/1-a", "ModelFailed: no root in [0, 1]"):
-        assert text in out
+    assert out.startswith("12 calls failed for 1 reason, 1 worker lost for 1 reason\n")
+    assert " 12 calls of beam, last at 2023-11-1" in out
+    assert " on node1/1-a for me " in out
+    assert "ModelFailed: no root in [0, 1]" in out
+    assert " 1 worker lost on node1, last at 2023-11-1" in out
+    assert "exit code 3 (crash)" in out
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"), [("unknown", "signal SIGKILL"), ("time limit", "time limit of 2 s")]
+)
+def test_a_cause_that_adds_nothing_is_not_shown(cause: str, text: str) -> None:
+    lines = printed([], [{**LOST, "cause": cause, "text": text}], None).splitlines()
+    assert text in [line.strip() for line in lines]
+
+
+def test_a_call_that_never_ran_has_no_worker() -> None:
+    assert ", before it ran" in printed([{**FAILED, "worker": None, "client": ""}], [], None)
 
 
 def test_many_reasons_are_shown_on_request() -> None:

@@ -22,6 +22,10 @@ from farm.monitoring.texts import MOST_COMPARED, cut, end_of, shape_of
             "no run aabbccdd-9999-8888-7777-012345678901",
         ),
         ("token a3f9c2d1e7 is unknown", "token 9b8e7d6c5f is unknown"),
+        (
+            "lost 2 times, with n1/7-beef (exit code 3), n2.org/12-3d1f (exit code 3)",
+            "lost 2 times, with n-3/99-0000 (exit code 3), n1/7-feed (exit code 3)",
+        ),
         ("case17 diverged\nat step 3", "case4 diverged\nbadly"),
     ],
 )
