@@ -48,7 +48,7 @@ def failures(reason: str | None, target: str | None, as_json: bool, is_all: bool
             found = client.ask("failures", id=reason)
         else:
             state = client.status()
-            found = {key: state[key] for key in ("failures", "losses")}
+            found = {key: state.get(key, []) for key in ("failures", "losses")}
     if as_json:
         click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     elif reason is not None:

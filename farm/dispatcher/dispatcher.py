@@ -28,7 +28,7 @@ from farm.dispatcher.outcome import outcome_of
 from farm.dispatcher.partition import Rows, WholeCall
 from farm.dispatcher.questions import Questions
 from farm.dispatcher.reuse import Memory, Reuse
-from farm.dispatcher.statistics import ModelStatistics, Statistics, calls_of
+from farm.dispatcher.statistics import ModelStatistics, Statistics, ended_calls
 from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
@@ -415,7 +415,7 @@ class Dispatcher:
         if not (isinstance(outcome, Result) and outcome.more):
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
-            calls = calls_of(on_done, task.rows)
+            calls = ended_calls(on_done, task.rows, outcome)
             self._statistics.add_answer(task, outcome, calls, now, time.time())
             for tell in self.on_answered:
                 tell(task, outcome, now)

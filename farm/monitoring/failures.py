@@ -129,8 +129,6 @@ class Failures:
             return
         del self._groups[oldest]
         self._of_a_kind[_kind(oldest)] -= 1
-        if not self._of_a_kind[_kind(oldest)]:
-            del self._of_a_kind[_kind(oldest)]
 
     def _may_summarise(self, now: float) -> bool:
         if int(now) != self._second:

@@ -12,7 +12,7 @@ import pytest
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.failing import Failure
-from farm.errors import DeadlineExceeded, ModelFailed, WorkerLost
+from farm.errors import DeadlineExceeded, LossCause, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.scheduler.actions import Outcome
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, turns, up
 from tests.dispatcher.test_feeder import Each
@@ -150,6 +150,19 @@ async def test_the_rows_of_a_lost_run_fail_only_when_they_are_given_up() -> None
             dispatcher.finished(worker, [(task, Result((call.inputs[0],), 0.001))])
     assert [(type(x.error), x.calls, x.worker) for x in heard] == [(WorkerLost, 1, W2)]
     assert "the call was lost 2 times" in each.outcomes[1]
+    assert dispatcher.statistics()["m"].fail.count == 1
+
+
+@on_loop
+async def test_of_a_run_beyond_the_time_limit_one_row_fails() -> None:
+    dispatcher, transport, heard = watched()
+    each = await run_of_rows(dispatcher, transport)
+    _, task, _ = await transport.next()
+    dispatcher.worker_left(W1, "limit", running=[task], row=1, cause=LossCause.TIME_LIMIT)
+    await turns()
+    assert [(type(x.error), x.calls, x.row) for x in heard] == [(TimeLimitExceeded, 1, 1)]
+    assert list(each.outcomes) == [1]
+    assert dispatcher.statistics()["m"].fail.count == 1
 
 
 @on_loop

@@ -382,6 +382,17 @@ def test_a_row_beyond_the_time_limit_is_named() -> None:
     assert error.message.startswith("row 1234: worker ")
 
 
+def test_parts_of_a_call_that_has_ended_fail_no_further_call() -> None:
+    farm = Farm(workers=2)
+    call_id, _ = farm.ask(10)
+    farm.turn()
+    part = farm.on_done[farm.sent[0][1]]
+    assert isinstance(part, Part)
+    assert part.fails(ModelFailed("diverged")) == 1
+    farm.feeder.cancel(call_id)
+    assert part.fails(ModelFailed("diverged")) == 0
+
+
 def test_all_calls_can_be_failed() -> None:
     farm = Farm()
     outcomes = [farm.ask(1000)[1] for _ in range(3)]

@@ -76,6 +76,10 @@ def test_losses_are_warnings_by_reason(log: Log) -> None:
     ]
     log.pass_time()
     assert log.lines() == ["WARNING: 2 workers lost: exit code 3; the last is n/2"]
+    log.news.left(worker(4), Departure("exit code 3"))
+    assert log.lines() == []
+    log.pass_time()
+    assert log.lines() == ["WARNING: worker n/4 lost: exit code 3"]
 
 
 def test_failures_are_lines_by_reason(log: Log) -> None:
