@@ -109,8 +109,7 @@ class Failures:
         """Return the group of a failure, which is then the one that was seen last."""
         call, error = failure.call, failure.error
         model = cut(printable(call.model), LONGEST_NAME)
-        text = shape_of(error.message.partition(STORY)[0], failure.worker)
-        key = model, str(call.operation), type(error).__name__, text
+        key = model, str(call.operation), type(error).__name__, shape_of_error(failure)
         group = self._groups.get(key)
         if group is None:
             self._make_room(key)
@@ -145,6 +144,11 @@ class Failures:
         return [
             {**group.shown(), "detail": group.detail} for group in reversed(self._groups.values())
         ]
+
+
+def shape_of_error(failure: Failure) -> str:
+    """Return the text of a failure without what differs between failures of one reason."""
+    return shape_of(failure.error.message.partition(STORY)[0], failure.worker)
 
 
 def _kind(key: Key) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from farm.call import WorkerInfo
 from farm.dispatcher.events import Departure
 from farm.dispatcher.failing import Failure
+from farm.monitoring.failures import STORY, shape_of_error
 from farm.monitoring.texts import cut, shape_of
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ Line = Callable[[int], str]
 
 
 @dataclass(slots=True)
-class _Held:
+class _Unsaid:
     """What happened since the last line about it: how often, and the words for the last time."""
 
     level: int
@@ -47,7 +48,7 @@ class News:
 
     def __init__(self, later: Later | None = None) -> None:
         self._later = later or (lambda s, do: asyncio.get_running_loop().call_later(s, do))
-        self._held: dict[object, _Held] = {}
+        self._held: dict[object, _Unsaid] = {}
         self._others = 0
         self._is_waiting = False
         self._workers: set[str] = set()
@@ -86,7 +87,7 @@ class News:
         """Report calls that failed."""
         error, model = failure.error, failure.call.model
         kind = type(error).__name__
-        message = error.message.partition("\n")[0]
+        message = error.message.partition("\n")[0].partition(STORY)[0]
 
         def line(count: int) -> str:
             calls = "a call" if count == 1 else f"{count} calls"
@@ -94,7 +95,7 @@ class News:
             where = f"{last} on worker {failure.worker}" if failure.worker else ""
             return f"{calls} of model {model!r} failed{where}: {kind}: {cut(message, LONGEST_TEXT)}"
 
-        key = model, kind, shape_of(message, failure.worker)
+        key = model, kind, shape_of_error(failure)
         self._happened(key, logging.INFO, failure.calls, line)
 
     def _happened(self, key: object, level: int, count: int, line: Line) -> None:
@@ -109,7 +110,7 @@ class News:
             self._others += count
             return
         log.log(level, "%s", line(count))
-        self._held[key] = _Held(level, 0, line)
+        self._held[key] = _Unsaid(level, 0, line)
         self._wait()
 
     def _wait(self) -> None:
@@ -124,7 +125,7 @@ class News:
         for key, held in before.items():
             if held.count:
                 log.log(held.level, "%s", held.line(held.count))
-                self._held[key] = _Held(held.level, 0, held.line)
+                self._held[key] = _Unsaid(held.level, 0, held.line)
         if self._others:
             log.info("%d more losses and failures for other reasons: farm failures", self._others)
             self._others = 0

@@ -97,6 +97,14 @@ def test_failures_are_lines_by_reason(log: Log) -> None:
     assert line.endswith(": ModelFailed: no root in 4")
 
 
+def test_what_happened_to_a_lost_call_is_no_other_reason(log: Log) -> None:
+    for story in ("queued 0.1 s", "queued 3 s, lost with n/1"):
+        log.news.failed(failure(f"lost 2 times; what happened: {story}", worker="n/1"))
+    assert log.lines() == [
+        "INFO: a call of model 'beam' failed on worker n/1: ModelFailed: lost 2 times"
+    ]
+
+
 def test_lines_are_few_however_much_happens(log: Log) -> None:
     letters = "abcdefghij"
     for text in (a + b for a in letters for b in letters):
