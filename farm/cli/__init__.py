@@ -1,4 +1,4 @@
-"""The command line: init, serve, worker, call, sweep, experiment, record, status, url, launcher.
+"""The command line: the program `farm` and its verbs.
 
 `main` is the program `farm`; COMMANDS names the module of each command.
 """
@@ -27,6 +27,7 @@ COMMANDS = {
     "experiment": "farm.cli.experiment:experiment",
     "record": "farm.cli.record:record",
     "status": "farm.cli.status:status",
+    "failures": "farm.cli.failures:failures",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -68,6 +69,7 @@ def cli(verbose: int) -> None:
     experiment  Choose points one after another: ask, evaluate, tell
     record      Show, export, merge and import records of evaluations
     status      Show the workers, queues and calls of a farm
+    failures    Show the calls that failed and the workers that were lost, by reason
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """

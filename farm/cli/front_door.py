@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from farm.machine.addresses import is_loopback
 from farm.machine.freed_memory import keep_freed_memory
 from farm.machine.keeper import REFUSED
 from farm.machine.keeper_line import KeeperLine, keeper
+from farm.monitoring import news
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm
@@ -104,6 +106,8 @@ async def _serve(farm: Farm) -> int:
         line.serves()
     with contextlib.suppress(OSError):  # a full disk, or a reader that has gone, ends no farm
         _announce(farm)
+    if not news.log.isEnabledFor(logging.INFO):  # from now on: the first worker is no news
+        news.log.setLevel(logging.INFO)
     searches = search_now_and_then(farm.dispatcher.calls_open), search_young_in_time()
     tidying = [loop.create_task(search) for search in searches]
     failed = loop.create_task(farm.wait_failed())

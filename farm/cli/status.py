@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from farm.cli.failures import summary
 from farm.cli.options import target_option
 from farm.cli.tables import short_name, text_table
 from farm.client import connect
@@ -55,6 +56,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    if failed := summary(state.get("failures", ()), state.get("losses", ())):
+        parts.insert(1, f"{failed}: see farm failures")
     if state.get("restarts"):
         parts.insert(1, _restarts(state["restarts"]))
     if state.get("dask"):

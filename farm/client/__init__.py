@@ -5,7 +5,16 @@
 
 from farm.client.client import Client, connect
 from farm.client.executor import Executor
+from farm.client.failures import FailedCalls, LostWorkers
 from farm.client.names import chain
 from farm.client.remote import RemoteModel
 
-__all__ = ["Client", "Executor", "RemoteModel", "chain", "connect"]
+__all__ = [
+    "Client",
+    "Executor",
+    "FailedCalls",
+    "LostWorkers",
+    "RemoteModel",
+    "chain",
+    "connect",
+]

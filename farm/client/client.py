@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
+from farm.client.failures import FailedCalls, LostWorkers, row_of
 from farm.client.http_line import HttpLine
 from farm.client.names import with_names
 from farm.client.recorded_line import RecordedLine
@@ -306,6 +307,20 @@ class Client:
         Raises UnsupportedFeature if the server is not a farm, or has no such question.
         """
         return self.line.ask(question, arguments)
+
+    def failures(self) -> list[FailedCalls]:
+        """Return the failed calls of the farm, all clients' of them, in groups by reason.
+
+        The reason seen last comes first. Raises UnsupportedFeature if the server is not a farm.
+        """
+        return [row_of(FailedCalls, row) for row in self.ask("failures", detail="all")]
+
+    def losses(self) -> list[LostWorkers]:
+        """Return the workers that the farm has lost, in groups by reason, the last one first.
+
+        Raises UnsupportedFeature if the server is not a farm.
+        """
+        return [row_of(LostWorkers, row) for row in self.status()["losses"]]
 
     def close(self) -> None:
         """Release all resources; open calls fail with Cancelled."""

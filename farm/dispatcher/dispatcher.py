@@ -19,6 +19,7 @@ from typing import Any
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.descriptions import Descriptions
 from farm.dispatcher.events import Departure, Events, OnAnswered, OnJoined, OnLeft
+from farm.dispatcher.failing import OnFailed, tell_failed
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.first_worker import FirstWorker
 from farm.dispatcher.flush_policy import FlushPolicy
@@ -27,7 +28,7 @@ from farm.dispatcher.outcome import outcome_of
 from farm.dispatcher.partition import Rows, WholeCall
 from farm.dispatcher.questions import Questions
 from farm.dispatcher.reuse import Memory, Reuse
-from farm.dispatcher.statistics import ModelStatistics, Statistics, calls_of
+from farm.dispatcher.statistics import ModelStatistics, Statistics, ended_calls
 from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
@@ -50,7 +51,8 @@ class Dispatcher:
 
     Other parts add functions to its lists. on_joined: called with a worker that joined, and its
     earlier start if that has not left; on_left: with a worker that left, and how; on_answered: with
-    a task, its last outcome and the monotonic time, before the caller gets that outcome.
+    a task, its last outcome and the monotonic time, before the caller gets that outcome; on_failed:
+    likewise with calls that failed, each once, however many tasks it had.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Dispatcher:
         self.on_joined: list[OnJoined] = [self.first_worker.joined, self._events.joined]
         self.on_left: list[OnLeft] = [self.first_worker.left, self._events.left]
         self.on_answered: list[OnAnswered] = []
+        self.on_failed: list[OnFailed] = []
         if memory is not None:
             self.on_joined.append(memory.joined)
             self.on_left.append(memory.left)
@@ -412,10 +415,11 @@ class Dispatcher:
         if not (isinstance(outcome, Result) and outcome.more):
             self._waiting.pop(task.id, None)
             self.measures.add(task, outcome, now)
-            calls = calls_of(on_done, task.rows)
+            calls = ended_calls(on_done, task.rows, outcome)
             self._statistics.add_answer(task, outcome, calls, now, time.time())
             for tell in self.on_answered:
                 tell(task, outcome, now)
+            tell_failed(self.on_failed, reply, on_done)
         if on_done is not None:
             on_done(outcome)
 

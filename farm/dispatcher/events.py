@@ -1,8 +1,7 @@
-"""The last events of a farm, for its log and for people: workers and jobs that come and go."""
+"""The last events of a farm, for people: workers and jobs that come and go."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,8 +12,6 @@ from farm.call import WorkerInfo
 from farm.errors import LossCause
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import Task
-
-log = logging.getLogger(__name__)
 
 EVENTS_KEPT = 100
 
@@ -46,16 +43,10 @@ class Events:
 
     def joined(self, info: WorkerInfo, before: WorkerInfo | None) -> None:
         """Report that a worker joined; `before` is its earlier start, if that has not left."""
-        text = ", ".join(model.name for model in info.models)
-        log.info("worker %s joined: %s", info.name, text)
-        self.note("joined", info.name, text)
+        self.note("joined", info.name, ", ".join(model.name for model in info.models))
 
     def left(self, info: WorkerInfo, departure: Departure) -> None:
         """Report that a worker left."""
-        if departure.drained:
-            log.info("worker %s left: %s", info.name, departure.reason)
-        else:
-            log.warning("worker %s lost: %s", info.name, departure.reason)
         self.note("left" if departure.drained else "lost", info.name, departure.reason)
 
     def note(self, event: str, subject: str, text: str) -> None:

@@ -90,6 +90,10 @@ class Part(Counted):
         """Return how many calls `rows` rows count as; 0 if the whole call is counted at its end."""
         return 0 if self.parts.is_one_call else rows
 
+    def fails(self, outcome: Outcome) -> int:
+        """Return how many calls fail for good with this outcome."""
+        return self.parts.fails(self, outcome)
+
     def split(self, rows: int) -> Part:
         """Keep the first `rows` rows, and return another part, which is open, of the rest."""
         return self.parts.split(self, rows)
@@ -190,6 +194,15 @@ class PartitionedRows:
             self._put_back(*part.span)
             self._feeder.look_at(self)
 
+    def fails(self, part: Part, outcome: Outcome) -> int:
+        """Return how many calls fail for good with this outcome of a part."""
+        if part not in self.alive or self._runs_again(part.span, outcome):
+            return 0
+        if isinstance(outcome, Result):
+            return int(outcome.failed is not None)
+        rows = part.span.end - part.span.first
+        return 1 if self.is_one_call or _names_a_row(outcome, rows) else rows
+
     def outcome(self, part: Part, outcome: Outcome) -> None:
         """Receive the outcome of a part, or one of the answers of a stream."""
         if part not in self.alive:
@@ -203,15 +216,17 @@ class PartitionedRows:
         self._open -= end - first
         if isinstance(outcome, Result):
             self._answered(first, end, outcome)
-        elif isinstance(outcome, WorkerLost) and end - first > 1 and self._may_run_again():
+        elif isinstance(outcome, WorkerLost) and self._runs_again(part.span, outcome):
             self._lost(part.span, outcome)
         else:
             self._failed(first, end, outcome)
         self._feeder.look_at(self)
         self._end_if_over()
 
-    def _may_run_again(self) -> bool:
-        """Whether the rows of a lost run are retried, one by one."""
+    def _runs_again(self, span: Span, outcome: Outcome) -> bool:
+        """Whether the rows of a part are retried, one by one: those of a lost run."""
+        if not isinstance(outcome, WorkerLost) or span.end - span.first == 1:
+            return False
         return self._queue.max_batch == 1 and self._queue.repeatable
 
     def _answered(self, first: int, end: int, result: Result) -> None:
@@ -266,8 +281,11 @@ class PartitionedRows:
         self._put_back(span.first, guilty)
 
     def _failed(self, first: int, end: int, error: FarmError) -> None:
-        if error.row is not None and 0 <= error.row < end - first:
-            first, end = first + error.row, first + error.row + 1
+        if error.row is not None and _names_a_row(error, end - first):
+            guilty = first + error.row
+            self._put_back(guilty + 1, end)
+            self._put_back(first, guilty)
+            first, end = guilty, guilty + 1
         if not self._rows.failed(first, end, error):
             self.give_up()
 
@@ -292,6 +310,11 @@ class PartitionedRows:
             if not self._rows.failed(first, end, error):
                 return
         self._rows.finished()
+
+
+def _names_a_row(error: FarmError, rows: int) -> bool:
+    """Whether an error concerns one of so many rows, and the others may be run again."""
+    return error.row is not None and 0 <= error.row < rows
 
 
 class Feeder:

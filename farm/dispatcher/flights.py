@@ -13,7 +13,7 @@ import numpy as np
 from farm.call import Call, Hints, Result
 from farm.dispatcher.partition import OF_ROWS
 from farm.dispatcher.rows import with_rows
-from farm.dispatcher.statistics import Counted, calls_of
+from farm.dispatcher.statistics import Counted, calls_of, fails_of
 from farm.errors import FarmError, WorkerLost
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
@@ -29,6 +29,10 @@ class InPlace(Counted):
     def calls(self, rows: int) -> int:
         """Return how many calls the task's rows count as."""
         return calls_of(self.on_done, rows)
+
+    def fails(self, outcome: Outcome) -> int:
+        """Return how many calls fail for good with this outcome."""
+        return fails_of(self.on_done, outcome)
 
 
 class Waiter(NamedTuple):
@@ -63,6 +67,14 @@ class Flight(InPlace):
 
     def __call__(self, outcome: Outcome) -> None:
         self._land(self, outcome)
+
+    def fails(self, outcome: Outcome) -> int:
+        """Return how many calls fail for good with this outcome: those that waited for it too."""
+        fails = fails_of(self.on_done, outcome)
+        for waiter in self.joined.values():
+            end = self.outcome_for(waiter, outcome)
+            fails += 0 if end is None else fails_of(waiter.on_done, end)
+        return fails
 
     @cached_property
     def places(self) -> Mapping[bytes, int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from farm.call import QUESTIONS, Call, CallerName, Result
 from farm.dispatcher.chains import Chains
 from farm.errors import FarmError
+from farm.scheduler.actions import Outcome
 from farm.scheduler.state import Task
 
 
@@ -22,10 +23,32 @@ class Counted:
         """Return how many calls a task of `rows` rows counts as; 0: its call is counted later."""
         raise NotImplementedError
 
+    def fails(self, outcome: Outcome) -> int:
+        """Return how many calls fail for good with this outcome."""
+        raise NotImplementedError
+
 
 def calls_of(on_done: object, rows: int) -> int:
     """Return how many calls a task of `rows` rows with this receiver counts as; mostly one."""
     return on_done.calls(rows) if isinstance(on_done, Counted) else 1
+
+
+def ended_calls(on_done: object, rows: int, outcome: Outcome) -> int:
+    """Return how many calls a task of `rows` rows counts as with this outcome.
+
+    These are its calls, without those that fail but run again, as the rows of a lost run do.
+    """
+    calls = calls_of(on_done, rows)
+    return min(calls, fails_of(on_done, outcome)) if isinstance(outcome, FarmError) else calls
+
+
+def fails_of(on_done: object, outcome: Outcome) -> int:
+    """Return how many calls fail for good when this receiver gets an outcome; None: cancelled."""
+    if on_done is None:
+        return 0
+    if isinstance(on_done, Counted):
+        return on_done.fails(outcome)
+    return int(isinstance(outcome, FarmError) or outcome.failed is not None)
 
 
 @dataclass(slots=True)

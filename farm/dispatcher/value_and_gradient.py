@@ -44,6 +44,10 @@ class Half(Counted):
         """Return 0: a pair is counted as one call at its end."""
         return 0
 
+    def fails(self, outcome: Outcome) -> int:
+        """Return 1 for an error: the first one ends the pair, and cancels the other half."""
+        return int(isinstance(outcome, FarmError))
+
 
 class Pair:
     """One open call of value_and_gradient that runs as two tasks.

@@ -285,3 +285,25 @@ def test_a_dask_cluster_that_cannot_be_had(
     assert status == 2
     assert message in errors
     assert "Traceback" not in errors
+
+
+def test_workers_that_join_and_calls_that_fail_are_logged(served: Served, folder: Path) -> None:
+    (folder / "two.py").write_text(BEAM.replace('name = "beam"', 'name = "plate"'))
+    workers = start_farm("worker", "two.py", "--connect", "run", cwd=folder)
+    try:
+        served.wait_for_workers(2)
+        wrong = json.dumps({"raise": "no root"})
+        words = ["--model", "plate", "--config", wrong, "--to", "run"]
+        for _ in range(3):
+            assert run_farm("call", "1,2,4", "8", *words, cwd=folder)[0] != 0
+    finally:
+        workers.terminate()
+        workers.communicate(timeout=LIMIT_S)
+    _, _, errors = served.stop()
+    lines = [line for line in errors.splitlines() if "farm.monitoring.news: " in line]
+    said = [re.sub(r"[^\s:]+/[^\s:]+", "W", line.partition("news: ")[2]) for line in lines]
+    assert said[:2] == [
+        "worker W joined: plate; the farm has 2 workers",
+        "a call of model 'plate' failed on worker W: ModelFailed: ValueError: no root",
+    ]
+    assert all(line.endswith(": ModelFailed: ValueError: no root") for line in said[2:])

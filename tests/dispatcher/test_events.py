@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-
-import pytest
-
 from farm.call import WorkerInfo
 from farm.dispatcher.events import EVENTS_KEPT, Departure, Events
 
 WORKER = WorkerInfo("node1/0", ())
 
 
-def test_a_loss_is_a_warning_and_a_drained_worker_is_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_is_not_a_worker_that_left() -> None:
     events = Events()
-    with caplog.at_level(logging.INFO):
-        events.joined(WORKER, None)
-        events.left(WORKER, Departure("was drained", drained=True))
-        events.left(WORKER, Departure("its process ended by signal 9"))
+    events.joined(WORKER, None)
+    events.left(WORKER, Departure("was drained", drained=True))
+    events.left(WORKER, Departure("its process ended by signal 9"))
     assert [row["event"] for row in events.snapshot()] == ["joined", "left", "lost"]
-    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING"]
     assert events.snapshot()[-1]["text"] == "its process ended by signal 9"
 
 

@@ -382,6 +382,17 @@ def test_a_row_beyond_the_time_limit_is_named() -> None:
     assert error.message.startswith("row 1234: worker ")
 
 
+def test_parts_of_a_call_that_has_ended_fail_no_further_call() -> None:
+    farm = Farm(workers=2)
+    call_id, _ = farm.ask(10)
+    farm.turn()
+    part = farm.on_done[farm.sent[0][1]]
+    assert isinstance(part, Part)
+    assert part.fails(ModelFailed("diverged")) == 1
+    farm.feeder.cancel(call_id)
+    assert part.fails(ModelFailed("diverged")) == 0
+
+
 def test_all_calls_can_be_failed() -> None:
     farm = Farm()
     outcomes = [farm.ask(1000)[1] for _ in range(3)]
@@ -462,6 +473,20 @@ def test_each_row_has_one_outcome_of_its_own(wrong: set[int]) -> None:
         row: "no number" if row in wrong else "diverged" if row % 10 == 5 else str(2.0 * row)
         for row in range(1000)
     }
+    assert nothing_is_left(farm)
+
+
+def test_rows_beside_one_that_is_beyond_the_time_limit_have_their_own_outcomes() -> None:
+    farm = Farm(workers=2)
+    farm.ask(2_000)
+    farm.work(lambda farm, call: doubled(call, row_s=1e-4))
+    rows = Each(2_000, set())
+    queue = farm.scheduler.queue("m", Operation.EVALUATE)
+    farm.feeder.begin(rows, queue, Hints(), 0.0)
+    run_with_loss(farm, 1234, known=True, cause=LossCause.TIME_LIMIT)
+    failed = {row for row, text in rows.outcomes.items() if "was killed" in text}
+    assert (len(rows.outcomes), failed, rows.ended) == (2_000, {1234}, 1)
+    assert max(farm.made) > 1, "some rows ran together"
     assert nothing_is_left(farm)
 
 

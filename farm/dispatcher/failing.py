@@ -1,0 +1,50 @@
+"""Tells other parts of a farm about calls that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from farm.call import Call
+from farm.dispatcher.statistics import fails_of
+from farm.errors import FarmError
+from farm.scheduler.actions import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Calls that failed with one error, which their callers get next.
+
+    calls: their number; call: what the worker was asked, for them and perhaps for others; row: the
+    row of it that failed, if that is known. worker: the last one that had it, or empty.
+    """
+
+    error: FarmError
+    calls: int
+    call: Call
+    row: int | None
+    worker: str
+    client: str
+
+
+OnFailed = Callable[[Failure], None]
+
+
+def tell_failed(tell: Iterable[OnFailed], reply: Reply, on_done: object) -> None:
+    """Report the calls that fail with a reply, if there are some, each call once.
+
+    on_done: the receiver of the reply, None if it was cancelled meanwhile.
+    """
+    outcome, task = reply.outcome, reply.task
+    if isinstance(outcome, FarmError):
+        error, row, worker = outcome, outcome.row, reply.worker or ""
+    elif outcome.failed is not None:
+        error, row = outcome.failed, outcome.rows_done(task.rows)
+        worker = outcome.worker or reply.worker or ""
+    else:
+        return
+    if calls := fails_of(on_done, outcome):
+        client = task.account.client.name
+        failure = Failure(error, calls, task.call, row, worker, client)
+        for each in tell:
+            each(failure)

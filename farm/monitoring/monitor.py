@@ -1,0 +1,22 @@
+"""All parts that watch one farm, put together."""
+
+from __future__ import annotations
+
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.monitoring.failures import Failures
+from farm.monitoring.losses import Losses
+from farm.monitoring.news import News
+from farm.monitoring.what_failed import WhatFailed
+
+
+class Monitor:
+    """Watches the farm of a dispatcher; each part adds its data to the farm's snapshot."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        failures, losses, news = Failures(dispatcher.models()), Losses(), News()
+        dispatcher.on_joined.append(news.joined)
+        dispatcher.on_left += [losses.left, news.left]
+        dispatcher.on_failed += [failures.failed, news.failed]
+        dispatcher.add_part("failures", failures.snapshot)
+        dispatcher.add_part("losses", losses.snapshot)
+        dispatcher.offer("failures", WhatFailed(failures, losses).answer)

@@ -1,0 +1,98 @@
+"""Texts of errors made comparable: what changes from one failure to the next is left out."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import pairwise
+
+MOST_COMPARED = 300
+"""Characters of a text that count; more would cost time in calls that fail."""
+
+TEMPORARY = len("tmp") + 8
+"""Length of the names that Python's tempfile makes."""
+
+_UUID = re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
+_WORKER = re.compile(
+    r"(?<![\w.-])[\w.-]+/\d+-[0-9a-f]{4}\b"
+)  # as provision/local/process.py names it
+_PATH = re.compile(r"(?<![\w./])(?:~|\.{1,2})?(?:/[\w.+@%-]+){2,}/?")
+_KEPT = re.compile(r"\b(?:exit code|code|status|signal|line|input|output|axis) \d+\b")
+_TOKEN = re.compile(r"(?<![\w.])[-+]?[\w.]+(?:(?<=\d[eE])[-+]\d+\b)?")
+_LIST = re.compile(r"<N>(?:[\s,;]+<N>)+")
+
+
+@lru_cache(maxsize=512)
+def shape_of(text: str, worker: str = "") -> str:
+    """Return a text with "<N>" and the like for what differs between failures of one reason.
+
+    These are numbers and lists of them, addresses, random words, parts of paths, and the names of
+    workers. The kind of an exit status and the place in a program stay: `exit code 3`,
+    `input 1`, `line 7`. Only the first line counts.
+    """
+    text = text.partition("\n")[0][:MOST_COMPARED]
+    if worker:
+        text = text.replace(worker, "<worker>")
+    if not any(map(str.isdigit, text)) and "/" not in text and "tmp" not in text:
+        return text
+    text = _WORKER.sub("<worker>", _UUID.sub("<id>", text))
+    text = _PATH.sub(lambda found: _path(found[0]), text)
+    parts, end = [], 0
+    for kept in _KEPT.finditer(text):
+        parts += [_without_numbers(text[end : kept.start()]), kept[0]]
+        end = kept.end()
+    return "".join([*parts, _without_numbers(text[end:])])
+
+
+def _without_numbers(text: str) -> str:
+    return _LIST.sub("<N>", _TOKEN.sub(lambda found: _token(found[0]), text))
+
+
+def _token(token: str) -> str:
+    """Return a number as such, and a name without its numbers."""
+    try:
+        complex(token)
+    except ValueError:
+        return ".".join(map(_word, token.split(".")))
+    return "<N>" if any(map(str.isdigit, token)) else token  # nan and inf stay
+
+
+def _path(path: str) -> str:
+    return "/".join(_part(part) for part in path.split("/"))
+
+
+def _part(part: str) -> str:
+    """Return a part of a path; of one that may change, only the ending."""
+    stem, _, ending = part.rpartition(".")
+    name = stem or ending
+    if not any(map(str.isdigit, name)) and not name.startswith("tmp"):
+        return part
+    return f"<*>.{ending}" if stem and not any(map(str.isdigit, ending)) else "<*>"
+
+
+def _word(word: str) -> str:
+    """Return a word with digits in it: a random one as a whole, otherwise its letters."""
+    if word.startswith("tmp") and len(word) == TEMPORARY:
+        return "<id>"
+    if not any(map(str.isdigit, word)):
+        return word
+    if word.startswith(("0x", "0X")):
+        return "<address>"
+    changes = sum(a.isdigit() != b.isdigit() for a, b in pairwise(word))
+    return "<id>" if len(word) >= 8 and changes >= 3 else re.sub(r"\d+", "<N>", word)
+
+
+def id_of(*key: str) -> str:
+    """Return a short name of a group, the same for the same key in every farm."""
+    return blake2b("\n".join(key).encode(errors="replace"), digest_size=4).hexdigest()
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of at most `most` characters, with an ellipsis where it was cut."""
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def end_of(text: str, most: int) -> str:
+    """Return the end of a long text, such as a traceback, of at most `most` characters."""
+    return text if len(text) <= most else "\u2026" + text[1 - most :]
