@@ -9,10 +9,13 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from typing import Any
 
 import click
 
+from farm.cli import exits
+from farm.cli.groups import Commands
 from farm.errors import FarmError, printable
 from farm.settings import SettingsError
 from farm.version import __version__
@@ -33,7 +36,7 @@ COMMANDS = {
 which keeps `farm --help` fast; the docstring of `cli` therefore has the summaries it prints."""
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -51,7 +54,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with: farm init model.py",
+    epilog=f"{exits.table()}\n\nStart with: farm init model.py",
 )
 @click.version_option(__version__, prog_name="farm")
 @click.option("-v", "--verbose", count=True, help="Log more to stderr; repeat to log everything.")
@@ -75,8 +78,13 @@ def cli(verbose: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command and exit; a user's mistake prints one line to stderr and exits with 2."""
-    sys.exit(run(arguments))
+    """Run a command and exit with a status of `exits.TABLE`; mistakes print one line to stderr."""
+    try:
+        status = run(arguments)
+    except Exception:
+        traceback.print_exc()
+        status = exits.FAULT
+    sys.exit(status)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -88,17 +96,18 @@ def run(arguments: list[str] | None = None) -> int:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
-        return 2
+        return exits.USAGE
     except click.ClickException as error:
-        return _complain(error.format_message(), error.exit_code if error.exit_code != 1 else 2)
+        known = error.status if isinstance(error, exits.Failed) else exits.USAGE
+        return _complain(error.format_message(), known)
     except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", 130)
+        return _complain("interrupted", exits.INTERRUPTED)
     except (FarmError, SettingsError) as error:
-        return _complain(str(error), 2)
+        return _complain(str(error), exits.status_of(error))
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    return status if isinstance(status, int) else 0
+        return exits.BROKEN_PIPE
+    return status if isinstance(status, int) else exits.DONE
 
 
 def _complain(text: str, status: int) -> int:
