@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from farm.cli import exits
-from farm.cli.groups import Commands
+from farm.cli.groups import CommandGroup
 from farm.errors import FarmError, printable
 from farm.settings import SettingsError
 from farm.version import __version__
@@ -36,7 +36,7 @@ COMMANDS = {
 which keeps `farm --help` fast; the docstring of `cli` therefore has the summaries it prints."""
 
 
-class _Commands(Commands):
+class _Commands(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -98,7 +98,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
         return exits.USAGE
     except click.ClickException as error:
-        known = error.status if isinstance(error, exits.Failed) else exits.USAGE
+        known = error.status if isinstance(error, exits.VerbFailed) else exits.USAGE
         return _complain(error.format_message(), known)
     except (click.Abort, KeyboardInterrupt):
         return _complain("interrupted", exits.INTERRUPTED)

@@ -83,7 +83,7 @@ def status_of(error: BaseException) -> int:
     return USAGE
 
 
-class Failed(click.ClickException):
+class VerbFailed(click.ClickException):
     """Ends a command with one line on stderr and the exit status of the error behind it."""
 
     def __init__(self, error: BaseException, message: str = "") -> None:

@@ -11,8 +11,8 @@ import click
 import uvloop
 
 from farm.cli import experiment_read, experiment_run, signals
-from farm.cli.exits import Failed, on_this_machine
-from farm.cli.groups import Commands
+from farm.cli.exits import VerbFailed, on_this_machine
+from farm.cli.groups import CommandGroup
 from farm.experiment.host import Experiments
 from farm.http.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
@@ -34,7 +34,7 @@ Examples:
 """
 
 
-class _ExperimentGroup(Commands):
+class _ExperimentGroup(CommandGroup):
     """A command group that reports SweepError and OSError as one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -43,7 +43,7 @@ class _ExperimentGroup(Commands):
         except BrokenPipeError:
             raise
         except (SweepError, OSError) as error:
-            raise Failed(error) from error
+            raise VerbFailed(error) from error
 
 
 @click.group(

@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 
 from farm.cli import signals
-from farm.cli.exits import DONE, INCOMPLETE, INTERRUPTED, Failed, on_this_machine
+from farm.cli.exits import DONE, INCOMPLETE, INTERRUPTED, VerbFailed, on_this_machine
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, file_version, open_farm
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.experiment.config.evaluated_model import read_evaluated_model
@@ -157,7 +157,7 @@ def run(
         except (InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature) as error:
             # The request is wrong, not the models. A ClickException makes `open_farm` delete the
             # models' logs.
-            raise Failed(error) from error
+            raise VerbFailed(error) from error
         except KeyboardInterrupt:  # before any point was in flight
             farm.hurry()
             raise

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import click
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """A group whose error for an unknown command names those with a similar name."""
 
     def resolve_command(

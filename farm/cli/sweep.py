@@ -15,8 +15,8 @@ import numpy as np
 from click.shell_completion import CompletionItem
 
 from farm.cli import sweep_read
-from farm.cli.exits import DONE, FAILURES, Failed
-from farm.cli.groups import Commands, no_such_command, similar_to
+from farm.cli.exits import DONE, FAILURES, VerbFailed
+from farm.cli.groups import CommandGroup, no_such_command, similar_to
 from farm.cli.signals import terminable
 from farm.cli.sweep_farm import (
     Target,
@@ -89,7 +89,7 @@ Exit status: 0 all points done, 1 some points failed, 3 sweep not complete; more
 """
 
 
-class _SweepGroup(Commands):
+class _SweepGroup(CommandGroup):
     """A command group that runs the subcommand `run` if the command line names none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -112,7 +112,7 @@ class _SweepGroup(Commands):
         except SweepError as error:
             if error.detail:
                 click.echo(error.detail.rstrip(), err=True)
-            raise Failed(error) from error
+            raise VerbFailed(error) from error
         except BrokenPipeError:
             raise
         except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.cli import exits, main
-from farm.cli.exits import OF_ERROR, TABLE, Failed, status_of
+from farm.cli.exits import OF_ERROR, TABLE, VerbFailed, status_of
 from farm.errors import FarmError, InvalidInput, ModelFailed, Overloaded, Unavailable
 from farm.machine import keeper
 from farm.sweep.design.errors import SweepError
@@ -49,9 +49,9 @@ def test_the_status_is_that_of_the_error_or_of_its_cause() -> None:
     assert status_of(InvalidInput("")) == status_of(ValueError()) == exits.USAGE
     error = SweepError("all points failed")
     error.__cause__ = ModelFailed("")
-    assert Failed(error).status == exits.MODEL_FAILED
-    assert Failed(error).format_message() == "all points failed"
-    assert Failed(error, "other words").format_message() == "other words"
+    assert VerbFailed(error).status == exits.MODEL_FAILED
+    assert VerbFailed(error).format_message() == "all points failed"
+    assert VerbFailed(error, "other words").format_message() == "other words"
 
 
 def test_a_fault_of_farm_has_a_status_of_its_own(
