@@ -1,7 +1,4 @@
-"""The command line: init, serve, worker, call, sweep, experiment, record, status, url, launcher.
-
-`main` is the program `farm`; COMMANDS names the module of each command.
-"""
+"""The command line: `main` is the program `farm`, and COMMANDS names the module of each verb."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ COMMANDS = {
     "experiment": "farm.cli.experiment:experiment",
     "record": "farm.cli.record:record",
     "status": "farm.cli.status:status",
+    "stop": "farm.cli.stop:stop",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -70,6 +68,7 @@ def cli(verbose: int) -> None:
     experiment  Choose points one after another: ask, evaluate, tell
     record      Show, export, merge and import records of evaluations
     status      Show the workers, queues and calls of a farm
+    stop        End a running farm in order, and wait until it has ended
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """
