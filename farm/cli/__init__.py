@@ -26,6 +26,7 @@ COMMANDS = {
     "experiment": "farm.cli.experiment:experiment",
     "record": "farm.cli.record:record",
     "status": "farm.cli.status:status",
+    "top": "farm.cli.top:top",
     "stop": "farm.cli.stop:stop",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
@@ -68,6 +69,7 @@ def cli(verbose: int) -> None:
     experiment  Choose points one after another: ask, evaluate, tell
     record      Show, export, merge and import records of evaluations
     status      Show the workers, queues and calls of a farm
+    top         Show workers, queues, clients and failures of a farm, live
     stop        End a running farm in order, and wait until it has ended
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_farm_in_another_program_offers_no_stop(tmp_path: Path) -> None:
         inputs = {"x": 1}
         outputs = {"y": 1}
 
-        def evaluate(self, inputs: dict[str, farm.Array], config: dict[str, object]) -> object:
+        def evaluate(self, inputs: Any, config: Any) -> Any:
             return {"y": inputs["x"] / 2}
 
     settings = Settings(port=0, dir=tmp_path / "run")
