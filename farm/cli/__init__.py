@@ -28,6 +28,7 @@ COMMANDS = {
     "status": "farm.cli.status:status",
     "top": "farm.cli.top:top",
     "stop": "farm.cli.stop:stop",
+    "doctor": "farm.cli.doctor:doctor",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -71,6 +72,7 @@ def cli(verbose: int) -> None:
     status      Show the workers, queues and calls of a farm
     top         Show workers, queues, clients and failures of a farm, live
     stop        End a running farm in order, and wait until it has ended
+    doctor      Check this machine, a farm and the batch system: what is wrong, what to do
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """
