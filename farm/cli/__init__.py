@@ -1,7 +1,4 @@
-"""The command line: the program `farm` and its verbs.
-
-`main` is the program `farm`; COMMANDS names the module of each command.
-"""
+"""The command line: `main` is the program `farm`, and COMMANDS names the module of each verb."""
 
 from __future__ import annotations
 
@@ -9,10 +6,13 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from typing import Any
 
 import click
 
+from farm.cli import exits
+from farm.cli.groups import CommandGroup
 from farm.errors import FarmError, printable
 from farm.settings import SettingsError
 from farm.version import __version__
@@ -28,6 +28,9 @@ COMMANDS = {
     "record": "farm.cli.record:record",
     "status": "farm.cli.status:status",
     "failures": "farm.cli.failures:failures",
+    "top": "farm.cli.top:top",
+    "stop": "farm.cli.stop:stop",
+    "doctor": "farm.cli.doctor:doctor",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -35,7 +38,7 @@ COMMANDS = {
 which keeps `farm --help` fast; the docstring of `cli` therefore has the summaries it prints."""
 
 
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -53,7 +56,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with: farm init model.py",
+    epilog=f"{exits.table()}\n\nStart with: farm init model.py",
 )
 @click.version_option(__version__, prog_name="farm")
 @click.option("-v", "--verbose", count=True, help="Log more to stderr; repeat to log everything.")
@@ -70,6 +73,9 @@ def cli(verbose: int) -> None:
     record      Show, export, merge and import records of evaluations
     status      Show the workers, queues and calls of a farm
     failures    Show the calls that failed and the workers that were lost, by reason
+    top         Show workers, queues, clients and failures of a farm, live
+    stop        End a running farm in order, and wait until it has ended
+    doctor      Check this machine, a farm and the batch system: what is wrong, what to do
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """
@@ -78,8 +84,13 @@ def cli(verbose: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command and exit; a user's mistake prints one line to stderr and exits with 2."""
-    sys.exit(run(arguments))
+    """Run a command and exit with a status of `exits.TABLE`; mistakes print one line to stderr."""
+    try:
+        status = run(arguments)
+    except Exception:
+        traceback.print_exc()
+        status = exits.FAULT
+    sys.exit(status)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -92,17 +103,18 @@ def run(arguments: list[str] | None = None) -> int:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
-        return 2
+        return exits.USAGE
     except click.ClickException as error:
-        return _complain(error.format_message(), error.exit_code if error.exit_code != 1 else 2)
+        known = error.status if isinstance(error, exits.VerbFailed) else exits.USAGE
+        return _complain(error.format_message(), known)
     except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", 130)
+        return _complain("interrupted", exits.INTERRUPTED)
     except (FarmError, SettingsError) as error:
-        return _complain(str(error), 2)
+        return _complain(str(error), exits.status_of(error))
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    return status if isinstance(status, int) else 0
+        return exits.BROKEN_PIPE
+    return status if isinstance(status, int) else exits.DONE
 
 
 def _complain(text: str, status: int) -> int:

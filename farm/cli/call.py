@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +172,35 @@ def _vector(text: str | None) -> Any:
 
 
 def _named_outputs(result: Result, info: ModelInfo, call: Call) -> list[tuple[str, Array]]:
+    """Return the outputs, or the derivative, with their names and in their declared shapes."""
+    named = _named(result, info, call)
+    return [(name, _shaped(a, _shape(info, call, i))) for i, (name, a) in enumerate(named)]
+
+
+def _named(result: Result, info: ModelInfo, call: Call) -> list[tuple[str, Array]]:
     if call.operation is Operation.EVALUATE:
         return [(t.name, a) for t, a in zip(info.outputs, result.outputs, strict=True)]
     if call.operation is Operation.VALUE_AND_GRADIENT:
         names = [*(t.name for t in info.outputs), Operation.GRADIENT.value]
         return list(zip(names, result.outputs, strict=True))
     return [(call.operation.value, result.outputs[0])]
+
+
+def _shape(info: ModelInfo, call: Call, index: int) -> tuple[int, ...]:
+    """Return the declared shape of an output, or of the derivative behind the outputs."""
+    if call.derivative is None:
+        return info.outputs[index].shape
+    if call.operation is Operation.VALUE_AND_GRADIENT and index < len(info.outputs):
+        return info.outputs[index].shape
+    if call.operation is Operation.APPLY_JACOBIAN:
+        return info.outputs[call.derivative.out_wrt].shape
+    return info.inputs[call.derivative.in_wrt].shape
+
+
+def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return an array in its declared shape; in the one it has if its size differs."""
+    fits = -1 not in shape and array.size == math.prod(shape)
+    return array.reshape(shape) if fits else array
 
 
 def _as_json(result: Result, info: ModelInfo, call: Call) -> str:

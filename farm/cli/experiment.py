@@ -11,6 +11,8 @@ import click
 import uvloop
 
 from farm.cli import experiment_read, experiment_run, signals
+from farm.cli.exits import VerbFailed, on_this_machine
+from farm.cli.groups import CommandGroup
 from farm.experiment.host import Experiments
 from farm.http.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
@@ -32,7 +34,7 @@ Examples:
 """
 
 
-class _ExperimentGroup(click.Group):
+class _ExperimentGroup(CommandGroup):
     """A command group that reports SweepError and OSError as one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -41,7 +43,7 @@ class _ExperimentGroup(click.Group):
         except BrokenPipeError:
             raise
         except (SweepError, OSError) as error:
-            raise click.ClickException(str(error)) from error
+            raise VerbFailed(error) from error
 
 
 @click.group(
@@ -86,7 +88,7 @@ def serve(aepsych: str, journal: Path, insecure: bool, grace_s: float) -> int:
     """Serve experiments to AEPsych clients until Ctrl-C or SIGTERM. No model is needed."""
     host, port = read_address(aepsych, insecure=insecure)
     access = Access(None if insecure else new_token())
-    with signals.restored():
+    with signals.restored(), on_this_machine():
         return uvloop.run(_serve(access, host, port, journal, grace_s))
 
 

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from farm.cli.exits import on_this_machine
 from farm.cli.options import new_file, report_option
 from farm.cli.tables import text_table
 from farm.errors import InvalidInput, Unavailable, UnsupportedFeature
@@ -67,6 +68,7 @@ def journal_of(path: Path) -> Path:
 @click.command(epilog=STATUS_EXAMPLES)
 @journal_argument
 @click.option("--json", "as_json", is_flag=True, help="Print all details as a JSON list.")
+@on_this_machine()
 def status(journal: Path, as_json: bool) -> None:
     """Show the experiments of a journal: strategies, points asked, told and pending.
 
@@ -91,6 +93,7 @@ def status(journal: Path, as_json: bool) -> None:
 @journal_argument
 @click.argument("out", metavar="OUT.h5|OUT.csv", type=click.Path(dir_okay=False, path_type=Path))
 @id_option
+@on_this_machine()
 def export(journal: Path, out: Path, number: int | None) -> None:
     """Write the trials of an experiment to a file.
 
@@ -118,6 +121,7 @@ def export(journal: Path, out: Path, number: int | None) -> None:
 @click.option("--outcome", metavar="NAME", help="Name of the outcome.  [default: the first]")
 @click.option("--min", "least", is_flag=True, help="Find the minimum instead of the maximum.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@on_this_machine()
 def best(
     journal: Path, number: int | None, outcome: str | None, least: bool, as_json: bool
 ) -> None:
@@ -149,6 +153,7 @@ def best(
 @id_option
 @click.option("--outcome", metavar="NAME", help="Name of the outcome.  [default: the first]")
 @report_option("the journal's name")
+@on_this_machine()
 def plot(journal: Path, number: int | None, outcome: str | None, out: Path | None) -> None:
     """Write a report with figures to one self-contained HTML file."""
     file = journal_of(journal)

@@ -17,6 +17,7 @@ import uvloop
 from rich.console import Console
 
 from farm.cli import signals
+from farm.cli.exits import DONE, INCOMPLETE, INTERRUPTED, VerbFailed, on_this_machine
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, file_version, open_farm
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.experiment.config.evaluated_model import read_evaluated_model
@@ -148,7 +149,7 @@ def run(
             seed_folder=Path() if seed_data else config.parent,
         )
         if not (as_json or served) and closed.is_over(file_version(target)):
-            return 0
+            return DONE
         farm = stack.enter_context(open_farm(target, journal))
         try:
             with signals.restored():
@@ -156,7 +157,7 @@ def run(
         except (InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature) as error:
             # The request is wrong, not the models. A ClickException makes `open_farm` delete the
             # models' logs.
-            raise click.ClickException(error.message) from error
+            raise VerbFailed(error) from error
         except KeyboardInterrupt:  # before any point was in flight
             farm.hurry()
             raise
@@ -186,7 +187,8 @@ def _limited(target: Target, time_limit_s: float | None) -> tuple[Target, bool]:
 def _kept(journal: Path) -> Iterator[Experiments]:
     """Open a journal's experiments and lock the journal for the block. Raises Unavailable."""
     experiments = Experiments(journal)
-    uvloop.run(experiments.start())
+    with on_this_machine():
+        uvloop.run(experiments.start())
     try:
         yield experiments
     finally:
@@ -298,8 +300,8 @@ class _Closed:
         for line in () if ended else _summary(progress, experiment, self._experiments.db_name):
             self._say(line)
         if experiment.run is RunPhase.ENDED:
-            return 0
-        return 130 if self._asked_to_stop else 1
+            return DONE
+        return INTERRUPTED if self._asked_to_stop else INCOMPLETE
 
     async def _number(self, farm: RemoteEvaluator) -> int:
         """Return the number of the experiment to run.
@@ -359,7 +361,8 @@ class _Closed:
             return
         access, host, port = served
         server = AepsychServer(self._experiments, access=access, host=host, port=port)
-        self._say(f"AEPsych's clients at {await server.start()}")
+        with on_this_machine():
+            self._say(f"AEPsych's clients at {await server.start()}")
         try:
             yield
         finally:

@@ -27,7 +27,7 @@
 #   --time-limit S     kill a model call that runs longer
 #
 #   --dir DIR          run folder, which all nodes see [farm-JOBID]
-#   --connect DIR      no front door here: the workers join the farm with this run folder or connection file
+#   --to DIR           no front door here: the workers join the farm with this run folder or connection file
 #   --dask ADDRESS     no workers here: the models run on the Dask cluster with this scheduler, or scheduler file
 #
 # MPI_TYPE is the value of srun's --mpi: pmi2 for MPICH and Intel MPI [pmi2], pmix for Open MPI.
@@ -182,7 +182,7 @@ while (($#)); do
             [[ " ${kind_of_model[*]} " == *" $last "* ]] || die "which MODEL? There is none before +"
             cpus+=('') workers+=('') gpus+=('') ranks+=('') limit+=('') kinds=$((kinds + 1))
             shift ;;
-        --cpus | --workers | --gpus | --mpi | --time-limit | --dir | --connect | --dask)
+        --cpus | --workers | --gpus | --mpi | --time-limit | --dir | --to | --connect | --dask)
             (($# > 1)) || die "$1 needs a value"
             case $1 in
                 --cpus) cpus[last]=$2 ;;
@@ -191,7 +191,7 @@ while (($#)); do
                 --mpi) ranks[last]=$2 ;;
                 --time-limit) limit[last]=$2 ;;
                 --dir) dir=$2 ;;
-                --connect) connect=$2 ;;
+                --to | --connect) connect=$2 ;;
                 --dask) dask=$2 ;;
             esac
             shift 2 ;;
@@ -214,8 +214,8 @@ for ((k = 0; k < kinds; k++)); do
         die "--cpus, --workers, --gpus, --mpi and --time-limit are for workers of this job; with --dask there are none"
 done
 [[ -z $dask ]] || ((kinds == 1)) || die "--dask runs all models on the Dask cluster; + is for kinds of workers in this job"
-[[ -z $connect || -z $dask$dir ]] || die "--connect is for a farm that runs elsewhere; --dir and --dask are for one in this job"
-[[ -z $connect ]] || ((!${#command[@]})) || die "--connect only adds workers to a farm; run the COMMAND beside its front door"
+[[ -z $connect || -z $dask$dir ]] || die "--to is for a farm that runs elsewhere; --dir and --dask are for one in this job"
+[[ -z $connect ]] || ((!${#command[@]})) || die "--to only adds workers to a farm; run the COMMAND beside its front door"
 for model in "${models[@]}"; do
     file=${model#*=} file=${file%:*}
     [[ $file != *.@(py|onnx|pt2) || -e $file ]] || die "there is no file $file in $PWD on $(hostname)"
@@ -379,7 +379,7 @@ start_workers() {
     local k=$1 g=$2 count=$3 words nodes group=() own=() each
     nodes=$(of SLURM_JOB_NUM_NODES "$g")
     mapfile -t words < <(models_of "$k")
-    words=(worker --connect "$connection" "${words[@]}")
+    words=(worker --to "$connection" "${words[@]}")
     [[ -z ${limit[k]} ]] || words+=(--time-limit "${limit[k]}")
     ((components == 1)) || group=(--het-group="$g")
     ((kinds == 1)) || own=(env FARM_KIND="$((k + 1))")

@@ -59,7 +59,7 @@ def run(models: Sequence[str], settings: Settings, plan: ClusterPlan | None) -> 
 
 
 class _Ending:
-    """The requests of signals and of the keeper: an end in order, and then to hurry."""
+    """The requests of signals, keeper and owner: an end in order, and then to hurry."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -70,6 +70,12 @@ class _Ending:
         """Stop, or hurry if the end has begun; but once for a signal that the keeper got too."""
         begun, self._asked_by_keeper = self.stop.is_set() and not self._asked_by_keeper, False
         (self.hurry if begun else self.stop).set()
+
+    def asked(self, now: bool) -> None:
+        """Stop, or hurry: the owner asks over a connection."""
+        self.stop.set()
+        if now:
+            self.hurry.set()
 
     def keeper_asks(self) -> None:
         """Stop; the signal may have come here before."""
@@ -86,6 +92,7 @@ async def _serve(farm: Farm) -> int:
     if line is not None:
         faulthandler.enable()  # a crash in C code leaves a traceback on stderr
         line.on_stop(ending.keeper_asks, ending.hurry.set)
+    farm.on_stop = ending.asked
     stopped = loop.create_task(ending.stop.wait())
     started = loop.create_task(farm.start())
     await asyncio.wait({started, stopped}, return_when=asyncio.FIRST_COMPLETED)

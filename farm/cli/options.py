@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,47 @@ from farm.provision.local.group import DEFAULT_LINE
 
 Command = Callable[..., Any]
 
-target_option = click.option(
-    "--to",
-    "target",
-    metavar="URL|FILE|DIR",
-    help="The farm: its URL, its connection file farm.json, or its run folder. "
-    "Default: $FARM_CONNECTION, $FARM_URL, then ./farm-run.",
+
+class Renamed(click.Option):
+    """An option that old spellings set as well, which neither help nor completion shows.
+
+    old: these spellings.
+    """
+
+    def __init__(self, *arguments: Any, old: tuple[str, ...] = (), **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._old = old
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Make the parser of a command line know all spellings."""
+        shown = self.opts
+        self.opts = [*shown, *self._old]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = shown
+
+
+TARGET = "URL|FILE|DIR"
+TARGET_HELP = (
+    "The farm: its URL, its connection file farm.json, or its run folder. "
+    "Default: $FARM_CONNECTION, $FARM_URL, then ./farm-run."
 )
+
+target_option = click.option("--to", "target", metavar=TARGET, help=TARGET_HELP)
+
+
+def target_argument(command: Command) -> Command:
+    """Add `[TARGET]` and `--to`, two ways to name the farm; the command receives `target`."""
+
+    @functools.wraps(command)
+    def with_target(*, named: str | None, to: str | None, **values: Any) -> Any:
+        if named is not None and to is not None:
+            raise click.UsageError(f"expected one farm, got {named!r} and --to {to!r}")
+        return command(target=named if to is None else to, **values)
+
+    asked: Command = click.option("--to", metavar=TARGET, help=TARGET_HELP)(with_target)
+    return click.argument("named", metavar="[TARGET]", required=False)(asked)
 
 
 time_limit_option = click.option(

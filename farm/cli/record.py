@@ -14,6 +14,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from farm.cli.groups import CommandGroup
 from farm.cli.options import new_file
 from farm.cli.tables import printable, text_table
 from farm.errors import FarmError
@@ -70,7 +71,7 @@ record_argument = click.argument(
 )
 
 
-@click.group(epilog=EXAMPLES)
+@click.group(cls=CommandGroup, epilog=EXAMPLES)
 def record() -> None:
     """Show, export, merge and import records: files with every evaluation of a farm."""
 

@@ -12,8 +12,11 @@ from typing import Any
 
 import click
 import numpy as np
+from click.shell_completion import CompletionItem
 
 from farm.cli import sweep_read
+from farm.cli.exits import DONE, FAILURES, VerbFailed
+from farm.cli.groups import CommandGroup, no_such_command, similar_to
 from farm.cli.signals import terminable
 from farm.cli.sweep_farm import (
     Target,
@@ -23,7 +26,7 @@ from farm.cli.sweep_farm import (
     open_farm,
     sources_of,
 )
-from farm.cli.sweep_session import DONE, FAILURES, hints_of, rule_options, run_session
+from farm.cli.sweep_session import hints_of, rule_options, run_session
 from farm.client import Client
 from farm.errors import FarmError
 from farm.sweep.design.comparison import check_same_model, check_same_plan
@@ -45,6 +48,23 @@ from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.probe import probe
 from farm.sweep.run.run import pending_points
 
+USUAL = """\b
+Examples:
+  farm sweep model.py --param x=0:10 --param y=log:1:9 --design sobol:256 -o sweep.h5
+  farm sweep --to farm-run --param x=0:10 --fix y=2 --design grid:50 -o grid.h5
+  farm sweep --resume sweep.h5     continue; so does the same command line again
+  farm sweep watch sweep.h5 && farm sweep plot sweep.h5
+
+\b
+Options that a new sweep needs; the others: farm sweep run --help
+  [MODEL] or --to FARM   the model: serve it here, or use a running farm
+  --param NAME=SPEC      a parameter to vary: x=0:10   x=log:1e-3:1   x=int:1:10
+                         x=1,2,3   x=normal:MEAN:SD   x=scipy:beta:2,5
+  --design DESIGN        its points: grid:10   lhs:100   sobol:256   random:100
+                         halton:100   file:points.csv
+  -o FILE.h5             the file for the results
+"""
+
 EXAMPLES = """\b
 Examples:
   farm sweep model.py:Beam --param 'E=1e9:1e11' --param 'load=log:1:1e3' \\
@@ -65,17 +85,26 @@ Parameters:  k=0:10   k=log:1e-3:1   k=normal:MEAN:SD   k=int:1:10   k=choice:1,
              k is an input; x[2] one entry of input x; x all entries; any other name a config key
 Designs:     grid:10,5   random:100   lhs:100[,random-cd]   sobol:256   halton:100   file:FILE
 Costs:       'n**3', of inputs and config keys;  column:NAME of a table;  sweep:FILE.h5, run times
-Exit status: 0 all points done, 1 some points failed, 2 wrong command line, 3 sweep not complete
+Exit status: 0 all points done, 1 some points failed, 3 sweep not complete; more: farm --help
 """
 
 
-class _SweepGroup(click.Group):
+class _SweepGroup(CommandGroup):
     """A command group that runs the subcommand `run` if the command line names none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            if _is_bare_word(args[0]) and similar_to(args[0], self.commands):
+                raise click.UsageError(no_such_command(args[0], self.commands), ctx)
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the completions of a word; options are those of `run`."""
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return found
+        return found + self.commands["run"].shell_complete(ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -83,24 +112,25 @@ class _SweepGroup(click.Group):
         except SweepError as error:
             if error.detail:
                 click.echo(error.detail.rstrip(), err=True)
-            raise click.ClickException(str(error)) from error
+            raise VerbFailed(error) from error
         except BrokenPipeError:
             raise
         except OSError as error:
             raise click.ClickException(str(error)) from error
 
 
+def _is_bare_word(text: str) -> bool:
+    """Whether a text is no option, and names no MODEL: these have a dot, a colon or the like."""
+    return text.isidentifier() and not Path(text).exists()
+
+
 @click.group(
     cls=_SweepGroup,
-    epilog=EXAMPLES,
+    help=f"Evaluate a model at many points and write the results to one HDF5 file.\n\n{USUAL}",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 def sweep() -> None:
-    """Evaluate a model at many points and write the results to one HDF5 file.
-
-    Without a subcommand, as in `farm sweep model.py --param ...`, `farm sweep` means `farm sweep
-    run`: see `farm sweep run --help` for all options.
-    """
+    """Mean `farm sweep run` without a subcommand."""
 
 
 _trust_option = click.option(
@@ -109,8 +139,6 @@ _trust_option = click.option(
 
 
 @sweep.command(epilog=EXAMPLES)
-@farm_options
-@click.option("--model", help="Name of the model; optional if there is only one.")
 @click.option(
     "--param",
     "params",
@@ -118,6 +146,10 @@ _trust_option = click.option(
     metavar="NAME=SPEC",
     help="Parameter to vary, with its range; repeatable.",
 )
+@click.option("--design", default="", metavar="DESIGN", help="Rule for the points; see Designs.")
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Output file.")
+@farm_options
+@click.option("--model", help="Name of the model; optional if there is only one.")
 @click.option(
     "--fix",
     "fixes",
@@ -126,7 +158,6 @@ _trust_option = click.option(
     help="Input or config key to hold fixed, with its value; repeatable.",
 )
 @click.option("--config", default="{}", help="Config of the model, as a JSON object.")
-@click.option("--design", default="", metavar="DESIGN", help="Rule for the points; see Designs.")
 @click.option(
     "--cost",
     metavar="COST",
@@ -152,7 +183,6 @@ _trust_option = click.option(
     help="Also compute the gradients of this output, like u, or of one entry, like u[3]; "
     "repeatable.",
 )
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Output file.")
 @click.option("--title", default="", help="Title to store in the file. Default: model and design.")
 @click.option("--notes", default="", help="Notes to store in the file.")
 @click.option("--gzip", is_flag=True, help="Compress the file; random access becomes slower.")

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from farm.cli.options import mpi_options, record_options
+from farm.cli.options import TARGET, Renamed, mpi_options, record_options
 from farm.client import Client, connect
 from farm.errors import FarmError, Unavailable
 from farm.machine.cpus import allowed_cpus
@@ -199,10 +199,10 @@ def farm_options(command: Command) -> Command:
         ),
         click.option(
             "--to",
-            "--url",
-            "--connect",
             "to",
-            metavar="URL|FILE|DIR",
+            cls=Renamed,
+            old=("--url", "--connect"),
+            metavar=TARGET,
             help="A running farm or UM-Bridge server: its URL, its connection file farm.json, or "
             "its run folder. Default: $FARM_CONNECTION, $FARM_URL, then ./farm-run.",
         ),

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from farm.cli.exits import DONE, FAILURES, INCOMPLETE, TIME_OUT
 from farm.cli.options import new_file, report_option
 from farm.cli.tables import text_table
 from farm.errors import printable
@@ -31,7 +32,6 @@ from farm.sweep.file.tables import write_parquet
 from farm.sweep.report.report import write_report
 from farm.sweep.run.display import Display, facts
 
-DONE, FAILURES, TIME_OUT, INCOMPLETE = 0, 1, 2, 3
 NODES_SHOWN = 5
 POLL_S = 1.0
 
@@ -65,7 +65,7 @@ def status(file: Path, as_json: bool) -> None:
 def watch(file: Path, timeout: float | None) -> int:
     """Show the progress of a sweep until it ends.
 
-    Exit status: 0 all points done, 1 some points failed, 2 timeout, 3 the sweep ended incomplete.
+    Exit status: 0 all points done, 1 some points failed, 3 the sweep ended incomplete, 7 timeout.
     """
     until = None if timeout is None else time.monotonic() + timeout
     with Display() as display:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from farm.call import Hints
+from farm.cli.exits import DONE, FAILURES, INCOMPLETE
 from farm.cli.signals import stopped_by_signals
 from farm.cli.sweep_farm import OpenFarm
 from farm.sweep.design.plan import Plan
@@ -16,9 +17,6 @@ from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.run.display import Display, line
 from farm.sweep.run.in_flight import PointInFlight
 from farm.sweep.run.run import Rules, Run, Stop
-
-DONE, FAILURES, INCOMPLETE = 0, 1, 3
-"""Exit statuses of a sweep; 2 is a mistake on the command line, as in all commands."""
 
 
 def _limit(

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import re
 
 import click
 import orjson
 
+from farm.cli.options import target_argument
 from farm.errors import Unavailable
 from farm.transports.connection import Connection, read_connection
 
 EXAMPLES = """\b
 Examples:
   farm url                      the farm of ./farm-run
-  farm url farm-4711            the farm of another run folder, such as one of a SLURM job
+  farm url --to farm-4711       the farm of another run folder, such as one of a SLURM job
   FARM_URL=$(farm url) python client.py
   farm url --json | jq -r .token
 """
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument(
-    "folder", type=click.Path(path_type=Path), default=Path("farm-run"), metavar="[DIR|FILE]"
-)
+@target_argument
 @click.option(
     "--json", "as_json", is_flag=True, help="Print address, token and URL as one JSON object."
 )
-def url(folder: Path, as_json: bool) -> None:
+def url(target: str | None, as_json: bool) -> None:
     """Print the HTTP address of a farm with its token. Anyone who has it can call the models.
 
-    DIR is the run folder, FILE the connection file farm.json in it.  [default: farm-run]
+    TARGET is the farm, as after --to: here its run folder or connection file.
     """
-    connection = read_connection(folder)
+    where = target or os.environ.get("FARM_CONNECTION") or "farm-run"
+    if re.match(r"https?://", str(where), re.IGNORECASE):
+        raise click.UsageError(f"{where} is an address; expected a run folder or connection file")
+    connection = read_connection(where)
     if not connection.url:
-        raise Unavailable(f"the farm of {folder} serves no HTTP, or is not up yet")
+        raise Unavailable(f"the farm of {where} serves no HTTP, or is not up yet")
     if as_json:
         parts = {"address": connection.url, "token": connection.token, "grpc": connection.grpc}
         parts["url"] = with_token(connection)

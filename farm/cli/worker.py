@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from farm.cli.options import mpi_options, time_limit_option
+from farm.cli.options import Renamed, mpi_options, time_limit_option
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
 from farm.provision.batch.allocation import ENDS_AT, end_time, job_id
@@ -28,8 +28,8 @@ FILE_S = 60.0
 
 EXAMPLES = """\b
 Examples:
-  farm worker model.py --connect farm-run -n 8
-  farm worker model.py --connect /shared/run7 -n 2 --time-limit 600
+  farm worker model.py --to farm-run -n 8
+  farm worker model.py --to /shared/run7 -n 2 --time-limit 600
   farm worker solver.py --mpi 4 -n 2
   srun --mpi=pmi2 -n 64 farm worker solver.py --mpi 4
   farm worker solver.py --cpus 8              as many processes as fit, with 8 CPUs each
@@ -41,7 +41,10 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option(
-    "--connect",
+    "--to",
+    "connect",
+    cls=Renamed,
+    old=("--connect",),
     type=click.Path(path_type=Path),
     default=Path("farm-run"),
     envvar="FARM_CONNECTION",

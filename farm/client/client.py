@@ -84,7 +84,7 @@ def connect(
     patience_s = PATIENCE_S if wait is None else wait
     hints = Hints(client, priority, deadline_s, chain=chain)
     first = _Patience(wait or 0.0)
-    given = first.with_(lambda: _default_target() if target is None else target)
+    given = first.with_(lambda: default_target() if target is None else target)
     line: Line
     if isinstance(given, str) and re.match(r"https?://", given, re.IGNORECASE):
         line = HttpLine(
@@ -147,7 +147,8 @@ class _Patience:
             time.sleep(min(LOOK_EVERY_S, self.left_s()))
 
 
-def _default_target() -> str | Path:
+def default_target() -> str | Path:
+    """Return the farm that is meant if none is named. Raises Unavailable if there is none."""
     for name in ("FARM_CONNECTION", "FARM_URL"):
         value = os.environ.get(name)
         if value:

@@ -45,6 +45,7 @@ from farm.provision.local.group import launch_of
 from farm.record.recorder import Recorder
 from farm.server.app import checked_options, endpoints_of, front_door
 from farm.server.restarts import restarts, show_restarts
+from farm.server.stopping import Asked, offer_stop
 from farm.server.wires import Wires, listen
 from farm.settings import ANY_HOST, Settings, SettingsError
 from farm.transports.connection import (
@@ -117,6 +118,7 @@ class Farm:
         # Workers from elsewhere may bring models that the farm does not know yet.
         self._more_models = plan is not None or not (models or objects)
         self._mark = secrets.token_hex(8)
+        self.on_stop: Asked | None = None  # for the action `stop`
         self.took_over = asyncio.Event()  # the jobs of a farm that was killed here
         # Set while it runs.
         self.connection = Connection("")
@@ -201,6 +203,8 @@ class Farm:
         write_connection(self.connection_file, self.connection)
         wires.keep()
         show_restarts(self.dispatcher)
+        if self.on_stop is not None:
+            offer_stop(self.dispatcher, settings.grace_s, self.on_stop)
         if self._elastic is not None:
             self._elastic.start(self.dispatcher, peers.drain)
             if settings.start_timeout_s is None:  # otherwise the user's word counts

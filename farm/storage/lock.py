@@ -176,7 +176,7 @@ def _has_flock(path: Path) -> bool:
 
 
 def _self() -> dict[str, Any]:
-    return {"host": platform.node(), "pid": os.getpid(), "machine": machine(), "born": _born()}
+    return {"host": platform.node(), "pid": os.getpid(), "machine": machine(), "born": born()}
 
 
 def machine() -> str:
@@ -191,8 +191,11 @@ def machine() -> str:
         return ""
 
 
-def _born(pid: int | str = "self") -> str:
-    """Return when a process started, in ticks since boot, to detect a reused process id."""
+def born(pid: int | str = "self") -> str:
+    """Return when a process started, in ticks since boot, to detect a reused process id.
+
+    Empty if there is no such process, or it has ended and waits for its parent.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -208,12 +211,12 @@ def _is_here(held: dict[str, Any]) -> bool:
 
 def _lives(held: dict[str, Any]) -> bool:
     """Whether the holder is a living process of this machine."""
-    return _is_here(held) and _born(held["pid"]) == held["born"]
+    return _is_here(held) and born(held["pid"]) == held["born"]
 
 
 def _is_dead(held: dict[str, Any]) -> bool:
     """Whether the holder is a dead process of this machine; False for other machines."""
-    return _is_here(held) and _born(held["pid"]) != held["born"]
+    return _is_here(held) and born(held["pid"]) != held["born"]
 
 
 def _read(path: Path) -> dict[str, Any]:

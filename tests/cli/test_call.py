@@ -91,15 +91,78 @@ def test_a_value_and_its_gradient(capsys: pytest.CaptureFixture[str], target: st
         ("1,2,4 8 --apply-jacobian --vec 1,1,1", "model 'beam' does not offer "),
         ("1,2,4 8 --gradient --sens 1", "sens has length 1, expected 3"),
         ("@nosuch.json", "nosuch.json"),
-        ("""1,2,4 8 --config '{"raise": "too hot"}'""", "ValueError: too hot"),
-        ("""1,2,4 8 --config '{"sleep": 1.5}' --timeout 0.2""", "no answer within 0."),
     ],
 )
 def test_a_mistake_is_one_line(
     capsys: pytest.CaptureFixture[str], target: str, words: str, complaint: str
 ) -> None:
+    check_line(capsys, target, words, complaint, 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "complaint"),
+    [
+        ({"raise": "too hot"}, 4, "ValueError: too hot"),
+        ({"exit": 3}, 5, "exit code 3"),
+        ({"sleep": 1.5}, 7, "no answer within 0."),
+    ],
+)
+def test_each_kind_of_failure_is_one_line_and_has_a_status(
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    config: dict[str, object],
+    status: int,
+    complaint: str,
+) -> None:
+    limit = "--timeout 0.2" if "sleep" in config else ""
+    words = f"1,2,4 8 {limit} --config '{json.dumps(config)}'"
+    check_line(capsys, target, words, complaint, status)
+
+
+def check_line(
+    capsys: pytest.CaptureFixture[str], target: str, words: str, complaint: str, expected: int
+) -> None:
+    """Check that a call prints one line and ends with the expected status."""
     status, out, errors = call(capsys, target, *shlex.split(words))
-    assert (status, out) == (2, "")
+    assert (status, out) == (expected, "")
     assert errors.startswith("farm: error: ")
     assert errors.count("\n") == 1
     assert complaint in errors
+
+
+PLATE = """
+import numpy as np
+import farm
+
+class Plate(farm.Model):
+    name = "plate"
+    inputs = {"x": (2, 2), "t": 1}
+    outputs = {"bent": (2, 3), "path": (-1, 2)}
+
+    def evaluate(self, inputs, config):
+        return {"bent": np.arange(6.0).reshape(2, 3), "path": np.zeros((3, 2))}
+
+    def gradient(self, out_wrt, in_wrt, inputs, sens, config):
+        return np.arange(4.0).reshape(2, 2)
+
+    def apply_jacobian(self, out_wrt, in_wrt, inputs, vec, config):
+        return np.arange(6.0).reshape(2, 3)
+"""
+
+
+def test_json_keeps_the_shapes_of_outputs_and_derivatives(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "plate.py").write_text(PLATE)
+    with serving(tmp_path, "plate.py", "--workers", "1") as farm:
+
+        def outputs(*words: str) -> object:
+            status, out, errors = call(capsys, str(farm.folder), "1,2,3,4", "5", *words, "--json")
+            assert status == 0, errors
+            return json.loads(out)["outputs"]
+
+        assert outputs() == {"bent": [[0, 1, 2], [3, 4, 5]], "path": [[0, 0]] * 3}
+        assert outputs("--gradient", "--sens", "1,1,1,1,1,1") == {"gradient": [[0, 1], [2, 3]]}
+        assert outputs("--apply-jacobian", "--vec", "1,1,1,1") == {
+            "apply_jacobian": [[0, 1, 2], [3, 4, 5]]
+        }

@@ -13,6 +13,8 @@ from farm.cli import COMMANDS, run
 from farm.version import __version__
 from tests.support.dispatcher_farm import run_farm, run_here
 
+NEW = ["--param", "x=0:1", "--design", "grid:2", "-o", "s.h5"]
+
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
@@ -50,17 +52,42 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "a.py", "--port", "99999"], "port is 99999; expected 0 to 65535"),
         (["serve", "a.py", "--config", "nosuch.toml"], "no settings file nosuch.toml"),
         (["serve", "a.py", "--workers", "two"], "'two' is not a valid integer"),
-        (["worker", "a.py", "--connect", "nosuch.json"], "no connection file nosuch.json"),
-        (["call", "1,2", "--to", "nosuch.json"], "nosuch.json"),
         (["call", "1,2", "--config", "{"], "not a JSON object"),
-        (["status", "--to", "http://127.0.0.1:1"], "127.0.0.1"),
+        (["url", "--to", "http://127.0.0.1:1"], "is an address"),
+        (["url", "here", "--to", "there"], "expected one farm, got 'here' and --to 'there'"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
     tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
-    status, out, errors = run_here(*arguments, cwd=tmp_path)
-    assert status == 2
+    check_line(tmp_path, arguments, complaint, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["call", "1,2", "--to", "nosuch.json"], "nosuch.json"),
+        (["status", "--to", "http://127.0.0.1:1"], "127.0.0.1"),
+        (["sweep", "--to", "nosuch.json", *NEW], "nosuch.json"),
+        (["sweep", "--connect", "nosuch.json", *NEW], "nosuch.json"),
+        (["sweep", "--url", "nosuch.json", *NEW], "nosuch.json"),
+        *(
+            (["worker", "a.py", option, "nosuch.json"], "no connection file nosuch.json")
+            for option in ("--to", "--connect")
+        ),
+        (["url"], "no connection file farm-run"),
+    ],
+)
+def test_a_farm_that_is_not_there_is_one_line_and_status_6(
+    tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    check_line(tmp_path, arguments, complaint, 6)
+
+
+def check_line(folder: Path, arguments: list[str], complaint: str, expected: int) -> None:
+    """Check that a command prints one line and ends with the expected status."""
+    status, out, errors = run_here(*arguments, cwd=folder)
+    assert status == expected
     assert out == ""
     assert errors.startswith("farm: error: ")
     assert errors.count("\n") == 1

@@ -199,8 +199,8 @@ def test_the_launcher_says_which_workers_the_job_gets(
         ("beam.py -- nosuch", JOB, ["no program nosuch on "]),
         ("beam.py +", JOB, ["which MODEL?"]),
         ("+ beam.py", JOB, ["which MODEL? There is none before +"]),
-        ("--connect run beam.py -- env", JOB, ["--connect only adds workers"]),
-        ("--connect run --dir x beam.py", JOB, ["--connect is for a farm that runs elsewhere"]),
+        ("--to run beam.py -- env", JOB, ["--to only adds workers"]),
+        ("--connect run --dir x beam.py", JOB, ["--to is for a farm that runs elsewhere"]),
         ("--dask a:1 --cpus 2 beam.py", JOB, ["with --dask there are none"]),
         ("--dask a:1 beam.py + gpu.py", JOB, ["--dask runs all models"]),
         ("--mpi 2 --gpus auto solver.py", JOB, ["SLURM assigns those of MPI ranks"]),
@@ -246,7 +246,7 @@ def test_an_environment_that_the_node_does_not_see_is_an_error(folder: Path) -> 
 def test_help_explains_every_option(folder: Path) -> None:
     status, out, _ = checked(folder, "--help", {})
     assert status == 0
-    for option in ("cpus", "workers", "gpus", "mpi", "time-limit", "dir", "connect", "dask"):
+    for option in ("cpus", "workers", "gpus", "mpi", "time-limit", "dir", "to", "dask"):
         assert f"\n  --{option} " in out
     assert "FARM=" in out
 

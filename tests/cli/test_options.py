@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from farm.cli import run
-from farm.cli.options import new_file, target_option
+from farm.cli.options import Renamed, new_file, target_argument, target_option
 
 
 def test_it_hands_on_what_is_given_and_none_otherwise() -> None:
@@ -36,3 +36,36 @@ def test_reports_have_the_same_option(capsys: pytest.CaptureFixture[str], verb: 
     text = " ".join(capsys.readouterr().out.split())
     assert "-o, --out FILE File for the report. [default: " in text
     assert "with the ending .html]" in text
+
+
+def test_a_target_is_an_argument_or_an_option() -> None:
+    @click.command()
+    @target_argument
+    @click.option("--json", "as_json", is_flag=True)
+    def command(target: str | None, as_json: bool) -> None:
+        """Show something."""
+        click.echo(f"{target!r} {as_json}")
+
+    runner = CliRunner()
+    assert runner.invoke(command, ["run", "--json"]).output == "'run' True\n"
+    assert runner.invoke(command, ["--to", "run"]).output == "'run' False\n"
+    assert runner.invoke(command, []).output == "None False\n"
+    both = runner.invoke(command, ["run", "--to", "other"])
+    assert both.exit_code == 2
+    assert "expected one farm, got 'run' and --to 'other'" in both.output
+    assert "Show something." in runner.invoke(command, ["--help"]).output
+
+
+def test_old_spellings_work_and_are_not_shown() -> None:
+    @click.command()
+    @click.option("--to", "where", cls=Renamed, old=("--connect",), default="here")
+    def command(where: str) -> None:
+        click.echo(where)
+
+    runner = CliRunner()
+    for line in (["--to", "there"], ["--connect", "there"], ["--connect=there"]):
+        assert runner.invoke(command, line).output == "there\n"
+    assert runner.invoke(command, []).output == "here\n"
+    shown = runner.invoke(command, ["--help"]).output
+    assert "--to" in shown
+    assert "--connect" not in shown

@@ -109,7 +109,7 @@ def test_a_second_signal_hurries(served: Served, folder: Path) -> None:
         assert "Ctrl-C again to hurry" in served.process.stderr.readline()
         status, _, errors = served.stop(signal.SIGINT)
         _, said = caller.communicate(timeout=LIMIT_S)
-        assert caller.returncode == 2
+        assert caller.returncode == 6
     assert status == 0
     assert re.fullmatch(r"\S+ \S+ WARNING .* lost: stopped by its supervisor\n", errors)
     # Asked again, the farm may refuse the call before it is gone.
@@ -181,7 +181,7 @@ def test_a_dry_run_prints_the_scripts_of_all_kinds_and_starts_nothing(folder: Pa
     assert out.count("#!/bin/bash") == 2
     assert "#SBATCH --job-name=farm-w1" in out
     assert "#SBATCH --cpus-per-task=8" in out
-    assert f"--connect {folder}/run/farm.json" in out
+    assert f"--to {folder}/run/farm.json" in out
     assert not (folder / "run").exists()
 
 

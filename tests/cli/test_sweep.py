@@ -286,7 +286,7 @@ def test_a_cost_that_fails_ends_the_sweep_before_it_begins(
     Path("costly.py").write_text(COSTLY)
     words = "costly.py:Costly --param n=0:1 --design sobol:16 -o s.h5"
     status, _, err = sweep(capsys, words)
-    assert status == 2
+    assert status == 4
     assert "cost(inputs, config) of model 'costly' failed: KeyError: 'by'; correct it" in err
     assert not Path("s.h5").exists()
 
@@ -338,7 +338,6 @@ def test_other_orders(
         (f"{PARAMS} --design sobol:4 -o s.h5 --max-failures x", "expected 10 or 5%"),
         (f"{PARAMS} --design sobol:4 -o s.h5 --gradient v", "no such output"),
         (f"{PARAMS} --design sobol:4 -o no/s.h5", "there is no folder no"),
-        (f"{PARAMS} --fix raise=nothing --design sobol:4 -o s.h5", "first 3 points failed"),
         ("model.py --to x --design sobol:4 -o s.h5 --param a=0:1", "not both"),
         (f"{PARAMS} --design sobol:4 -o s.h5 --cost n**3", "no parameter 'n'; expected one of E,"),
         (f"{PARAMS} --design sobol:4 -o s.h5 --cost load-20", "the cost of point 0 is -"),
@@ -377,6 +376,16 @@ def test_a_mistake_is_a_line_and_status_2(
     assert [p.name for p in tmp_path.iterdir() if p.suffix != ".run"] == []
 
 
+def test_a_model_that_fails_at_the_first_points_has_a_status_of_its_own(
+    capsys: pytest.CaptureFixture[str], served: Served, tmp_path: Path
+) -> None:
+    fixed = f"{PARAMS} --fix raise=nothing --design sobol:4 -o s.h5"
+    status, out, err = sweep(capsys, f"--to {served.folder} {fixed}")
+    assert (status, out) == (4, "")
+    assert "first 3 points failed" in err.splitlines()[-1]
+    assert [p.name for p in tmp_path.iterdir() if p.suffix != ".run"] == []
+
+
 def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], served: Served) -> None:
     Path("s.h5").write_text("precious")
     status, _, err = sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5")
@@ -387,7 +396,7 @@ def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], served: Serv
 
 def test_no_farm_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = sweep(capsys, f"{PARAMS} --design sobol:4 -o s.h5 --to http://127.0.0.1:9")
-    assert status == 2
+    assert status == 6
     assert err.startswith("farm: error: ")
 
 

@@ -205,15 +205,16 @@ def test_overwrite_starts_anew(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake", ["--fix raise=nothing", "--to http://127.0.0.1:9", "--gradient v"]
+    ("mistake", "status"),
+    [("--fix raise=nothing", 4), ("--to http://127.0.0.1:9", 6), ("--gradient v", 2)],
 )
 def test_a_new_sweep_that_does_not_begin_overwrites_nothing(
-    capsys: pytest.CaptureFixture[str], mistake: str
+    capsys: pytest.CaptureFixture[str], mistake: str, status: int
 ) -> None:
     words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5"
     assert sweep(capsys, words)[0] == 0
     before = Path("s.h5").read_bytes()
-    assert sweep(capsys, f"{words} {mistake} --overwrite")[0] == 2
+    assert sweep(capsys, f"{words} {mistake} --overwrite")[0] == status
     assert Path("s.h5").read_bytes() == before
     assert not journal_of(Path("s.h5")).exists()
 

@@ -39,9 +39,9 @@ def test_its_parts(folder: Path) -> None:
 
 def test_no_farm_and_no_address(folder: Path) -> None:
     status, out, errors = run_here("url", "elsewhere", cwd=folder)
-    assert (status, out) == (2, "")
+    assert (status, out) == (6, "")
     assert "no connection file elsewhere" in errors
     write_connection(folder / "farm-run" / "farm.json", Connection("tcp://n:1", token="t0ken"))
     status, out, errors = run_here("url", cwd=folder)
-    assert (status, out) == (2, "")
+    assert (status, out) == (6, "")
     assert "serves no HTTP" in errors

@@ -141,7 +141,7 @@ def front_door(shell: Shell) -> Iterator[None]:
 
 @pytest.mark.usefixtures("front_door")
 @pytest.mark.parametrize(
-    "line", [line for line, _ in [*LINES, *MPI_LINES] if "--connect farm-run" in line]
+    "line", [line for line, _ in [*LINES, *MPI_LINES] if "--to farm-run" in line]
 )
 def test_a_job_of_workers_joins_a_running_farm(shell: Shell, line: str) -> None:
     job = shell.submitted(line)

@@ -74,7 +74,7 @@ def job_script(
 def _farm(kind: WorkerKind, system: type[BatchSystem], connect: Path) -> str:
     """Return farm's program and its arguments as shell words."""
     # -P: keep a user's file with the name of one of farm's modules from replacing it.
-    words = [sys.executable, "-P", "-m", "farm", "worker", "--connect", str(connect)]
+    words = [sys.executable, "-P", "-m", "farm", "worker", "--to", str(connect)]
     if kind.ranks:
         words += ["--mpi", str(kind.ranks)]
         if not system.starts_ranks:

@@ -69,7 +69,7 @@ def test_a_job_asks_for_what_its_kind_needs() -> None:
     } <= set(options)
     assert srun_line(text) == [
         *("srun", "--cpus-per-task=16", sys.executable, "-P", "-m", "farm", "worker"),
-        *("--connect", "/run dir/farm.json", "-n", "4", "--cpus", "2"),
+        *("--to", "/run dir/farm.json", "-n", "4", "--cpus", "2"),
         *("--gpus", "auto", "--", "m.py"),
     ]
 

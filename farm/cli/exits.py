@@ -1,0 +1,109 @@
+"""The exit statuses of all commands, which scripts can rely on.
+
+`TABLE` is the one list of them: `farm --help` prints it, docs/seeing.md shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import click
+
+from farm.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FarmError,
+    InvalidInput,
+    InvalidOutput,
+    InvalidRequest,
+    ModelFailed,
+    ModelNotFound,
+    Overloaded,
+    TimeLimitExceeded,
+    Unavailable,
+    UnsupportedFeature,
+    WorkerLost,
+)
+
+DONE = 0
+FAILURES = 1
+USAGE = 2
+INCOMPLETE = 3
+MODEL_FAILED = 4
+WORKER_LOST = 5
+UNREACHABLE = 6
+TIME_OUT = 7
+CANCELLED = 8
+FAULT = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+TABLE = {
+    DONE: "done",
+    FAILURES: "ended, but some points failed, or farm doctor found something wrong",
+    USAGE: "wrong command line, input, file or model; or a server cannot start here",
+    INCOMPLETE: "a sweep or an experiment stopped before its end; the same command continues it",
+    MODEL_FAILED: "the model failed",
+    WORKER_LOST: "the workers that ran the call died",
+    UNREACHABLE: "the farm cannot be reached, has no worker yet, or its queue is full",
+    TIME_OUT: "time-out: of the call, of the model's run, or of --timeout",
+    CANCELLED: "the call was cancelled",
+    FAULT: "a fault of farm itself, with a traceback",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    BROKEN_PIPE: "the reader of the output, such as head, ended first",
+}
+"""The meaning of each exit status. 128 + N further means: ended by signal N."""
+
+OF_ERROR: dict[type[FarmError], int] = {
+    InvalidRequest: USAGE,
+    InvalidInput: USAGE,
+    ModelNotFound: USAGE,
+    UnsupportedFeature: USAGE,
+    ModelFailed: MODEL_FAILED,
+    InvalidOutput: MODEL_FAILED,
+    WorkerLost: WORKER_LOST,
+    TimeLimitExceeded: TIME_OUT,
+    DeadlineExceeded: TIME_OUT,
+    Cancelled: CANCELLED,
+    Overloaded: UNREACHABLE,
+    Unavailable: UNREACHABLE,
+}
+"""The exit status of a command that ends with an error of this class, or of one derived from it."""
+
+
+def status_of(error: BaseException) -> int:
+    """Return the exit status for an error, or for the FarmError that caused it; else USAGE."""
+    reason: BaseException | None = error
+    while reason is not None:
+        for kind in type(reason).__mro__:
+            if kind in OF_ERROR:
+                return OF_ERROR[kind]
+        reason = reason.__cause__
+    return USAGE
+
+
+class VerbFailed(click.ClickException):
+    """Ends a command with one line on stderr and the exit status of the error behind it."""
+
+    def __init__(self, error: BaseException, message: str = "") -> None:
+        super().__init__(message or str(error))
+        self.status = status_of(error)
+
+
+@contextlib.contextmanager
+def on_this_machine() -> Iterator[None]:
+    """Report what cannot be used in the block as the user's mistake, not as an unreachable farm.
+
+    That suits files, and addresses to listen on.
+    """
+    try:
+        yield
+    except Unavailable as error:
+        raise click.ClickException(error.message) from error
+
+
+def table() -> str:
+    """Return the table for `farm --help`."""
+    lines = [f"  {number:<4}{meaning}" for number, meaning in TABLE.items()]
+    return "\n".join(["\b", "Exit status:", *lines])

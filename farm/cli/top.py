@@ -1,0 +1,330 @@
+"""`farm top`: a live view of a farm in the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from farm.cli.exits import DONE
+from farm.cli.options import target_argument
+from farm.cli.signals import terminable
+from farm.cli.status import duration
+from farm.cli.tables import printable, short_name, text_table
+from farm.client import connect
+
+EXAMPLES = """\b
+Examples:
+  farm top                     the farm of ./farm-run, until Ctrl-C
+  farm top farm-4711 --every 5
+  farm top | head -20          one snapshot, as the output is no terminal
+"""
+
+HEIGHT, WIDTH = 50, 140
+"""Size of a snapshot that is not for a terminal."""
+
+FEWEST_WORKERS = 3
+"""Rows for workers if the other tables fill the terminal."""
+
+ABOVE = 2
+"""Lines above the rows of a table: an empty one and the header."""
+
+
+@click.command(epilog=EXAMPLES)
+@target_argument
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks at the farm.",
+)
+def top(target: str | None, every_s: float) -> int:
+    """Show workers, queues, clients, failures and jobs of a farm, live until Ctrl-C.
+
+    The rows of each table that matter most come first; what does not fit into the terminal is
+    left out. Without a terminal, one snapshot is printed.
+    """
+    console = Console()
+    with connect(target) as client:
+        if not console.is_terminal:
+            Console(width=WIDTH, soft_wrap=False).print(view(client.status(), HEIGHT))
+            return DONE
+        try:
+            first = view(client.status(), console.height)
+            with (
+                terminable(),
+                Live(first, console=console, screen=True, auto_refresh=False) as live,
+            ):
+                while True:
+                    time.sleep(every_s)
+                    live.update(view(client.status(), console.height), refresh=True)
+        except KeyboardInterrupt:
+            return DONE
+
+
+def view(state: Mapping[str, Any], height: int) -> RenderableType:
+    """Return a snapshot of a farm as tables that fit into `height` lines.
+
+    Parts that the farm does not report are left out.
+    """
+    shown: list[RenderableType] = [*_head(state)]
+    left = height - len(shown) - FEWEST_WORKERS - ABOVE
+    for part in (_queues, _failures, _losses, _clients, _progress, _jobs):
+        table, lines = part(state, max(0, left - ABOVE))
+        if lines:
+            shown += [Text(""), table]
+            left -= lines + ABOVE
+    workers, lines = _workers(state, FEWEST_WORKERS + left)
+    if lines:
+        shown += [Text(""), workers]
+    return Group(*shown)
+
+
+def state_of(worker: Mapping[str, Any]) -> str:
+    """Return the state of a worker: busy, idle, or a phase such as draining."""
+    phase = worker.get("phase") or "open"
+    if phase != "open":
+        return str(phase)
+    return "busy" if worker.get("in_flight") else "idle"
+
+
+def _head(state: Mapping[str, Any]) -> list[Text]:
+    workers, queues = _rows(state, "workers"), _rows(state, "queues")
+    counts = Counter(map(state_of, workers))
+    by_state = ", ".join(f"{count} {name}" for name, count in counts.most_common()) or "none"
+    first = [f"workers: {len(workers)} ({by_state})"]
+    if workers:
+        first.append(f"hosts: {len({worker.get('host') for worker in workers})}")
+    first.append(f"up {duration(state.get('up_s') or 0.0)}")
+    second = [
+        f"queued: {sum(row.get('queued') or 0 for row in queues)}",
+        f"running: {sum(row.get('in_flight') or 0 for row in queues)}",
+        f"done: {state.get('done', 0)}",
+        f"failed: {state.get('failed', 0)}",
+        f"{state.get('calls_per_s') or 0.0:.4g} calls/s",
+    ]
+    return [
+        Text("   ".join(printable(part) for part in first), style="bold", no_wrap=True),
+        Text("   ".join(second), no_wrap=True),
+    ]
+
+
+def _queues(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
+    rows = sorted(
+        _rows(state, "queues"),
+        key=lambda row: (-(row.get("queued") or 0), -(row.get("in_flight") or 0)),
+    )
+    return _table(
+        ("model", "operation", ">queued", ">running", ">done", ">failed", ">p50", ">p95"),
+        rows,
+        min(most, 6),
+        lambda row: [
+            *(row.get(key, "") for key in ("model", "operation", "queued", "in_flight")),
+            *(row.get(key, "") for key in ("done", "failed")),
+            _time(row.get("run_time_p50_s")),
+            _time(row.get("run_time_p95_s")),
+        ],
+    )
+
+
+def _failures(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
+    return _table(
+        ("failures", "model", ">count", ">ago", "text"),
+        _rows(state, "failures"),
+        min(most, 5),
+        lambda row: [
+            row.get("kind", ""),
+            row.get("model", ""),
+            row.get("count", ""),
+            _ago(row.get("last")),
+            row.get("text", ""),
+        ],
+    )
+
+
+def _losses(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
+    return _table(
+        ("lost workers", ">count", ">ago", "last", "text"),
+        _rows(state, "losses"),
+        min(most, 4),
+        lambda row: [
+            row.get("cause", ""),
+            row.get("count", ""),
+            _ago(row.get("last")),
+            row.get("worker", ""),
+            row.get("text", ""),
+        ],
+    )
+
+
+def _clients(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
+    rows = sorted(
+        _rows(state, "clients") or clients_of(_rows(state, "chains")),
+        key=lambda row: -(row.get("share") or 0.0),
+    )
+    return _table(
+        ("client", ">share", ">queued", ">running", ">done", ">failed", ">calls/s"),
+        rows,
+        min(most, 5),
+        lambda row: [
+            short_name(str(row.get("client") or "(no name)")),
+            f"{row.get('share') or 0.0:.1%}",
+            *(row.get(key, "") for key in ("queued", "running", "done", "failed")),
+            f"{row.get('calls_per_s') or 0.0:.3g}",
+        ],
+    )
+
+
+def clients_of(chains: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row for each client of some chains, with the sums of their numbers."""
+    clients: dict[str, dict[str, Any]] = {}
+    for chain in chains:
+        name = str(chain.get("client", ""))
+        client = clients.setdefault(name, {"client": name})
+        for ours, theirs in (
+            *((key, key) for key in ("share", "queued", "done", "failed", "calls_per_s")),
+            ("running", "in_flight"),
+        ):
+            client[ours] = client.get(ours, 0) + (chain.get(theirs) or 0)
+    return list(clients.values())
+
+
+def _progress(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
+    return _table(
+        ("progress", "name", ">done", ">of", ">failed", ">calls/s", ">ends in"),
+        _rows(state, "progress"),
+        min(most, 5),
+        lambda row: [
+            row.get("kind", ""),
+            short_name(str(row.get("name") or "(no name)")),
+            row.get("done", ""),
+            "?" if row.get("total") is None else row["total"],
+            row.get("failed", ""),
+            f"{row.get('calls_per_s') or 0.0:.3g}",
+            _time(row.get("ends_in_s")),
+        ],
+    )
+
+
+def _jobs(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
+    """A table of the jobs by kind, phase and the batch system's reason; its problems first."""
+    cluster = state.get("cluster") or {}
+    system = str(cluster.get("system", ""))
+    rows: list[dict[str, Any]] = []
+    if cluster.get("problem"):
+        rows.append({"kind": system, "phase": "does not answer", "reason": cluster["problem"]})
+    rows += [
+        {"kind": kind.get("name", ""), "phase": "problem", "reason": kind["problem"]}
+        for kind in _rows(cluster, "kinds")
+        if kind.get("problem")
+    ]
+    alike = Counter(
+        (
+            str(job.get("kind", "")),
+            str(job.get("phase", "")),
+            str(job.get("state", "")),
+            str(job.get("reason") or "") if job.get("phase") == "pending" else "",
+        )
+        for job in _rows(cluster, "jobs")
+    )
+    for (kind, phase, said, reason), count in alike.most_common():
+        rows.append({"kind": kind, "phase": phase, "state": said, "reason": reason, "count": count})
+    return _table(
+        (f"{printable(system)} jobs of", "phase", "state", ">jobs", "reason"),
+        rows,
+        min(most, 6),
+        lambda row: [row.get(key, "") for key in ("kind", "phase", "state", "count", "reason")],
+    )
+
+
+def _workers(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
+    """A table of the workers, those with the longest running calls first."""
+    rows = sorted(
+        _rows(state, "workers"),
+        key=lambda row: (-(_running_s(row) or 0.0), -(row.get("failed") or 0)),
+    )
+    knows = {key for row in rows for key in row if row[key] is not None}
+    more: list[tuple[str, str, Callable[[Mapping[str, Any]], object]]] = [
+        ("failed", ">failed", lambda row: row.get("failed", "")),
+        ("processor", ">cores", lambda row: _number(row.get("processor"), "{:.2f}")),
+        (
+            "memory_bytes",
+            ">MiB",
+            lambda row: _number(row.get("memory_bytes"), "{:.0f}", 1 / 2**20),
+        ),
+        ("restarts", ">restarts", lambda row: row.get("restarts", "")),
+        ("age_s", ">age", lambda row: _time(row.get("age_s"))),
+        ("running", "runs", _call_of),
+    ]
+    columns = [(title, give) for key, title, give in more if key in knows]
+    return _table(
+        ("worker", "state", "device", ">runs for", ">done", *(title for title, _ in columns)),
+        rows,
+        most,
+        lambda row: [
+            row.get("name", ""),
+            state_of(row),
+            row.get("device") or "cpu",
+            _time(_running_s(row)),
+            row.get("done", ""),
+            *(give(row) for _, give in columns),
+        ],
+    )
+
+
+def _running_s(worker: Mapping[str, Any]) -> float | None:
+    """Return the age of the call that a worker runs; None if it is idle."""
+    known = worker.get("running_s", worker.get("busy_s"))
+    return None if known is None else float(known)
+
+
+def _call_of(worker: Mapping[str, Any]) -> str:
+    running = worker.get("running") or {}
+    client = short_name(str(running.get("client") or ""))
+    words = [str(running.get("model") or ""), str(running.get("operation") or "")]
+    return " ".join([*words, f"of {client}" if client else ""]).strip()
+
+
+def _rows(state: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    return list(state.get(key) or ())
+
+
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    most: int,
+    cells: Callable[[Mapping[str, Any]], Sequence[object]],
+) -> tuple[RenderableType, int]:
+    """Return a table of the first `most` rows, one line each, and its number of lines."""
+    if not rows or most < 1:
+        return Text(""), 0
+    shown = list(rows[:most]) if len(rows) <= most else list(rows[: most - 1])
+    table = text_table(columns, [cells(row) for row in shown])
+    for column in table.columns:
+        column.no_wrap = True
+        column.overflow = "ellipsis"
+    if len(shown) == len(rows):
+        return table, len(shown)
+    more = Text(f" and {len(rows) - len(shown)} more", style="dim")
+    return Group(table, more), len(shown) + 1
+
+
+def _time(seconds: Any) -> str:
+    return "" if seconds is None else duration(float(seconds))
+
+
+def _ago(at: Any) -> str:
+    return "" if at is None else duration(max(0.0, time.time() - float(at)))
+
+
+def _number(value: Any, form: str, scale: float = 1.0) -> str:
+    return "" if value is None else form.format(value * scale)

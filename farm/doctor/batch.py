@@ -1,0 +1,135 @@
+"""The batch system of this machine, if there is one: does it answer, and has it the queues."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from farm.doctor.finding import Finding, Weight, ok, warning, wrong
+from farm.errors import FarmError, Unavailable
+from farm.provision.batch.commands import Commands
+from farm.provision.batch.plan import ClusterPlan, read_plan
+from farm.provision.batch.system import BatchError, BatchSystem
+from farm.provision.batch.systems import SYSTEMS
+from farm.provision.batch.systems.slurm import clean
+from farm.settings import SettingsError
+
+ANSWER_S = 15.0
+
+
+def systems(cluster: Path | None = None) -> list[Finding]:
+    """Ask each batch system whose commands are here for this user's jobs.
+
+    One that does not answer is wrong if the file `cluster` needs it; otherwise a warning, unless
+    another one answers: PBS and Grid Engine have commands of the same names.
+    """
+    needed = _system_of(cluster)
+    answering: list[Finding] = []
+    silent: list[Finding] = []
+    for name, system in SYSTEMS.items():
+        make = wrong if system is needed else warning
+        try:
+            asked = system()
+        except Unavailable as error:
+            if system is needed:
+                remedy = "run this where its commands are, such as a login node; or load a module"
+                silent.append(wrong("batch system", error.message, remedy))
+            continue
+        remedy = f"try `{system.own_jobs}` by hand; farm cannot start jobs until it answers"
+        try:
+            listing = asyncio.run(asyncio.wait_for(asked.jobs(), ANSWER_S))
+        except (BatchError, TimeoutError) as error:
+            said = str(error) or f"no answer in {ANSWER_S:g} s"
+            silent.append(make("batch system", f"{system.title} does not answer: {said}", remedy))
+            continue
+        if listing.problem:
+            answering.append(warning("batch system", f"{system.title}: {listing.problem}", remedy))
+        else:
+            text = f"{system.title} answers; you have {len(listing.rows)} jobs"
+            answering.append(ok("batch system", text))
+        if name == "slurm" and shutil.which("sinfo"):
+            answering += _partitions()
+    if answering:
+        silent = [finding for finding in silent if finding.weight is Weight.WRONG]
+    return answering + silent or [ok("batch system", "none on this machine")]
+
+
+def _system_of(cluster: Path | None) -> type[BatchSystem] | None:
+    """Return the batch system that a file for `--cluster` names; None if it cannot be read."""
+    try:
+        return None if cluster is None else _read(cluster).system
+    except (SettingsError, FarmError):
+        return None  # `plan` reports it
+
+
+def plan(path: Path) -> list[Finding]:
+    """Check a file for `farm serve --cluster`: it can be read, and its partitions exist."""
+    try:
+        read = _read(path)
+    except (SettingsError, FarmError) as error:
+        return [wrong("cluster file", str(error), f"correct {path}")]
+    found: list[Finding] = []
+    if read.system is SYSTEMS["slurm"] and shutil.which("sinfo"):
+        try:
+            there = partitions(_sinfo())
+        except BatchError:  # `systems` reports it
+            there = {}
+        found = [
+            wrong(
+                "cluster file",
+                f"kind {kind.name!r} wants partition {name!r}, which SLURM does not have",
+                f"set queue to one of: {', '.join(sorted(there))}",
+            )
+            for kind in read.kinds
+            for name in filter(None, (kind.queue or "").split(","))
+            if there and name not in there
+        ]
+    text = f"{path}: {len(read.kinds)} kinds of workers for {read.system.title}"
+    return found or [ok("cluster file", text)]
+
+
+def partitions(text: str) -> dict[str, tuple[bool, int]]:
+    """Return, by name, whether a partition is up and its usable nodes, from sinfo's lines P|a|D|t.
+
+    The star of the default partition is dropped, as are the marks of a node's state.
+    """
+    found: dict[str, tuple[bool, int]] = {}
+    for line in text.splitlines():
+        fields = line.strip().split("|")
+        if len(fields) != 4 or not fields[2].isdecimal():
+            continue
+        name = fields[0].removesuffix("*")
+        state = fields[3].rstrip("*~#!%$@^-+")
+        usable = int(fields[2]) if state in ("idle", "mix", "alloc", "comp") else 0
+        found[name] = (fields[1] == "up", found.get(name, (True, 0))[1] + usable)
+    return found
+
+
+def _read(path: Path) -> ClusterPlan:
+    """Return the plan in a file, whose kinds may leave the models to the command line."""
+    return read_plan(path, ("model.py",))
+
+
+def _partitions() -> list[Finding]:
+    try:
+        found = partitions(_sinfo())
+    except BatchError as error:
+        return [wrong("partitions", f"sinfo: {error}", "try sinfo by hand")]
+    if not found:
+        return [wrong("partitions", "sinfo lists none", "ask your administrators")]
+    text = ", ".join(f"{name} ({nodes} nodes)" for name, (_, nodes) in sorted(found.items()))
+    if not any(is_up and nodes for is_up, nodes in found.values()):
+        remedy = "jobs stay pending; look at: sinfo --list-reasons"
+        return [wrong("partitions", f"none is up with usable nodes: {text}", remedy)]
+    down = [name for name, (is_up, nodes) in sorted(found.items()) if not (is_up and nodes)]
+    if down:
+        remedy = "jobs for it stay pending; look at: sinfo --list-reasons"
+        return [warning("partitions", f"{', '.join(down)} is down; all: {text}", remedy)]
+    return [ok("partitions", text)]
+
+
+def _sinfo() -> str:
+    """Return sinfo's lines of partition, availability, nodes and their state. Raises BatchError."""
+    commands = Commands(clean, timeout_s=ANSWER_S)
+    return asyncio.run(commands.run("sinfo", "-h", "-o", "%P|%a|%D|%t"))

@@ -1,0 +1,108 @@
+"""Checks of the batch system, with commands of the test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from farm.doctor import batch
+from farm.doctor.finding import Weight
+
+SINFO = "debug*|up|3|idle\ndebug*|up|1|down*\ngpu|up|2|drain\nold|inact|4|idle\nslurm_load noise\n"
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of programs, the only one on PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def program(folder: Path, name: str, body: str = "exit 0") -> None:
+    """Write a program of shell words."""
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def slurm(folder: Path, squeue: str = "exit 0", sinfo: str = "") -> None:
+    """Write the commands of a SLURM; sinfo: what that prints."""
+    for name in ("sbatch", "scancel", "scontrol", "sacct", "srun"):
+        program(folder, name)
+    program(folder, "squeue", squeue)
+    program(folder, "sinfo", f"/bin/cat <<'EOF'\n{sinfo}EOF")
+
+
+def test_no_batch_system_is_no_fault(commands: Path) -> None:
+    (found,) = batch.systems()
+    assert (found.weight, found.text) == (Weight.OK, "none on this machine")
+
+
+def test_partitions_are_those_that_sinfo_lists() -> None:
+    assert batch.partitions(SINFO) == {"debug": (True, 3), "gpu": (True, 0), "old": (False, 4)}
+
+
+def test_a_cluster_that_answers_has_partitions(commands: Path) -> None:
+    slurm(commands, squeue="echo", sinfo="debug*|up|3|idle\n")
+    found = batch.systems()
+    assert [f.subject for f in found] == ["batch system", "partitions"]
+    assert found[1].weight is Weight.OK
+    assert found[1].text == "debug (3 nodes)"
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "weight", "words"),
+    [
+        (SINFO, Weight.WARNING, "gpu, old is down"),
+        ("gpu|up|2|drain\n", Weight.WRONG, "none is up with usable nodes"),
+        ("", Weight.WRONG, "sinfo lists none"),
+    ],
+)
+def test_partitions_without_nodes(commands: Path, sinfo: str, weight: Weight, words: str) -> None:
+    slurm(commands, sinfo=sinfo)
+    found = batch.systems()[-1]
+    assert (found.subject, found.weight) == ("partitions", weight)
+    assert words in found.text
+
+
+def test_a_system_that_does_not_answer(commands: Path, tmp_path: Path) -> None:
+    slurm(commands, squeue="echo 'slurm_load_jobs error: Unable to contact controller' >&2; exit 1")
+    (found,) = batch.systems()
+    assert found.weight is Weight.WARNING
+    assert "SLURM does not answer: slurm_load_jobs error: Unable to contact" in found.text
+    (found,) = batch.systems(cluster_file(tmp_path))
+    assert found.weight is Weight.WRONG
+
+
+def test_a_system_that_hangs(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "ANSWER_S", 0.2)
+    slurm(commands, squeue="exec /bin/sleep 60")
+    (found,) = batch.systems()
+    assert (found.weight, found.text) == (
+        Weight.WARNING,
+        "SLURM does not answer: no answer in 0.2 s",
+    )
+
+
+def test_a_cluster_file(commands: Path, tmp_path: Path) -> None:
+    file = cluster_file(tmp_path)
+    (found,) = batch.systems(file)
+    assert found.weight is Weight.WRONG
+    assert "SLURM's commands are not on the PATH" in found.text
+    slurm(commands, sinfo="debug|up|3|idle\n")
+    (found,) = batch.plan(file)
+    assert found.weight is Weight.WRONG
+    assert found.text == "kind 'small' wants partition 'gpu', which SLURM does not have"
+    assert found.remedy == "set queue to one of: debug"
+    slurm(commands, sinfo="gpu|up|3|idle\n")
+    assert batch.plan(file)[0].weight is Weight.OK
+    file.write_text("nonsense = [")
+    assert batch.plan(file)[0].weight is Weight.WRONG
+
+
+def cluster_file(folder: Path) -> Path:
+    """Return a file for `farm serve --cluster` with one kind on the partition gpu."""
+    file = folder / "cluster.toml"
+    file.write_text('[[workers]]\nname = "small"\nqueue = "gpu"\nmax_jobs = 2\n')
+    return file
