@@ -22,6 +22,7 @@ from farm.http.request import JSON, Handler
 from farm.http.timeouts import HttpTimeouts, Stage
 from farm.http.turns import Turns
 from farm.machine.peer import Peer
+from farm.machine.traffic import Traffic
 
 if TYPE_CHECKING:
     from farm.http.connections import Connections
@@ -76,6 +77,7 @@ class HttpServerState:
     bodies: Turns
     connections: Connections
     timeouts: HttpTimeouts
+    traffic: Traffic = field(default_factory=Traffic)
     buffer: Buffer = field(default_factory=Buffer)
 
 
@@ -133,6 +135,7 @@ class HttpConnection(Portions):
 
     def received(self, data: bytes) -> None:
         """Handle bytes from the client."""
+        self.served.traffic.received += len(data)
         if len(data) >= PORTION_BYTES and not self._rests:
             self._rests = True
             self.served.turns.later(self._rested)
@@ -330,6 +333,7 @@ class HttpConnection(Portions):
 
     def write_start(self, data: bytes) -> None:
         """Send the start of an answer."""
+        self.served.traffic.sent += len(data)
         if self._sent_ahead:
             self._sent_ahead = False
             data = data[len(AHEAD_OF_ANSWER) :]

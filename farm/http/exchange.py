@@ -249,6 +249,7 @@ class Exchange:
         elif len(body) > COPIED_BYTES:
             connection.write_start(start)
             connection.transport.write(body)
+            connection.served.traffic.sent += len(body)
         else:
             connection.write_start(b"".join((start, body)))
         self._end()
@@ -274,6 +275,7 @@ class Exchange:
         """Send a part of the body."""
         if self.answered or not part or self.head.method == "HEAD":
             return
+        self._connection.served.traffic.sent += len(part)
         transport = self._connection.transport
         transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._chunked else part)
 

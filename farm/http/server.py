@@ -15,6 +15,7 @@ from farm.http.timeouts import HttpTimeouts
 from farm.http.turns import Turns
 from farm.machine.listener import BACKLOG, listen, listen_unix
 from farm.machine.open_files import allow_many_open_files
+from farm.machine.traffic import Traffic
 
 LAST_WORDS_S = 1.0
 """Seconds for answers that are being sent, after everything else has ended."""
@@ -61,6 +62,7 @@ class HttpServer:
         self._most = most_connections
         self._servers: list[asyncio.Server] = []
         self.connections: Connections | None = None  # while it runs
+        self.traffic = Traffic()
 
     async def start(self) -> tuple[str, int]:
         """Listen and return the address. Raises Unavailable if it cannot be bound."""
@@ -75,7 +77,13 @@ class HttpServer:
         connections = Connections(loop, self._most or files // SHARE_OF_FILES)
         self.connections = connections
         served = HttpServerState(
-            self._front, self._held, Turns(loop), Turns(loop, 1), connections, self._timeouts
+            self._front,
+            self._held,
+            Turns(loop),
+            Turns(loop, 1),
+            connections,
+            self._timeouts,
+            self.traffic,
         )
         made = partial(HttpConnection, served)
         for sock in _several(listener):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from farm.call import Buffer, Call, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
+from farm.machine.traffic import Traffic, size_of
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.agenda import Agenda, Steps
 from farm.transports.identity import name_in
@@ -162,6 +163,7 @@ class Peers:
         self._workers: dict[WorkerId, _JoinedWorker] = {}
         self._by_line: dict[bytes, tuple[WorkerId, _JoinedWorker]] = {}
         self._supervisors: dict[bytes, PeerLine] = {}
+        self._traffic = Traffic()  # of calls, answers, and all that peers send
         self._patient_until = 0.0
         self._warned = 0
         self._warned_in = 0.0
@@ -171,9 +173,10 @@ class Peers:
     def start(self, dispatcher: Dispatcher) -> None:
         """Start on the running loop."""
         self._dispatcher = dispatcher
+        dispatcher.add_part("messages", self._traffic.shown)
         self._loop = asyncio.get_running_loop()
         self._agenda = Agenda(dispatcher.act_on)
-        self._clients = NativeClients(dispatcher, self._agenda)
+        self._clients = NativeClients(dispatcher, self._agenda, self._traffic)
         for listener in self._listeners:
             listener.start(dispatcher, self)
 
@@ -190,6 +193,7 @@ class Peers:
             self._loop.call_soon(self._dispatcher.finished, worker, [(tasks[0][0], refusal)])
             return
         peer = self._workers[worker]
+        self._traffic.sent += size_of(frames)
         ids = [task_id for task_id, _ in tasks]
         if peer.line.send(frames):
             peer.out.update(dict.fromkeys(ids, peer.checks))
@@ -236,6 +240,7 @@ class Peers:
 
         Call it within `Dispatcher.act_on`.
         """
+        self._traffic.received += size_of(frames)
         self._agenda.add(line.name, self._steps(line, frames))
 
     def _steps(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps:
