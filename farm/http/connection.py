@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import select
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -69,7 +70,10 @@ LOOK_AGAIN_S = 0.02
 
 @dataclass(slots=True)
 class HttpServerState:
-    """State shared by all connections of a server. bodies: queue of long bodies to handle."""
+    """State shared by all connections of a server. bodies: queue of long bodies to handle.
+
+    make_id: makes an id for a request that has none; None: it stays without.
+    """
 
     front: Routes
     held: HeldBytes
@@ -78,6 +82,7 @@ class HttpServerState:
     connections: Connections
     timeouts: HttpTimeouts
     traffic: Traffic = field(default_factory=Traffic)
+    make_id: Callable[[], bytes] | None = None
     buffer: Buffer = field(default_factory=Buffer)
 
 

@@ -14,6 +14,7 @@ from farm.bodies.unpacking import Extra, Headers, Refused, too_large
 from farm.dispatcher.backend import INTERNAL_ERROR, CancelCall
 from farm.encoding.errors import error_body
 from farm.http.asgi import Application
+from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
 from farm.http.reader import HttpFault, RequestHead
 from farm.http.request import JSON, ErrorForm, Handler, Request
 from farm.machine.peer import Peer
@@ -76,6 +77,7 @@ class Exchange:
 
     __slots__ = (
         "_body",
+        "_call_id",
         "_cancel",
         "_chunked",
         "_connection",
@@ -115,6 +117,7 @@ class Exchange:
         self._chunked = False
         self._share: Share | None = None
         self._user = ""
+        self._call_id = ""
         self._cancel: CancelCall | None = None
 
     @property
@@ -209,6 +212,9 @@ class Exchange:
             return
         gathered, self._body = self._body, None
         handler, head = self._handler, self.head
+        make_id = self._connection.served.make_id
+        if make_id is not None or not NAMING.isdisjoint(head.headers):
+            self._name(make_id)
         try:
             body = b"" if gathered is None else gathered.whole(head.headers)
             peer = self._connection.peer.host
@@ -222,8 +228,16 @@ class Exchange:
         except Refused as refused:
             self.refuse(refused)
         except Exception:
-            logger.exception("answering %s", self._path)
+            logger.exception("answering %s", self._path, extra={"call": self._call_id})
             self.answer(500, self._error_body("InternalError", INTERNAL_ERROR))
+
+    def _name(self, make_id: Callable[[], bytes] | None) -> None:
+        """Note the call's id; if the request has none, give it a new one."""
+        headers = self.head.headers
+        self._call_id = call_id_of(headers)
+        if not self._call_id and make_id is not None:
+            made = headers[REQUEST_ID] = make_id()
+            self._call_id = made.decode()
 
     # The answer
 
@@ -235,6 +249,8 @@ class Exchange:
             return
         self.begun = True
         more = b"".join([b"%b: %b\r\n" % header for header in headers])
+        if self._call_id:
+            more += b"%b: %b\r\n" % (REQUEST_ID, self._call_id.encode())
         if not self._lasts():
             more += b"connection: close\r\n"
         start = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
@@ -261,6 +277,8 @@ class Exchange:
         self.begun = True
         start = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
         start += [b"%b: %b\r\n" % header for header in headers]
+        if self._call_id:
+            start.append(b"%b: %b\r\n" % (REQUEST_ID, self._call_id.encode()))
         has_length = any(name.lower() == b"content-length" for name, _ in headers)
         bodiless = self.head.method == "HEAD" or status in (204, 304)
         self._chunked = not has_length and not bodiless and self.head.version != "1.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.monitoring.call_log import CallLog
 from farm.monitoring.tally import Tally
 
 
@@ -11,3 +12,4 @@ class Monitor:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         Tally().watch(dispatcher)
+        CallLog().watch(dispatcher)

@@ -308,6 +308,7 @@ class Farm:
             port=settings.port,
             unix=settings.unix,
             held=held,
+            names_requests=settings.log_format == "json",
         )
         _, port = await self._http.start()
         self.dispatcher.add_part("http", self._http.traffic.shown)

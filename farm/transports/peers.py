@@ -11,9 +11,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from farm.call import Buffer, Call, Result, WorkerInfo
+from farm.call import TAKES_ORIGINS, Buffer, Call, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
 from farm.machine.traffic import Traffic, size_of
 from farm.scheduler.state import TaskId, WorkerId
@@ -101,6 +102,7 @@ class _JoinedWorker:
         "line",
         "out",
         "slots",
+        "takes_origins",
     )
 
     def __init__(self, line: PeerLine, life: str, info: WorkerInfo) -> None:
@@ -108,6 +110,7 @@ class _JoinedWorker:
         self.life = life
         self.slots = info.slots
         self.ends_at = info.ends_at
+        self.takes_origins = TAKES_ORIGINS in info.labels
         self.grace_s = GROUP_GRACE_S if "ranks" in info.labels else SUPERVISOR_GRACE_S
         # Tasks that it should hold, each with the number of CHECKs sent before it.
         self.out: dict[TaskId, int] = {}
@@ -182,6 +185,9 @@ class Peers:
 
     def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
         """Send tasks to a worker; a task that cannot be encoded is answered with InvalidInput."""
+        peer = self._workers[worker]
+        if not peer.takes_origins:
+            tasks = [(i, replace(c, origin=None) if c.origin else c) for i, c in tasks]
         try:
             frames = wire.encode_calls(tasks)
         except TypeError as error:
@@ -192,7 +198,6 @@ class Peers:
             refusal: FarmError = InvalidInput(f"the call cannot be sent: {error}")
             self._loop.call_soon(self._dispatcher.finished, worker, [(tasks[0][0], refusal)])
             return
-        peer = self._workers[worker]
         self._traffic.sent += size_of(frames)
         ids = [task_id for task_id, _ in tasks]
         if peer.line.send(frames):
