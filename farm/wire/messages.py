@@ -185,13 +185,8 @@ def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
     if call.config is not EMPTY_CONFIG or call.rows is not None or wrt or origin:
         row += [call.config, call.rows]
         if wrt is not None:
-            row += [
-                wrt.out_wrt,
-                wrt.in_wrt,
-                wrt.in_wrt2,
-                None if wrt.sens is None else put(wrt.sens),
-                None if wrt.vec is None else put(wrt.vec),
-            ]
+            vectors = [None if vector is None else put(vector) for vector in (wrt.sens, wrt.vec)]
+            row += [wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, *vectors]
         if origin is not None:
             row.append(list(origin))
     return row
