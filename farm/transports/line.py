@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result
 from farm.errors import FarmError
+from farm.wording import short
 
 T = TypeVar("T")
 Outcome = Result | FarmError
@@ -46,6 +47,12 @@ class Line(Protocol):
     def status(self) -> dict[str, Any]:
         """Return workers, queues, rates and percentiles as JSON data. Raises FarmError."""
 
+    def ask(self, what: str, arguments: Mapping[str, str]) -> Any:
+        """Return the answer to a question about the farm as JSON data. Raises FarmError.
+
+        An action, such as to cancel calls, may be carried out twice when the connection breaks.
+        """
+
     def close(self) -> None:
         """Release all resources; calls without an outcome fail with Cancelled."""
 
@@ -78,9 +85,10 @@ class _Futures:
         future: CallFuture[Any] = key
         if not future.set_running_or_notify_cancel():
             return
+        if isinstance(outcome, FarmError):
+            future.set_exception(short(outcome))
+            return
         try:
-            if isinstance(outcome, FarmError):
-                raise outcome
             future.set_result(future.convert(outcome))
         except Exception as error:
             future.set_exception(error)
