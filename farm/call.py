@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,6 +219,34 @@ class Derivative:
     vec: Array | None = None
 
 
+LONGEST_CALL_ID = 128
+"""Longest id of a call, in characters."""
+
+_CALL_ID = re.compile(rf"[!-~]{{1,{LONGEST_CALL_ID}}}")
+
+
+def checked_call_id(text: str) -> str:
+    """Return the id if it has 1 to 128 visible ASCII characters; empty if not.
+
+    Such a text can stand in a header and in a log without a change.
+    """
+    return text if _CALL_ID.fullmatch(text) else ""
+
+
+TAKES_ORIGINS = "origins"
+"""Label of workers that take calls with an origin; it means nothing to earlier front doors."""
+
+
+class Origin(NamedTuple):
+    """The request that a call came with, for logs.
+
+    call_id: the name of the call in logs, from the client or made by the farm; client: who asked.
+    """
+
+    call_id: str
+    client: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One immutable request to a model.
@@ -225,6 +254,7 @@ class Call:
     inputs: one array per model input, in the model's order. With `rows` None, input i has the
     tensor's shape or is flat with its size; with `rows` B it has a leading batch axis of length B.
     config: canonical JSON text, see `canonical_config`; text because text is immutable.
+    origin: for logs; None for most calls.
     """
 
     model: str
@@ -233,6 +263,7 @@ class Call:
     config: str = EMPTY_CONFIG
     derivative: Derivative | None = None
     rows: int | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,6 +348,7 @@ class Hints:
     shown_as: the names under which `farm status` counts the call; the farm sets it for calls that
     give a client or a chain, as the names above may stand for a host or for one request.
     patient: whether the caller waits for a first worker as long as it takes, as native clients do.
+    call_id: the name of the call in logs; empty: it has none.
     """
 
     client: str = ""
@@ -326,11 +358,16 @@ class Hints:
     chain: str | None = None
     shown_as: CallerName | None = field(default=None, compare=False)
     patient: bool = field(default=False, compare=False)
+    call_id: str = field(default="", compare=False)
 
     @property
     def is_limited(self) -> bool:
         """Whether the call has a time limit of its own: its end then says nothing about others."""
         return self.deadline_s is not None or self.start_within_s is not None
+
+    def named(self, call: Call) -> Call:
+        """Return the call with its origin, from the id and the client here."""
+        return replace(call, origin=Origin(self.call_id, self.client))
 
 
 NO_HINTS = Hints()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,6 +14,7 @@ from farm.descriptors import Option
 from farm.policies import ModelPolicy, read_policies
 
 NonFinite = Literal["literal", "null", "error"]
+LogFormat = Literal["text", "json"]
 Transport = Literal["auto", "zmq"]
 
 Auth = Literal["always", "other-users", "remote"]
@@ -69,6 +70,7 @@ class Settings:
     start_timeout_s: how long the first worker may take to start, while calls wait for it. None: ten
     minutes for workers on this machine, an hour for those that start elsewhere, and less if the
     batch system expects their job to start later than that.
+    log_format: of the front door's log; json: one object a line, and each request gets an id.
     grace_s: how long running calls may take to finish when the farm shuts down.
     """
 
@@ -102,6 +104,7 @@ class Settings:
     max_body_bytes: int = 1 << 30
     max_held_bytes: int | None = None
     non_finite: NonFinite = "literal"
+    log_format: LogFormat = "text"
     heartbeat_s: float = 5.0
     start_timeout_s: float | None = None
     grace_s: float = 30.0
@@ -133,7 +136,8 @@ class Settings:
         expect("mpi_launch", not lone, "it to come with mpi, the number of ranks")
         limit = self.time_limit_s
         expect("time_limit_s", limit is None or limit > 0, "a number of seconds above 0")
-        for name, choice in (("non_finite", NonFinite), ("auth", Auth), ("transport", Transport)):
+        choices = {"non_finite": NonFinite, "auth": Auth, "transport": Transport}
+        for name, choice in {**choices, "log_format": LogFormat}.items():
             allowed = get_args(choice)
             expect(name, getattr(self, name) in allowed, " or ".join(allowed))
         origins = all(_ORIGIN.fullmatch(origin) for origin in self.allow_origin)
@@ -164,6 +168,16 @@ class Settings:
             return read_policies(self.reserve, self.model_priority)
         except ValueError as error:
             raise SettingsError(str(error)) from None
+
+    def check_policies(self, models: Collection[str]) -> None:
+        """Refuse a reserve or priority of a model that is not among these, if there are any.
+
+        Raises SettingsError.
+        """
+        for name in self.policies():
+            if models and name not in models:
+                served = ", ".join(sorted(models))
+                raise SettingsError(f"reserve or priority of model {name!r}; farm serves {served}")
 
 
 def settings_of(values: Mapping[str, Any], options: Iterable[Option] = ()) -> Settings:
@@ -263,6 +277,7 @@ _EXPECTED: dict[Any, tuple[type, ...]] = {
     "str | None": (str,),
     "Path": (str,),
     "NonFinite": (str,),
+    "LogFormat": (str,),
     "Transport": (str,),
     "Auth": (str,),
     "Path | None": (str,),

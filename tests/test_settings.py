@@ -147,6 +147,7 @@ def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
             "str": '"x"',
             "Path": '"x"',
             "NonFinite": '"null"',
+            "LogFormat": '"json"',
             "Auth": '"remote"',
             "Transport": '"zmq"',
             "int": "1",

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import click
 
+from farm.cli.logs import log_format_option, logged
 from farm.cli.options import mpi_options, record_options, time_limit_option
 from farm.descriptors import Option, every
 from farm.machine.keeper_line import keeper, start_under_keeper
@@ -225,6 +226,7 @@ def _click_option(option: Option) -> click.Option:
     show_default=True,
     help="NaN and infinity in JSON answers: write NaN and Infinity, write null, or send an error.",
 )
+@log_format_option
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -272,7 +274,8 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     if settings.supervise and own_words is not None and keeper() is None:
         start_under_keeper(own_words)
     # Only now, as a front door under a keeper loads what it needs in a process of its own.
-    status: int = importlib.import_module("farm.cli.front_door").run(models, settings, plan)
+    with logged(settings.log_format, "farm serve"):
+        status: int = importlib.import_module("farm.cli.front_door").run(models, settings, plan)
     return status
 
 

@@ -13,13 +13,16 @@ from pathlib import Path
 
 import click
 
+from farm.cli.logs import log_format_option, logged
 from farm.cli.options import Renamed, mpi_options, time_limit_option
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
+from farm.machine.json_log import LOG_FORMAT
 from farm.provision.batch.allocation import ENDS_AT, end_time, job_id
 from farm.provision.local.devices import cpus_here, devices
 from farm.provision.local.group import launch_of
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed
+from farm.settings import LogFormat
 from farm.transports.connection import workers_file
 from farm.worker.mpi.world import told_size
 
@@ -100,6 +103,7 @@ Examples:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for the models' output. Default: logs in the run folder.",
 )
+@log_format_option
 def worker(
     models: tuple[str, ...],
     connect: Path,
@@ -113,6 +117,7 @@ def worker(
     time_left: float | None,
     drain_before_s: float | None,
     logs: Path | None,
+    log_format: LogFormat,
 ) -> int:
     """Load MODELs in model processes and work for a running farm until SIGTERM or Ctrl-C.
 
@@ -136,6 +141,7 @@ def worker(
             )
         from farm.provision.local.rank import serve_rank
 
+        os.environ[LOG_FORMAT] = log_format
         with _at(ends_at, drain_before_s, lambda: os.kill(os.getpid(), signal.SIGTERM)):
             return serve_rank(models, file, ranks=mpi, time_limit_s=time_limit_s, ends_at=ends_at)
     if gpus is not None and mpi is not None:
@@ -163,8 +169,13 @@ def worker(
             launch=launch_of(mpi, mpi_launch),
         )
     )
+    logs_here = logged(log_format, "farm worker")
     try:
-        with drained_by_signals(workers), _at(ends_at, drain_before_s, workers.drain):
+        with (
+            logs_here,
+            drained_by_signals(workers),
+            _at(ends_at, drain_before_s, workers.drain),
+        ):
             workers.start()
             workers.ready.result()
             if not workers.ended.done():

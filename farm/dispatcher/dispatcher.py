@@ -176,7 +176,7 @@ class Dispatcher:
         self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...]
     ) -> TaskId:
         task_id = self._scheduler.submit(
-            call,
+            hints.named(call) if hints.call_id else call,
             client=hints.client,
             chain=hints.chain,
             priority=hints.priority,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import select
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -22,6 +23,7 @@ from farm.http.request import JSON, Handler
 from farm.http.timeouts import HttpTimeouts, Stage
 from farm.http.turns import Turns
 from farm.machine.peer import Peer
+from farm.machine.traffic import Traffic
 
 if TYPE_CHECKING:
     from farm.http.connections import Connections
@@ -68,7 +70,10 @@ LOOK_AGAIN_S = 0.02
 
 @dataclass(slots=True)
 class HttpServerState:
-    """State shared by all connections of a server. bodies: queue of long bodies to handle."""
+    """State shared by all connections of a server. bodies: queue of long bodies to handle.
+
+    make_id: makes an id for a request that has none; None: it stays without.
+    """
 
     front: Routes
     held: HeldBytes
@@ -76,6 +81,8 @@ class HttpServerState:
     bodies: Turns
     connections: Connections
     timeouts: HttpTimeouts
+    traffic: Traffic = field(default_factory=Traffic)
+    make_id: Callable[[], bytes] | None = None
     buffer: Buffer = field(default_factory=Buffer)
 
 
@@ -133,6 +140,7 @@ class HttpConnection(Portions):
 
     def received(self, data: bytes) -> None:
         """Handle bytes from the client."""
+        self.served.traffic.received += len(data)
         if len(data) >= PORTION_BYTES and not self._rests:
             self._rests = True
             self.served.turns.later(self._rested)
@@ -330,6 +338,7 @@ class HttpConnection(Portions):
 
     def write_start(self, data: bytes) -> None:
         """Send the start of an answer."""
+        self.served.traffic.sent += len(data)
         if self._sent_ahead:
             self._sent_ahead = False
             data = data[len(AHEAD_OF_ANSWER) :]

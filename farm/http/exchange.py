@@ -14,6 +14,7 @@ from farm.bodies.unpacking import Extra, Headers, Refused, too_large
 from farm.dispatcher.backend import INTERNAL_ERROR, CancelCall
 from farm.encoding.errors import error_body
 from farm.http.asgi import Application
+from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
 from farm.http.reader import HttpFault, RequestHead
 from farm.http.request import JSON, ErrorForm, Handler, Request
 from farm.machine.peer import Peer
@@ -79,6 +80,7 @@ class Exchange:
 
     __slots__ = (
         "_body",
+        "_call_id",
         "_cancel",
         "_chunked",
         "_connection",
@@ -118,6 +120,7 @@ class Exchange:
         self._chunked = False
         self._share: Share | None = None
         self._user = ""
+        self._call_id = ""
         self._cancel: CancelCall | None = None
 
     @property
@@ -218,6 +221,9 @@ class Exchange:
             return
         gathered, self._body = self._body, None
         handler, head = self._handler, self.head
+        make_id = self._connection.served.make_id
+        if make_id is not None or not NAMING.isdisjoint(head.headers):
+            self._name(make_id)
         try:
             body = b"" if gathered is None else gathered.whole(head.headers)
             peer = self._connection.peer.host
@@ -231,8 +237,16 @@ class Exchange:
         except Refused as refused:
             self.refuse(refused)
         except Exception:
-            logger.exception("answering %s", self._path)
+            logger.exception("answering %s", self._path, extra={"call": self._call_id})
             self.answer(500, self._error_body("InternalError", INTERNAL_ERROR))
+
+    def _name(self, make_id: Callable[[], bytes] | None) -> None:
+        """Note the call's id; if the request has none, give it a new one."""
+        headers = self.head.headers
+        self._call_id = call_id_of(headers)
+        if not self._call_id and make_id is not None:
+            made = headers[REQUEST_ID] = make_id()
+            self._call_id = made.decode()
 
     # The answer
 
@@ -244,6 +258,8 @@ class Exchange:
             return
         self.begun = True
         more = b"".join([b"%b: %b\r\n" % header for header in headers])
+        if self._call_id:
+            more += b"%b: %b\r\n" % (REQUEST_ID, self._call_id.encode())
         if not self._lasts():
             more += b"connection: close\r\n"
         start = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
@@ -258,6 +274,7 @@ class Exchange:
         elif len(body) > COPIED_BYTES:
             connection.write_start(start)
             connection.transport.write(body)
+            connection.served.traffic.sent += len(body)
         else:
             connection.write_start(b"".join((start, body)))
         self._end()
@@ -269,6 +286,8 @@ class Exchange:
         self.begun = True
         start = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
         start += [b"%b: %b\r\n" % header for header in headers]
+        if self._call_id:
+            start.append(b"%b: %b\r\n" % (REQUEST_ID, self._call_id.encode()))
         has_length = any(name.lower() == b"content-length" for name, _ in headers)
         bodiless = self.head.method == "HEAD" or status in (204, 304)
         self._chunked = not has_length and not bodiless and self.head.version != "1.0"
@@ -283,6 +302,7 @@ class Exchange:
         """Send a part of the body."""
         if self.answered or not part or self.head.method == "HEAD":
             return
+        self._connection.served.traffic.sent += len(part)
         transport = self._connection.transport
         transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._chunked else part)
 

@@ -15,6 +15,7 @@ from farm.bodies.unpacking import Extra, Headers
 from farm.call import LONGEST_NAME, MAX_PRIORITY, Hints, Result
 from farm.dispatcher.backend import CancelCall, named
 from farm.errors import InvalidInput
+from farm.http.call_ids import NAMING, call_id_of
 
 if TYPE_CHECKING:
     from farm.bodies.body import Body
@@ -62,6 +63,8 @@ A handler may have such a method `error_body`; otherwise errors have the form of
 def hints_of(headers: Headers, peer: str, user: str) -> Hints:
     """Return the hints in the headers `Farm-Client`, `-Chain`, `-Priority` and `-Deadline`.
 
+    The id of the call is that of its `X-Request-ID` or `traceparent`.
+
     A client without a name is identified by the HTTP user name, or else by its host; a port would
     differ for each call, because most clients open a new connection each time. Raises InvalidInput.
     """
@@ -77,11 +80,12 @@ def hints_of(headers: Headers, peer: str, user: str) -> Hints:
             deadline_s=None if deadline is None else _deadline(deadline),
             chain=chain,
             shown_as=(client, chain) if is_named else None,
+            call_id=call_id_of(headers),
         )
     return named(user or peer)
 
 
-_HINTS = frozenset({b"farm-client", b"farm-chain", b"farm-priority", b"farm-deadline"})
+_HINTS = NAMING | {b"farm-client", b"farm-chain", b"farm-priority", b"farm-deadline"}
 
 
 def _priority(text: bytes) -> int:

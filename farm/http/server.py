@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from farm.bodies.held import HeldBytes
+from farm.http.call_ids import call_ids
 from farm.http.connection import HttpConnection, HttpServerState
 from farm.http.connections import Connections
 from farm.http.exchange import Routes
@@ -15,6 +16,7 @@ from farm.http.timeouts import HttpTimeouts
 from farm.http.turns import Turns
 from farm.machine.listener import BACKLOG, listen, listen_unix
 from farm.machine.open_files import allow_many_open_files
+from farm.machine.traffic import Traffic
 
 LAST_WORDS_S = 1.0
 """Seconds for answers that are being sent, after everything else has ended."""
@@ -46,11 +48,13 @@ class HttpServer:
         held: HeldBytes | None = None,
         timeouts: HttpTimeouts = TIMEOUTS,
         most_connections: int | None = None,
+        names_requests: bool = False,
     ) -> None:
         """port: 0 picks a free one; unix: path of a socket that is served too.
 
         held: memory for bodies of all connections, possibly shared by several servers.
         most_connections: None derives it from the number of files that this process may open.
+        names_requests: whether requests without an id for logs get one.
         """
         self._front = front
         self._host = host
@@ -59,8 +63,10 @@ class HttpServer:
         self._held = held or HeldBytes(1 << 62)
         self._timeouts = timeouts
         self._most = most_connections
+        self._make_id = call_ids() if names_requests else None
         self._servers: list[asyncio.Server] = []
         self.connections: Connections | None = None  # while it runs
+        self.traffic = Traffic()
 
     async def start(self) -> tuple[str, int]:
         """Listen and return the address. Raises Unavailable if it cannot be bound."""
@@ -75,7 +81,14 @@ class HttpServer:
         connections = Connections(loop, self._most or files // SHARE_OF_FILES)
         self.connections = connections
         served = HttpServerState(
-            self._front, self._held, Turns(loop), Turns(loop, 1), connections, self._timeouts
+            self._front,
+            self._held,
+            Turns(loop),
+            Turns(loop, 1),
+            connections,
+            self._timeouts,
+            self.traffic,
+            self._make_id,
         )
         made = partial(HttpConnection, served)
         for sock in _several(listener):

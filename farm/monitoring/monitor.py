@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.monitoring.call_log import CallLog
 from farm.monitoring.failures import Failures
 from farm.monitoring.losses import Losses
 from farm.monitoring.news import News
+from farm.monitoring.tally import Tally
 from farm.monitoring.what_failed import WhatFailed
 
 
@@ -20,3 +22,5 @@ class Monitor:
         dispatcher.add_part("failures", failures.snapshot)
         dispatcher.add_part("losses", losses.snapshot)
         dispatcher.offer("failures", WhatFailed(failures, losses).answer)
+        Tally().watch(dispatcher)
+        CallLog().watch(dispatcher)

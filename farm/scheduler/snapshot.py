@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.scheduler.explanation import explain
 from farm.scheduler.placement import NO_END
-from farm.scheduler.queues import ModelQueues
+from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import Task, TaskId, Worker
 from farm.scheduler.story import story
 from farm.transitions import words
@@ -67,6 +67,12 @@ def longest_waits(models: Iterable[ModelQueues], now: float) -> list[dict[str, A
     ]
 
 
+def oldest_s(queue: Queue, now: float) -> float:
+    """Return for how many seconds the oldest waiting task of a queue has been open."""
+    lines = (line for level in queue.levels() for line in level.lines.values())
+    return now - min(line.first().submitted_at for line in islice(lines, LOOK))
+
+
 def sent(workers: Iterable[Worker]) -> Iterator[TaskId]:
     """Yield the tasks that these workers hold; one with a copy where its attempt is."""
     for worker in workers:
@@ -104,6 +110,7 @@ def snapshot(
                 "model": model.name,
                 "operation": queue.operation.value,
                 "queued": queue.size + queue.to_come,
+                "oldest_s": oldest_s(queue, now) if queue.size else None,
                 "in_flight": queue.in_flight - queue.extra,
                 "done": queue.done,
                 "failed": queue.failed,

@@ -47,7 +47,7 @@ from farm.server.app import checked_options, endpoints_of, front_door
 from farm.server.restarts import restarts, show_restarts
 from farm.server.stopping import Asked, offer_stop
 from farm.server.wires import Wires, listen
-from farm.settings import ANY_HOST, Settings, SettingsError
+from farm.settings import ANY_HOST, Settings
 from farm.transports.connection import (
     CLIENTS_FILE,
     WORKERS_FILE,
@@ -220,7 +220,8 @@ class Farm:
             awaited, first.awaited = first.awaited, _starting
             await self._first_worker()
             first.awaited = awaited
-        self._check_models()
+        if not self._more_models:
+            settings.check_policies(self.dispatcher.models())
         if self._with_doors:
             await self._open_doors()
 
@@ -238,19 +239,6 @@ class Farm:
             return True
         job = allocation.labels().get("job")
         return job is not None and info.labels.get("job") == job
-
-    def _check_models(self) -> None:
-        """Refuse settings of models that are not served, if no others are expected to come.
-
-        Raises SettingsError.
-        """
-        names = self.dispatcher.models()
-        if self._more_models or not names:
-            return
-        for name in self.settings.policies():
-            if name not in names:
-                served = ", ".join(sorted(names))
-                raise SettingsError(f"reserve or priority of model {name!r}; farm serves {served}")
 
     def _start_workers(self) -> None:
         settings = self.settings
@@ -313,8 +301,10 @@ class Farm:
             port=settings.port,
             unix=settings.unix,
             held=held,
+            names_requests=settings.log_format == "json",
         )
         _, port = await self._http.start()
+        self.dispatcher.add_part("http", self._http.traffic.shown)
         reach = settings.host
         if reach in ANY_HOST:
             reach = self.connection.host

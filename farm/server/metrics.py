@@ -1,22 +1,28 @@
-"""Metrics for Prometheus at /metrics, under Triton's names.
+"""Metrics for Prometheus at /metrics: farm's own, beside those under Triton's names.
 
-So dashboards made for Triton work with a farm. Source: Triton's metrics; Prometheus' text format
-0.0.4.
+So dashboards made for Triton work with a farm. Its names break some of Prometheus' conventions,
+which farm's own follow. Source: Triton's metrics; Prometheus' text format 0.0.4; OpenMetrics 1.0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from farm.bodies.unpacking import Refused
 from farm.dispatcher.backend import Backend
 from farm.dispatcher.statistics import ModelStatistics
 from farm.http.request import Answer, Handler, Request
 from farm.protocols.kserve.request import VERSION
+from farm.server.families import families
 
-CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+OPEN_METRICS = "application/openmetrics-text"
+END = b"# EOF\n"
+"""The last line of OpenMetrics."""
 
 COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
     "nv_inference_request_success": ("Requests that succeeded", lambda m: m.success.count),
@@ -55,23 +61,54 @@ def metrics_handler(backend: Backend) -> Handler:
             allow = ((b"allow", b"GET, HEAD"),)
             message = f"/metrics is asked with GET, not {request.method}"
             raise Refused(405, "MethodNotAllowed", message, headers=allow)
-        text = "\n".join([*_lines(backend), ""])
-        answer(200, text.encode(), (), CONTENT_TYPE)
+        accepted = request.headers.get(b"accept", b"").decode("latin-1")
+        body, content_type = _exposition(backend, accepted)
+        answer(200, body, (), content_type.encode())
 
     return handler
 
 
-def _lines(backend: Backend) -> Iterator[str]:
+def _exposition(backend: Backend, accepted: str) -> tuple[bytes, str]:
+    """Return all metrics and their content type, in the format that an Accept header asks for."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import choose_encoder
+
+    snapshot = backend.snapshot()
+    registry = CollectorRegistry()
+    registry.register(_Collected(list(families(snapshot, backend.statistics()))))
+    encode, content_type = choose_encoder(accepted)
+    is_open = content_type.startswith(OPEN_METRICS)
+    # OpenMetrics has no counters without the end "_total", which Triton's do not have.
+    triton = "\n".join([*_triton(backend, snapshot, "unknown" if is_open else "counter"), ""])
+    own = encode(registry)
+    if is_open:
+        return own.removesuffix(END) + triton.encode() + END, content_type
+    return triton.encode() + own, content_type
+
+
+class _Collected:
+    """Metrics that have been read, as the collector that a registry asks for them."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics."""
+        return self._metrics
+
+
+def _triton(backend: Backend, snapshot: dict[str, Any], counter: str) -> Iterator[str]:
+    """Yield the lines of the metrics under Triton's names. counter: the type of counters."""
     models, known = backend.models(), backend.statistics()
     labels = {name: f'model="{_escaped(name)}",version="{VERSION}"' for name in models}
     for metric, (help_text, value) in COUNTERS.items():
-        yield from _head(metric, help_text, "counter")
+        yield from _head(metric, help_text, counter)
         reason = ',reason="OTHER"' if metric.endswith("_failure") else ""
         for name in models:
             told = value(known.get(name, NOTHING))
             yield f"{metric}{{{labels[name]}{reason}}} {round(told)}"
     yield from _head(PENDING, "Requests that wait for a worker", "gauge")
-    waiting = _waiting(backend.snapshot())
+    waiting = _waiting(snapshot)
     for name in models:
         yield f"{PENDING}{{{labels[name]}}} {waiting[name]}"
 

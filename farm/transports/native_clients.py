@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from farm.call import Call, Hints, Operation
 from farm.dispatcher.backend import INTERNAL_ERROR
 from farm.errors import FarmError, InvalidRequest, UnsupportedFeature, WorkerLost
+from farm.machine.traffic import Traffic, size_of
 from farm.scheduler.state import TaskId
 from farm.transports.agenda import STEPS_A_TURN, Agenda, Steps
 from farm.wire import messages as wire
@@ -56,8 +57,9 @@ _PROBE = wire.encode(Kind.PROBE)
 class NativeClients:
     """Passes messages of native clients to the dispatcher, and sends the answers."""
 
-    def __init__(self, dispatcher: Dispatcher, agenda: Agenda) -> None:
+    def __init__(self, dispatcher: Dispatcher, agenda: Agenda, traffic: Traffic) -> None:
         self._dispatcher = dispatcher
+        self._traffic = traffic
         self._agenda = agenda
         self._clients: dict[bytes, _NativeClient] = {}
         self._answered: list[_NativeClient] = []
@@ -167,7 +169,8 @@ class NativeClients:
     def _send_some(self, client: _NativeClient) -> bool:
         """Send a message of answers; keep them if the client is briefly disconnected."""
         some = client.answers[:ANSWERS_A_MESSAGE]
-        if some and client.line.send(wire.encode_answers(some)):
+        if some and client.line.send(frames := wire.encode_answers(some)):
+            self._traffic.sent += size_of(frames)
             del client.answers[: len(some)]
             return True
         return False

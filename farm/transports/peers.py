@@ -11,10 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from farm.call import Buffer, Call, Result, WorkerInfo
+from farm.call import TAKES_ORIGINS, Buffer, Call, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
+from farm.machine.traffic import Traffic, size_of
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.agenda import Agenda, Steps
 from farm.transports.identity import name_in
@@ -100,6 +102,7 @@ class _JoinedWorker:
         "line",
         "out",
         "slots",
+        "takes_origins",
     )
 
     def __init__(self, line: PeerLine, life: str, info: WorkerInfo) -> None:
@@ -107,6 +110,7 @@ class _JoinedWorker:
         self.life = life
         self.slots = info.slots
         self.ends_at = info.ends_at
+        self.takes_origins = TAKES_ORIGINS in info.labels
         self.grace_s = GROUP_GRACE_S if "ranks" in info.labels else SUPERVISOR_GRACE_S
         # Tasks that it should hold, each with the number of CHECKs sent before it.
         self.out: dict[TaskId, int] = {}
@@ -162,6 +166,7 @@ class Peers:
         self._workers: dict[WorkerId, _JoinedWorker] = {}
         self._by_line: dict[bytes, tuple[WorkerId, _JoinedWorker]] = {}
         self._supervisors: dict[bytes, PeerLine] = {}
+        self._traffic = Traffic()  # of calls, answers, and all that peers send
         self._patient_until = 0.0
         self._warned = 0
         self._warned_in = 0.0
@@ -171,14 +176,18 @@ class Peers:
     def start(self, dispatcher: Dispatcher) -> None:
         """Start on the running loop."""
         self._dispatcher = dispatcher
+        dispatcher.add_part("messages", self._traffic.shown)
         self._loop = asyncio.get_running_loop()
         self._agenda = Agenda(dispatcher.act_on)
-        self._clients = NativeClients(dispatcher, self._agenda)
+        self._clients = NativeClients(dispatcher, self._agenda, self._traffic)
         for listener in self._listeners:
             listener.start(dispatcher, self)
 
     def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
         """Send tasks to a worker; a task that cannot be encoded is answered with InvalidInput."""
+        peer = self._workers[worker]
+        if not peer.takes_origins:
+            tasks = [(i, replace(c, origin=None) if c.origin else c) for i, c in tasks]
         try:
             frames = wire.encode_calls(tasks)
         except TypeError as error:
@@ -189,7 +198,7 @@ class Peers:
             refusal: FarmError = InvalidInput(f"the call cannot be sent: {error}")
             self._loop.call_soon(self._dispatcher.finished, worker, [(tasks[0][0], refusal)])
             return
-        peer = self._workers[worker]
+        self._traffic.sent += size_of(frames)
         ids = [task_id for task_id, _ in tasks]
         if peer.line.send(frames):
             peer.out.update(dict.fromkeys(ids, peer.checks))
@@ -236,6 +245,7 @@ class Peers:
 
         Call it within `Dispatcher.act_on`.
         """
+        self._traffic.received += size_of(frames)
         self._agenda.add(line.name, self._steps(line, frames))
 
     def _steps(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps:

@@ -15,8 +15,9 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from farm.call import Buffer, Call, Result, WorkerInfo
+from farm.call import TAKES_ORIGINS, Buffer, Call, Result, WorkerInfo
 from farm.errors import InvalidRequest, Unavailable
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
@@ -74,7 +75,7 @@ class WorkerHost:
         heartbeat_s: float = 5.0,
     ) -> None:
         self._runner = runner
-        self._info = info
+        self._info = replace(info, labels={**info.labels, TAKES_ORIGINS: "yes"})
         self._connection = connection
         self._on_start = on_start
         self._leave = leave

@@ -1,11 +1,11 @@
-"""The hints of calls in a message: a row of JSON values."""
+"""The hints of calls in a message, and the origin of one: rows of JSON values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from farm.call import LONGEST_NAME, MAX_PRIORITY, Hints
+from farm.call import LONGEST_NAME, MAX_PRIORITY, Hints, Origin, checked_call_id
 
 LONGEST_S = 1e9
 """Maximum of times in a message; thirty years, so that sums and timers stay finite."""
@@ -30,3 +30,11 @@ def hints_of_row(row: Sequence[Any]) -> Hints:
     client, chain = client[:LONGEST_NAME], None if chain is None else chain[:LONGEST_NAME]
     shown_as = (client, chain) if client or chain else None
     return Hints(client, priority, deadline_s, chain=chain, shown_as=shown_as)
+
+
+def origin_of(row: Sequence[Any]) -> Origin:
+    """Read the origin of a call. Raises TypeError and ValueError if it is none."""
+    call_id, client = row
+    if not isinstance(client, str) or not checked_call_id(call_id):
+        raise ValueError(f"the call id {str(call_id)[:100]!r}; expected visible ASCII characters")
+    return Origin(call_id, client[:LONGEST_NAME])

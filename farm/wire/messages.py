@@ -37,7 +37,7 @@ from farm.call import (
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, error_named
 from farm.wire.arrays import ArrayWriter, array_at, column_at
 from farm.wire.derivatives import arrays_of, calls_of, wrt_of
-from farm.wire.hints import LONGEST_S, hints_of_row, hints_row
+from farm.wire.hints import LONGEST_S, hints_of_row, hints_row, origin_of
 from farm.wire.runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
 
 VERSION = 2
@@ -181,17 +181,14 @@ def encode_calls(
 def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
     put = writer.put
     row: list[Any] = [task_id, call.model, call.operation, [put(a) for a in call.inputs]]
-    wrt = call.derivative
-    if call.config is not EMPTY_CONFIG or call.rows is not None or wrt is not None:
+    wrt, origin = call.derivative, call.origin
+    if call.config is not EMPTY_CONFIG or call.rows is not None or wrt or origin:
         row += [call.config, call.rows]
         if wrt is not None:
-            row += [
-                wrt.out_wrt,
-                wrt.in_wrt,
-                wrt.in_wrt2,
-                None if wrt.sens is None else put(wrt.sens),
-                None if wrt.vec is None else put(wrt.vec),
-            ]
+            vectors = [None if vector is None else put(vector) for vector in (wrt.sens, wrt.vec)]
+            row += [wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, *vectors]
+        if origin is not None:
+            row.append(list(origin))
     return row
 
 
@@ -263,6 +260,7 @@ def _call(message: Message, row: list[Any]) -> Call:
     if len(row) == 4:
         return Call(model, operation, inputs)
     config, rows = row[4], None if row[5] is None else _rows(row[5])
+    origin = origin_of(row.pop()) if len(row) in (7, 12) else None
     derivative = None
     if len(row) > 6:
         out_wrt, in_wrt, in_wrt2, sens, vec = row[6:]
@@ -273,7 +271,7 @@ def _call(message: Message, row: list[Any]) -> Call:
             None if sens is None else array_at(message.frames, message.inline_at, sens),
             None if vec is None else array_at(message.frames, message.inline_at, vec),
         )
-    return Call(model, operation, inputs, _text(config), derivative, rows)
+    return Call(model, operation, inputs, _text(config), derivative, rows, origin)
 
 
 _OPERATIONS = {operation.value: operation for operation in Operation}

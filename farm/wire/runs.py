@@ -30,6 +30,7 @@ def runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int,
             first is not None
             and form is not None
             and call.rows is None
+            and call.origin is None
             and call.operation is first.operation
             and call.model == first.model
             and call.config == first.config
@@ -41,7 +42,7 @@ def runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int,
         if run:
             yield run
         run, first = [task], call
-        form = form_of(arrays_of(call)) if call.rows is None else None
+        form = form_of(arrays_of(call)) if call.rows is None and call.origin is None else None
     if run:
         yield run
 

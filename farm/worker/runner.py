@@ -33,6 +33,7 @@ from farm.errors import (
 )
 from farm.model import Model, check_call, info_of
 from farm.worker import operations
+from farm.worker.running import now_running
 
 Outcome = Result | FarmError
 
@@ -123,9 +124,28 @@ class Runner:
         with the rows finished so far when one fails, after `RUN_S`, when its outputs reach
         `RUN_BYTES`, or when ends_early, called after each row, returns True.
         """
+        has_names = bool([call for call in calls if call.origin is not None])
+        try:
+            yield from self._run(calls, on_start, claim, cancelled, ends_early, has_names=has_names)
+        finally:
+            if has_names:
+                now_running(())
+
+    def _run(
+        self,
+        calls: Sequence[Call],
+        on_start: OnStart | None,
+        claim: Callable[[Sequence[int]], Sequence[int]] | None,
+        cancelled: Callable[[int], bool] | None,
+        ends_early: Callable[[int], bool] | None,
+        *,
+        has_names: bool,
+    ) -> Iterator[list[tuple[int, Outcome]]]:
         for planned in self._groups(calls):
             group = planned if claim is None else claim(planned)
             if len(group) > 1:
+                if has_names:
+                    now_running([calls[i] for i in group])
                 if on_start is not None:
                     on_start(group)
                 merged = self._answer_merged([calls[i] for i in group])
@@ -133,6 +153,8 @@ class Runner:
                     yield list(zip(group, merged, strict=True))
                     continue
             for i in group:
+                if has_names:
+                    now_running([calls[i]])
                 if on_start is not None:
                     on_start((i,))
                 if calls[i].operation is not Operation.STREAM:

@@ -247,6 +247,7 @@ async def test_a_request_for_one_name_waits_until_that_is_known_or_all_are() -> 
     assert went == ["beam", "plate"]
     coroutine = asyncio.ensure_future(waits.first.known("shell"))
     await waits.first.known("plate")  # at once
+    await asyncio.sleep(0)
     assert waits.first.requests == 2
     more[0] = False
     waits.first.models_known()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any
 
 import numpy as np
 
+import farm
 from farm.call import Call, Hints, Operation, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import LossCause, ModelFailed
 from farm.functions import served_function
+from farm.model import Config, Inputs
 from farm.monitoring.monitor import Monitor
 from farm.scheduler.state import WorkerId
 from farm.transports.threads import LocalTransport
 from tests.support.coroutines import on_loop
+from tests.support.front_door import front_door, until
 
 
 def root(x: float) -> float:
@@ -56,3 +60,21 @@ async def test_failed_calls_are_in_the_snapshot() -> None:
     assert "math domain error" in row["text"]
     assert row["inputs"].endswith("= [-1.0]")
     await dispatcher.close(grace_s=0.0)
+
+
+class Twice(farm.Model):
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return 2 * inputs["x"]
+
+
+def test_a_farm_counts_what_its_workers_do() -> None:
+    with front_door({"twice": Twice()}, workers=2) as door:
+        question = {"name": "twice", "input": [[1]], "config": {}}
+        assert door.ask("POST", "/Evaluate", question).status == 200
+        until(lambda: door.snapshot()["counts"]["queues"], "the call is counted")
+        counts = door.snapshot()["counts"]
+    assert counts["joins"] == 2
+    assert [row["ends"] for row in counts["queues"]] == [{"done": 1}]

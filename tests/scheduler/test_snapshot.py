@@ -53,6 +53,7 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
         "model": "m",
         "operation": "evaluate",
         "queued": 1,
+        "oldest_s": 3.0,
         "in_flight": 2,
         "done": 1,
         "failed": 1,

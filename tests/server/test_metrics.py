@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
+from prometheus_client.parser import text_string_to_metric_families as read_plain
 
 import farm
 from farm.model import Config, Inputs
@@ -53,6 +57,8 @@ def metrics(door: Door) -> dict[tuple[str, str], int]:
     assert text.endswith("\n")
     values, typed = {}, set()
     for line in text.splitlines():
+        if "nv_" not in line:  # farm's own metrics
+            continue
         if line.startswith("#"):
             _, what, metric, *_ = line.split(" ")
             assert what in ("HELP", "TYPE")
@@ -101,3 +107,62 @@ def test_what_waits(door: Door, gate: Gate) -> None:
 def test_other_methods_are_refused(door: Door) -> None:
     response = door.ask("POST", "/metrics", {})
     assert (response.status, response.headers["allow"]) == (405, "GET, HEAD")
+
+
+OPEN = "application/openmetrics-text"
+PROMETHEUS_3 = (
+    f"{OPEN};version=1.0.0;escaping=allow-utf-8;q=0.6,{OPEN};version=0.0.1;q=0.5,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+"""What Prometheus 3 asks for."""
+
+
+def exposition(door: Door, accept: str = "") -> str:
+    response = door.ask("GET", "/metrics", headers={"Accept": accept})
+    assert response.status == 200
+    assert response.headers["content-type"].startswith(OPEN if OPEN in accept else "text/plain")
+    return response.data.decode()
+
+
+@pytest.mark.parametrize("accept", ["", "text/html,*/*", OPEN, PROMETHEUS_3])
+def test_prometheus_own_parser_reads_every_format(door: Door, gate: Gate, accept: str) -> None:
+    gate.open.set()
+    assert infer(door, [1, 2, 3]) == 200
+    read, end = (read_open, "") if OPEN in accept else (read_plain, "_total")
+    values = {
+        (sample.name, sample.labels.get("model")): sample.value
+        for family in read(exposition(door, accept))
+        for sample in family.samples
+    }
+    # The reader of the plain format adds the end that it expects of counters.
+    assert values[f"nv_inference_count{end}", "gate"] == 3
+    assert values["farm_calls_total", "gate"] == 1
+    assert values["farm_run_seconds_count", "gate"] == 1
+    assert values["farm_received_bytes_total", None] > 0
+    assert values["process_cpu_seconds_total", None] > 0
+    assert (f"nv_inference_count{end}", 'odd "name"\\') in values
+
+
+def test_promtool_has_no_complaint(door: Door, gate: Gate) -> None:
+    """Triton's names are left out: they break its conventions."""
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("needs promtool (apt install prometheus)")
+    gate.open.set()
+    assert infer(door, [1, 2, 3]) == 200
+    assert infer(door, [-1]) == 500
+    lines = exposition(door).splitlines(keepends=True)
+    own = "".join(line for line in lines if "nv_" not in line)
+    assert "farm_workers" in own
+    command = [program, "check", "metrics"]
+    done = subprocess.run(command, input=own, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_clients_are_no_labels(door: Door, gate: Gate) -> None:
+    gate.open.set()
+    question = {"name": "gate", "input": [[1]], "config": {}}
+    headers = {"Farm-Client": "anna", "Farm-Chain": "chain-7"}
+    assert door.ask("POST", "/Evaluate", question, headers).status == 200
+    assert "anna" not in exposition(door)
+    assert "chain-7" not in exposition(door)

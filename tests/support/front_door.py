@@ -21,6 +21,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.http.access import Access
 from farm.http.server import HttpServer
 from farm.model import Model
+from farm.monitoring.monitor import Monitor
 from farm.protocols.site import Site
 from farm.server.app import Router, checked_options, endpoints_of
 from farm.server.app import front_door as router_of
@@ -106,6 +107,7 @@ def front_door(
         dispatcher = Dispatcher(
             [LocalTransport(models, workers=workers)], max_queued=settings.max_queued
         )
+        Monitor(dispatcher)
         dispatcher.start()
         await dispatcher.wait_for_workers(workers, timeout_s=WAIT_S)
         server = HttpServer(
@@ -116,6 +118,7 @@ def front_door(
             most_connections=most_connections,
         )
         address = await server.start()
+        dispatcher.add_part("http", server.traffic.shown)
         return Door(address, dispatcher, server, loop, urllib3.PoolManager(maxsize=8))
 
     async def stop(door: Door) -> None:

@@ -78,13 +78,14 @@ PURE_MODULES = {"urllib.parse"}
 
 DISTRIBUTIONS = {
     "google": "protobuf",
+    "prometheus_client": "prometheus-client",
     "starlette": "fastapi",
     "zmq": "pyzmq",
 }
 """The distribution of an import name, if the names differ."""
 
 
-SLOW_TO_IMPORT = {"scipy", "zmq"}
+SLOW_TO_IMPORT = {"prometheus_client", "scipy", "zmq"}
 """Dependencies that are slow to import or needed by few processes: import in functions only."""
 
 

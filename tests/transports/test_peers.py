@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
+from farm.call import TAKES_ORIGINS, Call, Hints, ModelInfo, Operation, Origin, Result, WorkerInfo
 from farm.errors import InvalidInput, LossCause, TimeLimitExceeded, WorkerLost
 from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq_module
@@ -555,3 +555,22 @@ async def test_supervisors_are_asked_to_stop_and_forgotten_when_gone() -> None:
         farm.transport.stop_workers()
         await one.hear(Kind.STOP)
         await worker.hear(Kind.STOP)
+
+
+@pytest.mark.parametrize("takes_origins", [False, True])
+@on_loop
+async def test_ids_of_calls_go_to_workers_that_take_them(takes_origins: bool) -> None:
+    """Workers of an earlier farm would refuse a call with an origin."""
+    async with Farm.up() as farm:
+        worker = farm.peer(W1)
+        labels = {TAKES_ORIGINS: "yes"} if takes_origins else {}
+        info = WorkerInfo(W1, (CUBE,), labels=labels)
+        worker.send(wire.encode_join("life", info))
+        await worker.hear(Kind.WELCOME)
+        call = Call("cube", Operation.EVALUATE, (np.array([2.0]),))
+        waiting = asyncio.ensure_future(farm.dispatcher.submit(call, Hints("anna", call_id="a-1")))
+        ((task_id, heard),) = await worker.hear_calls()
+        assert isinstance(heard, Call)
+        assert heard.origin == (Origin("a-1", "anna") if takes_origins else None)
+        worker.answer((task_id, Result((np.array([8.0]),), 0.001)))
+        await waiting

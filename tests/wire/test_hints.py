@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from farm.call import LONGEST_NAME, Hints
-from farm.wire.hints import hints_of_row, hints_row
+from farm.call import LONGEST_NAME, Hints, Origin
+from farm.wire.hints import hints_of_row, hints_row, origin_of
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,27 @@ def test_calls_that_give_a_name_are_shown_under_it(
 def test_anything_else_is_an_error(row: list[Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
         hints_of_row(row)
+
+
+def test_an_origin_arrives_as_it_was() -> None:
+    assert origin_of(["a-1", "anna"]) == Origin("a-1", "anna")
+    assert origin_of(["a-1", "c" * 1000]).client == "c" * LONGEST_NAME
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["", "c"],
+        ["a b", "c"],
+        ["x" * 129, "c"],
+        ["a", None],
+        [1, "c"],
+        [None, "c"],
+        ["a"],
+        "",
+        None,
+    ],
+)
+def test_other_values_are_no_origins(row: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        origin_of(row)

@@ -27,6 +27,7 @@ from farm.call import (
     Hints,
     ModelInfo,
     Operation,
+    Origin,
     Result,
     TensorInfo,
     WorkerInfo,
@@ -648,3 +649,28 @@ def test_large_results_of_a_call_refused_elsewhere_do_not_shift() -> None:
     assert isinstance(outcome, Result)
     assert same(outcome.outputs[0], other)
     assert isinstance(answers[1], InvalidOutput)
+
+
+@pytest.mark.parametrize("operation", [Operation.EVALUATE, Operation.GRADIENT])
+def test_calls_arrive_with_their_origins(operation: Operation) -> None:
+    """Also among similar calls, which share a group if they have none."""
+    derivative = Derivative(0, 0, sens=np.ones(1)) if operation is Operation.GRADIENT else None
+    origins = [None] * 5 + [Origin("a-1", "anna"), Origin("a-2")] + [None] * 5
+    calls = [
+        Call("beam", operation, (np.full(3, float(n)),), derivative=derivative, origin=origin)
+        for n, origin in enumerate(origins)
+    ]
+    _, tasks = wire.decode_calls(wire.decode(wire.encode_calls(enumerate(calls))))
+    assert [(i, call.origin) for i, call in tasks if isinstance(call, Call)] == list(
+        enumerate(origins)
+    )
+    values = [float(call.inputs[0][0]) for _, call in tasks if isinstance(call, Call)]
+    assert values == [float(n) for n in range(12)]
+
+
+def test_a_malformed_origin_fails_its_call_alone() -> None:
+    good = Call("beam", Operation.EVALUATE, (np.ones(3),), origin=Origin("a-1"))
+    bad = Call("beam", Operation.EVALUATE, (np.ones(3),), origin=Origin("a\n1"))
+    _, tasks = wire.decode_calls(wire.decode(wire.encode_calls([(1, bad), (2, good)])))
+    assert isinstance(tasks[0][1], InvalidRequest)
+    assert isinstance(tasks[1][1], Call)

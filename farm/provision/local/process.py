@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import faulthandler
 import json
-import logging
 import math
 import os
 import secrets
@@ -28,10 +27,12 @@ from farm.machine.freed_memory import keep_freed_memory
 from farm.model import Model
 from farm.provision.batch import allocation
 from farm.provision.local.record import RunRecord
+from farm.provision.local.worker_log import log_to_stderr
 from farm.transports.connection import read_worker_connection
 from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
 from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import OnStart, Runner
+from farm.worker.running import name_worker
 
 EXIT_NOT_LOADED = 78
 """Exit status if the models cannot be loaded (EX_CONFIG): a retry would end the same way."""
@@ -182,6 +183,7 @@ def serve_models(
         ends_at=None if ends_at == math.inf else ends_at,
         labels=allocation.labels() | dict(labels or {}),
     )
+    name_worker(info.name)
     try:
         worker = WorkerHost(
             runner,
@@ -220,16 +222,6 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     for name in ("lifeline", "status", "record"):
         parser.add_argument(f"--{name}", type=int, default=None, metavar="DESCRIPTOR")
     return parser.parse_args(argv)
-
-
-def log_to_stderr() -> None:
-    """Log farm's messages and tracebacks of failed calls; other loggers belong to the models."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
-    logger = logging.getLogger("farm")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:

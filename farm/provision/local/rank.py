@@ -23,12 +23,12 @@ from farm.model import Model
 from farm.provision.local.process import (
     EXIT_NOT_LOADED,
     Watch,
-    log_to_stderr,
     parser_of,
     serve_models,
 )
 from farm.provision.local.rank_lines import RankLifeline, Talk
 from farm.provision.local.rank_parent import VARIABLE
+from farm.provision.local.worker_log import log_to_stderr
 from farm.worker.loader import LoadError, load_models
 from farm.worker.mpi.group import EXIT_RANK_LOST, LOOK_EVERY_S, GroupModel, Hub, Meeting, Member
 from farm.worker.mpi.world import EXIT_STUCK, WorldError, join_world, told_size

@@ -23,6 +23,7 @@ from farm.provision.batch.allocation import STARTED_BY
 from farm.provision.local.child import Child, OutOfMemory
 from farm.provision.local.devices import cpus_here
 from farm.provision.local.group import Group, Launch
+from farm.provision.local.worker_log import first_line
 from farm.transports.connection import Connection, read_worker_connection
 from farm.transports.reporter import Reporter
 from farm.transports.worker_host import EXIT_ORPHANED
@@ -392,7 +393,7 @@ class Workers:
             arguments += ["--ends-at", str(settings.ends_at)]
         try:
             with open(seat.log, "a", opener=private_opener) as output:
-                output.write(f"--- farm starts a worker process, {time.strftime('%F %T %z')} ---\n")
+                output.write(first_line(environment))
             if settings.launch is None:
                 seat.child = Child(arguments, log=seat.log, environment=environment)
             else:

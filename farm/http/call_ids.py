@@ -1,0 +1,43 @@
+"""The id that a request gives its call, which follows it into the logs of front door and workers.
+
+Sources: the usual header X-Request-ID; W3C Trace Context, whose trace-id identifies the request of
+a user through all services.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from itertools import count
+
+from farm.bodies.unpacking import Headers
+from farm.call import checked_call_id
+
+REQUEST_ID = b"x-request-id"
+TRACE_PARENT = b"traceparent"
+NAMING = frozenset({REQUEST_ID, TRACE_PARENT})
+"""The headers that may name a call."""
+
+_PARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+
+
+def call_id_of(headers: Headers) -> str:
+    """Return the call's id: the request's own, or else that of its trace; empty if it has none.
+
+    An id that is too long, or has other characters than visible ASCII, counts as none.
+    """
+    given = checked_call_id(headers.get(REQUEST_ID, b"").decode("latin-1"))
+    if given:
+        return given
+    # Later versions may have more fields behind these.
+    parent = _PARENT.match(headers.get(TRACE_PARENT, b""))
+    return parent[1].decode() if parent else ""
+
+
+def call_ids() -> Callable[[], bytes]:
+    """Return a function whose results are new ids: a random part for this farm, and a number."""
+    prefix, numbers = secrets.token_hex(4).encode(), count(1)
+    return lambda: b"%b-%d" % (prefix, next(numbers))

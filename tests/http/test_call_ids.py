@@ -1,0 +1,50 @@
+"""The id that a request gives its call: which headers, in which form."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.call import LONGEST_CALL_ID
+from farm.http.call_ids import call_id_of, call_ids
+from farm.http.request import hints_of
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01".encode()
+"""The example of W3C Trace Context, section 3.2.4."""
+
+
+@pytest.mark.parametrize(
+    ("headers", "call_id"),
+    [
+        ({}, ""),
+        ({b"x-request-id": b"a-1"}, "a-1"),
+        ({b"traceparent": PARENT}, TRACE),
+        ({b"traceparent": PARENT, b"x-request-id": b"mine"}, "mine"),
+        ({b"traceparent": PARENT, b"x-request-id": b""}, TRACE),
+        ({b"traceparent": b"cc" + PARENT[2:] + b"-what-comes-later"}, TRACE),
+        ({b"traceparent": b"ff" + PARENT[2:]}, ""),
+        ({b"traceparent": PARENT.replace(TRACE.encode(), b"0" * 32)}, ""),
+        ({b"traceparent": PARENT.replace(b"00f067aa0ba902b7", b"0" * 16)}, ""),
+        ({b"traceparent": PARENT.upper().replace(b"0", b"0")}, ""),
+        ({b"traceparent": b"00-1-2-3"}, ""),
+        ({b"x-request-id": b"x" * LONGEST_CALL_ID}, "x" * LONGEST_CALL_ID),
+        ({b"x-request-id": b"x" * (LONGEST_CALL_ID + 1)}, ""),
+    ],
+)
+def test_ids_of_requests(headers: dict[bytes, bytes], call_id: str) -> None:
+    assert call_id_of(headers) == call_id
+    assert hints_of(headers, "10.0.0.1", "").call_id == call_id
+
+
+@pytest.mark.parametrize(
+    "bad", [b"a b", b"a\tb", b"a\x1b[31m", "\u00e4".encode(), b"a\x7f", b"a\n"]
+)
+def test_texts_that_are_not_visible_ascii_are_no_ids(bad: bytes) -> None:
+    assert call_id_of({b"x-request-id": bad}) == ""
+
+
+def test_made_ids_differ_also_between_farms() -> None:
+    one, other = call_ids(), call_ids()
+    made = [one(), one(), other(), other()]
+    assert len(set(made)) == 4
+    assert [call_id_of({b"x-request-id": each}) for each in made] == [m.decode() for m in made]
