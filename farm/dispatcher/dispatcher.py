@@ -483,7 +483,7 @@ class Dispatcher:
             "up_s": time.time() - self._started,
             **state,
             **self.measures.snapshot(now),
-            "chains": self._statistics.chains.snapshot(self._scheduler.sent(), now),
+            "chains": self._statistics.chains.snapshot(self._scheduler.view.sent(), now),
             **{name: give() for name, give in self._parts.items()},
             "events": self._events.snapshot(),
         }
