@@ -21,7 +21,7 @@ MOST_SEARCHED = 100_000
 
 
 @dataclass(slots=True)
-class OpenCalls:
+class ClientCalls:
     """The open calls of a client. callers: those that wait for an answer, as for its share.
 
     busy_s: worker-seconds so far of the calls that run.
@@ -61,6 +61,10 @@ class View:
         short = self._tasks.get(TaskId(self._first_task + number - 1))
         return self._tasks.get(TaskId(number)) if short is None else short
 
+    def task(self, task_id: TaskId) -> Task | None:
+        """Return an open call; None if it is not open."""
+        return self._tasks.get(task_id)
+
     def sent(self) -> Iterator[TaskId]:
         """Yield the open calls that workers have; one with a copy where its attempt is."""
         for worker in self._workers.values():
@@ -89,13 +93,13 @@ class View:
                 return task
         return None
 
-    def clients(self, now: float) -> dict[str, OpenCalls]:
+    def clients(self, now: float) -> dict[str, ClientCalls]:
         """Return the open calls of each client that has any."""
-        found: dict[str, OpenCalls] = {}
+        found: dict[str, ClientCalls] = {}
         accounts = (a for model in self._models.values() for a in model.accounts)
         for account in islice(accounts, MOST_ACCOUNTS):
             if account.active:
-                of_client = found.setdefault(account.client.name, OpenCalls())
+                of_client = found.setdefault(account.client.name, ClientCalls())
                 of_client.queued = account.client.queued
                 of_client.running += account.active
                 of_client.usages.add(account.usage)
