@@ -79,8 +79,9 @@ class Dispatcher:
         self.note = self._events.note
         self.questions = Questions()
         self.offer = self.questions.offer
-        self._parts: dict[str, Callable[[], object]] = {}
+        self.parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
+        self.chains = self._statistics.chains
         self._pairs = Pairs(self._start, self.cancel, self._feeder.new_id, self._statistics)
         self._memory = memory
         self._reuse: Reuse | None = None
@@ -475,7 +476,7 @@ class Dispatcher:
 
     def add_part(self, name: str, give: Callable[[], object]) -> None:
         """Add the JSON data that `give` returns to `snapshot`, under this name."""
-        self._parts[name] = give
+        self.parts[name] = give
 
     def snapshot(self) -> dict[str, Any]:
         """Return workers, queues, rates, percentiles and recent events as JSON data."""
@@ -489,8 +490,7 @@ class Dispatcher:
             "up_s": time.time() - self._started,
             **state,
             **self.measures.snapshot(now),
-            "chains": self._statistics.chains.snapshot(self.view.sent(), now),
-            "clients": self._statistics.clients.snapshot(self.view.clients(now), now),
-            **{name: give() for name, give in self._parts.items()},
+            **self._statistics.snapshot(self.view, now),
+            **{name: give() for name, give in self.parts.items()},
             "events": self._events.snapshot(),
         }

@@ -6,12 +6,14 @@ The fields are those of the KServe protocol's statistics extension, as in Triton
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from farm.call import QUESTIONS, Call, Hints, Result
 from farm.dispatcher.chains import Chains, counted
 from farm.dispatcher.clients import Clients
 from farm.errors import FarmError
 from farm.scheduler.state import Task
+from farm.scheduler.view import View
 
 
 class Counted:
@@ -176,6 +178,13 @@ class Statistics:
         of_model.reused += rows
         if calls:
             self._add_caller(hints, calls, 0, now)
+
+    def snapshot(self, view: View, now: float) -> dict[str, Any]:
+        """Return the rows of chains and of clients."""
+        return {
+            "chains": self.chains.snapshot(view.sent(), now),
+            "clients": self.clients.snapshot(view.clients(now), now),
+        }
 
     def _of(self, call: Call) -> ModelStatistics:
         known = self.models.get(call.model)

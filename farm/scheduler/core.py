@@ -72,7 +72,8 @@ class Scheduler:
         self._suspects: dict[TaskId, Task] = {}  # the tasks that were lost before
         self._workers: dict[WorkerId, Worker] = {}
         self._models: dict[str, ModelQueues] = {}
-        self.view = View(self._tasks, self._workers, self._models, first_task)
+        limits = max_queued, max_queued_per_client
+        self.view = View(self._tasks, self._workers, self._models, first_task, limits)
         self._pools = Pools()
         self._queued = 0
         self._clients = Clients()

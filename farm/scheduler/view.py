@@ -35,7 +35,11 @@ class ClientCalls:
 
 
 class View:
-    """Reads a scheduler's state. first_task: the task id from which calls are numbered."""
+    """Reads a scheduler's state.
+
+    first_task: the task id from which calls are numbered. limits: maximum number of waiting calls,
+    of all clients and of one.
+    """
 
     def __init__(
         self,
@@ -43,11 +47,17 @@ class View:
         workers: Mapping[WorkerId, Worker],
         models: Mapping[str, ModelQueues],
         first_task: int,
+        limits: tuple[int, int],
     ) -> None:
         self._tasks = tasks
         self._workers = workers
         self._models = models
         self._first_task = first_task
+        self.limits = limits
+
+    def queued(self) -> int:
+        """Return how many calls wait."""
+        return sum(queue.size for model in self._models.values() for queue in model.waiting)
 
     def number(self, task_id: TaskId) -> str:
         """Return the short name of a call, for people: its number since the farm started."""
