@@ -1,4 +1,4 @@
-"""The command line: init, serve, worker, call, sweep, experiment, record, status, url, launcher.
+"""The command line, such as `farm serve`, `farm sweep` and `farm status`.
 
 `main` is the program `farm`; COMMANDS names the module of each command.
 """
@@ -26,6 +26,7 @@ COMMANDS = {
     "experiment": "farm.cli.experiment:experiment",
     "record": "farm.cli.record:record",
     "status": "farm.cli.status:status",
+    "cancel": "farm.cli.cancel:cancel",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -67,6 +68,7 @@ def cli(verbose: int) -> None:
     experiment  Choose points one after another: ask, evaluate, tell
     record      Show, export, merge and import records of evaluations
     status      Show the workers, queues and calls of a farm
+    cancel      Cancel the waiting calls of a client
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """
