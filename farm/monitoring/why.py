@@ -64,10 +64,9 @@ class Why:
         kinds, jobs = self._jobs(task.call.model)
         lines = _lines(task, state, waiting, now)
         if task.phase is QUEUED:
-            few = not state["workers"]["count"] - state["workers"]["shut"]
             lines += _of_jobs(self._system(), kinds, jobs)
-            if few and not kinds and (more := self._dispatcher.first_worker.why(task.call.model)):
-                lines.append(more)
+            if not state["workers"]["count"] and not kinds:
+                lines.append(self._no_worker(task.call.model))
             lines += self._limits(task)
         return {
             "why": lines,
@@ -84,6 +83,15 @@ class Why:
         if first.requests:
             awaited = first.awaited() or "the farm waits for its first worker"
             yield f"{first.requests} requests wait until models are known: {awaited}"
+
+    def _no_worker(self, model: str) -> str:
+        """Return what is known of a model without workers that no job brings."""
+        first = self._dispatcher.first_worker
+        if known := first.why(model):
+            return known
+        if first.may_come():
+            return "the farm starts its workers again when they end; its events say why they ended"
+        return "the farm expects no other worker: add one with `farm worker`"
 
     def _cluster(self) -> Mapping[str, Any]:
         part = self._dispatcher.parts.get("cluster")

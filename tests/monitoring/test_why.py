@@ -213,8 +213,11 @@ async def test_other_farms_say_why_a_model_has_no_worker() -> None:
     dispatcher, _ = up()
     Why(dispatcher)
     dispatcher.expect([CUBE])
-    dispatcher.first_worker.why = lambda model: f"{model} is being built"
     asked(dispatcher, CHAIN)
     answer = await why(dispatcher, client="sampler")
     assert has(answer, "no worker serves model 'cube' now")
-    assert answer["why"][-1] == "cube is being built"
+    assert answer["why"][-1] == "the farm expects no other worker: add one with `farm worker`"
+    dispatcher.first_worker.may_come = lambda: True
+    assert "starts its workers again" in (await why(dispatcher, client="sampler"))["why"][-1]
+    dispatcher.first_worker.why = lambda model: f"{model} is being built"
+    assert (await why(dispatcher, client="sampler"))["why"][-1] == "cube is being built"
