@@ -112,7 +112,7 @@ def create_api(
         headers = headers_of(request.scope)
         hints = hints_of(headers, peer_of(request.scope), request.scope[USER])
         body = await read_body(request.receive)
-        await backend.first_worker.known()
+        await backend.first_worker.known(name)
         points: AnyPoints
         if isinstance(body, HeldBody):
             client = hints.client
