@@ -108,8 +108,10 @@ async def test_what_is_no_report_is_refused() -> None:
 async def test_the_number_of_reports_is_bounded() -> None:
     board = Board()
     for number in range(KEPT + 5):
-        board.report(name=str(number))
         board.report(name="0")
+        board.report(name=str(number))
+        board.now += 0.125
+    assert max(row["since_s"] for row in board.rows()) == 0.125 * (KEPT + 5)
     names = {row["name"] for row in board.rows()}
     assert len(names) == KEPT
     assert {"0", str(KEPT + 4)} <= names

@@ -175,6 +175,7 @@ async def test_a_full_partition() -> None:
         {**JOB, "starts_at": starts_at},
         {**JOB, "id": "9", "phase": "starting", "state": "RUNNING"},
         {**JOB, "id": "10", "kind": "other"},
+        {**JOB, "id": "11", "phase": "serving", "workers": 2},
     ]
     cluster = {"system": "SLURM", "problem": "", "kinds": [KIND], "jobs": jobs}
     dispatcher.add_part("cluster", lambda: cluster)

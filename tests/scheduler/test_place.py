@@ -66,32 +66,26 @@ def test_priority_goes_first_whole(busy: Recorder) -> None:
 
 
 def test_worker_seconds_count_as_runs(farm: Recorder) -> None:
-    """A client that is three runs behind goes first with up to three calls."""
+    """A client whose run took five seconds waits for four runs of another, of 1.2 s each."""
     farm.learn(1.0)
     farm.join("w")
-    ahead = farm.submit(client="greedy")
-    farm.expect(sent("w", ahead))
-    for _ in range(3):
-        after = farm.submit(client="greedy")
-        farm.after(1.0).finish("w", ahead, 1.0)
-        farm.expect(replied(ahead, 1.0, "w"), sent("w", after))
-        ahead = after
-    mine = farm.submit(client="greedy")
-    farm.submit_many(9, client="sweep")
+    long = farm.submit(client="long")
+    farm.expect(sent("w", long))
+    mine = farm.submit(client="long")
+    waiting = farm.submit_many(9, client="sweep")
+    farm.after(5.0).finish("w", long, 5.0)
+    farm.expect(replied(long, 5.0, "w"), sent("w", waiting[0]))
     farm.resize("w", 0)
-    farm.hand_back("w", ahead)
+    farm.hand_back("w", waiting[0])
     farm.forget_actions()
-    behind_s = farm.account("greedy").used_s - farm.account("sweep").used_s
-    _, rows = before(farm, mine)
-    assert rows["sweep"] == max(1, round(behind_s))
-    assert rows["greedy"] == 1
+    assert before(farm, mine) == (5, {"sweep": 4})
 
 
 def test_calls_of_other_models_that_are_due_earlier(busy: Recorder) -> None:
     mine = busy.submit(client="a")
-    short = busy.submit("other", client="b")
-    assert before(busy, mine) == (2, {"b": 1})
-    assert before(busy, short)[0] == 1
+    short = busy.submit_many(3, "other", client="b")
+    assert before(busy, mine) == (2, {"b": 1})  # its next one, then it is seen again
+    assert before(busy, short[0])[0] == 1
 
 
 def test_calls_at_a_worker(farm: Recorder) -> None:

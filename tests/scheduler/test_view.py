@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, model, replied, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, model, replied, sent
 
 
 def test_a_call_is_found_by_its_number_and_by_its_id() -> None:
@@ -69,6 +69,17 @@ def test_the_calls_of_a_batch_share_its_seconds(farm: Recorder) -> None:
     farm.after(4.0).expect()
     busy = {n: c.busy_s for n, c in farm.scheduler.view.clients(farm.now).items()}
     assert busy == pytest.approx({"a": 2.0, "b": 2.0})
+
+
+def test_a_prefetched_call_runs_since_its_worker_was_free(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    one, two = farm.submit(client="a"), farm.submit(client="b")
+    farm.expect(sent("w", one, two))
+    farm.after(3.0).finish("w", one, 3.0)
+    farm.forget_actions()
+    farm.after(2.0).forget_actions()
+    assert farm.scheduler.view.clients(farm.now)["b"].busy_s == pytest.approx(2.0)
 
 
 def test_models_are_known_by_name(farm: Recorder) -> None:
