@@ -31,6 +31,7 @@ COMMANDS = {
     "top": "farm.cli.top:top",
     "stop": "farm.cli.stop:stop",
     "doctor": "farm.cli.doctor:doctor",
+    "cancel": "farm.cli.cancel:cancel",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -76,6 +77,7 @@ def cli(verbose: int) -> None:
     top         Show workers, queues, clients and failures of a farm, live
     stop        End a running farm in order, and wait until it has ended
     doctor      Check this machine, a farm and the batch system: what is wrong, what to do
+    cancel      Cancel the waiting calls of a client
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """

@@ -25,6 +25,7 @@ from farm.experiment.config.reader import read_config
 from farm.experiment.host import Experiments, OnRun
 from farm.experiment.loop.evaluators import RemoteEvaluator
 from farm.experiment.loop.progress import LoopProgress
+from farm.experiment.loop.reporting import reported
 from farm.experiment.loop.run import ClosedLoop, fitting_model
 from farm.experiment.loop.seed_files import read_seed_files
 from farm.experiment.results.best import best_told
@@ -289,7 +290,8 @@ class _Closed:
                 if not ended:
                     await run.begin()
                     self._experiments.on_run = _commands(run, number)
-                    await self._watched(run, experiment)
+                    async with reported(run, self._experiments, number, evaluator):
+                        await self._watched(run, experiment)
             if self._asked_to_stop > 1:
                 farm.hurry()
             progress = run.now()

@@ -14,13 +14,16 @@ from rich.table import Table
 
 from farm.cli.failures import summary
 from farm.cli.options import target_option
-from farm.cli.tables import short_name, text_table
+from farm.cli.status_use import clients, lines, progress, why
+from farm.cli.tables import duration, short_name, text_table
 from farm.client import connect
 
 EXAMPLES = """\b
 Examples:
   farm status                  the farm of ./farm-run
   farm status --watch          refresh each second
+  farm status --why sampler    why the calls of this client wait
+  farm status --why 17         why call 17 waits
   farm status --to http://node3:4242 --json | jq .queues
 """
 
@@ -33,9 +36,27 @@ CHAINS_SHOWN = 20
 @target_option
 @click.option("--json", "as_json", is_flag=True, help="Print all details as one JSON object.")
 @click.option("--watch", is_flag=True, help="Refresh each second until Ctrl-C.")
-def status(target: str | None, as_json: bool, watch: bool) -> None:
-    """Show workers, calls in flight, queues, rates, overhead and idle gaps of a farm."""
+@click.option(
+    "--why",
+    "of",
+    metavar="CALL|CLIENT",
+    help="Explain why a call waits, by its number, or the oldest waiting call of a client.",
+)
+@click.option("--chain", metavar="NAME", help="With --why: the chain of the client.")
+def status(
+    target: str | None, as_json: bool, watch: bool, of: str | None, chain: str | None
+) -> None:
+    """Show the clients, progress, workers, queues and rates of a farm, or why a call waits."""
+    if of is None and chain is not None:
+        raise click.UsageError("--chain needs --why CLIENT")
+    if of is not None and watch:
+        raise click.UsageError("--why and --watch exclude one another")
     with connect(target) as client:
+        if of is not None:
+            found = why(client, of, chain)
+            option = orjson.OPT_INDENT_2
+            click.echo(orjson.dumps(found, option=option) if as_json else lines(found))
+            return
         if as_json:
             click.echo(orjson.dumps(client.status(), option=orjson.OPT_INDENT_2))
             return
@@ -62,6 +83,10 @@ def tables(state: dict[str, Any]) -> RenderableType:
         parts.insert(1, _restarts(state["restarts"]))
     if state.get("dask"):
         parts.append(_dask(state["dask"]))
+    if state.get("progress"):
+        parts.append(progress(state["progress"]))
+    if state.get("clients"):
+        parts += clients(state["clients"])
     if state.get("chains"):
         parts += _chains(state["chains"])
     if state.get("waits"):
@@ -193,11 +218,12 @@ def _waits(rows: list[dict[str, Any]]) -> Table:
 
 def _calls(rows: list[dict[str, Any]]) -> Table:
     """A table of the calls that lost a worker and the oldest calls, with their history."""
-    table = Table("oldest calls", "operation", "age", "what happened", box=None)
+    table = Table("call", "oldest calls", "operation", "age", "what happened", box=None)
     table.header_style = "dim"
     for row in rows:
         story = escape(", ".join(row["story"]))
-        table.add_row(escape(row["model"]), row["operation"], duration(row["age_s"]), story)
+        name = row.get("call", "")
+        table.add_row(name, escape(row["model"]), row["operation"], duration(row["age_s"]), story)
     return table
 
 
@@ -260,13 +286,3 @@ def _cluster(state: dict[str, Any]) -> list[RenderableType]:
         rows.append([*words, ", ".join(ids[:JOBS_SHOWN]) + more])
     jobs = text_table(("kind", "phase", f"{state['system']} says", "reason or nodes", "jobs"), rows)
     return [kinds, *([jobs] if alike else []), *problems]
-
-
-def duration(seconds: float) -> str:
-    """Format a time span with three digits and a suitable unit."""
-    for limit, unit, scale in ((1e-3, "us", 1e6), (1.0, "ms", 1e3), (120.0, "s", 1.0)):
-        if seconds < limit:
-            return f"{seconds * scale:.3g} {unit}"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

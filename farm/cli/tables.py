@@ -36,3 +36,13 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
     for row in rows:
         table.add_row(*(escape(printable(str(cell))) for cell in row))
     return table
+
+
+def duration(seconds: float) -> str:
+    """Format a time span with three digits and a suitable unit."""
+    for limit, unit, scale in ((1e-3, "us", 1e6), (1.0, "ms", 1e3), (120.0, "s", 1.0)):
+        if seconds < limit:
+            return f"{seconds * scale:.3g} {unit}"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -20,6 +20,7 @@ from farm.client.http_line import HttpLine
 from farm.client.names import with_names
 from farm.client.recorded_line import RecordedLine
 from farm.client.remote import RemoteModel
+from farm.client.reports import ProgressReports, report_of
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.report.page import table
 from farm.transports.connection import CLIENTS_FILE, read_connection
@@ -227,6 +228,7 @@ class Client:
         self._hints = hints
         self._address = address
         self._seen = set(seen)
+        self._reports = ProgressReports(line)
 
     @property
     def hints(self) -> Hints:
@@ -323,8 +325,76 @@ class Client:
         """
         return [row_of(LostWorkers, row) for row in self.status()["losses"]]
 
+    def why(
+        self, client: str = "", *, chain: str | None = None, call: str | int = ""
+    ) -> dict[str, Any]:
+        """Return why a call waits, as JSON data with lines of text under "why".
+
+        call: its number in `farm status`; without one, the oldest waiting call of `client`, or of
+        its `chain`, counts. By default these are the names given to `connect`. Raises InvalidInput
+        without any of them, UnsupportedFeature if the server is not a farm.
+        """
+        if call:
+            return dict(self.ask("why", call=str(call)))
+        if not client:
+            client, chain = self.hints.client, self.hints.chain if chain is None else chain
+        return dict(self.ask("why", **_names(client, chain)))
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Return a row for each client of the farm, with its calls and its share of the workers.
+
+        Those with the largest share come first. Raises UnsupportedFeature if it is not a farm.
+        """
+        return list(self.status()["clients"])
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Return a row for each sweep, experiment and named chain of the farm."""
+        return list(self.ask("progress"))
+
+    def cancel_calls(self, client: str, *, chain: str | None = None) -> int:
+        """Cancel the waiting calls of any client, or of one of its chains; return their number.
+
+        Each fails with Cancelled; those that run go on. Only for the owner of the farm: over HTTP,
+        the user who started it, or somebody with its token.
+        """
+        return int(self.ask("cancel", **_names(client, chain))["cancelled"])
+
+    def report_progress(
+        self,
+        kind: str,
+        name: str,
+        *,
+        done: int,
+        failed: int,
+        total: int | None = None,
+        per_s: float | None = None,
+        ends_in_s: float | None = None,
+        state: str = "running",
+        identity: str = "",
+        client: str = "",
+    ) -> None:
+        """Let `farm status` show the progress of a sweep or experiment; returns at once.
+
+        kind: "sweep" or "experiment"; state: any other word than "running" ends it; identity: tells
+        two of one name apart. Servers that are no farm are not told.
+        """
+        report = report_of(
+            kind,
+            name,
+            done=done,
+            failed=failed,
+            total=total,
+            per_s=per_s,
+            ends_in_s=ends_in_s,
+            state=state,
+            identity=identity,
+            client=client or self._hints.client,
+        )
+        self._reports.put(f"{kind} {identity or name}", report)
+
     def close(self) -> None:
         """Release all resources; open calls fail with Cancelled."""
+        self._reports.close()
         self.line.close()
 
     def __enter__(self) -> Client:
@@ -355,6 +425,10 @@ class Client:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _connect_again, (*self._address, bool(self._seen))
+
+
+def _names(client: str, chain: str | None) -> dict[str, str]:
+    return {"client": client} if chain is None else {"client": client, "chain": chain}
 
 
 def _shown(target: str | Path) -> str:

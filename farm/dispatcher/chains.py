@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
 from farm.call import QUESTIONS, Call, CallerName, Result
+from farm.dispatcher.tally import Tally
 from farm.errors import FarmError
 from farm.scheduler.state import TaskId
 
@@ -15,58 +16,25 @@ KEPT = 1000
 """Most chains kept; beyond that, the one whose last call came first is forgotten."""
 
 BUCKET_S = 5.0
-BUCKETS = 12
-"""Answers are counted in steps of `BUCKET_S`; the rate is over the last `BUCKETS` of them."""
-
-SHORTEST_SPAN_S = 1.0
-"""Least time that a rate is over: one answer after a millisecond is not 1,000 calls/s."""
+"""The rate is over the last minute, twelve of these steps."""
 
 SAME_AGE_S = 60.0
 """Chains with an answer in the same minute are listed by name, so that rows keep their places."""
 
 
-class Chain:
+class Chain(Tally):
     """The calls of one chain since its first one.
 
-    open: tasks without an answer. worker_s: worker-seconds of its answered calls; since_s: those
-    of all calls of the farm at its first call.
+    open: tasks without an answer. since_s: worker-seconds of all calls of the farm at its first
+    call.
     """
 
-    __slots__ = (
-        "began_at",
-        "counts",
-        "done",
-        "failed",
-        "last_at",
-        "open",
-        "since_s",
-        "worker_s",
-    )
+    __slots__ = ("open", "since_s")
 
     def __init__(self, since_s: float, now: float) -> None:
-        self.began_at = now
-        self.last_at: float | None = None
+        super().__init__(now, BUCKET_S)
         self.since_s = since_s
-        self.open = self.done = self.failed = 0
-        self.worker_s = 0.0
-        self.counts: deque[list[int]] = deque(maxlen=BUCKETS)  # number of the bucket, answers
-
-    def answered(self, done: int, failed: int, now: float) -> None:
-        """Count answers that came now."""
-        self.done += done
-        self.failed += failed
-        self.last_at = now
-        bucket = int(now // BUCKET_S)
-        if self.counts and self.counts[-1][0] == bucket:
-            self.counts[-1][1] += done + failed
-        else:
-            self.counts.append([bucket, done + failed])
-
-    def calls_per_s(self, now: float) -> float:
-        """Return the rate of answers over the last minute, or since the first call."""
-        first = int(now // BUCKET_S) - BUCKETS + 1
-        count = sum(count for bucket, count in self.counts if bucket >= first)
-        return count / max(SHORTEST_SPAN_S, now - max(self.began_at, first * BUCKET_S))
+        self.open = 0
 
     def share(self, of_all_s: float) -> float:
         """Return its part of all worker-seconds since its first call; of_all_s: the sum now."""
@@ -115,8 +83,7 @@ class Chains:
         """Record the outcome of an open task, which counts as `calls` calls and took `worker_s`."""
         chain = self.open.pop(task_id)
         chain.open -= 1
-        chain.worker_s += worker_s
-        chain.answered(*_counted(outcome, calls), now)
+        chain.answered(*counted(outcome, calls), now, worker_s)
 
     def answered(self, name: CallerName, done: int, failed: int, now: float) -> None:
         """Record calls that were answered without a task that counts as one."""
@@ -143,6 +110,7 @@ class Chains:
                 "chain": name,
                 "queued": chain.open - in_flight[chain],
                 "in_flight": in_flight[chain],
+                "began_s": now - chain.began_at,
                 "done": chain.done,
                 "failed": chain.failed,
                 "calls_per_s": chain.calls_per_s(now),
@@ -154,7 +122,7 @@ class Chains:
         ]
 
 
-def _counted(outcome: Result | FarmError, calls: int) -> tuple[int, int]:
+def counted(outcome: Result | FarmError, calls: int) -> tuple[int, int]:
     """Return how many of `calls` calls were done and how many failed."""
     if isinstance(outcome, FarmError):
         return 0, calls

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
+from farm.dispatcher.cancelling import Cancelling
 from farm.dispatcher.descriptions import Descriptions
 from farm.dispatcher.events import Departure, Events, OnAnswered, OnJoined, OnLeft
 from farm.dispatcher.failing import OnFailed, tell_failed
@@ -62,7 +63,7 @@ class Dispatcher:
         # Random first id: a late answer to a task of an earlier farm process matches no task.
         first_task = secrets.randbits(30) << 32
         self._scheduler = Scheduler(first_task=first_task, **limits)
-        self.policies = self._scheduler.policies
+        self.policies, self.view = self._scheduler.policies, self._scheduler.view
         self._transports = list(transports)
         self._carrier: dict[WorkerId, Transport] = {}
         self._workers: dict[WorkerId, WorkerInfo] = {}
@@ -80,14 +81,17 @@ class Dispatcher:
         self.note = self._events.note
         self.questions = Questions()
         self.offer = self.questions.offer
-        self._parts: dict[str, Callable[[], object]] = {}
+        self.parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
+        self.chains = self._statistics.chains
         self._pairs = Pairs(self._start, self.cancel, self._feeder.new_id, self._statistics)
         self._memory = memory
         self._reuse: Reuse | None = None
         if memory is not None and memory.reuses:
             run = self._begin, self._drop, self._start_parts, self._feeder.new_id, self._act_soon
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
+        own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
+        self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
         self.first_worker = FirstWorker(self._models, self._waiting, self._drop)
         self.on_joined: list[OnJoined] = [self.first_worker.joined, self._events.joined]
         self.on_left: list[OnLeft] = [self.first_worker.left, self._events.left]
@@ -151,7 +155,7 @@ class Dispatcher:
 
         def done(outcome: Outcome) -> None:
             ended = time.monotonic()
-            self._statistics.add_whole(call, outcome, hints.shown_as, began, ended, time.time())
+            self._statistics.add_whole(call, outcome, hints, began, ended, time.time())
             on_done(outcome)
 
         info = self.description(call.model, call.config)
@@ -476,7 +480,7 @@ class Dispatcher:
 
     def add_part(self, name: str, give: Callable[[], object]) -> None:
         """Add the JSON data that `give` returns to `snapshot`, under this name."""
-        self._parts[name] = give
+        self.parts[name] = give
 
     def snapshot(self) -> dict[str, Any]:
         """Return workers, queues, rates, percentiles and recent events as JSON data."""
@@ -490,7 +494,7 @@ class Dispatcher:
             "up_s": time.time() - self._started,
             **state,
             **self.measures.snapshot(now),
-            "chains": self._statistics.chains.snapshot(self._scheduler.sent(), now),
-            **{name: give() for name, give in self._parts.items()},
+            **self._statistics.snapshot(self.view, now),
+            **{name: give() for name, give in self.parts.items()},
             "events": self._events.snapshot(),
         }

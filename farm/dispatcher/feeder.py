@@ -311,6 +311,20 @@ class PartitionedRows:
                 return
         self._rows.finished()
 
+    def fail_waiting(self, error: FarmError) -> int:
+        """Fail the rows that are not in the scheduler; return how many calls these count as."""
+        spans, count = list(self._to_make), 0
+        self._queue.to_come -= sum([end - first for first, end, _ in spans])
+        self._to_make.clear()
+        for first, end, _ in spans:
+            count += 1 if self.is_one_call else end - first
+            if not self._rows.failed(first, end, error):
+                self.give_up()
+                break
+        if count:
+            self._end_if_over()
+        return count
+
 
 def _names_a_row(error: FarmError, rows: int) -> bool:
     """Whether an error concerns one of so many rows, and the others may be run again."""
@@ -394,6 +408,14 @@ class Feeder:
         parts = self._open.get(call_id)
         if parts is not None:
             self.look_at(parts)
+
+    def open_of(self, client: str, chain: str | None) -> list[PartitionedRows]:
+        """Return the open calls of a client, or of one of its chains."""
+        return [
+            parts
+            for parts in self._open.values()
+            if parts.hints.client == client and chain in (None, parts.hints.chain)
+        ]
 
     def cancel(self, call_id: TaskId) -> None:
         """Cancel a call: outcomes of its rows are no longer reported."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-from farm.call import Call, CallerName, Hints, Result, WorkerInfo
+from farm.call import NO_HINTS, Call, Hints, Result, WorkerInfo
 from farm.dispatcher.events import Departure
 from farm.dispatcher.feeder import Part
 from farm.dispatcher.flights import Flight, Moved, SomeRows, Waiter
@@ -81,7 +81,7 @@ class Reuse:
         self._of_task: dict[TaskId, Flight] = {}
         self._waiting: dict[TaskId, Flight] = {}
         self._moved: dict[TaskId, TaskId] = {}
-        self._answers: dict[TaskId, tuple[OnDone, Call, Result, CallerName | None]] = {}
+        self._answers: dict[TaskId, tuple[OnDone, Call, Result, Hints]] = {}
 
     def start(
         self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...]
@@ -193,7 +193,7 @@ class Reuse:
         if not rows:
             found = [result for result in known if result is not None]
             result = found[0] if call.rows is None else stacked(found)
-            return self._answer_soon(on_done, call, result, hints.shown_as)
+            return self._answer_soon(on_done, call, result, hints)
         reused = len(keys) - len(rows)
         if reused:
             on_done = SomeRows(on_done, numbers, known)
@@ -210,23 +210,21 @@ class Reuse:
             for key in keys:
                 self._flights.setdefault(key, flight)
         if reused:
-            self._count(call, 0, reused, None)
+            self._count(call, 0, reused, NO_HINTS)
         return task
 
-    def _answer_soon(
-        self, on_done: OnDone, call: Call, result: Result, name: CallerName | None
-    ) -> TaskId:
+    def _answer_soon(self, on_done: OnDone, call: Call, result: Result, hints: Hints) -> TaskId:
         answered = self._new_id()
-        self._answers[answered] = on_done, call, result, name
+        self._answers[answered] = on_done, call, result, hints
         self._soon()
         return answered
 
     def answer(self) -> None:
         """Answer the calls whose evaluations were found since the last time."""
         while self._answers:
-            on_done, call, result, name = self._answers.pop(next(iter(self._answers)))
+            on_done, call, result, hints = self._answers.pop(next(iter(self._answers)))
             rows = result.rows_done(call.rows or 1)
-            self._count(call, calls_of(on_done, rows), rows, name)
+            self._count(call, calls_of(on_done, rows), rows, hints)
             on_done(result)
 
     def _landed(self, flight: Flight, outcome: Outcome) -> None:
@@ -245,7 +243,7 @@ class Reuse:
                 continue
             if isinstance(end, Result) and (rows := end.rows_done(len(waiter.rows))):
                 calls = calls_of(waiter.on_done, rows)
-                self._count(waiter.call, calls, rows, waiter.hints.shown_as)
+                self._count(waiter.call, calls, rows, waiter.hints)
             waiter.on_done(end)
 
     def _again(self, joined: TaskId, waiter: Waiter) -> None:
@@ -261,8 +259,27 @@ class Reuse:
         else:
             self._moved[joined] = task
 
-    def _count(self, call: Call, calls: int, rows: int, name: CallerName | None) -> None:
-        self._statistics.count_reused(call, calls, rows, name, self._clock())
+    def _count(self, call: Call, calls: int, rows: int, hints: Hints) -> None:
+        self._statistics.count_reused(call, calls, rows, hints, self._clock())
+
+    def waiting_of(self, client: str, chain: str | None) -> list[TaskId]:
+        """Return the calls of a client, or of one of its chains, that wait for another call."""
+        return [
+            joined
+            for joined, flight in self._waiting.items()
+            if (hints := flight.joined[joined].hints).client == client
+            and chain in (None, hints.chain)
+        ]
+
+    def fail(self, joined: TaskId, error: FarmError) -> int:
+        """Answer a call that waits for another call, and return how many calls it counts as."""
+        flight = self._waiting.get(joined)
+        if flight is None:
+            return 0
+        waiter = flight.joined[joined]
+        self.cancel(joined)
+        waiter.on_done(error)
+        return max(1, calls_of(waiter.on_done, len(waiter.rows)))
 
     def cancel(self, task_id: TaskId) -> bool:
         """Cancel a call; False: its task, if it has one, must be cancelled in the scheduler.

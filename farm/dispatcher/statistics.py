@@ -6,12 +6,15 @@ The fields are those of the KServe protocol's statistics extension, as in Triton
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from farm.call import QUESTIONS, Call, CallerName, Result
-from farm.dispatcher.chains import Chains
+from farm.call import QUESTIONS, Call, Hints, Result
+from farm.dispatcher.chains import Chains, counted
+from farm.dispatcher.clients import Clients
 from farm.errors import FarmError
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import Task
+from farm.scheduler.view import View
 
 
 class Counted:
@@ -128,11 +131,12 @@ class ModelStatistics:
 
 
 class Statistics:
-    """The statistics of all models and chains of one dispatcher, without questions about models."""
+    """Statistics of models, chains and clients of one dispatcher, without questions."""
 
     def __init__(self) -> None:
         self.models: dict[str, ModelStatistics] = {}
         self.chains = Chains()
+        self.clients = Clients()
 
     def add_answer(
         self, task: Task, outcome: Result | FarmError, calls: int, now: float, today: float
@@ -141,6 +145,9 @@ class Statistics:
         worker_s = self.add_run(task, outcome)
         if calls:
             self.add_outcome(task.call, outcome, now - task.submitted_at, today, calls)
+        if task.call.operation not in QUESTIONS:
+            client = task.account.client.name
+            self.clients.answered(client, *counted(outcome, calls), worker_s, now)
         if task.id in self.chains.open:
             self.chains.closed(task.id, outcome, calls, worker_s, now)
 
@@ -148,16 +155,20 @@ class Statistics:
         self,
         call: Call,
         outcome: Result | FarmError,
-        name: CallerName | None,
+        hints: Hints,
         began: float,
         now: float,
         today: float,
     ) -> None:
-        """Record the outcome of a call whose tasks counted as none. name: of its chain."""
+        """Record the outcome of a call whose tasks counted as none."""
         self.add_outcome(call, outcome, now - began, today)
-        if name is not None:
-            failed = isinstance(outcome, FarmError)
-            self.chains.answered(name, int(not failed), int(failed), now)
+        failed = isinstance(outcome, FarmError)
+        self._add_caller(hints, int(not failed), int(failed), now)
+
+    def _add_caller(self, hints: Hints, done: int, failed: int, now: float) -> None:
+        self.clients.answered(hints.client, done, failed, 0.0, now)
+        if hints.shown_as is not None:
+            self.chains.answered(hints.shown_as, done, failed, now)
 
     def add_run(self, task: Task, outcome: Result | FarmError) -> float:
         """Record the run of a task, a call or a part of one, and return its worker-seconds."""
@@ -180,18 +191,23 @@ class Statistics:
         if call.operation not in QUESTIONS:
             self._of(call).add_outcome(outcome, waited_s, today, calls)
 
-    def count_reused(
-        self, call: Call, calls: int, rows: int, name: CallerName | None, now: float
-    ) -> None:
+    def count_reused(self, call: Call, calls: int, rows: int, hints: Hints, now: float) -> None:
         """Record calls that were answered without a run of their own.
 
-        call: one of them; calls, rows: how many these are; name: of their chain.
+        call: one of them; calls, rows: how many these are.
         """
         of_model = self._of(call)
         of_model.success.add(0.0, calls)
         of_model.reused += rows
-        if name is not None and calls:
-            self.chains.answered(name, calls, 0, now)
+        if calls:
+            self._add_caller(hints, calls, 0, now)
+
+    def snapshot(self, view: View, now: float) -> dict[str, Any]:
+        """Return the rows of chains and of clients."""
+        return {
+            "chains": self.chains.snapshot(view.sent(), now),
+            "clients": self.clients.snapshot(view.clients(now), now),
+        }
 
     def _of(self, call: Call) -> ModelStatistics:
         known = self.models.get(call.model)

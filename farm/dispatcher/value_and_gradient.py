@@ -102,8 +102,8 @@ class Pairs:
 
         def ended(pair: Pair, outcome: Outcome) -> None:
             if self.cancel(pair.id):  # a half may still run after the other's error
-                name, ended_at = hints.shown_as, time.monotonic()
-                self._statistics.add_whole(call, outcome, name, now, ended_at, time.time())
+                ended_at = time.monotonic()
+                self._statistics.add_whole(call, outcome, hints, now, ended_at, time.time())
                 on_done(outcome)
 
         pair = Pair(self._new_id(), ended)

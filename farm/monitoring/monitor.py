@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.monitoring.call_log import CallLog
+from farm.monitoring.counters import Counters
 from farm.monitoring.failures import Failures
 from farm.monitoring.losses import Losses
 from farm.monitoring.news import News
-from farm.monitoring.tally import Tally
+from farm.monitoring.progress import ProgressBoard
 from farm.monitoring.what_failed import WhatFailed
+from farm.monitoring.why import Why
 
 
 class Monitor:
@@ -22,5 +24,7 @@ class Monitor:
         dispatcher.add_part("failures", failures.snapshot)
         dispatcher.add_part("losses", losses.snapshot)
         dispatcher.offer("failures", WhatFailed(failures, losses).answer)
-        Tally().watch(dispatcher)
+        Counters().watch(dispatcher)
         CallLog().watch(dispatcher)
+        self.why = Why(dispatcher)
+        self.progress = ProgressBoard(dispatcher)

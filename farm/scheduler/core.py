@@ -28,8 +28,9 @@ from farm.scheduler.phases import ATTEMPTS, OUTRUN, QUEUED, SENT, TASKS, WORKERS
 from farm.scheduler.placement import NO_END, Pool, Pools, drop_if_empty, end_at_most, pool_for
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.recall import for_idle, has_too_much, in_vain, void_recall
-from farm.scheduler.snapshot import sent, snapshot, standing_out
+from farm.scheduler.snapshot import snapshot, standing_out
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
+from farm.scheduler.view import View
 from farm.transitions import PhaseEvent
 
 TASK_ANSWERED = TASKS.event("answered")
@@ -71,6 +72,8 @@ class Scheduler:
         self._suspects: dict[TaskId, Task] = {}  # the tasks that were lost before
         self._workers: dict[WorkerId, Worker] = {}
         self._models: dict[str, ModelQueues] = {}
+        limits = max_queued, max_queued_per_client
+        self.view = View(self._tasks, self._workers, self._models, first_task, limits)
         self._pools = Pools()
         self._queued = 0
         self._clients = Clients()
@@ -482,14 +485,11 @@ class Scheduler:
 
     # Inspection
 
-    def sent(self) -> Iterator[TaskId]:
-        """Yield the open calls that workers have, each once."""
-        return sent(self._workers.values())
-
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return workers, queues and the most notable calls as JSON data."""
         calls = standing_out(self._tasks.values(), self._suspects.values(), now)
-        return snapshot(self._workers.values(), self._models.values(), calls, now)
+        number = self.view.number
+        return snapshot(self._workers.values(), self._models.values(), calls, now, number)
 
     def check(self) -> None:
         """Assert every invariant of the state."""

@@ -51,7 +51,7 @@ def explain(task: Task, now: float) -> list[Reason]:
     older = sum(1 for other in islice(task.line.tasks, LOOK) if other < task.id)
     if older:
         reasons.append(Reason("older", f"{_calls(older)} of its client came earlier", older))
-    reasons += _other_queues(queue)
+    reasons += [reason for _, reason in queues_before(queue)]
     return reasons
 
 
@@ -117,10 +117,10 @@ def _higher_ranks(queue: Queue, level: Level) -> Iterator[Reason]:
 
 def _clients(line: ClientTasks, level: Level) -> Iterator[Reason]:
     """Yield the other clients of the queue that go first, by the rule that decides."""
-    mine = _share(line.account)
+    mine = share(line.account)
     by_rule: dict[str, list[ClientTasks]] = {}
     for other in islice(level.lines.values(), LOOK):
-        theirs = _share(other.account)
+        theirs = share(other.account)
         if theirs[0] < mine[0]:
             by_rule.setdefault("workers held", []).append(other)
         elif theirs[0] == mine[0] and theirs[1] < mine[1]:
@@ -138,17 +138,18 @@ def _clients(line: ClientTasks, level: Level) -> Iterator[Reason]:
         yield Reason(rule, text, before)
 
 
-def _share(account: Account) -> tuple[int, float]:
+def share(account: Account) -> tuple[int, float]:
+    """Return the workers that a client holds and the worker-seconds it has used, per caller."""
     return account.held // account.usage.fair_slots, account.used_s
 
 
 def _shown(rule: str, account: Account) -> str:
-    held, used_s = _share(account)
+    held, used_s = share(account)
     return f"{held} workers" if rule == "workers held" else f"{used_s:.3g} s"
 
 
-def _other_queues(queue: Queue) -> Iterator[Reason]:
-    """Yield the other queues whose next call goes first at workers that both may use."""
+def queues_before(queue: Queue) -> Iterator[tuple[Turn, Reason]]:
+    """Yield the other queues whose next call goes first at workers that both may use, and why."""
     if not queue.size:
         return
     mine = turn_of(queue)
@@ -160,7 +161,7 @@ def _other_queues(queue: Queue) -> Iterator[Reason]:
             if other is not queue and other.size:
                 theirs = turn_of(other)
                 if first_of([mine, theirs]) is theirs:
-                    yield _before(theirs, mine)
+                    yield theirs, _before(theirs, mine)
 
 
 def _before(theirs: Turn, mine: Turn) -> Reason:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Any
@@ -73,21 +73,17 @@ def oldest_s(queue: Queue, now: float) -> float:
     return now - min(line.first().submitted_at for line in islice(lines, LOOK))
 
 
-def sent(workers: Iterable[Worker]) -> Iterator[TaskId]:
-    """Yield the tasks that these workers hold; one with a copy where its attempt is."""
-    for worker in workers:
-        for task in worker.held.values():
-            if task.attempt.worker is worker:
-                yield task.id
-
-
 def snapshot(
-    workers: Iterable[Worker], models: Iterable[ModelQueues], calls: Iterable[Task], now: float
+    workers: Iterable[Worker],
+    models: Iterable[ModelQueues],
+    calls: Iterable[Task],
+    now: float,
+    number: Callable[[TaskId], str],
 ) -> dict[str, Any]:
     """Return the state as rows.
 
     workers: one for each; queues: one for each model and operation that was ever used; calls: one
-    for each of the given ones, with its history; waits: see `longest_waits`.
+    for each of the given ones, with its history, and `number` names it; waits: see `longest_waits`.
     """
     models = list(models)
     return {
@@ -127,6 +123,7 @@ def snapshot(
         ],
         "calls": [
             {
+                "call": number(task.id),
                 "model": task.call.model,
                 "operation": task.call.operation.value,
                 "phase": words(task.phase),

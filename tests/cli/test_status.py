@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from farm.cli import run
-from farm.cli.status import duration, tables
+from farm.cli.status import tables
+from farm.cli.tables import duration
 from tests.support.dispatcher_farm import BEAM, Served, serving
 
 

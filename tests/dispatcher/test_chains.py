@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from farm.call import Call, CallerName, Operation, Result
-from farm.dispatcher.chains import BUCKET_S, BUCKETS, KEPT, Chains
+from farm.dispatcher.chains import BUCKET_S, KEPT, Chains
+from farm.dispatcher.tally import BUCKETS
 from farm.errors import ModelFailed
 from farm.scheduler.state import TaskId
 
@@ -58,6 +59,7 @@ def test_a_chain_counts_its_calls() -> None:
         "chain": "a",
         "queued": 3,
         "in_flight": 1,
+        "began_s": 0.0,
         "done": 0,
         "failed": 0,
         "calls_per_s": 0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farm.call import Operation, Result
+from farm.call import Hints, Operation, Result
 from farm.dispatcher.statistics import Statistics
 from farm.errors import ModelFailed
 from farm.scheduler.accounts import BULK, Account, Clients, ClientUsage, Usage
@@ -75,3 +75,19 @@ def test_questions_do_not_count(operation: Operation) -> None:
     statistics.add_run(asked, Result(()))
     statistics.add_outcome(asked.call, Result(()), 1.0, 1e9)
     assert statistics.models == {}
+
+
+def test_each_client_is_counted_by_its_calls_however_they_ran() -> None:
+    statistics = Statistics()
+    statistics.add_answer(task(), result(1), 1, 1000.0, 1e9)
+    statistics.add_answer(task(), ModelFailed("diverged"), 1, 1000.0, 1e9)
+    statistics.add_answer(task(operation=Operation.COST), Result(()), 1, 1000.0, 1e9)
+    statistics.add_answer(task(rows=4), result(4), 0, 1000.0, 1e9)  # a part of a call
+    hints = Hints("me", shown_as=("me", "a"))
+    statistics.add_whole(call(), ModelFailed("diverged"), hints, 0.0, 1000.0, 1e9)
+    statistics.count_reused(call(), 3, 5, hints, 1000.0)
+    statistics.count_reused(call(), 0, 5, hints, 1000.0)
+    (row,) = statistics.clients.snapshot({}, 1000.0)
+    assert (row["client"], row["done"], row["failed"], row["worker_s"]) == ("me", 4, 2, 1.0)
+    (chain,) = statistics.chains.snapshot((), 1000.0)
+    assert (chain["done"], chain["failed"]) == (3, 1)

@@ -78,3 +78,11 @@ def test_a_farm_counts_what_its_workers_do() -> None:
         counts = door.snapshot()["counts"]
     assert counts["joins"] == 2
     assert [row["ends"] for row in counts["queues"]] == [{"done": 1}]
+
+
+@on_loop
+async def test_the_questions_of_all_parts_are_offered() -> None:
+    dispatcher, _ = watched()
+    assert await dispatcher.questions.ask("progress", {}) == []
+    assert (await dispatcher.questions.ask("why", {"call": "1"}))["phase"] is None
+    assert dispatcher.snapshot()["progress"] == []

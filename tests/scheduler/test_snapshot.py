@@ -65,6 +65,7 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
     }
     assert waiting in farm.scheduler._tasks
     assert state["calls"][0] == {
+        "call": "3",
         "model": "m",
         "operation": "evaluate",
         "phase": "sent",

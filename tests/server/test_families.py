@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from farm.dispatcher.statistics import Duration, ModelStatistics
-from farm.monitoring.tally import Tally
+from farm.monitoring.counters import Counters
 from farm.server.families import families
 
 WORKER = {"slots": 2, "phase": "open", "in_flight": 0}
@@ -81,7 +81,7 @@ def test_queues_by_model_and_operation() -> None:
 
 
 def test_causes_of_losses_are_there_before_the_first_loss() -> None:
-    found = samples({"counts": Tally().snapshot()})
+    found = samples({"counts": Counters().snapshot()})
     assert found["farm_worker_losses_total"] == {
         by(cause=cause): 0 for cause in ("unknown", "crash", "time limit", "reclaimed")
     }
@@ -99,7 +99,7 @@ def test_buckets_are_cumulative() -> None:
         "waits_s": histogram,
         "overheads_s": histogram,
     }
-    found = samples({"counts": Tally().snapshot() | {"queues": [row]}})
+    found = samples({"counts": Counters().snapshot() | {"queues": [row]}})
     of = {"model": "m", "operation": "evaluate"}
     for name in ("farm_run_seconds", "farm_wait_seconds", "farm_overhead_seconds"):
         assert found[f"{name}_bucket"] == {

@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result
 from farm.client import Client
+from farm.client.reports import report_of
+from farm.dispatcher.questions import Questions
 from farm.errors import FarmError, Unavailable, UnsupportedFeature
 
 T = TypeVar("T")
@@ -26,6 +28,10 @@ class CallSubmitter(Protocol):
 
     def snapshot(self) -> dict[str, Any]:
         """Return workers and other state as JSON data."""
+
+    @property
+    def questions(self) -> Questions:
+        """What the farm answers about itself."""
 
 
 class Around:
@@ -45,6 +51,10 @@ class Around:
     async def places(self, model: str) -> int:
         """Return how many calls of the model run at once, at least 1."""
         return _places(self._backend.snapshot()["workers"], model)
+
+    async def report_progress(self, kind: str, name: str, **values: Any) -> None:
+        """Show the progress of an experiment. Raises FarmError."""
+        await self._backend.questions.ask("progress", report_of(kind, name, **values))
 
 
 class RemoteEvaluator:
@@ -105,6 +115,10 @@ class RemoteEvaluator:
         except UnsupportedFeature:
             return 1
         return _places(status["workers"], model)
+
+    async def report_progress(self, kind: str, name: str, **values: Any) -> None:
+        """Show the progress of an experiment at the farm; errors are dropped."""
+        self._client.report_progress(kind, name, **values)
 
 
 async def _aside(work: Callable[..., T], *arguments: Any) -> T:

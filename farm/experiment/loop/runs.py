@@ -12,6 +12,7 @@ from typing import Any
 
 from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.experiment.host import Experiments
+from farm.experiment.loop.reporting import reported
 from farm.experiment.loop.run import ClosedLoop, PointEvaluator
 from farm.experiment.session import RunAction, RunCommand
 from farm.experiment.state.events import RunPhase, RunState
@@ -89,7 +90,8 @@ class Runs:
 
     async def _go(self, number: int, run: ClosedLoop) -> None:
         try:
-            progress = await run.go()
+            async with reported(run, self._host, number, self._farm):
+                progress = await run.go()
             log.info("experiment %d: %s", number, progress.why or progress.phase)
         except Exception:
             log.exception("the loop of experiment %d", number)

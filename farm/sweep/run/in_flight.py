@@ -21,6 +21,7 @@ from farm.errors import (
 )
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.progress import Progress
 
 STATUS_OF: Mapping[type[BaseException], PointStatus] = {
     Cancelled: PointStatus.CANCELLED,
@@ -49,6 +50,31 @@ class StatusReporter(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """Return a status with the rows of `farm status` in "queues". Raises FarmError."""
+
+
+@runtime_checkable
+class ProgressListener(Protocol):
+    """An evaluator that shows the progress of a sweep to others; `farm.client.Client` is one."""
+
+    def report_progress(self, kind: str, name: str, **values: Any) -> None:
+        """Take a report and return at once."""
+
+
+def report(evaluator: CallEvaluator, progress: Progress, client: str) -> None:
+    """Let an evaluator show the progress of a sweep, if it can."""
+    if isinstance(evaluator, ProgressListener):
+        evaluator.report_progress(
+            "sweep",
+            progress.title,
+            done=progress.done,
+            failed=progress.unsuccessful,
+            total=progress.total,
+            per_s=progress.rate_per_s,
+            ends_in_s=progress.eta_s,
+            state=progress.state,
+            identity=progress.run_id,
+            client=client,
+        )
 
 
 def running_calls(evaluator: CallEvaluator, model: str) -> int | None:

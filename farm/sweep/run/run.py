@@ -26,6 +26,7 @@ from farm.sweep.run.concurrency_limit import ConcurrencyLimit
 from farm.sweep.run.in_flight import (
     CallEvaluator,
     PointInFlight,
+    report,
     row_of,
     running_calls,
     submit_point,
@@ -325,6 +326,7 @@ class Run:
         message = self._store.trouble or self._message or stopping
         progress = self._meter.now(state, in_flight=len(self._in_flight), message=message)
         write_status(status_of(self._store.path), progress)
+        report(self._evaluator, progress, self._rules.hints.client)
         self._watch(progress)
         return progress
 

@@ -23,9 +23,11 @@ from farm.errors import (
     TimeLimitExceeded,
 )
 from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.progress import Progress
 from farm.sweep.run.in_flight import (
     PointInFlight,
     numbers_of,
+    report,
     row_of,
     running_calls,
     submit_point,
@@ -201,3 +203,37 @@ def test_running_calls_are_unknown_without_a_farm_s_status() -> None:
     assert running_calls(Open(), "beam") is None
     assert running_calls(Reporting({}), "beam") is None
     assert running_calls(Reporting(Overloaded("x")), "beam") is None
+
+
+class Listening(Open):
+    """An evaluator that takes reports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[dict[str, Any]] = []
+
+    def report_progress(self, kind: str, name: str, **values: Any) -> None:
+        self.reports.append({"kind": kind, "name": name, **values})
+
+
+def test_an_evaluator_that_can_show_progress_is_told_of_it() -> None:
+    progress = Progress(
+        "running", "beam lhs", 10, done=3, failed=1, timeout=1, rate_per_s=0.5, run_id="r"
+    )
+    listening = Listening()
+    report(listening, progress, "sweep-r")
+    report(Open(), progress, "sweep-r")
+    assert listening.reports == [
+        {
+            "kind": "sweep",
+            "name": "beam lhs",
+            "done": 3,
+            "failed": 2,
+            "total": 10,
+            "per_s": 0.5,
+            "ends_in_s": None,
+            "state": "running",
+            "identity": "r",
+            "client": "sweep-r",
+        }
+    ]

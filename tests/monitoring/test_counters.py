@@ -11,7 +11,7 @@ import numpy as np
 from farm.call import Operation, Result, WorkerInfo
 from farm.dispatcher.events import Departure
 from farm.errors import FarmError, LossCause, ModelFailed, WorkerLost
-from farm.monitoring.tally import Tally
+from farm.monitoring.counters import Counters
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import TaskId, WorkerId
 from tests.scheduler.recorder import Recorder, call, model
@@ -24,7 +24,7 @@ class Answered:
 
     def __init__(self, *workers: str, max_batch: int = 1) -> None:
         self.farm = Recorder()
-        self.tally = Tally()
+        self.counters = Counters()
         for worker in workers:
             self.farm.scheduler.worker_joined(
                 WorkerId(worker),
@@ -38,7 +38,7 @@ class Answered:
                 outcome = action.outcome
                 if isinstance(outcome, Result):
                     outcome = action.result(outcome)
-                self.tally.answered(action.task, outcome, self.farm.now)
+                self.counters.answered(action.task, outcome, self.farm.now)
 
     def submit(self, rows: int | None = None) -> TaskId:
         task = self.farm.scheduler.submit(call(rows=rows), now=self.farm.now)
@@ -64,7 +64,7 @@ class Answered:
         self.act()
 
     def row(self) -> dict[str, Any]:
-        (row,) = self.tally.snapshot()["queues"]
+        (row,) = self.counters.snapshot()["queues"]
         assert isinstance(row, dict)
         return row
 
@@ -80,13 +80,13 @@ def times(histogram: dict[str, Any]) -> dict[float, int]:
 
 
 def test_workers_that_come_and_go() -> None:
-    tally = Tally()
+    counters = Counters()
     for _ in range(3):
-        tally.joined(WORKER, None)
-    tally.left(WORKER, Departure("asked to", drained=True))
-    tally.left(WORKER, Departure("signal 11", LossCause.CRASH))
-    tally.left(WORKER, Departure("no connection"))
-    shown = tally.snapshot()
+        counters.joined(WORKER, None)
+    counters.left(WORKER, Departure("asked to", drained=True))
+    counters.left(WORKER, Departure("signal 11", LossCause.CRASH))
+    counters.left(WORKER, Departure("no connection"))
+    shown = counters.snapshot()
     assert (shown["joins"], shown["drained"]) == (3, 1)
     assert shown["losses"] == {"unknown": 1, "crash": 1, "time limit": 0, "reclaimed": 0}
     assert json.loads(json.dumps(shown)) == shown

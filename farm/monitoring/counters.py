@@ -1,4 +1,4 @@
-"""Tally and histograms of a farm since it started, for Prometheus: see `farm/server/metrics.py`.
+"""Counters and histograms of a farm since it started, for Prometheus: see `farm/server/metrics.py`.
 
 They only grow, so that whoever reads them now and then computes rates and quantiles of the time in
 between. `dispatcher/measures.py` has those of the last moments.
@@ -35,7 +35,7 @@ class _OfQueue:
         self.overheads_s = Histogram(SHORT_TIMES_S)
 
 
-class Tally:
+class Counters:
     """What came, went and was answered, counted by kinds whose number is bounded.
 
     A task is a call, or one part of a call with many rows.

@@ -1,0 +1,95 @@
+"""The tables of `farm status` about clients and progress, and the lines of `--why`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from farm.cli.tables import duration, printable, short_name, text_table
+from farm.client import Client
+
+CLIENTS_SHOWN = 20
+PROGRESS_SHOWN = 20
+
+BAR = 20
+"""Characters of a bar."""
+
+
+def clients(rows: list[dict[str, Any]]) -> list[RenderableType]:
+    """A table of the clients with the largest shares of the workers."""
+    counts = (">callers", ">queued", ">running", ">done", ">failed")
+    table = text_table(
+        ("client", *counts, ">calls/s", ">share", ">last answer"),
+        [
+            [
+                short_name(_client(row)),
+                *(row[key.removeprefix(">")] for key in counts),
+                f"{row['calls_per_s']:.3g}",
+                f"{row['share']:.1%}",
+                "" if row["last_s"] is None else duration(row["last_s"]),
+            ]
+            for row in rows[:CLIENTS_SHOWN]
+        ],
+    )
+    more = len(rows) - CLIENTS_SHOWN
+    return [table, f"and {more} more clients; --json lists them"] if more > 0 else [table]
+
+
+def _client(row: dict[str, Any]) -> str:
+    if row["others"]:
+        return f"{row['others']} others"
+    return row["client"] or "(no name)"
+
+
+def progress(rows: list[dict[str, Any]]) -> Table:
+    """A table of sweeps, experiments and chains, with bars and expected ends."""
+    return text_table(
+        ("progress of", "name", "client", "", ">done", ">failed", ">calls/s", "ends"),
+        [
+            [
+                row["kind"],
+                short_name(row["name"]),
+                short_name(row["client"]),
+                bar(row),
+                row["done"] if row["total"] is None else f"{row['done']}/{row['total']}",
+                row["failed"],
+                f"{row['calls_per_s']:.3g}",
+                _end(row),
+            ]
+            for row in rows[:PROGRESS_SHOWN]
+        ],
+    )
+
+
+def bar(row: dict[str, Any]) -> str:
+    """Return a bar for the part that has an outcome; empty if the total is not known."""
+    if not row["total"]:
+        return ""
+    finished = min(1.0, (row["done"] + row["failed"]) / row["total"])
+    full = int(BAR * finished)
+    return "█" * full + "░" * (BAR - full) + f" {finished:4.0%}"
+
+
+def _end(row: dict[str, Any]) -> str:
+    if row["state"] != "running":
+        return str(row["state"])
+    return "" if row["ends_in_s"] is None else f"in about {duration(row['ends_in_s'])}"
+
+
+def why(client: Client, of: str, chain: str | None) -> dict[str, Any]:
+    """Return why a call or a client waits: digits are first taken for the number of a call."""
+    if of.isdecimal() and chain is None:
+        found = client.why(call=of)
+        if found["phase"] is not None:
+            return found
+        of_client = client.why(of)
+        return of_client if of_client["phase"] is not None else found
+    return client.why(of, chain=chain)
+
+
+def lines(found: dict[str, Any]) -> str:
+    """Return the lines of an answer to `why`, safe for a terminal."""
+    first, *others = [printable(line) for line in found["why"]]
+    return "\n".join([first, *(f"  {line}" for line in others)])

@@ -1,0 +1,230 @@
+"""Why a call waits: its place, who goes first, what the workers do, and which jobs are pending."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from farm.errors import InvalidInput
+from farm.scheduler.phases import QUEUED
+from farm.scheduler.place import waits
+from farm.scheduler.state import Task
+from farm.scheduler.story import story
+
+if TYPE_CHECKING:
+    from farm.dispatcher.dispatcher import Dispatcher
+
+NAMED = 3
+"""Most clients that one line names; the data has more of them."""
+
+JOBS_SHOWN = 20
+"""Most jobs that are listed."""
+
+
+class Why:
+    """Answers the question `why` about a call, or about the oldest waiting call of a client."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._clock = clock
+        dispatcher.offer("why", self.answer)
+
+    def answer(self, arguments: Mapping[str, str]) -> dict[str, Any]:
+        """Return the answer as JSON data, with lines of text under `why`.
+
+        Arguments: `call`, its number or id; or `client`, and `chain` for one of its chains. Raises
+        InvalidInput without them. `phase` is None if there is no such open call.
+        """
+        call, client = arguments.get("call", ""), arguments.get("client", "")
+        chain = arguments.get("chain")
+        view = self._dispatcher.view
+        if call:
+            task, waiting = view.call(call), 1
+            nothing = f"call {call} is not open: it was answered or cancelled, or never came"
+        elif client:
+            tasks = view.waiting(client, chain)
+            task, waiting = (tasks[0] if tasks else view.sent_of(client, chain)), len(tasks)
+            nothing = f"client {client!r} has no open call" + _in_chain(chain)
+        else:
+            raise InvalidInput("specify a call by its number in `farm status`, or a client")
+        if task is None:
+            return {
+                "why": [nothing, *self._before_models()],
+                "phase": None,
+                "position": 0,
+                "before": [],
+                "workers": None,
+                "jobs": [],
+            }
+        now = self._clock()
+        state = waits(task, view, now)
+        kinds, jobs = self._jobs(task.call.model)
+        lines = _lines(task, state, waiting, now)
+        if task.phase is QUEUED:
+            lines += _of_jobs(self._system(), kinds, jobs)
+            if not state["workers"]["count"] and not kinds:
+                lines.append(self._no_worker(task.call.model))
+            lines += self._limits(task)
+        return {
+            "why": lines,
+            **state,
+            "waiting": waiting,
+            "story": story(task, now),
+            "kinds": kinds,
+            "jobs": jobs[:JOBS_SHOWN],
+        }
+
+    def _before_models(self) -> Iterator[str]:
+        """Yield what requests wait for while no model is known."""
+        first = self._dispatcher.first_worker
+        if first.requests:
+            awaited = first.awaited() or "the farm waits for its first worker"
+            yield f"{first.requests} requests wait until models are known: {awaited}"
+
+    def _no_worker(self, model: str) -> str:
+        """Return what is known of a model without workers that no job brings."""
+        first = self._dispatcher.first_worker
+        if known := first.why(model):
+            return known
+        if first.may_come():
+            return "the farm starts its workers again when they end; its events say why they ended"
+        return "the farm expects no other worker: add one with `farm worker`"
+
+    def _cluster(self) -> Mapping[str, Any]:
+        part = self._dispatcher.parts.get("cluster")
+        found = part() if part is not None else {}
+        return found if isinstance(found, dict) else {}
+
+    def _system(self) -> str:
+        return str(self._cluster().get("system", "")) or "the batch system"
+
+    def _jobs(self, model: str) -> tuple[list[Any], list[Any]]:
+        """Return the kinds of workers with a model, and their jobs that have no workers yet."""
+        cluster = self._cluster()
+        kinds = [row for row in cluster.get("kinds", ()) if model in row["models"]]
+        names = {row["name"] for row in kinds}
+        jobs = [j for j in cluster.get("jobs", ()) if j["kind"] in names and not j["workers"]]
+        if (problem := cluster.get("problem")) and kinds:
+            kinds[0] = {
+                **kinds[0],
+                "problem": "; ".join(filter(None, (problem, kinds[0]["problem"]))),
+            }
+        return kinds, jobs
+
+    def _limits(self, task: Task) -> Iterator[str]:
+        most, most_of_client = self._dispatcher.view.limits
+        queued, client = self._dispatcher.view.queued(), task.account.client
+        if queued >= most:
+            yield f"{queued} calls wait, the most that the farm takes: further ones are refused"
+        elif client.queued >= most_of_client:
+            yield (
+                f"{client.queued} calls of client {client.name!r} wait, the most that one client "
+                "may have: further ones are refused"
+            )
+
+
+def _lines(task: Task, state: Mapping[str, Any], waiting: int, now: float) -> list[str]:
+    """Return what is known of a call and of the workers, as lines of text."""
+    steps = story(task, now)
+    past = [f"what happened so far: {', '.join(steps)}"] if len(steps) > 2 else []
+    what = f"call {state['call']}, {state['operation']} of model {state['model']!r}"
+    of = f"client {state['client']!r}" + _in_chain(state["chain"] or None)
+    if not state["position"]:
+        worker, since_s = task.attempt.worker.id, now - task.attempt.sent_at
+        sent = f"{what}, of {of}, runs: it was sent to worker {worker} {_span(since_s)} ago"
+        return [sent, *past]
+    first = f"{what}, of {of}, has waited {_span(state['age_s'])}"
+    if waiting > 1:
+        first += f"; it is the oldest of {waiting} calls that wait"
+    lines = [first, _place(state)]
+    rules = [r for r in state["rules"] if r["rule"] not in ("older", "priority", "due time")]
+    lines += [rule["text"] for rule in rules]
+    lines += _workers(state["workers"])
+    if (starts_in_s := state["starts_in_s"]) is not None:
+        lines.append(f"by the mean run time it may begin in about {_span(starts_in_s)}")
+    return lines + past
+
+
+def _place(state: Mapping[str, Any]) -> str:
+    before, position = state["before"], state["position"]
+    if not before:
+        return "it is next: no other call goes first"
+    rows = [f"{row['count']} of {row['client']!r} ({row['reason']})" for row in before[:NAMED]]
+    if len(before) > NAMED:
+        rows.append(f"{sum(row['count'] for row in before[NAMED:])} of others")
+    return f"its place is {position}; before it go about {', '.join(rows)}"
+
+
+def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
+    count = workers["count"]
+    if not count:
+        return
+    does = [f"{workers['busy']} busy"]
+    does += [
+        f"{workers[key]} {word}"
+        for key, word in (
+            ("idle", "idle"),
+            ("shut", "draining or unreachable"),
+            ("full", "behind with reading"),
+        )
+        if workers[key]
+    ]
+    running = list(workers["running"].items())
+    by = ", ".join(f"{calls} of {client!r}" for client, calls in running[:NAMED])
+    more = ", and of others" if len(running) > NAMED else ""
+    yield (
+        f"{count} worker{'' if count == 1 else 's'} with its model: {', '.join(does)}"
+        + (f"; they run {by}{more}" if by else "")
+    )
+    longest = workers["rows"][0]
+    if (call := longest["running"]) is not None:
+        yield (
+            f"the longest run is call {call['call']} of {call['client']!r} on worker "
+            f"{longest['name']}, for {_span(longest['running_s'])}"
+        )
+
+
+def _of_jobs(
+    system: str, kinds: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield what the jobs of workers with the model wait for."""
+    for kind in kinds:
+        mine = [job for job in jobs if job["kind"] == kind["name"]]
+        for job in mine[:NAMED]:
+            yield f"{system} job {job['id']} of kind {kind['name']!r} is {_job(job)}"
+        if len(mine) > NAMED:
+            yield f"and {len(mine) - NAMED} more jobs of kind {kind['name']!r} without workers"
+        if kind["problem"]:
+            again_s = kind["next_try_in_s"]
+            again = "" if again_s is None else f"; the farm is paused and tries in {_span(again_s)}"
+            yield f"kind {kind['name']!r}: {kind['problem']}{again}"
+        running = kind["pending"] + kind["running"]
+        if running >= kind["max_jobs"]:
+            yield f"kind {kind['name']!r} has {running} of at most {kind['max_jobs']} jobs"
+        elif not mine and not kind["problem"] and not kind["running"]:
+            yield f"no job of kind {kind['name']!r} has been submitted yet"
+
+
+def _job(job: Mapping[str, Any]) -> str:
+    text = str(job["phase"])
+    said = " ".join(filter(None, (job["state"], job["reason"] if text == "pending" else "")))
+    if said:
+        text += f" ({said})"
+    if (at := job["starts_at"]) is not None and at > time.time():
+        text += time.strftime(", expected to start %Y-%m-%d %H:%M", time.localtime(at))
+    return text
+
+
+def _in_chain(chain: str | None) -> str:
+    return "" if chain is None else f" in chain {chain!r}"
+
+
+def _span(seconds: float) -> str:
+    """Return a time span in words."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,145 @@
+"""Clients, progress and reasons to wait, as `farm status` shows them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, Group, RenderableType
+
+import farm
+from farm.cli import run
+from farm.cli.status_use import BAR, CLIENTS_SHOWN, bar, clients, lines, progress
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import Served, serving
+
+ROW: dict[str, Any] = {
+    "client": "sweep",
+    "others": 0,
+    "callers": 1,
+    "queued": 12,
+    "running": 4,
+    "done": 100,
+    "failed": 2,
+    "share": 0.75,
+    "worker_s": 90.0,
+    "calls_per_s": 2.5,
+    "last_s": 0.5,
+}
+RUNS: dict[str, Any] = {
+    "kind": "sweep",
+    "name": "beam lhs",
+    "client": "sweep-1",
+    "state": "running",
+    "done": 40,
+    "failed": 10,
+    "total": 100,
+    "calls_per_s": 2.0,
+    "ends_in_s": 25.0,
+    "since_s": 25.0,
+}
+
+
+def printed(*parts: RenderableType) -> str:
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(Group(*parts))
+    return console.export_text()
+
+
+def test_the_table_of_clients() -> None:
+    rows = [ROW, {**ROW, "client": "", "last_s": None}, {**ROW, "client": "\x1b[31m[b]"}]
+    out = printed(*clients(rows))
+    assert re.search(r"sweep +1 +12 +4 +100 +2 +2.5 +75.0% +500 ms", out)
+    assert re.search(r"\(no name\) +1 .* 75.0% *\n", out)
+    assert r"\x1b[31m[b]" in out
+    many = [ROW] * CLIENTS_SHOWN + [{**ROW, "others": 7}]
+    assert "and 1 more clients; --json lists them" in printed(*clients(many))
+    assert "7 others" in printed(*clients(many[-1:]))
+
+
+def test_the_table_of_progress_has_bars_and_expected_ends() -> None:
+    rows = [
+        RUNS,
+        {**RUNS, "kind": "experiment", "total": None, "ends_in_s": None},
+        {**RUNS, "state": "complete", "done": 90, "ends_in_s": None},
+    ]
+    out = printed(progress(rows))
+    assert re.search(
+        r"sweep +beam lhs +sweep-1 +█{10}░{10}  50% +40/100 +10 +2 +in about 25 s", out
+    )
+    assert re.search(r"experiment +beam lhs +sweep-1 +40 +10 +2 *\n", out)
+    assert re.search(r"█{20} 100% +90/100 +10 +2 +complete", out)
+    assert bar({**RUNS, "done": 1000}) == "█" * BAR + " 100%"
+    assert bar({**RUNS, "total": 0}) == ""
+
+
+def test_lines_are_safe_for_a_terminal() -> None:
+    assert lines({"why": ["one \x1b[2J", "two"]}) == "one \\x1b[2J\n  two"
+
+
+MODEL = """
+import os, time
+import farm
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def gate(x):
+    while not os.path.exists("open"):
+        time.sleep(0.002)
+    return x
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Served]:
+    """A farm whose only worker holds its first call until a file is there."""
+    (tmp_path / "m.py").write_text(MODEL)
+    with serving(tmp_path, "m.py", "--workers", "1") as served:
+        served.wait_for_workers(1)
+        yield served
+        (tmp_path / "open").touch()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_why_a_chain_waits_behind_a_sweep(
+    capsys: pytest.CaptureFixture[str], held: Served, native: bool
+) -> None:
+    target = ("--to", str(held.folder) if native else held.connection.url)
+
+    def shown(*arguments: str) -> str:
+        assert run([*arguments, *target]) == 0
+        return capsys.readouterr().out
+
+    with farm.connect(held.folder, client="sweep") as sweep:
+        model = sweep.model()
+        first = model.submit([1.0])
+        wait_until(lambda: sweep.clients() and sweep.clients()[0]["running"] == 1)
+        more = [model.submit([2.0]) for _ in range(3)]
+        with farm.connect(held.folder, client="chain", chain="7") as chain:
+            mine = chain.model().submit([3.0])
+            wait_until(lambda: chain.why()["phase"] == "queued")
+            out = shown("status", "--why", "chain")
+            assert "of client 'chain' in chain '7', has waited" in out
+            assert "\n  it is next: no other call goes first\n" in out
+            assert "they run 1 of 'sweep'" in out
+            found = json.loads(shown("status", "--why", "chain", "--chain", "7", "--json"))
+            assert (found["client"], found["position"]) == ("chain", 1)
+            number = found["call"]
+            assert f"call {number}, evaluate of model 'gate'" in shown("status", "--why", number)
+            assert "client 'nobody' has no open call" in shown("status", "--why", "nobody")
+            assert "call 99 is not open" in shown("status", "--why", "99")
+            assert re.search(r"sweep +4 +3 +1 +0 +0 ", shown("status"))
+            (held.folder.parent / "open").touch()
+            assert (first.result()[0], mine.result()[0]) == (1.0, 3.0)
+            assert [future.result()[0] for future in more] == [2.0] * 3
+
+
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--chain", "1"]) == 2
+    assert "--chain needs --why" in capsys.readouterr().err
+    assert run(["status", "--why", "a", "--watch"]) == 2
+    assert "exclude one another" in capsys.readouterr().err

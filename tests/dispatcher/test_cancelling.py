@@ -1,0 +1,173 @@
+"""The owner cancels what waits of a client: nothing else, and each caller gets one outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.errors import Cancelled, InvalidInput
+from tests.dispatcher.test_dispatcher import CUBE, W2, cube, turns, up
+from tests.dispatcher.test_reuse import Memory, Points, rows
+from tests.dispatcher.test_reuse import up as up_with
+from tests.support.coroutines import on_loop
+
+MINE, OTHERS = Hints("mine", chain="1"), Hints("others")
+
+
+def asked(dispatcher: Dispatcher, call: Call, hints: Hints) -> asyncio.Task[Result]:
+    return asyncio.create_task(dispatcher.submit(call, hints))
+
+
+async def cancel(dispatcher: Dispatcher, **arguments: str) -> int:
+    answer: dict[str, Any] = await dispatcher.questions.ask("cancel", arguments)
+    return int(answer["cancelled"])
+
+
+async def outcomes(*calls: asyncio.Task[Result]) -> list[str]:
+    """Return the kinds of the outcomes of finished calls."""
+    await turns()
+    return [
+        "open" if not call.done() else type(call.exception() or call.result()).__name__
+        for call in calls
+    ]
+
+
+@on_loop
+async def test_only_waiting_calls_of_the_client_are_cancelled() -> None:
+    dispatcher, worker = up()
+    worker.join()
+    runs, waits = asked(dispatcher, cube(1.0), MINE), asked(dispatcher, cube(2.0), MINE)
+    others = asked(dispatcher, cube(3.0), OTHERS)
+    await turns()
+    assert await cancel(dispatcher, client="mine") == 1
+    assert await outcomes(runs, waits, others) == ["open", "Cancelled", "open"]
+    with pytest.raises(Cancelled, match="the owner of the farm cancelled the waiting calls"):
+        await waits
+    assert dispatcher.snapshot()["events"][-1]["text"] == "the owner cancelled 1 waiting calls"
+    for _ in range(2):
+        await worker.answer()
+    await asyncio.gather(runs, others)
+    assert worker.sent == []
+    assert dispatcher.calls_open() == 0
+    assert await cancel(dispatcher, client="mine") == 0
+
+
+@on_loop
+async def test_one_chain_of_a_client() -> None:
+    dispatcher, worker = up()
+    worker.join()
+    first = asked(dispatcher, cube(), OTHERS)
+    one = asked(dispatcher, cube(), Hints("mine", chain="1"))
+    two = asked(dispatcher, cube(), Hints("mine", chain="2"))
+    await turns()
+    assert await cancel(dispatcher, client="mine", chain="2") == 1
+    assert await outcomes(first, one, two) == ["open", "open", "Cancelled"]
+    with pytest.raises(InvalidInput, match="'client' is missing"):
+        await cancel(dispatcher)
+
+
+@on_loop
+async def test_a_call_of_many_rows_fails_if_rows_of_it_wait() -> None:
+    dispatcher, worker = up()
+    worker.join()
+    call = asked(dispatcher, rows(*range(500)), MINE)
+    await turns()
+    assert await cancel(dispatcher, client="mine") == 1
+    assert await outcomes(call) == ["Cancelled"]
+    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+    await worker.answer()  # of the abandoned part
+    await turns()
+    assert worker.sent == []
+
+
+@on_loop
+async def test_of_rows_that_are_calls_those_at_workers_go_on() -> None:
+    dispatcher, worker = up()
+    worker.join()
+    points = Points(*range(300))
+    dispatcher.start_rows(points, "cube", Operation.EVALUATE, MINE)
+    await turns()
+    assert await cancel(dispatcher, client="mine") == 299
+    assert sorted(points.outcomes) == list(range(1, 300))
+    (text,) = {str(outcome) for outcome in points.outcomes.values()}
+    assert (text.startswith("the owner of the farm cancelled"), points.ended) == (True, False)
+    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
+    w, task_id, call = await worker.next()
+    dispatcher.finished(w, [(task_id, Result((call.inputs[0],), 0.001))])
+    await turns()
+    assert (points.outcomes[0], points.ended, worker.sent) == ((0.0, False), True, [])
+    assert await cancel(dispatcher, client="mine") == 0
+
+
+@on_loop
+async def test_a_value_with_its_gradient_is_one_call() -> None:
+    info = ModelInfo(
+        "cube",
+        CUBE.inputs,
+        CUBE.outputs,
+        frozenset({Operation.EVALUATE, Operation.GRADIENT}),
+    )
+    dispatcher, worker = up()
+    worker.join(models=(info,))
+    runs = asked(dispatcher, cube(), OTHERS)
+    both = Call(
+        "cube",
+        Operation.VALUE_AND_GRADIENT,
+        (np.ones(1),),
+        derivative=Derivative(0, 0, sens=np.ones(1)),
+    )
+    pair = asked(dispatcher, both, MINE)
+    await turns()
+    assert await cancel(dispatcher, client="mine") == 1
+    assert await outcomes(runs, pair) == ["open", "Cancelled"]
+    assert dispatcher.calls_open() == 1
+
+
+@on_loop
+async def test_a_call_that_others_wait_for_goes_on_for_them() -> None:
+    dispatcher, worker = up_with(Memory())
+    busy = asked(dispatcher, cube(1.0), OTHERS)
+    mine, twin = asked(dispatcher, cube(2.0), MINE), asked(dispatcher, cube(2.0), OTHERS)
+    await turns()
+    assert await cancel(dispatcher, client="mine") == 1
+    assert await cancel(dispatcher, client="mine") == 0
+    assert await outcomes(busy, mine, twin) == ["open", "Cancelled", "open"]
+    await worker.evaluate()
+    await worker.evaluate()
+    assert (await twin).outputs[0].tolist() == [8.0]
+
+
+@on_loop
+async def test_a_call_that_waits_for_that_of_another_client() -> None:
+    dispatcher, worker = up_with(Memory())
+    first, mine = asked(dispatcher, cube(2.0), OTHERS), asked(dispatcher, cube(2.0), MINE)
+    await turns()
+    assert await cancel(dispatcher, client="mine", chain="2") == 0
+    assert await cancel(dispatcher, client="mine", chain="1") == 1
+    assert await outcomes(first, mine) == ["open", "Cancelled"]
+    await worker.evaluate()
+    assert (await first).outputs[0].tolist() == [8.0]
+
+
+@on_loop
+async def test_calls_that_come_meanwhile_stay_and_others_get_their_turn() -> None:
+    dispatcher, worker = up()
+    worker.join()
+    calls = [asked(dispatcher, cube(), MINE) for _ in range(1000)]
+    await turns()
+    cancelling = asyncio.create_task(cancel(dispatcher, client="mine"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    late = asked(dispatcher, cube(), MINE)
+    assert not cancelling.done()
+    assert await cancelling == 999
+    assert (await outcomes(*calls)).count("Cancelled") == 999
+    assert await outcomes(late) == ["open"]
+    worker.join(W2)
+    await turns()
+    assert len(worker.sent) == 2
