@@ -18,7 +18,7 @@ from typing import Any
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.descriptions import Descriptions
-from farm.dispatcher.events import Departure, Events, OnAnswered, OnJoined, OnLeft
+from farm.dispatcher.events import Departure, Events, OnAnswered, OnJoined, OnLeft, OnShown, OnUsed
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.first_worker import FirstWorker
 from farm.dispatcher.flush_policy import FlushPolicy
@@ -49,7 +49,9 @@ class Dispatcher:
 
     Other parts add functions to its lists. on_joined: called with a worker that joined, and its
     earlier start if that has not left; on_left: with a worker that left, and how; on_answered: with
-    a task, its last outcome and the monotonic time, before the caller gets that outcome.
+    a task, its last outcome and the monotonic time, before the caller gets that outcome;
+    on_used: with a worker and what it uses; on_shown: with the rows of a snapshot's workers, to
+    which it adds keys, and the monotonic time.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Dispatcher:
         self.on_joined: list[OnJoined] = [self.first_worker.joined, self._events.joined]
         self.on_left: list[OnLeft] = [self.first_worker.left, self._events.left]
         self.on_answered: list[OnAnswered] = []
+        self.on_used: list[OnUsed] = []
+        self.on_shown: list[OnShown] = []
         if memory is not None:
             self.on_joined.append(memory.joined)
             self.on_left.append(memory.left)
@@ -477,6 +481,8 @@ class Dispatcher:
         state = self._scheduler.snapshot(now)
         for row in state["workers"]:
             row.update(self._workers[WorkerId(row["name"])].shown())
+        for complete in self.on_shown:
+            complete(state["workers"], now)
         return {
             "models": sorted(self._models),
             "requests_for_models": self.first_worker.requests,

@@ -12,7 +12,8 @@ from typing import Any
 from farm.call import WorkerInfo
 from farm.errors import LossCause
 from farm.scheduler.actions import Outcome
-from farm.scheduler.state import Task
+from farm.scheduler.state import Task, WorkerId
+from farm.wire.usage import Used
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ class Departure:
 OnJoined = Callable[[WorkerInfo, WorkerInfo | None], None]
 OnLeft = Callable[[WorkerInfo, Departure], None]
 OnAnswered = Callable[[Task, Outcome, float], None]
+OnUsed = Callable[[WorkerId, Used], None]
+OnShown = Callable[[list[dict[str, Any]], float], None]
 
 
 class Events:

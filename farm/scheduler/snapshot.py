@@ -67,6 +67,23 @@ def longest_waits(models: Iterable[ModelQueues], now: float) -> list[dict[str, A
     ]
 
 
+def _running(worker: Worker, now: float) -> dict[str, Any]:
+    """Return the call that a worker runs, the oldest of several, and its age."""
+    if (running := worker.running()) is None:
+        return {"running_s": None, "running": None}
+    task, began_at = running
+    return {
+        "running_s": max(0.0, now - began_at),
+        "running": {
+            "call": str(task.id),  # more digits than JavaScript keeps in a number
+            "model": task.call.model,
+            "operation": task.call.operation.value,
+            "client": task.account.client.name,
+            "chain": task.chain,
+        },
+    }
+
+
 def sent(workers: Iterable[Worker]) -> Iterator[TaskId]:
     """Yield the tasks that these workers hold; one with a copy where its attempt is."""
     for worker in workers:
@@ -94,7 +111,9 @@ def snapshot(
                 "slots": w.slots,
                 "in_flight": len(w.held) - w.outrun,
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
+                **_running(w, now),
                 "done": w.done,
+                "failed": w.failed,
                 "ends_in_s": None if w.ends_at == NO_END else w.ends_at - now,
             }
             for w in workers

@@ -22,6 +22,7 @@ from farm.transports.native_clients import NativeClients
 from farm.wire import bounds as wire_bounds
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Message
+from farm.wire.usage import decode_usage
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
@@ -311,6 +312,10 @@ class Peers:
                 raise InvalidRequest(f"RESIZE expects a number of slots, got {message.data!r}")
             peer.slots = message.data
             self._dispatcher.worker_resized(worker, peer.offered())
+        elif kind is Kind.PROBE and message.data is not None:
+            used = decode_usage(message.data)
+            for tell in self._dispatcher.on_used:
+                tell(worker, used)
         elif kind is Kind.LEAVE:
             reason, told = _goodbye(message)
             self._forget(worker)

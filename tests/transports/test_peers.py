@@ -16,6 +16,7 @@ from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq_module
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
+from farm.wire.usage import Used
 from tests.support.coroutines import on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
@@ -555,3 +556,21 @@ async def test_supervisors_are_asked_to_stop_and_forgotten_when_gone() -> None:
         farm.transport.stop_workers()
         await one.hear(Kind.STOP)
         await worker.hear(Kind.STOP)
+
+
+# Reports of use
+
+
+@on_loop
+async def test_what_a_worker_uses_is_passed_on_and_nonsense_is_refused() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        heard: list[tuple[str, Used]] = []
+        farm.dispatcher.on_used.append(lambda name, used: heard.append((name, used)))
+        worker.say(Kind.PROBE)  # as a worker does that hears nothing
+        worker.say(Kind.PROBE, {"memory_bytes": "much"})
+        worker.say(Kind.PROBE, {"memory_bytes": 7, "processor": 0.5})
+        assert "memory_bytes" in (await worker.hear(Kind.REFUSED)).data
+        await until(lambda: heard)
+        assert heard == [(W1, Used(7, 0.5))]
+        assert farm.workers() == [W1]

@@ -14,11 +14,15 @@ ASK_TIMEOUT_S = 15.0
 STARTED_BY = "FARM_STARTED_BY"
 """The variable in which a supervisor passes `WorkerSettings.started_by` to its processes."""
 
+RESTARTS = "FARM_RESTARTS"
+"""The variable that holds how many processes of the same place a supervisor had before this one."""
+
 ENDS_AT = "FARM_ENDS_AT"
 """The variable that holds the Unix time at which the job ends, in the scripts that farm writes."""
 
 LABELS = {
     "started_by": (STARTED_BY,),
+    "restarts": (RESTARTS,),
     "kind": ("FARM_KIND",),
     "job": ("FARM_JOB", "SLURM_JOB_ID"),
     "restart": ("FARM_JOB_RESTART", "SLURM_RESTART_COUNT"),
@@ -88,7 +92,7 @@ def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
 
 
 def labels(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return labels that identify one start of a worker's job; empty outside a job."""
+    """Return labels that identify one start of a worker, by its job and its supervisor."""
     found = {}
     for label, names in LABELS.items():
         value = next((environment[name] for name in names if environment.get(name)), "")

@@ -19,7 +19,7 @@ from typing import Protocol
 from farm.errors import LossCause, Unavailable
 from farm.machine.open_files import allow_many_open_files
 from farm.machine.private import private_opener
-from farm.provision.batch.allocation import STARTED_BY
+from farm.provision.batch.allocation import RESTARTS, STARTED_BY
 from farm.provision.local.child import Child, OutOfMemory
 from farm.provision.local.devices import cpus_here
 from farm.provision.local.group import Group, Launch
@@ -132,14 +132,15 @@ def restart_delay_s(crashes: int, served_s: float | None, settings: WorkerSettin
 class _Seat:
     """One of the `count` places, each for a succession of processes.
 
-    crashes: in a row; orphaned: its last process found no dispatcher; served: one of its processes
-    has loaded its models; over: it will not be restarted.
+    starts: of processes; crashes: in a row; orphaned: its last process found no dispatcher; served:
+    one of its processes has loaded its models; over: it will not be restarted.
     """
 
     number: int
     log: Path
     child: Child | None = None
     start_at: float = 0.0
+    starts: int = 0
     crashes: int = 0
     orphaned: bool = False
     served: bool = False
@@ -381,6 +382,8 @@ class Workers:
         environment.setdefault("OMP_NUM_THREADS", str(threads))
         environment[SEAT] = str(seat.number)
         environment[STARTED_BY] = settings.started_by
+        environment[RESTARTS] = str(seat.starts)
+        seat.starts += 1
         environment.setdefault("NPROC", environment["OMP_NUM_THREADS"])  # read by JAX
         arguments = [*settings.models, "--connect", str(settings.connect)]
         arguments += ["--lost-after", str(settings.lost_after_s)]
