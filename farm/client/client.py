@@ -291,6 +291,13 @@ class Client:
         """
         return self.line.status()
 
+    def ask(self, question: str, **arguments: str) -> Any:
+        """Return the farm's answer to a question about itself, as JSON data.
+
+        Raises UnsupportedFeature if the server is not a farm, or has no such question.
+        """
+        return self.line.ask(question, arguments)
+
     def close(self) -> None:
         """Release all resources; open calls fail with Cancelled."""
         self.line.close()

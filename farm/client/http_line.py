@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -174,16 +174,23 @@ class HttpLine:
 
     def status(self) -> dict[str, Any]:
         """Return workers, queues, rates and percentiles. Raises UnsupportedFeature, Unavailable."""
-        if not self.is_farm:
-            raise UnsupportedFeature(f"{self._client.url} is not a farm; only farms have a status")
-        state: dict[str, Any] = self._json("/farm/status")
+        state: dict[str, Any] = self.ask("status", {})
         return state
 
+    def ask(self, what: str, arguments: Mapping[str, str]) -> Any:
+        """Return a farm's answer to a question about itself. Raises FarmError."""
+        if not self.is_farm:
+            raise UnsupportedFeature(f"{self._client.url} is not a farm; only farms have a status")
+        path = f"/farm/{quote(what, safe='')}"
+        if arguments:
+            path += f"?{urlencode(arguments)}"
+        status, headers, body = self._ask(path)
+        if status == 405:  # it is an action
+            status, headers, body = self._ask(path, b"{}")
+        return _data(status, headers, body)
+
     def _json(self, path: str, model: str | None = None) -> Any:
-        status, headers, body = self._ask(path, model=model)
-        if status != 200:
-            raise decode_error(status, headers, body)
-        return orjson.loads(body)
+        return _data(*self._ask(path, model=model))
 
     def _ask(
         self, path: str, body: bytes = b"", model: str | None = None
@@ -401,3 +408,10 @@ def _outcome(line: bytes, tasks: Sequence[Task]) -> tuple[int, Outcome]:
     if not 0 <= index < len(tasks):
         raise InvalidRequest(f"the farm answers point {index} of {len(tasks)}")
     return tasks[index][0], outcome
+
+
+def _data(status: int, headers: Headers, body: bytes) -> Any:
+    """Return the JSON data of an answer. Raises the error that it holds."""
+    if status != 200:
+        raise decode_error(status, headers, body)
+    return orjson.loads(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -175,6 +175,10 @@ class RecordedLine:
     def status(self) -> dict[str, Any]:
         """Return the server's status, and under `client_record` that of the record."""
         return {**self._line.status(), "client_record": self._file.status()}
+
+    def ask(self, what: str, arguments: Mapping[str, str]) -> Any:
+        """Return the server's answer to a question about itself. Raises FarmError."""
+        return self._line.ask(what, arguments)
 
     def close(self) -> None:
         """Release all resources; calls without an outcome fail with Cancelled."""

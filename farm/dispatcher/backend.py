@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.partition import Rows
+from farm.dispatcher.questions import Questions
 from farm.dispatcher.statistics import ModelStatistics
 from farm.errors import FarmError
 from farm.scheduler.state import TaskId
@@ -38,6 +39,10 @@ class Backend(Protocol):
     @property
     def first_worker(self) -> FirstModels:
         """The wait for the first models."""
+
+    @property
+    def questions(self) -> Questions:
+        """What the farm answers about itself, and the actions of its owner."""
 
     def start_call(
         self, call: Call, hints: Hints, on_done: Callable[[Result | FarmError], None]

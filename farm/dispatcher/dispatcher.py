@@ -25,6 +25,7 @@ from farm.dispatcher.flush_policy import FlushPolicy
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.outcome import outcome_of
 from farm.dispatcher.partition import Rows, WholeCall
+from farm.dispatcher.questions import Questions
 from farm.dispatcher.reuse import Memory, Reuse
 from farm.dispatcher.statistics import ModelStatistics, Statistics, calls_of
 from farm.dispatcher.timer import Timer
@@ -77,6 +78,8 @@ class Dispatcher:
         self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
         self._events = Events()
         self.note = self._events.note
+        self.questions = Questions()
+        self.offer = self.questions.offer
         self._parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
         self._pairs = Pairs(self._start, self.cancel, self._feeder.new_id, self._statistics)

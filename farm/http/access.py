@@ -107,6 +107,16 @@ class Access:
             headers=((b"www-authenticate", b'Basic realm="farm", charset="UTF-8"'),),
         )
 
+    def is_owner(self, peer: Peer, headers: Headers) -> bool:
+        """Whether a request comes from the farm's own user, or from somebody with the token.
+
+        This is stricter than `user` where a farm is open to others.
+        """
+        if self._owners.is_own(peer) and _is_direct(peer, headers):
+            return True
+        password = _credentials(headers.get(b"authorization", b""))[1]
+        return self._token is not None and hmac.compare_digest(password, self._token)
+
     def trusts(self, peer: Peer) -> bool:
         """Whether the peer needs no token, provided that it does not act for another client."""
         if self.auth == "other-users":

@@ -28,6 +28,9 @@ T = TypeVar("T")
 USER = "farm.user"
 """Key in the ASGI scope: the name in the client's Basic credentials, or ""."""
 
+IS_OWNERS = "farm.is_owners"
+"""Key in the ASGI scope: a function that returns whether the request comes from the owner."""
+
 PATIENCE_S = 0.05
 """Seconds that a call runs before farm starts to watch whether its client disconnects."""
 
@@ -210,6 +213,7 @@ class _Cycle:
             "raw_path": raw_path,
             "query_string": query,
             USER: request.user,
+            IS_OWNERS: lambda: exchange.is_owners,
         }
 
     async def receive(self) -> Message:

@@ -41,6 +41,9 @@ class Admits(Protocol):
     def user(self, peer: Peer, headers: Headers) -> str:
         """Return the name in the client's credentials, or "". Raises Refused."""
 
+    def is_owner(self, peer: Peer, headers: Headers) -> bool:
+        """Whether a request comes from the owner of the server."""
+
 
 class Routes(Protocol):
     """The access rules, and the endpoint for each path."""
@@ -116,6 +119,12 @@ class Exchange:
         self._share: Share | None = None
         self._user = ""
         self._cancel: CancelCall | None = None
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether the request comes from the owner of the server."""
+        connection = self._connection
+        return connection.served.front.access.is_owner(connection.peer, self.head.headers)
 
     @property
     def waits_for_room(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
@@ -45,6 +45,12 @@ class Line(Protocol):
 
     def status(self) -> dict[str, Any]:
         """Return workers, queues, rates and percentiles as JSON data. Raises FarmError."""
+
+    def ask(self, what: str, arguments: Mapping[str, str]) -> Any:
+        """Return the answer to a question about the farm as JSON data. Raises FarmError.
+
+        An action, such as to cancel calls, may be carried out twice when the connection breaks.
+        """
 
     def close(self) -> None:
         """Release all resources; calls without an outcome fail with Cancelled."""

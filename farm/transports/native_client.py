@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation
@@ -118,18 +118,19 @@ class NativeLine:
         return info
 
     def _models(self) -> list[ModelInfo]:
-        models = [ModelInfo.from_json(item) for item in self._ask("models")]
+        models = [ModelInfo.from_json(item) for item in self.ask("models", {})]
         self._repeatable.update((info.name, info.repeatable) for info in models)
         return models
 
     def status(self) -> dict[str, Any]:
         """Return workers, queues, rates and percentiles as JSON data. Raises Unavailable."""
-        state: dict[str, Any] = self._ask("status")
+        state: dict[str, Any] = self.ask("status", {})
         return state
 
-    def _ask(self, what: str) -> Any:
+    def ask(self, what: str, arguments: Mapping[str, str]) -> Any:
+        """Return the answer to a question about the farm as JSON data. Raises FarmError."""
         limit_s = self._answer_s
-        answer = self._running().ask(what, None if limit_s == math.inf else limit_s)
+        answer = self._running().ask(what, arguments, None if limit_s == math.inf else limit_s)
         self._answer_s = self._patience_s  # the farm has been there
         return answer
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farm.call import Call, Hints, Operation
+from farm.dispatcher.backend import INTERNAL_ERROR
 from farm.errors import FarmError, InvalidRequest, UnsupportedFeature, WorkerLost
 from farm.scheduler.state import TaskId
 from farm.transports.agenda import STEPS_A_TURN, Agenda, Steps
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Message, Outcome
+from farm.wire.questions import AskedQuestion, decode_question, encode_told
 from farm.wire.runs import A_PIECE
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ class NativeClients:
         self._agenda = agenda
         self._clients: dict[bytes, _NativeClient] = {}
         self._answered: list[_NativeClient] = []
+        self._questions: set[asyncio.Task[None]] = set()
         dispatcher.after_acting(self.flush)
         # Never reuse a number after a restart: clients resend calls of the previous farm.
         self._acquaintances = secrets.randbits(48)
@@ -170,18 +174,28 @@ class NativeClients:
 
     def _tell(self, line: PeerLine, message: Message) -> Steps:
         """Answer one question per turn: describing the whole farm may take milliseconds."""
-        line.send(wire.encode(Kind.TELL, self._told(message.data)))
+        asked = decode_question(message)
+        if asked.what == "models":
+            models = self._dispatcher.models().values()
+            line.send(encode_told(asked, [info.to_json() for info in models]))
+        elif asked.what == "status":
+            line.send(encode_told(asked, self._dispatcher.snapshot()))
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer(line, asked))
+            self._questions.add(task)
+            task.add_done_callback(self._questions.discard)
         yield STEPS_A_TURN
 
-    def _told(self, asked: Any) -> Any:
-        what = asked.get("what") if isinstance(asked, dict) else None
-        if what == "models":
-            value: Any = [info.to_json() for info in self._dispatcher.models().values()]
-        elif what == "status":
-            value = self._dispatcher.snapshot()
-        else:
-            raise InvalidRequest(f"ASK expects 'models' or 'status', got {what!r}")
-        return {"id": asked.get("id"), what: value}
+    async def _answer(self, line: PeerLine, asked: AskedQuestion) -> None:
+        try:
+            told = await self._dispatcher.questions.ask(asked.what, asked.arguments)
+            frames = encode_told(asked, told)
+        except FarmError as error:
+            frames = encode_told(asked, error)
+        except Exception:
+            log.exception("answering the question %.60r", asked.what)
+            frames = encode_told(asked, FarmError(INTERNAL_ERROR))
+        line.send(frames)
 
     def probe(self, *, patient: bool) -> None:
         """Probe clients whose lines may come back; cancel the calls of those that are gone.

@@ -30,6 +30,7 @@ from farm.transports.open_calls import OpenCalls, Task, Waiting, messages
 from farm.transports.reach import accepts
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Message
+from farm.wire.questions import AskedQuestion, decode_told, encode_question
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class End:
         self._ids = ids
         self._calls = OpenCalls(repeatable, patience_s)
         self._waiting = self._calls.waiting
-        self._asked: dict[int, tuple[str, Future[Any]]] = {}
+        self._asked: dict[int, tuple[AskedQuestion, Future[Any]]] = {}
         self._outbox: deque[tuple[Hints, Sequence[Task]] | list[Buffer]] = deque()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -141,12 +142,13 @@ class End:
                 self._leave(wire.encode(Kind.CANCEL, some))
         return bool(taken)
 
-    def ask(self, what: str, timeout_s: float | None) -> Any:
-        """Return the farm's answer to a question about itself. Raises Unavailable."""
+    def ask(self, what: str, arguments: Mapping[str, str], timeout_s: float | None) -> Any:
+        """Return the farm's answer to a question about itself. Raises FarmError."""
         number = next(self._ids)
         future: Future[Any] = Future()
-        self._asked[number] = what, future
-        self._leave(wire.encode(Kind.ASK, {"id": number, "what": what}))
+        asked = AskedQuestion(number, what, arguments)
+        self._asked[number] = asked, future
+        self._leave(encode_question(asked))
         try:
             if self._closed:
                 raise Unavailable("the client is closed")
@@ -340,9 +342,13 @@ class End:
             if before not in (None, self._number):
                 self._send_again()
         elif message.kind is Kind.TELL:
-            what, future = self._asked.pop(message.data["id"], ("", None))
-            if future is not None:
-                future.set_result(message.data[what])
+            asked, future = self._asked.pop(message.data["id"], (None, None))
+            if asked is not None and future is not None:
+                told = decode_told(message, asked.what)
+                if isinstance(told, FarmError):
+                    future.set_exception(told)
+                else:
+                    future.set_result(told)
         elif message.kind is Kind.REFUSED:
             raise InvalidRequest(f"the farm refused this client's message: {message.data}")
 
@@ -352,7 +358,7 @@ class End:
 
     def _fail_questions(self, error: FarmError) -> None:
         for number in list(self._asked):
-            _, future = self._asked.pop(number, ("", None))
+            _, future = self._asked.pop(number, (None, None))
             if future is not None:
                 future.set_exception(error)
 
@@ -363,8 +369,8 @@ class End:
 
         unsent: calls that no dispatcher can have run.
         """
-        for number, (what, _) in list(self._asked.items()):
-            self._send(wire.encode(Kind.ASK, {"id": number, "what": what}))
+        for asked, _ in list(self._asked.values()):
+            self._send(encode_question(asked))
         self._resend(self._waiting.copy(), unsent)
 
     def _resend(self, calls: dict[int, Waiting], unsent: Container[int] = frozenset()) -> None:

@@ -67,7 +67,7 @@ class Kind(IntEnum):
     STOP = 10  # D to W, S: drain and end
     LOST = 11  # S to D: a worker of mine died, and why
     CANCEL = 12  # C to D: the caller has cancelled these
-    ASK = 13  # C to D: models, status
+    ASK = 13  # C to D: a question about the farm
     TELL = 14  # D to C: the answer to an ASK
     RESIZE = 15  # W to D: I now offer this many slots; 0: I am draining
     CALLS_AGAIN = 16  # C to D: the connection broke and I still wait for these
@@ -319,7 +319,7 @@ def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
                     continue
                 except TypeError as error:
                     outcome = InvalidOutput(f"the model's answer cannot be sent: {error}")
-            errors.append([task_id, *_error_row(outcome)])
+            errors.append([task_id, *error_row(outcome)])
     return encode(Kind.ANSWERS, [results, errors], b"".join(writer.inline), writer.large)
 
 
@@ -328,7 +328,7 @@ def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
     row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
     if not is_plain(result) or result.worker or result.batch_rows != 1:
         info = None if result.info is None else result.info.to_json()
-        failed = None if result.failed is None else _error_row(result.failed)
+        failed = None if result.failed is None else error_row(result.failed)
         row += [result.worker, info, result.batch_rows, result.more, failed]
         if result.reused:
             row += [result.copied, True]
@@ -337,7 +337,8 @@ def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
     return row
 
 
-def _error_row(error: FarmError) -> list[str]:
+def error_row(error: FarmError) -> list[str]:
+    """Return the kind, message and detail of an error, as texts that JSON can hold."""
     texts = (type(error).__name__, error.message, error.detail)
     return [text.encode("utf-8", "replace").decode() for text in texts]
 

@@ -39,6 +39,17 @@ def user(
     return (access or ACCESS).user(Peer(peer, uid), headers)
 
 
+def test_an_owner_is_the_user_of_the_farm_or_has_the_token() -> None:
+    here, token = {b"host": b"localhost"}, {b"authorization": b"Bearer " + TOKEN.encode()}
+    for access in (ACCESS, Access(TOKEN, auth="remote")):
+        assert access.is_owner(Peer("127.0.0.1", OWN), here)
+        assert access.is_owner(Peer("10.0.0.9"), {**here, **token})
+        assert not access.is_owner(Peer("127.0.0.1", OTHER), here)
+        assert not access.is_owner(Peer("127.0.0.1", OWN), {**here, b"x-real-ip": b"10.0.0.9"})
+        assert not access.is_owner(Peer("10.0.0.9"), here)
+    assert not Access(None).is_owner(Peer("127.0.0.1", OTHER), {**here, **token})
+
+
 def basic(text: str) -> str:
     return "Basic " + base64.b64encode(text.encode()).decode()
 

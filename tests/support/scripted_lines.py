@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,6 +171,9 @@ class HandLine:
         if model != CUBE.name:
             raise ModelNotFound(f"no {model} here")
         return CUBE
+
+    def ask(self, what: str, arguments: Mapping[str, str]) -> Any:
+        raise AssertionError("nothing is asked")
 
     def status(self) -> dict[str, Any]:
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.backend import INTERNAL_ERROR
 from farm.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -313,6 +314,31 @@ async def test_one_question_is_answered_in_a_turn_of_the_loop(
         assert len(set(asked_in)) == 100
 
 
+@on_loop
+async def test_a_question_is_answered_or_refused_by_name() -> None:
+    async def slow(arguments: Mapping[str, str]) -> dict[str, str]:
+        await asyncio.sleep(0)
+        return dict(arguments)
+
+    async with up() as (farm, _, client):
+        farm.dispatcher.offer("slow", slow)
+        farm.dispatcher.offer("broken", lambda arguments: 1 / 0)
+        farm.dispatcher.offer("odd", lambda arguments: object())
+        for number, what in enumerate(("slow", "snow", "broken", "odd")):
+            client.say(Kind.ASK, {"id": number, "what": what, "with": {"a": "b"}})
+        await client.hear(Kind.WELCOME)
+        told = {}
+        for _ in range(4):
+            data = (await client.hear(Kind.TELL)).data
+            told[data.pop("id")] = data
+        assert told[0] == {"slow": {"a": "b"}}
+        assert told[1]["error"][:2] == [
+            "UnsupportedFeature",
+            "this farm has no question 'snow'; it has: broken, odd, slow",
+        ]
+        assert told[2]["error"][:2] == told[3]["error"][:2] == ["FarmError", INTERNAL_ERROR]
+
+
 def as_told(model: Any) -> Any:
     return {
         **model.to_json(),
@@ -324,12 +350,9 @@ def as_told(model: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "data", "complaint"),
     [
-        (
-            Kind.ASK,
-            {"id": 1, "what": "weather"},
-            "ASK expects 'models' or 'status', got 'weather'",
-        ),
-        (Kind.ASK, None, "got None"),
+        (Kind.ASK, {"id": 1, "what": 7}, "ASK expects an id, the name of a question"),
+        (Kind.ASK, {"id": 1, "what": "log", "with": {"lines": 3}}, "ASK expects an id"),
+        (Kind.ASK, None, "ASK expects an id"),
         (Kind.CANCEL, [[]], "malformed CANCEL"),
         (Kind.CANCEL, "all", "malformed CANCEL"),
         (Kind.CALLS, [None, [[None]]], "malformed CALLS"),

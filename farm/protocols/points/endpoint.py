@@ -25,7 +25,7 @@ from farm.encoding.config import decode_config
 from farm.encoding.errors import encode_error, error_body
 from farm.encoding.json_numbers import NonFinite, parse
 from farm.errors import FarmError, ModelNotFound
-from farm.http.asgi import USER, ClientGone, headers_of, peer_of, read_body
+from farm.http.asgi import IS_OWNERS, USER, ClientGone, headers_of, peer_of, read_body
 from farm.http.request import hints_of
 from farm.protocols.points.batches import ReadPoints, decode_batches
 from farm.protocols.points.codec import KEYS, decode_points
@@ -33,7 +33,7 @@ from farm.protocols.points.endpoint_stream import IN_FLIGHT, AnyPoints, PointStr
 from farm.protocols.points.reference import reference_page
 from farm.version import __version__
 
-KINDS = {404: "NotFound", 405: "MethodNotAllowed"}
+KINDS = {403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed"}
 UNKNOWN_PATH = (
     "nothing is at {path}; UM-Bridge is at /Info, /Evaluate and so on, in exactly these letters, "
     "KServe v2 below /v2, farm's own interface is described at /docs"
@@ -121,6 +121,24 @@ def create_api(
             points = decode_points(body, non_finite)
             info = await backend.describe(name, points.config)
         return PointStream(backend, points, info, hints, in_flight=IN_FLIGHT, readers=readers)
+
+    @api.get("/farm/{question}", summary="A question about the farm, such as failures or history")
+    @api.post("/farm/{question}", summary="An action of the owner, such as drain or cancel")
+    async def ask(question: str, request: Request) -> Response:
+        changes = backend.questions.changes(question)
+        if changes is None:
+            raise HTTPException(404)
+        method = "POST" if changes else "GET"
+        if request.method != method:
+            raise HTTPException(405, headers={"allow": method})
+        if changes and not request.scope[IS_OWNERS]():
+            raise Refused(
+                403,
+                "Forbidden",
+                "this is for the owner of the farm: ask as the user who started it, or with the "
+                "farm's token",
+            )
+        return _json(await backend.questions.ask(question, dict(request.query_params)))
 
     async def _read_elsewhere(
         name: str, body: HeldBody, client: str

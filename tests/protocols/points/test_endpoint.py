@@ -9,6 +9,8 @@ import pytest
 
 import farm
 from farm.call import ModelInfo
+from farm.dispatcher.questions import needed
+from farm.errors import FarmError
 from farm.model import Config, Inputs
 from farm.settings import Settings
 from tests.support.front_door import Door, front_door
@@ -98,7 +100,36 @@ def test_the_interface_is_documented(door: Door) -> None:
         "/farm/models",
         "/farm/models/{name}",
         "/farm/models/{name}/evaluate",
+        "/farm/{question}",
     }
+
+
+def test_questions_are_asked_by_get_and_actions_by_post(door: Door) -> None:
+    taken: list[dict[str, str]] = []
+    door.dispatcher.offer("weather", lambda asked: {"in": needed(asked, "place"), "sun": True})
+    door.dispatcher.offer("rain", lambda asked: taken.append(dict(asked)), changes=True)
+    assert door.ask("GET", "/farm/weather?place=Oslo").json() == {"in": "Oslo", "sun": True}
+    refused = door.ask("GET", "/farm/weather")
+    assert (refused.status, refused.json()["error"]["type"]) == (400, "InvalidInput")
+    assert door.ask("GET", "/farm/rain").status == 405
+    assert door.ask("GET", "/farm/rain").headers["allow"] == "POST"
+    assert door.ask("POST", "/farm/weather").headers["allow"] == "GET"
+    assert door.ask("POST", "/farm/rain?mm=3").status == 200
+    assert taken == [{"mm": "3"}]
+    assert door.ask("GET", "/farm/snow").status == 404
+    with farm.connect(door.url) as client:
+        assert client.ask("weather", place="Oslo") == {"in": "Oslo", "sun": True}
+        assert client.ask("rain", mm="4") is None
+        with pytest.raises(FarmError, match="is missing"):
+            client.ask("weather")
+
+
+def test_an_action_is_for_the_owner(door: Door) -> None:
+    taken: list[dict[str, str]] = []
+    door.dispatcher.offer("rain", lambda asked: taken.append(dict(asked)), changes=True)
+    answer = door.ask("POST", "/farm/rain", headers={"x-forwarded-for": "10.0.0.9"})
+    assert (answer.status, answer.json()["error"]["type"]) == (403, "Forbidden")
+    assert taken == []
 
 
 @pytest.mark.parametrize(

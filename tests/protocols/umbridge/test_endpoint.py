@@ -20,6 +20,7 @@ from farm.bodies.unpacking import Extra
 from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.backend import FirstModels
 from farm.dispatcher.partition import Rows
+from farm.dispatcher.questions import Questions
 from farm.dispatcher.statistics import ModelStatistics
 from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError, ModelFailed, Overloaded
@@ -289,6 +290,10 @@ class Script:
     @property
     def first_worker(self) -> FirstModels:
         raise AssertionError("models are known")
+
+    @property
+    def questions(self) -> Questions:
+        raise AssertionError("UM-Bridge has no question for it")
 
     def is_ready(self, model: str) -> bool:
         raise AssertionError("UM-Bridge has no question for it")

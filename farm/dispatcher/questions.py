@@ -1,0 +1,54 @@
+"""Questions that people and scripts put to a farm, and actions that its owner takes.
+
+Each is a name with a function of text arguments. Native clients ask over their line, HTTP clients
+at `/farm/NAME`: questions by GET, actions by POST.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from farm.errors import InvalidInput, UnsupportedFeature
+
+Answer = Callable[[Mapping[str, str]], Any]
+"""Returns JSON data, or an awaitable of it. Raises FarmError."""
+
+
+class _Offered(NamedTuple):
+    answer: Answer
+    changes: bool
+
+
+class Questions:
+    """What a farm answers about itself, by name."""
+
+    def __init__(self) -> None:
+        self._offered: dict[str, _Offered] = {}
+
+    def offer(self, name: str, answer: Answer, *, changes: bool = False) -> None:
+        """Answer the question `name` by `answer`. changes: it is an action, only for the owner."""
+        self._offered[name] = _Offered(answer, changes)
+
+    def changes(self, name: str) -> bool | None:
+        """Whether a name is that of an action; None if it is not known."""
+        offered = self._offered.get(name)
+        return None if offered is None else offered.changes
+
+    async def ask(self, name: str, arguments: Mapping[str, str]) -> Any:
+        """Return the answer as JSON data. Raises FarmError."""
+        offered = self._offered.get(name)
+        if offered is None:
+            known = ", ".join(sorted(self._offered)) or "none"
+            raise UnsupportedFeature(f"this farm has no question {name!r:.60}; it has: {known}")
+        answer = offered.answer(arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def needed(arguments: Mapping[str, str], name: str) -> str:
+    """Return an argument that a question cannot do without. Raises InvalidInput."""
+    value = arguments.get(name, "")
+    if not value:
+        raise InvalidInput(f"the argument {name!r} is missing")
+    return value
