@@ -1,4 +1,4 @@
-"""The command line: init, serve, worker, call, sweep, experiment, record, status, url, launcher.
+"""The command line: one command for each verb, from `farm init` to `farm launcher`.
 
 `main` is the program `farm`; COMMANDS names the module of each command.
 """
@@ -26,6 +26,9 @@ COMMANDS = {
     "experiment": "farm.cli.experiment:experiment",
     "record": "farm.cli.record:record",
     "status": "farm.cli.status:status",
+    "logs": "farm.cli.logs:logs",
+    "drain": "farm.cli.drain:drain",
+    "restart": "farm.cli.restart:restart",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -67,6 +70,9 @@ def cli(verbose: int) -> None:
     experiment  Choose points one after another: ask, evaluate, tell
     record      Show, export, merge and import records of evaluations
     status      Show the workers, queues and calls of a farm
+    logs        Print what a worker prints
+    drain       Let a worker finish its calls and leave
+    restart     Kill a worker that hangs, and start another in its place
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """

@@ -23,6 +23,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def size(count: float) -> str:
+    """Return a number of bytes with three digits and a unit."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.3g} {units[0]}"
+
+
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table with a header row. Cells are one line of plain text.
 

@@ -46,6 +46,7 @@ from farm.record.recorder import Recorder
 from farm.server.app import checked_options, endpoints_of, front_door
 from farm.server.restarts import restarts, show_restarts
 from farm.server.wires import Wires, listen
+from farm.server.worker_actions import WorkerActions
 from farm.settings import ANY_HOST, Settings, SettingsError
 from farm.transports.connection import (
     CLIENTS_FILE,
@@ -186,6 +187,7 @@ class Farm:
             memory=self._recorder,
         )
         Monitor(self.dispatcher)
+        WorkerActions(self.dispatcher, peers, settings.dir)
         if self._recorder is not None:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)
             self.dispatcher.add_part("record", self._state_of_record)

@@ -209,13 +209,18 @@ class Peers:
         """Tell a worker that the answers to a task are not needed any more."""
         self._workers[worker].line.send(wire.encode(Kind.END_STREAM, [task]))
 
-    def drain(self, worker: str) -> None:
+    def drain(self, worker: str) -> bool:
         """Ask a worker to leave after its running calls; its supervisor starts no other one.
 
-        Nothing happens if it is gone.
+        False if it is not here.
         """
-        if (peer := self._workers.get(WorkerId(worker))) is not None:
-            peer.line.send(wire.encode(Kind.STOP))
+        peer = self._workers.get(WorkerId(worker))
+        return peer is not None and peer.line.send(wire.encode(Kind.STOP))
+
+    def restart(self, worker: str, supervisor: str) -> bool:
+        """Have a supervisor kill a worker of its own and start another; False if it is away."""
+        line = self._supervisors.get(f"supervisor:{supervisor}".encode())
+        return line is not None and line.send(wire.encode(Kind.RESTART, [worker]))
 
     def stop_workers(self) -> None:
         """Ask every worker and supervisor to drain and exit."""

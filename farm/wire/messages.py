@@ -75,6 +75,7 @@ class Kind(IntEnum):
     MISSING = 18  # W to D: I do not hold these
     REFUSED = 19  # D to W, S, C: your message is refused, and why
     END_STREAM = 20  # D to W: answers to these are no longer needed
+    RESTART = 21  # D to S: kill these workers of yours and start others
 
 
 class Message(NamedTuple):

@@ -574,3 +574,28 @@ async def test_what_a_worker_uses_is_passed_on_and_nonsense_is_refused() -> None
         await until(lambda: heard)
         assert heard == [(W1, Used(7, 0.5))]
         assert farm.workers() == [W1]
+
+
+# Drains and restarts by the owner
+
+
+@on_loop
+async def test_a_worker_is_asked_to_drain() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        assert farm.transport.drain(W1)
+        await worker.hear(Kind.STOP)
+        assert not farm.transport.drain("nobody")
+
+
+@on_loop
+async def test_a_restart_goes_to_the_supervisor_that_is_named() -> None:
+    async with Farm.up() as farm:
+        supervisor, other = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
+        for peer in (supervisor, other):
+            peer.say(Kind.LOST)
+        await until(lambda: len(farm.transport._supervisors) == 2)
+        assert farm.transport.restart(W1, "node1/1")
+        assert (await supervisor.hear(Kind.RESTART)).data == [W1]
+        assert not farm.transport.restart(W1, "node3/3")
+        assert other.line.receive() in (None, [wire.encode(Kind.PROBE)[0]])

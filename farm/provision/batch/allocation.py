@@ -14,15 +14,19 @@ ASK_TIMEOUT_S = 15.0
 STARTED_BY = "FARM_STARTED_BY"
 """The variable in which a supervisor passes `WorkerSettings.started_by` to its processes."""
 
-RESTARTS = "FARM_RESTARTS"
-"""The variable that holds how many processes of the same place a supervisor had before this one."""
+SUPERVISOR, RESTARTS, LOG = "FARM_SUPERVISOR", "FARM_WORKER_RESTARTS", "FARM_WORKER_LOG"
+"""The variables in which a supervisor passes its name, how many processes it had before in the same
+place, and the name of the file with the process's output, if that is in the farm's own folder.
+"""
 
 ENDS_AT = "FARM_ENDS_AT"
 """The variable that holds the Unix time at which the job ends, in the scripts that farm writes."""
 
 LABELS = {
     "started_by": (STARTED_BY,),
+    "supervisor": (SUPERVISOR,),
     "restarts": (RESTARTS,),
+    "log": (LOG,),
     "kind": ("FARM_KIND",),
     "job": ("FARM_JOB", "SLURM_JOB_ID"),
     "restart": ("FARM_JOB_RESTART", "SLURM_RESTART_COUNT"),
