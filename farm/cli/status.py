@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from farm.cli.options import target_option
-from farm.cli.tables import short_name, text_table
+from farm.cli.tables import duration, short_name, text_table
+from farm.cli.worker_table import worker_tables
 from farm.client import connect
 
 EXAMPLES = """\b
@@ -54,7 +55,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
         f"[b]{len(state['workers'])}[/b] workers, [b]{state['calls_per_s']:.4g}[/b] calls/s, "
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
-    parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    parts: list[RenderableType] = [head, _queues(state["queues"])]
+    parts += worker_tables(state["workers"])
     if state.get("restarts"):
         parts.insert(1, _restarts(state["restarts"]))
     if state.get("dask"):
@@ -117,23 +119,6 @@ def _queues(rows: list[dict[str, Any]]) -> Table:
                 row["copies"],
                 duration(row["run_time_p50_s"]),
                 duration(row["run_time_p95_s"]),
-            ]
-            for row in rows
-        ],
-    )
-
-
-def _workers(rows: list[dict[str, Any]]) -> Table:
-    return text_table(
-        ("worker", "models", "device", ">in flight", ">busy for", ">done"),
-        [
-            [
-                row["name"],
-                ", ".join(row["models"]),
-                row.get("device") or "cpu",
-                row["in_flight"],
-                "idle" if row["busy_s"] is None else duration(row["busy_s"]),
-                row["done"],
             ]
             for row in rows
         ],
@@ -257,13 +242,3 @@ def _cluster(state: dict[str, Any]) -> list[RenderableType]:
         rows.append([*words, ", ".join(ids[:JOBS_SHOWN]) + more])
     jobs = text_table(("kind", "phase", f"{state['system']} says", "reason or nodes", "jobs"), rows)
     return [kinds, *([jobs] if alike else []), *problems]
-
-
-def duration(seconds: float) -> str:
-    """Format a time span with three digits and a suitable unit."""
-    for limit, unit, scale in ((1e-3, "us", 1e6), (1.0, "ms", 1e3), (120.0, "s", 1.0)):
-        if seconds < limit:
-            return f"{seconds * scale:.3g} {unit}"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
