@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from math import log2
 
 STEPS = 8
 """Buckets for each factor of two: a quantile is off by 4.4 % at most."""
@@ -27,7 +28,8 @@ class RunTimeSketch:
     def add(self, seconds: float) -> None:
         """Record one run."""
         counts = self._counts
-        bucket = math.floor(STEPS * math.log2(seconds)) if seconds > SHORTEST_S else _LOWEST
+        # Above the lowest bucket the number is positive, where int() rounds down.
+        bucket = int(STEPS * log2(seconds) - _LOWEST) if seconds > SHORTEST_S else 0
         counts[bucket] = counts.get(bucket, 0) + 1
         self.count += 1
         if not self.count % WINDOW:
@@ -50,7 +52,7 @@ class RunTimeSketch:
             while at < len(buckets) and seen + buckets[at][1] < rank:
                 seen += buckets[at][1]
                 at += 1
-            found.append(2.0 ** ((buckets[at][0] + 0.5) / STEPS) if buckets else None)
+            found.append(2.0 ** ((buckets[at][0] + _LOWEST + 0.5) / STEPS) if buckets else None)
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -17,11 +18,14 @@ from farm.wire.usage import Used
 STALE_S = 20.0
 """Use that was reported longer ago is not shown: the worker cannot say what it uses now."""
 
+FEW, REFRESH_S = 100, 1.0
+"""Of more than 100 workers the facts are computed once a second, however many ask for them."""
+
 
 class _Facts:
     """What is known about one worker that is here."""
 
-    __slots__ = ("joined_at", "restarts", "run_times", "used", "used_at")
+    __slots__ = ("joined_at", "restarts", "run_times", "told", "used", "used_at")
 
     def __init__(self, restarts: int, now: float) -> None:
         self.joined_at = now
@@ -29,6 +33,19 @@ class _Facts:
         self.run_times = RunTimeSketch()
         self.used = Used()
         self.used_at = now
+        self.told: dict[str, Any] = {}  # the keys of its row, computed lately
+
+    def compute(self, now: float) -> None:
+        """Compute the keys of its row, without comparing it with others."""
+        p50, p90, p99 = self.run_times.quantiles(0.5, 0.9, 0.99)
+        used = self.used if now - self.used_at < STALE_S else Used()
+        self.told = {
+            "restarts": self.restarts,
+            "run_times_s": {"p50": p50, "p90": p90, "p99": p99, "count": self.run_times.count},
+            "memory_bytes": used.memory_bytes,
+            "processor": used.processor,
+            "trouble": [],
+        }
 
 
 class WorkerFacts:
@@ -36,6 +53,7 @@ class WorkerFacts:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._facts: dict[str, _Facts] = {}
+        self._computed_at = -math.inf
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
         dispatcher.on_answered.append(self.answered)
@@ -75,19 +93,16 @@ class WorkerFacts:
 
     def shown(self, rows: list[dict[str, Any]], now: float) -> None:
         """Add the facts to rows of workers."""
+        again = len(rows) <= FEW or now - self._computed_at >= REFRESH_S
         for row in rows:
             facts = self._facts.get(row["name"]) or _Facts(0, now)
-            p50, p90, p99 = facts.run_times.quantiles(0.5, 0.9, 0.99)
-            used = facts.used if now - facts.used_at < STALE_S else Used()
+            if again or not facts.told:
+                facts.compute(now)
             row["age_s"] = now - facts.joined_at
-            row["restarts"] = facts.restarts
-            row["run_times_s"] = {
-                "p50": p50,
-                "p90": p90,
-                "p99": p99,
-                "count": facts.run_times.count,
-            }
-            row["memory_bytes"] = used.memory_bytes
-            row["processor"] = used.processor
-        for row, trouble in zip(rows, troubles(rows), strict=True):
-            row["trouble"] = trouble
+            row.update(facts.told)
+        if again:
+            self._computed_at = now
+            for row, trouble in zip(rows, troubles(rows), strict=True):
+                row["trouble"] = trouble
+                if (known := self._facts.get(row["name"])) is not None:
+                    known.told["trouble"] = trouble

@@ -157,3 +157,27 @@ async def test_a_worker_that_joins_again_keeps_its_facts_and_one_that_left_does_
     farm.dispatcher.worker_left(W, "killed")
     farm.join()
     assert farm.row()["run_times_s"]["count"] == 0
+
+
+@on_loop
+async def test_facts_of_many_workers_are_computed_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    farm = Farm()
+    farm.join()
+    for number in range(workers.FEW):
+        info = WorkerInfo(f"node2/{number}-b", (CUBE,), labels={"restarts": "5"})
+        farm.dispatcher.worker_joined(info, farm.transport)
+
+    def used() -> list[int | None]:
+        return [r["memory_bytes"] for r in farm.dispatcher.snapshot()["workers"][:1]]
+
+    monkeypatch.setattr(workers, "REFRESH_S", 1000.0)
+    assert used() == [None]
+    for tell in farm.dispatcher.on_used:
+        tell(W, Used(1000, 0.5))
+    assert used() == [None]
+    rows = farm.dispatcher.snapshot()["workers"]
+    assert rows[1]["trouble"] == ["was started again 5 times"]
+    monkeypatch.setattr(workers, "REFRESH_S", 0.0)
+    assert used() == [1000]
