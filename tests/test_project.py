@@ -31,6 +31,7 @@ FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|managers?|common)($|_)")
 WITHOUT_TEST_FILE = {
     "farm/__main__.py": "one call of the command line, which tests/cli runs",
     "farm/experiment/config/definition.py": "values without code",
+    "farm/dispatcher/listeners.py": "lists, which tests/dispatcher/test_dispatcher.py fills",
     "farm/dispatcher/transport.py": "an interface, whose contract tests/contracts tests",
     "farm/experiment/models/libraries.py": "imports, whose warnings test_proposals.py would see",
     "farm/experiment/loop/progress.py": "a value without code",

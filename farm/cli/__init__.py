@@ -32,6 +32,9 @@ COMMANDS = {
     "stop": "farm.cli.stop:stop",
     "doctor": "farm.cli.doctor:doctor",
     "cancel": "farm.cli.cancel:cancel",
+    "logs": "farm.cli.logs:logs",
+    "drain": "farm.cli.drain:drain",
+    "restart": "farm.cli.restart:restart",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -78,6 +81,9 @@ def cli(verbose: int) -> None:
     stop        End a running farm in order, and wait until it has ended
     doctor      Check this machine, a farm and the batch system: what is wrong, what to do
     cancel      Cancel the waiting calls of a client
+    logs        Print what a worker prints
+    drain       Let a worker finish its calls and leave
+    restart     Kill a worker that hangs, and start another in its place
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """

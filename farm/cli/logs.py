@@ -1,57 +1,88 @@
-"""The format of the log on stderr, of `farm serve` and `farm worker`."""
+"""`farm logs`: print what a worker prints, or list the workers whose output can be read."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import sys
 import time
-from collections.abc import Iterator
-from typing import get_args
 
 import click
+from rich.console import Console
 
-from farm.machine.json_log import LOG_FORMAT, JsonFormatter, JsonLines, nothing
-from farm.settings import LogFormat
+from farm.cli.options import target_option
+from farm.cli.tables import printable, size, text_table
+from farm.client import connect
+from farm.client.client import Client
 
-log_format_option = click.option(
-    "--log-format",
-    type=click.Choice(get_args(LogFormat)),
-    default="text",
-    envvar=LOG_FORMAT,
+LOOK_EVERY_S = 0.5
+
+EXAMPLES = """\b
+Examples:
+  farm logs                       the workers whose output can be read
+  farm logs node3/4412            the last lines of one; the beginning of its name is enough
+  farm logs node3/4412 -f         and what it prints from now on, until Ctrl-C
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("worker", required=False)
+@target_option
+@click.option("-f", "--follow", is_flag=True, help="Go on with what it prints, until Ctrl-C.")
+@click.option(
+    "--lines",
+    type=click.IntRange(1, 10_000),
+    default=100,
     show_default=True,
-    help="Format of the log on stderr and of the models' logs; json: one object a line, in which "
-    "each HTTP request has an id.",
+    help="Lines to begin with, of the last 64 KiB.",
 )
+def logs(worker: str | None, target: str | None, follow: bool, lines: int) -> None:
+    """Print the last lines that WORKER has printed, also one that left lately.
 
-
-@contextlib.contextmanager
-def logged(log_format: LogFormat, program: str) -> Iterator[None]:
-    """Log in this format for the length of the block, also in the processes that it starts.
-
-    program: the logger's name of lines that are printed to stderr for people.
+    On a terminal, control characters are shown as escapes.
     """
-    before = os.environ.get(LOG_FORMAT)
-    os.environ[LOG_FORMAT] = log_format
-    try:
-        if log_format == "text":
-            yield
+    with connect(target) as client:
+        if worker is None:
+            _list(client)
             return
-        handlers = logging.getLogger().handlers
-        formatters = [handler.formatter for handler in handlers]
-        for handler in handlers:
-            handler.setFormatter(JsonFormatter())
-        lines = JsonLines(sys.stderr, program, time.time, nothing)
-        try:
-            with contextlib.redirect_stderr(lines):
-                yield
-        finally:
-            lines.end()
-            for handler, formatter in zip(handlers, formatters, strict=True):
-                handler.setFormatter(formatter)
-    finally:
-        if before is None:
-            del os.environ[LOG_FORMAT]
-        else:
-            os.environ[LOG_FORMAT] = before
+        piece = client.ask("log", worker=worker, lines=str(lines))
+        _print(piece["text"])
+        with contextlib.suppress(KeyboardInterrupt):
+            while follow:
+                if not piece["text"]:
+                    time.sleep(LOOK_EVERY_S)
+                piece = client.ask("log", worker=piece["worker"], after=piece["next"])
+                _print(piece["text"])
+
+
+def _print(text: str) -> None:
+    # With `color`, click leaves a script everything that the worker printed.
+    click.echo(on_terminal(text) if sys.stdout.isatty() else text, nl=False, color=True)
+
+
+def on_terminal(text: str) -> str:
+    """Return the text with all but line ends and tabs that a terminal would obey as escapes."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
+
+
+def _list(client: Client) -> None:
+    now = time.time()
+    rows = client.ask("logs")
+    if not rows:
+        click.echo("no worker has a log in the farm's folder", err=True)
+        return
+    Console().print(
+        text_table(
+            ("worker", "state", ">size", ">written", "file"),
+            [
+                [
+                    row["worker"],
+                    "here" if row["here"] else "left",
+                    size(row["bytes"]),
+                    f"{max(0.0, now - row['written']):.0f} s ago",
+                    row["file"],
+                ]
+                for row in rows
+            ],
+        )
+    )

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import click
 
-from farm.cli.logs import log_format_option, logged
+from farm.cli.log_format import log_format_option, logged
 from farm.cli.options import mpi_options, record_options, time_limit_option
 from farm.descriptors import Option, every
 from farm.machine.keeper_line import keeper, start_under_keeper

@@ -16,6 +16,7 @@ from farm.cli.failures import summary
 from farm.cli.options import target_option
 from farm.cli.status_use import clients, lines, progress, why
 from farm.cli.tables import duration, short_name, text_table
+from farm.cli.worker_table import worker_tables
 from farm.client import connect
 
 EXAMPLES = """\b
@@ -76,9 +77,10 @@ def tables(state: dict[str, Any]) -> RenderableType:
         f"[b]{len(state['workers'])}[/b] workers, [b]{state['calls_per_s']:.4g}[/b] calls/s, "
         f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
     )
-    parts: list[RenderableType] = [head, _queues(state["queues"]), _workers(state["workers"])]
+    parts: list[RenderableType] = [head, _queues(state["queues"])]
     if failed := summary(state.get("failures", ()), state.get("losses", ())):
         parts.insert(1, f"{failed}: see farm failures")
+    parts += worker_tables(state["workers"])
     if state.get("restarts"):
         parts.insert(1, _restarts(state["restarts"]))
     if state.get("dask"):
@@ -145,23 +147,6 @@ def _queues(rows: list[dict[str, Any]]) -> Table:
                 row["copies"],
                 duration(row["run_time_p50_s"]),
                 duration(row["run_time_p95_s"]),
-            ]
-            for row in rows
-        ],
-    )
-
-
-def _workers(rows: list[dict[str, Any]]) -> Table:
-    return text_table(
-        ("worker", "models", "device", ">in flight", ">busy for", ">done"),
-        [
-            [
-                row["name"],
-                ", ".join(row["models"]),
-                row.get("device") or "cpu",
-                row["in_flight"],
-                "idle" if row["busy_s"] is None else duration(row["busy_s"]),
-                row["done"],
             ]
             for row in rows
         ],

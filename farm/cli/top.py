@@ -15,8 +15,7 @@ from rich.text import Text
 from farm.cli.exits import DONE
 from farm.cli.options import target_argument
 from farm.cli.signals import terminable
-from farm.cli.status import duration
-from farm.cli.tables import printable, short_name, text_table
+from farm.cli.tables import duration, printable, short_name, text_table
 from farm.client import connect
 
 EXAMPLES = """\b
@@ -60,13 +59,15 @@ def top(target: str | None, every_s: float) -> int:
             return DONE
         try:
             first = view(client.status(), console.height)
-            with (
-                terminable(),
-                Live(first, console=console, screen=True, auto_refresh=False) as live,
-            ):
-                while True:
-                    time.sleep(every_s)
-                    live.update(view(client.status(), console.height), refresh=True)
+            live = Live(first, console=console, screen=True, auto_refresh=False)
+            with terminable():
+                try:  # `with live` would not end what an interrupt cuts short in its start
+                    live.start(refresh=True)
+                    while True:
+                        time.sleep(every_s)
+                        live.update(view(client.status(), console.height), refresh=True)
+                finally:
+                    live.stop()
         except KeyboardInterrupt:
             return DONE
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from farm.cli.logs import log_format_option, logged
+from farm.cli.log_format import log_format_option, logged
 from farm.cli.options import Renamed, mpi_options, time_limit_option
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput

@@ -392,6 +392,32 @@ class Client:
         )
         self._reports.put(f"{kind} {identity or name}", report)
 
+    def log(self, worker: str, *, lines: int = 100) -> str:
+        """Return the last lines that a worker printed. worker: its name, or the beginning of it.
+
+        To follow it, ask again: `client.ask("log", worker=..., after=...)`, see docs/seeing.md.
+        Raises UnsupportedFeature if its output is in no file that the farm knows.
+        """
+        text: str = self.ask("log", worker=worker, lines=str(lines))["text"]
+        return text
+
+    def drain(self, worker: str) -> str:
+        """Have a worker finish its running calls and leave; return its name. For the farm's owner.
+
+        Its supervisor starts no other one in its place.
+        """
+        name: str = self.ask("drain", worker=worker)["draining"]
+        return name
+
+    def restart(self, worker: str) -> str:
+        """Kill a worker and start another in its place; return its name. For the farm's owner.
+
+        The call that it runs is tried again, like that of any lost worker. Raises
+        UnsupportedFeature if the worker has no supervisor of farm.
+        """
+        name: str = self.ask("restart", worker=worker)["restarting"]
+        return name
+
     def close(self) -> None:
         """Release all resources; open calls fail with Cancelled."""
         self._reports.close()

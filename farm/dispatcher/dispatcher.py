@@ -19,11 +19,12 @@ from typing import Any
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.cancelling import Cancelling
 from farm.dispatcher.descriptions import Descriptions
-from farm.dispatcher.events import Departure, Events, OnAnswered, OnJoined, OnLeft
-from farm.dispatcher.failing import OnFailed, tell_failed
+from farm.dispatcher.events import Departure, Events
+from farm.dispatcher.failing import tell_failed
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.first_worker import FirstWorker
 from farm.dispatcher.flush_policy import FlushPolicy
+from farm.dispatcher.listeners import Listeners
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.outcome import outcome_of
 from farm.dispatcher.partition import Rows, WholeCall
@@ -47,19 +48,14 @@ WORKERS_GRACE_S = 5.0
 OnDone = Callable[[Outcome], None]
 
 
-class Dispatcher:
-    """Accepts calls, runs them on workers and reports outcomes; `farm.scheduler` has the policy.
-
-    Other parts add functions to its lists. on_joined: called with a worker that joined, and its
-    earlier start if that has not left; on_left: with a worker that left, and how; on_answered: with
-    a task, its last outcome and the monotonic time, before the caller gets that outcome; on_failed:
-    likewise with calls that failed, each once, however many tasks it had.
-    """
+class Dispatcher(Listeners):
+    """Accepts calls, runs them on workers and reports outcomes; `farm.scheduler` has the policy."""
 
     def __init__(
         self, transports: Sequence[Transport], *, memory: Memory | None = None, **limits: Any
     ) -> None:
         """memory: keeps evaluations, and may answer calls. limits: as for Scheduler, by name."""
+        super().__init__()
         # Random first id: a late answer to a task of an earlier farm process matches no task.
         first_task = secrets.randbits(30) << 32
         self._scheduler = Scheduler(first_task=first_task, **limits)
@@ -93,10 +89,8 @@ class Dispatcher:
         own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
         self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
         self.first_worker = FirstWorker(self._models, self._waiting, self._drop)
-        self.on_joined: list[OnJoined] = [self.first_worker.joined, self._events.joined]
-        self.on_left: list[OnLeft] = [self.first_worker.left, self._events.left]
-        self.on_answered: list[OnAnswered] = []
-        self.on_failed: list[OnFailed] = []
+        self.on_joined += [self.first_worker.joined, self._events.joined]
+        self.on_left += [self.first_worker.left, self._events.left]
         if memory is not None:
             self.on_joined.append(memory.joined)
             self.on_left.append(memory.left)
@@ -488,6 +482,8 @@ class Dispatcher:
         state = self._scheduler.snapshot(now)
         for row in state["workers"]:
             row.update(self._workers[WorkerId(row["name"])].shown())
+        for complete in self.on_shown:
+            complete(state["workers"], now)
         return {
             "models": sorted(self._models),
             "requests_for_models": self.first_worker.requests,

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from farm.call import WorkerInfo
 from farm.errors import LossCause
-from farm.scheduler.actions import Outcome
-from farm.scheduler.state import Task
 
 EVENTS_KEPT = 100
 
@@ -28,11 +25,6 @@ class Departure:
     cause: LossCause = LossCause.UNKNOWN
     detail: str = ""
     drained: bool = False
-
-
-OnJoined = Callable[[WorkerInfo, WorkerInfo | None], None]
-OnLeft = Callable[[WorkerInfo, Departure], None]
-OnAnswered = Callable[[Task, Outcome, float], None]
 
 
 class Events:

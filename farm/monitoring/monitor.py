@@ -11,6 +11,7 @@ from farm.monitoring.news import News
 from farm.monitoring.progress import ProgressBoard
 from farm.monitoring.what_failed import WhatFailed
 from farm.monitoring.why import Why
+from farm.monitoring.workers import WorkerFacts
 
 
 class Monitor:
@@ -28,3 +29,4 @@ class Monitor:
         CallLog().watch(dispatcher)
         self.why = Why(dispatcher)
         self.progress = ProgressBoard(dispatcher)
+        self.workers = WorkerFacts(dispatcher)

@@ -283,8 +283,7 @@ class Scheduler:
                 for pool in task.queue.model.pools:
                     if pool.is_ending:
                         self._to_fill[pool] = None
-        worker.last_answer_at = now
-        worker.done += phase is not OUTRUN
+        worker.answered(outcome, lot, now, first=phase is not OUTRUN)
         if task.copy is None:
             self._end(task, TASK_ANSWERED)
         else:

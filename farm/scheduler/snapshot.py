@@ -73,6 +73,23 @@ def oldest_s(queue: Queue, now: float) -> float:
     return now - min(line.first().submitted_at for line in islice(lines, LOOK))
 
 
+def _running(worker: Worker, now: float, number: Callable[[TaskId], str]) -> dict[str, Any]:
+    """Return the call that a worker runs, the oldest of several, and its age."""
+    if (running := worker.running()) is None:
+        return {"running_s": None, "running": None}
+    task, began_at = running
+    return {
+        "running_s": max(0.0, now - began_at),
+        "running": {
+            "call": number(task.id),
+            "model": task.call.model,
+            "operation": task.call.operation.value,
+            "client": task.account.client.name,
+            "chain": task.chain,
+        },
+    }
+
+
 def snapshot(
     workers: Iterable[Worker],
     models: Iterable[ModelQueues],
@@ -96,7 +113,9 @@ def snapshot(
                 "slots": w.slots,
                 "in_flight": len(w.held) - w.outrun,
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
+                **_running(w, now, number),
                 "done": w.done,
+                "failed": w.failed,
                 "ends_in_s": None if w.ends_at == NO_END else w.ends_at - now,
             }
             for w in workers

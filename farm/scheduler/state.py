@@ -9,7 +9,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, NewType
 
-from farm.call import Call, Operation
+from farm.call import Call, Operation, Result
+from farm.errors import FarmError
 from farm.scheduler.phases import (
     HELD,
     OPEN,
@@ -213,7 +214,8 @@ class Lot:
 class Worker:
     """The record of one worker from joining to leaving.
 
-    outrun: number of its tasks that another worker has answered.
+    outrun: number of its tasks that another worker has answered. done, failed: the tasks that it
+    answered first, with a result and with an error.
     """
 
     __slots__ = (
@@ -223,6 +225,7 @@ class Worker:
         "done",
         "ends_at",
         "exclusive_lots",
+        "failed",
         "held",
         "host",
         "id",
@@ -236,6 +239,7 @@ class Worker:
         "points",
         "pool",
         "recall_pending",
+        "run_ended_at",
         "slots",
     )
 
@@ -266,9 +270,10 @@ class Worker:
         self.level = 0
         self.behind = 0
         self.recall_pending = False
-        self.last_answer_at = now
+        self.last_answer_at = self.run_ended_at = now
         self.busy_since: float | None = None
         self.done = 0
+        self.failed = 0
         # For each model the config that it was sent last, and the key of the point.
         self.configs: dict[ModelQueues, str] = {}
         self.points: dict[ModelQueues, int] = {}
@@ -277,6 +282,30 @@ class Worker:
     def runs_in_vain(self) -> bool:
         """Whether it holds nothing but calls that other workers have answered."""
         return 0 < len(self.held) == self.outrun
+
+    def running(self) -> tuple[Task, float] | None:
+        """Return the oldest task that it runs and when that began, about; None: it runs nothing.
+
+        With one slot a call begins when the one before it is answered.
+        """
+        for task in self.held.values():
+            attempt = task.at(self)
+            if attempt.lot is not None:
+                began_at = attempt.sent_at
+                return task, max(began_at, self.run_ended_at) if self.most_slots == 1 else began_at
+        return None
+
+    def answered(
+        self, outcome: Result | FarmError, lot: Lot | None, now: float, *, first: bool
+    ) -> None:
+        """Record an answer. lot: of its task; first: no other worker has answered it before."""
+        self.last_answer_at = now
+        if lot is not None:
+            self.run_ended_at = now
+        if first:
+            is_error = isinstance(outcome, FarmError) or outcome.failed is not None
+            self.failed += is_error
+            self.done += not is_error
 
     def offer(self, slots: int) -> None:
         """Set the number of slots it offers from now on; 0: it gets no calls."""

@@ -47,6 +47,7 @@ from farm.server.app import checked_options, endpoints_of, front_door
 from farm.server.restarts import restarts, show_restarts
 from farm.server.stopping import Asked, offer_stop
 from farm.server.wires import Wires, listen
+from farm.server.worker_actions import WorkerActions
 from farm.settings import ANY_HOST, Settings
 from farm.transports.connection import (
     CLIENTS_FILE,
@@ -189,6 +190,7 @@ class Farm:
             memory=self._recorder,
         )
         Monitor(self.dispatcher)
+        WorkerActions(self.dispatcher, peers, settings.dir)
         if self._recorder is not None:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)
             self.dispatcher.add_part("record", self._state_of_record)

@@ -24,6 +24,7 @@ from farm.transports.native_clients import NativeClients
 from farm.wire import bounds as wire_bounds
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Message
+from farm.wire.usage import decode_usage
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
@@ -217,13 +218,18 @@ class Peers:
         """Tell a worker that the answers to a task are not needed any more."""
         self._workers[worker].line.send(wire.encode(Kind.END_STREAM, [task]))
 
-    def drain(self, worker: str) -> None:
+    def drain(self, worker: str) -> bool:
         """Ask a worker to leave after its running calls; its supervisor starts no other one.
 
-        Nothing happens if it is gone.
+        False if it is not here.
         """
-        if (peer := self._workers.get(WorkerId(worker))) is not None:
-            peer.line.send(wire.encode(Kind.STOP))
+        peer = self._workers.get(WorkerId(worker))
+        return peer is not None and peer.line.send(wire.encode(Kind.STOP))
+
+    def restart(self, worker: str, supervisor: str) -> bool:
+        """Have a supervisor kill a worker of its own and start another; False if it is away."""
+        line = self._supervisors.get(f"supervisor:{supervisor}".encode())
+        return line is not None and line.send(wire.encode(Kind.RESTART, [worker]))
 
     def stop_workers(self) -> None:
         """Ask every worker and supervisor to drain and exit."""
@@ -321,6 +327,10 @@ class Peers:
                 raise InvalidRequest(f"RESIZE expects a number of slots, got {message.data!r}")
             peer.slots = message.data
             self._dispatcher.worker_resized(worker, peer.offered())
+        elif kind is Kind.PROBE and message.data is not None:
+            used = decode_usage(message.data)
+            for tell in self._dispatcher.on_used:
+                tell(worker, used)
         elif kind is Kind.LEAVE:
             reason, told = _goodbye(message)
             self._forget(worker)

@@ -33,6 +33,7 @@ class Reporter:
         self._name = f"supervisor:{name}"
         self._line = dial(connection, self._name)
         self._stop_asked = False
+        self._to_restart: list[str] = []
         self._introduce()
 
     def _introduce(self) -> None:
@@ -61,7 +62,10 @@ class Reporter:
         """Whether the dispatcher has asked for everything to end; poll it."""
         while (frames := self._line.receive()) is not None:
             try:
-                self._stop_asked |= wire.decode(frames).kind is Kind.STOP
+                message = wire.decode(frames)
+                self._stop_asked |= message.kind is Kind.STOP
+                if message.kind is Kind.RESTART and isinstance(message.data, list):
+                    self._to_restart += map(str, message.data)
             except InvalidRequest as error:
                 log.error("message from the dispatcher: %s", error)
         if self._line.ended():
@@ -69,6 +73,11 @@ class Reporter:
         if time.monotonic() - self._introduced_at > INTRODUCE_EVERY_S:
             self._introduce()  # for a dispatcher that was restarted
         return self._stop_asked
+
+    def to_restart(self) -> Sequence[str]:
+        """Return the workers to restart that `stop_asked` has heard of since the last call."""
+        workers, self._to_restart = self._to_restart, []
+        return workers
 
     def _dial_again(self) -> None:
         line = dial_local(self._connection, self._name)

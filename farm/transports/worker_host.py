@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from farm.call import TAKES_ORIGINS, Buffer, Call, Result, WorkerInfo
 from farm.errors import InvalidRequest, Unavailable
+from farm.machine.usage import UsageMeter
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
 from farm.transports.dial import DIAL_EVERY_S, DialedLine, dial, dial_local
@@ -26,6 +27,7 @@ from farm.transports.identity import worker_identity
 from farm.transports.reach import Reach, accepts
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
+from farm.wire.usage import Used, encode_usage
 from farm.worker.runner import OnStart, Runner, timed
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,9 @@ LONGEST_LOOK_S = 1.0
 ASK_AFTER_SILENCE_S = 3.0
 """The dispatcher probes every second; after this silence the worker asks whether it is known."""
 
+REPORT_EVERY_S = 5.0
+"""Interval of reports of the memory and processors that this worker uses."""
+
 LAST_WORDS_S = 2.0
 """Maximum time that a worker waits at its end until its last messages have left."""
 
@@ -61,6 +66,7 @@ class WorkerHost:
     for a dispatcher that is silent but reachable (`reach.py`).
     leave: ends the process; called after the goodbye of a draining worker that runs only calls
     whose answers are not needed any more. None: it waits until they end.
+    pids: the processes of this machine that work for it, which it reports the use of.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class WorkerHost:
         leave: Callable[[], None] | None = None,
         lost_after_s: float = 60.0,
         heartbeat_s: float = 5.0,
+        pids: Sequence[int] = (),
     ) -> None:
         self._runner = runner
         self._info = replace(info, labels={**info.labels, TAKES_ORIGINS: "yes"})
@@ -111,6 +118,8 @@ class WorkerHost:
         self._silent_s = 0.0
         self._asked_at = 0.0
         self._dialed_at = 0.0
+        self._meter = UsageMeter(pids)
+        self._report_at = 0.0
         # Written by the main thread, read by the listener.
         self._began_at = 0.0
         self._look = threading.Event()
@@ -256,6 +265,9 @@ class WorkerHost:
         if self._silent_s > ASK_AFTER_SILENCE_S and now - self._asked_at > ASK_AFTER_SILENCE_S:
             self._asked_at = now
             self._put(Kind.PROBE)
+        if self._joined and now >= self._report_at:
+            self._report_at = now + REPORT_EVERY_S
+            self._put(Kind.PROBE, encode_usage(Used(*self._meter.read())))
 
     def _dial_again(self, now: float) -> None:
         """Dial again after the dispatcher is gone or has given this worker up."""

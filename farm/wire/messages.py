@@ -63,7 +63,7 @@ class Kind(IntEnum):
     TAKEN_BACK = 6  # W to D: these were not begun and will not be
     LEAVE = 7  # W, C to D: drained or done, leaving
     JOIN_AGAIN = 8  # D to W: your name is unknown, join again
-    PROBE = 9  # D to W, C: are you there; W, C to D: am I known
+    PROBE = 9  # D to W, C: are you there; W, C to D: am I known; W to D: what I use
     STOP = 10  # D to W, S: drain and end
     LOST = 11  # S to D: a worker of mine died, and why
     CANCEL = 12  # C to D: the caller has cancelled these
@@ -75,6 +75,7 @@ class Kind(IntEnum):
     MISSING = 18  # W to D: I do not hold these
     REFUSED = 19  # D to W, S, C: your message is refused, and why
     END_STREAM = 20  # D to W: answers to these are no longer needed
+    RESTART = 21  # D to S: kill these workers of yours and start others
 
 
 class Message(NamedTuple):

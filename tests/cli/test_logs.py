@@ -1,124 +1,94 @@
-"""`--log-format json`: one id from a request's header to the logs of front door and worker."""
+"""`farm logs` of a running farm: what reaches a terminal, and what a script gets."""
 
 from __future__ import annotations
 
-import io
-import json
-import logging
 import os
-import sys
-from pathlib import Path
-from typing import Any
+import pty
+import re
+import subprocess
+from collections.abc import Iterator
 
 import pytest
-import urllib3
 
-from farm.cli.logs import logged
-from farm.machine.json_log import LOG_FORMAT
-from tests.support.dispatcher_farm import LIMIT_S, Served, serving
+import farm
+from farm.cli import run
+from farm.cli.logs import on_terminal
+from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment, serving
 
 MODEL = """
-import logging
 import farm
 
-class Root(farm.Model):
-    name = "root"
-    inputs = {"x": 1}
-    outputs = {"y": 1}
-
-    def evaluate(self, inputs, config):
-        print("iterating", inputs["x"][0])
-        logging.getLogger("solver").warning("residual is large")
-        if inputs["x"] < 0:
-            raise ValueError("negative")
-        return inputs["x"] ** 0.5
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def loud(x):
+    print("\\x1b[31mred", x[0])
+    return x
 """
-TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def ask(served: Served, x: float, **headers: str) -> urllib3.BaseHTTPResponse:
-    return urllib3.request(
-        "POST",
-        f"{served.connection.url}/Evaluate",
-        json={"name": "root", "input": [[x]], "config": {}},
-        headers={name.replace("_", "-"): value for name, value in headers.items()},
-        timeout=LIMIT_S,
-        retries=False,
-    )
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "loud.py").write_text(MODEL)
+    with serving(folder, "loud.py") as running:
+        assert run(["call", "7", "--to", str(folder / "run")]) == 0
+        yield running
 
 
-def objects(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
+def the_worker(served: Served) -> str:
+    with farm.connect(served.folder) as client:
+        (row,) = client.status()["workers"]
+    return str(row["name"])
 
 
-def of_worker(served: Served) -> str:
-    (log,) = (served.folder / "logs").iterdir()
-    return log.read_text()
-
-
-def test_one_id_from_the_header_to_the_logs(tmp_path: Path) -> None:
-    (tmp_path / "root.py").write_text(MODEL)
-    with serving(tmp_path, "root.py", "--log-format", "json") as served:
-        assert (
-            ask(served, 4, X_Request_ID="a-1", Farm_Client="anna").headers["x-request-id"] == "a-1"
-        )
-        failed = ask(served, -4, traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
-        assert (failed.status, failed.headers["x-request-id"]) == (500, TRACE)
-        made = ask(served, 9).headers["x-request-id"]
-        worker = of_worker(served)
-        status, _, errors = served.stop()
-    assert status == 0
-    assert [line["logger"] for line in objects(errors)] == ["farm serve"]  # that it stops
-    lines = objects(worker)
-    assert {line["worker"] for line in lines[1:]}.pop().count("/") == 1
-    seen = [(line["logger"], line["call"], line["message"]) for line in lines if "call" in line]
-    assert [(logger, call) for logger, call, _ in seen] == [
-        ("stdout", "a-1"),
-        ("stderr", "a-1"),
-        ("stdout", TRACE),
-        ("stderr", TRACE),
-        ("farm.worker.runner", TRACE),
-        ("stdout", made),
-        ("stderr", made),
-    ]
-    assert seen[0][2] == "iterating 4.0"
-    assert seen[1][2] == "residual is large"
-    assert {line["client"] for line in lines if line.get("call") == "a-1"} == {"anna"}
-    assert {line["model"] for line in lines if "call" in line} == {"root"}
-
-
-def test_the_text_log_names_calls_that_came_with_an_id(tmp_path: Path) -> None:
-    (tmp_path / "root.py").write_text(MODEL)
-    with serving(tmp_path, "root.py") as served:
-        assert "x-request-id" not in ask(served, -1).headers
-        assert ask(served, -1, X_Request_ID="a-1").headers["x-request-id"] == "a-1"
-        heads = [line for line in of_worker(served).splitlines() if "farm.worker.runner" in line]
-    assert [" [a-1]: " in head for head in heads] == [False, True]
-
-
-def test_the_log_is_as_before_afterwards(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("native", [True, False])
+def test_a_script_gets_what_the_worker_printed(
+    capsys: pytest.CaptureFixture[str], served: Served, native: bool
 ) -> None:
-    monkeypatch.delenv(LOG_FORMAT, raising=False)
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("plain %(message)s"))
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [handler])
-    with logged("json", "farm serve"):
-        logging.getLogger("farm.x").warning("one")
-        print("two", file=sys.stderr)
-        print("three", file=sys.stderr, end="")
-        assert os.environ[LOG_FORMAT] == "json"
-    logging.getLogger("farm.x").warning("four")
-    first, last = stream.getvalue().splitlines()
-    assert (json.loads(first)["message"], last) == ("one", "plain four")
-    assert [line["message"] for line in objects(capsys.readouterr().err)] == ["two", "three"]
-    assert LOG_FORMAT not in os.environ
+    target = str(served.folder) if native else served.connection.url
+    assert run(["logs", the_worker(served), "--lines", "1", "--to", target]) == 0
+    assert capsys.readouterr().out == "\x1b[31mred 7.0\n"
 
 
-def test_the_format_of_processes_that_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LOG_FORMAT, "json")
-    with logged("text", "farm worker"):
-        assert os.environ[LOG_FORMAT] == "text"
-    assert os.environ[LOG_FORMAT] == "json"
+def test_python_gets_the_same(served: Served) -> None:
+    with farm.connect(served.folder) as client:
+        assert client.log(the_worker(served), lines=1) == "\x1b[31mred 7.0\n"
+        assert client.log(the_worker(served)).startswith("--- farm starts a worker process")
+
+
+def test_a_terminal_is_not_obeyed(served: Served) -> None:
+    ours, its = pty.openpty()
+    try:
+        words = [*FARM, "logs", the_worker(served), "--lines", "1", "--to", str(served.folder)]
+        subprocess.run(words, stdout=its, env=environment(), timeout=LIMIT_S, check=True)
+        assert os.read(ours, 1000) == b"\\x1b[31mred 7.0\r\n"  # the line end is the terminal's
+    finally:
+        os.close(ours)
+        os.close(its)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\nlines\t1\n", "plain\nlines\t1\n"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("10 %\r20 %\r\nend", "10 %\\r20 %\nend"),
+        ("left \N{RIGHT-TO-LEFT OVERRIDE}right", "left \\u202eright"),
+        ("déjà vu", "déjà vu"),
+    ],
+)
+def test_control_characters_are_shown_as_escapes(text: str, shown: str) -> None:
+    assert on_terminal(text) == shown
+
+
+def test_without_a_worker_all_are_listed(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    assert run(["logs", "--to", str(served.folder)]) == 0
+    assert re.search(r"/\d+-[0-9a-f]+ +here +\d+ B", capsys.readouterr().out)
+
+
+def test_a_worker_that_is_not_known_is_one_line(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    assert run(["logs", "nobody", "--to", str(served.folder)]) == 2
+    assert "the farm has no worker nobody" in capsys.readouterr().err

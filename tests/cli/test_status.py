@@ -13,7 +13,6 @@ from rich.console import Console
 
 from farm.cli import run
 from farm.cli.status import tables
-from farm.cli.tables import duration
 from tests.support.dispatcher_farm import BEAM, Served, serving
 
 
@@ -161,20 +160,6 @@ EMPTY: dict[str, Any] = {
     "overhead_s": None,
     "idle_gap_s": None,
 }
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (2.5e-5, "25 us"),
-        (0.0123, "12.3 ms"),
-        (99.94, "99.9 s"),
-        (150.0, "2 min 30 s"),
-        (7265.0, "2 h 01 min"),
-    ],
-)
-def test_durations_have_units_that_suit_them(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_the_record_is_shown_with_what_stopped_it() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
-from farm.cli.tables import LONGEST_NAME_SHOWN, short_name, text_table
+from farm.cli.tables import LONGEST_NAME_SHOWN, duration, short_name, size, text_table
 
 NUMBERS = ("done", "7", "1234")
 STATES = ("state", "busy", "None")
@@ -39,3 +40,31 @@ def test_cells_are_text_below_their_columns() -> None:
     assert len(set(ends)) == 1, "aligned to the right"
     starts = [line.index(word) for line, word in zip(lines, STATES, strict=True)]
     assert len(set(starts)) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1024, "1 KiB"),
+        (2.5 * 2**30, "2.5 GiB"),
+        (3 * 2**40, "3 TiB"),
+    ],
+)
+def test_sizes_have_units_that_suit_them(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (2.5e-5, "25 us"),
+        (0.0123, "12.3 ms"),
+        (99.94, "99.9 s"),
+        (150.0, "2 min 30 s"),
+        (7265.0, "2 h 01 min"),
+    ],
+)
+def test_durations_have_units_that_suit_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

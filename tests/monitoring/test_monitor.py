@@ -86,3 +86,14 @@ async def test_the_questions_of_all_parts_are_offered() -> None:
     assert await dispatcher.questions.ask("progress", {}) == []
     assert (await dispatcher.questions.ask("why", {"call": "1"}))["phase"] is None
     assert dispatcher.snapshot()["progress"] == []
+
+
+@on_loop
+async def test_its_parts_hear_of_workers() -> None:
+    transport = LocalTransport({})
+    dispatcher = Dispatcher([transport])
+    Monitor(dispatcher)
+    dispatcher.start()
+    (row,) = dispatcher.snapshot()["workers"]
+    assert row["restarts"] == 0
+    await dispatcher.close(grace_s=0.0)

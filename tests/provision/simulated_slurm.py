@@ -235,7 +235,7 @@ class SimulatedSlurm:
             {
                 **{"name": f"n1/{job.id}", "job": job.id, "kind": "small", "host": "n1"},
                 "models": ["beam"],
-                **{"slots": 0 if job.drains else 1, "in_flight": 0, "done": 0},
+                **{"slots": 0 if job.drains else 1, "in_flight": 0, "done": 0, "failed": 0},
                 **{"ends_in_s": None, "busy_s": None},
             }
             for job in self.jobs.values()

@@ -32,7 +32,16 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
             "slots": 2,
             "in_flight": 2,
             "busy_s": 3.0,
-            "done": 2,
+            "running_s": 3.0,
+            "running": {
+                "call": str(tasks[2]),
+                "model": "m",
+                "operation": "evaluate",
+                "client": "",
+                "chain": "",
+            },
+            "done": 1,
+            "failed": 1,
             "ends_in_s": 95.0,
         },
         {
@@ -42,7 +51,10 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
             "slots": 1,
             "in_flight": 0,
             "busy_s": None,
+            "running_s": None,
+            "running": None,
             "done": 0,
+            "failed": 0,
             "ends_in_s": None,
         },
     ]

@@ -15,6 +15,7 @@ import numpy as np
 
 from farm.call import Call, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.scheduler.state import WorkerId
 from farm.transports.connection import WORKERS_FILE, Connection, write_connection
 from farm.transports.keys import Keys
 from farm.transports.peers import Listener, Peers
@@ -98,6 +99,15 @@ class Farm:
     def losses(self) -> list[str]:
         """Return why workers were lost, in the dispatcher's words."""
         return [e["text"] for e in self.snapshot()["events"] if e["event"] == "lost"]
+
+    def restart(self, worker: str) -> bool:
+        """Restart a worker by the supervisor that it names."""
+
+        async def restart() -> bool:
+            info = self.dispatcher._workers[WorkerId(worker)]
+            return self._transport.restart(worker, info.labels["supervisor"])
+
+        return bool(self._on_loop(restart()))
 
     def stop_workers(self) -> None:
         self._loop.call_soon_threadsafe(self._transport.stop_workers)

@@ -225,6 +225,7 @@ def a_router(
 class Desk:
     """A dispatcher's end, for one worker or supervisor at a time; blocking.
 
+    It passes over what a worker reports of its use, unless `hear_use` waits for that.
     folder: where the local stream listens; None: a ROUTER.
     """
 
@@ -232,23 +233,46 @@ class Desk:
         self._at: _Router | _Reception = _Router() if folder is None else _Reception(folder)
         self.connection = self._at.connection
         self.peer = b""
+        self._kept: list[tuple[bytes, Message]] = []
+
+    def _next(self, timeout_s: float) -> tuple[bytes, Message] | None:
+        return self._kept.pop(0) if self._kept else self._from_line(timeout_s)
+
+    def _from_line(self, timeout_s: float) -> tuple[bytes, Message] | None:
+        end = time.monotonic() + timeout_s
+        while (heard := self._at.hear(max(0.0, end - time.monotonic()))) is not None:
+            message = wire.decode(heard[1])
+            if message.kind is not Kind.PROBE or message.data is None:
+                return heard[0], message
+        return None
+
+    def hear_use(self) -> object:
+        """Return the next report of what a worker uses."""
+        while True:
+            heard = self._at.hear(LIMIT_S)
+            assert heard is not None
+            message = wire.decode(heard[1])
+            if message.kind is Kind.PROBE and message.data is not None:
+                return message.data
 
     def hear(self, *kinds: Kind, limit_s: float = LIMIT_S, skip: bool = False) -> Message:
         """Return the next message, which must be of one of these kinds unless `skip`."""
         end = time.monotonic() + limit_s
         while True:
-            heard = self._at.hear(max(0.0, end - time.monotonic()))
+            heard = self._next(max(0.0, end - time.monotonic()))
             if heard is None:
                 raise TimeoutError(f"nothing of {kinds} within {limit_s} s")
-            self.peer, frames = heard
-            message = wire.decode(frames)
+            self.peer, message = heard
             if message.kind in kinds:
                 return message
             assert skip or message.kind is Kind.PROBE, message
 
     def silent(self, for_s: float = 0.05) -> bool:
         """Whether no message arrives in that time."""
-        return self._at.silent(for_s)
+        heard = self._next(for_s)
+        if heard is not None:
+            self._kept.insert(0, heard)
+        return heard is None
 
     def say(self, kind: Kind, data: object = None) -> None:
         self.send(wire.encode(kind, data))
@@ -285,9 +309,6 @@ class _Router:
             return None
         peer, *frames = self._router.recv_multipart()
         return peer, frames
-
-    def silent(self, for_s: float) -> bool:
-        return not self._router.poll(int(1000 * for_s))
 
     def say(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         self._router.send_multipart([peer, *frames])
@@ -326,10 +347,6 @@ class _Reception:
                 del self._lines[name]
                 line.close()
         return bool(self._heard)
-
-    def silent(self, for_s: float) -> bool:
-        time.sleep(for_s)
-        return not self._listen()
 
     def say(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         line = self._lines[peer]

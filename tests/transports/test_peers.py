@@ -16,6 +16,7 @@ from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq_module
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
+from farm.wire.usage import Used
 from tests.support.coroutines import on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
@@ -574,3 +575,46 @@ async def test_ids_of_calls_go_to_workers_that_take_them(takes_origins: bool) ->
         assert heard.origin == (Origin("a-1", "anna") if takes_origins else None)
         worker.answer((task_id, Result((np.array([8.0]),), 0.001)))
         await waiting
+
+
+# Reports of use
+
+
+@on_loop
+async def test_what_a_worker_uses_is_passed_on_and_nonsense_is_refused() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        heard: list[tuple[str, Used]] = []
+        farm.dispatcher.on_used.append(lambda name, used: heard.append((name, used)))
+        worker.say(Kind.PROBE)  # as a worker does that hears nothing
+        worker.say(Kind.PROBE, {"memory_bytes": "much"})
+        worker.say(Kind.PROBE, {"memory_bytes": 7, "processor": 0.5})
+        assert "memory_bytes" in (await worker.hear(Kind.REFUSED)).data
+        await until(lambda: heard)
+        assert heard == [(W1, Used(7, 0.5))]
+        assert farm.workers() == [W1]
+
+
+# Drains and restarts by the owner
+
+
+@on_loop
+async def test_a_worker_is_asked_to_drain() -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker()
+        assert farm.transport.drain(W1)
+        await worker.hear(Kind.STOP)
+        assert not farm.transport.drain("nobody")
+
+
+@on_loop
+async def test_a_restart_goes_to_the_supervisor_that_is_named() -> None:
+    async with Farm.up() as farm:
+        supervisor, other = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
+        for peer in (supervisor, other):
+            peer.say(Kind.LOST)
+        await until(lambda: len(farm.transport._supervisors) == 2)
+        assert farm.transport.restart(W1, "node1/1")
+        assert (await supervisor.hear(Kind.RESTART)).data == [W1]
+        assert not farm.transport.restart(W1, "node3/3")
+        assert other.line.receive() in (None, [wire.encode(Kind.PROBE)[0]])

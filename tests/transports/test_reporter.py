@@ -85,3 +85,22 @@ def test_a_reporter_finds_the_next_dispatcher_in_the_same_place(tmp_path: Path) 
     assert wire.decode_loss(second.hear(Kind.LOST)) is not None
     reporter.close()
     second.close()
+
+
+def test_reporter_hears_which_workers_to_restart(desk: Desk) -> None:
+    reporter = Reporter(desk.connection, "node1/1")
+    desk.hear(Kind.LOST)
+    desk.say(Kind.RESTART, "nonsense")
+    desk.say(Kind.RESTART, [NAME])
+    desk.say(Kind.RESTART, ["another"])
+    found: list[str] = []
+
+    def heard() -> bool:
+        assert not reporter.stop_asked()
+        found.extend(reporter.to_restart())
+        return len(found) == 2
+
+    wait_until(heard)
+    assert found == [NAME, "another"]
+    assert reporter.to_restart() == []
+    reporter.close()

@@ -25,6 +25,7 @@ from farm.transports.identity import name_in
 from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
+from farm.wire.usage import decode_usage
 from farm.worker.runner import Runner
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.transports import host_process
@@ -503,3 +504,19 @@ def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, runnin
     finally:
         process.kill()
         process.wait()
+
+
+def test_worker_reports_what_it_uses(
+    desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_host, "REPORT_EVERY_S", 0.05)
+    running = start()
+    first, second = decode_usage(desk.hear_use()), decode_usage(desk.hear_use())
+    mebibyte = 2**20
+    assert first.memory_bytes is not None
+    assert second.memory_bytes is not None
+    assert first.memory_bytes > 10 * mebibyte
+    running.block(desk)  # its listener reports meanwhile
+    limit = time.monotonic() + LIMIT_S
+    while decode_usage(desk.hear_use()).processor is None:
+        assert time.monotonic() < limit

@@ -14,6 +14,11 @@ ASK_TIMEOUT_S = 15.0
 STARTED_BY = "FARM_STARTED_BY"
 """The variable in which a supervisor passes `WorkerSettings.started_by` to its processes."""
 
+SUPERVISOR, RESTARTS, LOG = "FARM_SUPERVISOR", "FARM_WORKER_RESTARTS", "FARM_WORKER_LOG"
+"""The variables in which a supervisor passes its name, how many processes it had before in the same
+place, and the name of the file with the process's output, if that is in the farm's own folder.
+"""
+
 ENDS_AT = "FARM_ENDS_AT"
 """The variable that holds the Unix time at which the job ends, in the scripts that farm writes."""
 
@@ -26,6 +31,9 @@ both. Source: qsub(1), ENVIRONMENTAL VARIABLES."""
 
 LABELS = {
     "started_by": (STARTED_BY,),
+    "supervisor": (SUPERVISOR,),
+    "restarts": (RESTARTS,),
+    "log": (LOG,),
     "kind": ("FARM_KIND",),
     "restart": ("FARM_JOB_RESTART", "SLURM_RESTART_COUNT"),
     "task": ("SLURM_PROCID",),
@@ -101,7 +109,7 @@ def job_id(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def labels(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return labels that identify one start of a worker's job; empty outside a job."""
+    """Return labels that identify one start of a worker, by its job and its supervisor."""
     found = {label: _first(names, environment) for label, names in LABELS.items()}
     found["job"] = job_id(environment)
     return {label: value for label, value in found.items() if value}

@@ -96,7 +96,7 @@ class Elastic:
         self._stopping = asyncio.Event()
         self._hurried = False
 
-    def start(self, dispatcher: Dispatcher, drain: Callable[[str], None]) -> None:
+    def start(self, dispatcher: Dispatcher, drain: Callable[[str], object]) -> None:
         """Start on the running event loop. drain: asks a worker to finish its calls and leave."""
         self._drain = drain
         try:

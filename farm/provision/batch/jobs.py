@@ -335,7 +335,7 @@ class Jobs:
             rows = by_job.get(job.id, [])
             if rows:
                 job.evidence.heard()
-            done = sum(row["done"] for row in rows)
+            done = sum(row["done"] + row["failed"] for row in rows)
             job.in_flight = sum(row["in_flight"] for row in rows)
             if not rows or job.in_flight or done != job.done or len(rows) != job.workers:
                 job.idle_since = None

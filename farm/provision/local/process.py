@@ -157,8 +157,12 @@ def serve_models(
     *,
     on_start: OnStart | None,
     labels: Mapping[str, str] | None = None,
+    pids: Sequence[int] = (),
 ) -> int:
-    """Serve the models that `load` returns until drained; return the exit status."""
+    """Serve the models that `load` returns until drained; return the exit status.
+
+    pids: the processes of this machine whose use is reported; by default this one.
+    """
     try:
         runner = Runner(load())
         infos = runner.models()
@@ -192,6 +196,7 @@ def serve_models(
             on_start=on_start,
             leave=leave,
             lost_after_s=arguments.lost_after,
+            pids=pids,
         )
         say(worker=info.name)
         watch.call_on_drain(worker.drain)

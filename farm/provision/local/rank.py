@@ -72,8 +72,11 @@ class RankHost:
         rank: Rank,
         watch: Watch,
         talk: Talk | None,
+        pids: Sequence[int] = (),
     ) -> None:
+        """pids: the ranks on the host of rank 0, whose use is reported."""
         self.code = EXIT_STUCK
+        self._pids = pids
         self._arguments = arguments
         self._hub, self._member, self._rank = hub, member, rank
         self._watch, self._talk = watch, talk
@@ -98,6 +101,7 @@ class RankHost:
                 self._watch,
                 on_start=self._on_start,
                 labels={"ranks": str(self._arguments.ranks)},
+                pids=self._pids,
             )
             if not self._hub.broken and self.code in (0, EXIT_NOT_LOADED):
                 self._hub.end()
@@ -188,7 +192,8 @@ def _serve(
             lifeline.follow()
 
     # On first use of these mpi4py creates communicators, holding the interpreter while it waits.
-    hosts = comm.allgather(socket.gethostname())
+    ranks: list[tuple[str, int]] = comm.allgather((socket.gethostname(), os.getpid()))
+    hosts = [host for host, _ in ranks]
     comm.allreduce(0)
     hub = Hub(hosts, on_following=following) if comm.rank == 0 else None
     meeting: Meeting = comm.bcast(None if hub is None else hub.meeting)
@@ -198,7 +203,8 @@ def _serve(
         member.serve(rank.execute)
         return 0
     talk = None if address is None else Talk(address, watch.ask_to_drain)
-    host = RankHost(arguments, hub, member, rank, watch, talk)
+    here = [pid for host, pid in ranks if host == hosts[0]]
+    host = RankHost(arguments, hub, member, rank, watch, talk, here)
     host.start()
     member.serve(rank.execute)
     host.join()

@@ -19,17 +19,15 @@ from typing import Protocol
 from farm.errors import LossCause, Unavailable
 from farm.machine.open_files import allow_many_open_files
 from farm.machine.private import private_opener
-from farm.provision.batch.allocation import STARTED_BY
 from farm.provision.local.child import Child, OutOfMemory
-from farm.provision.local.devices import cpus_here
 from farm.provision.local.group import Group, Launch
+from farm.provision.local.starting import arguments_of, environment_of
 from farm.provision.local.worker_log import first_line
 from farm.transports.connection import Connection, read_worker_connection
 from farm.transports.reporter import Reporter
 from farm.transports.worker_host import EXIT_ORPHANED
 from farm.worker.loader import most_servers
 from farm.worker.mpi.world import WorldError, check_installed
-from farm.worker.servers import SEAT
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +50,8 @@ START_CRASHES = 3
 """The supervisor gives up after this many crashes during loading, if no process ever served."""
 
 TIME_LIMIT = "time limit"
+
+RESTARTED = "restarted by the farm's owner"
 
 
 class WorkersFailed(Exception):
@@ -77,6 +77,8 @@ class Reports(Protocol):
     ) -> None: ...
 
     def stop_asked(self) -> bool: ...
+
+    def to_restart(self) -> Sequence[str]: ...
 
     def close(self) -> None: ...
 
@@ -133,14 +135,15 @@ def restart_delay_s(crashes: int, served_s: float | None, settings: WorkerSettin
 class _Seat:
     """One of the `count` places, each for a succession of processes.
 
-    crashes: in a row; orphaned: its last process found no dispatcher; served: one of its processes
-    has loaded its models; over: it will not be restarted.
+    starts: of processes; crashes: in a row; orphaned: its last process found no dispatcher; served:
+    one of its processes has loaded its models; over: it will not be restarted.
     """
 
     number: int
     log: Path
     child: Child | None = None
     start_at: float = 0.0
+    starts: int = 0
     crashes: int = 0
     orphaned: bool = False
     served: bool = False
@@ -164,7 +167,8 @@ class Workers:
         self.ended: Future[None] = Future()
         for future in (self.ready, self.ended):
             future.set_running_or_notify_cancel()  # so that no waiter can cancel it
-        self._host = socket.gethostname()
+        host = socket.gethostname()
+        self._name = f"{host}/{os.getpid()}-{id(self):x}"
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -175,7 +179,7 @@ class Workers:
         self._draining = False
         self._kill_at: float | None = None
         # Used by the supervising thread only.
-        log_name = f"worker-{self._host}-{os.getpid()}"
+        log_name = f"worker-{host}-{os.getpid()}"
         self._seats = [
             _Seat(number, settings.logs / f"{log_name}-{number}.log")
             for number in range(settings.count)
@@ -212,7 +216,7 @@ class Workers:
 
     def _line_to(self, connection: Connection) -> Reporter:
         self._connection = connection
-        return Reporter(connection, f"{self._host}/{os.getpid()}-{id(self):x}")
+        return Reporter(connection, self._name)
 
     def drain(self) -> None:
         """Finish running calls, hand back those not begun, and end. Safe in signal handlers."""
@@ -251,6 +255,7 @@ class Workers:
                 now = time.monotonic()
                 if self._reports.stop_asked():  # only set, never cleared here: others set it, too
                     self._draining = True
+                self._restart(self._reports.to_restart())
                 for seat in self._seats:
                     self._look_after(seat, now)
                 self._tell_ready()
@@ -359,6 +364,14 @@ class Workers:
         if child.doom:
             child.kill()
 
+    def _restart(self, workers: Sequence[str]) -> None:
+        """Kill processes, in the middle of a call too; others take their places."""
+        for child in [seat.child for seat in self._seats]:
+            if child is not None and child.worker in workers and not (child.doom or child.done):
+                child.doom = RESTARTED
+                self._report(child, child.doom)
+                child.kill()
+
     def _report(
         self,
         child: Child,
@@ -376,21 +389,11 @@ class Workers:
 
     def _start(self, seat: _Seat, now: float) -> None:
         settings = self.settings
-        environment = dict(os.environ)
-        processes = settings.count * (settings.launch.ranks if settings.launch else 1)
-        threads = settings.cpus or max(1, cpus_here() // processes)
-        environment.setdefault("OMP_NUM_THREADS", str(threads))
-        environment[SEAT] = str(seat.number)
-        environment[STARTED_BY] = settings.started_by
-        environment.setdefault("NPROC", environment["OMP_NUM_THREADS"])  # read by JAX
-        arguments = [*settings.models, "--connect", str(settings.connect)]
-        arguments += ["--lost-after", str(settings.lost_after_s)]
-        if settings.devices:
-            device = settings.devices[seat.number % len(settings.devices)]
-            environment["CUDA_VISIBLE_DEVICES"] = device
-            arguments += ["--device", device]
-        if settings.ends_at is not None:
-            arguments += ["--ends-at", str(settings.ends_at)]
+        arguments = arguments_of(settings, seat.number)
+        environment = environment_of(
+            settings, seat.number, log=seat.log, supervisor=self._name, restarts=seat.starts
+        )
+        seat.starts += 1
         try:
             with open(seat.log, "a", opener=private_opener) as output:
                 output.write(first_line(environment))
@@ -426,7 +429,7 @@ class Workers:
             self._failure = WorkersFailed("the dispatcher cannot be reached", detail=last_lines)
         elif child.error and not self._shared and not any(s.served for s in self._seats):
             self._give_up(child.error, seat.log, "")
-        elif child.doom == TIME_LIMIT:
+        elif child.doom in (TIME_LIMIT, RESTARTED):
             seat.start_at = now
         else:
             if seat.orphaned:

@@ -26,11 +26,15 @@ from farm.transports.dask import worker as dask_worker
 from farm.transports.dask.processes import Processes
 from farm.transports.dask.worker import Described, HandedBack, Models, NotPermitted, Ran, Unfit
 from farm.version import __version__
+from farm.wire.usage import Used
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
 
 log = logging.getLogger(__name__)
+
+LEARN_EVERY_S = 5.0
+"""Interval at which Dask's scheduler is asked what its workers use."""
 
 LOOK_S = 0.5
 """Interval between checks of the cluster's size."""
@@ -190,11 +194,14 @@ class Membership:
 
     async def _watch(self) -> None:
         """Report changes of the cluster's size. Raises if the scheduler is silent."""
+        learn_at = 0.0
         while True:
             async with asyncio.timeout(SILENT_S):
                 threads: dict[str, int] = await self._client.nthreads()
-                if self._processes.strangers(threads):
+                if self._processes.strangers(threads) or time.monotonic() >= learn_at:
+                    learn_at = time.monotonic() + LEARN_EVERY_S
                     self._processes.learn((await self._client.scheduler.identity())["workers"])
+                    self._report(self._processes.used())
                 held: dict[str, Sequence[object]] = await self._client.processing()
             if self._client.status != "running":
                 return self._lost.set()
@@ -206,6 +213,15 @@ class Membership:
             self._warn()
             await self._free_stranded()
             await asyncio.sleep(LOOK_S)
+
+    def _report(self, used: Used) -> None:
+        """Report what the cluster uses."""
+
+        def tell(dispatcher: Dispatcher) -> None:
+            for each in dispatcher.on_used:
+                each(self.name, used)
+
+        self._tell(tell)
 
     def _is_ours(self, key: object) -> bool:
         """Whether this is the key of a task of calls."""

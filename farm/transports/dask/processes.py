@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from farm.wire.usage import Used
+
 
 @dataclass(slots=True)
 class _Process:
@@ -15,6 +17,7 @@ class _Process:
     name: str = ""
     host: str = ""
     resources: Mapping[str, float] = field(default_factory=dict)
+    used: Used = field(default_factory=Used)
 
 
 class Processes:
@@ -40,9 +43,18 @@ class Processes:
     def learn(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
         """Read the scheduler's description of its workers."""
         self._known = {
-            address: _Process(str(one.get("name", "")), one["host"], one.get("resources") or {})
+            address: _Process(
+                str(one.get("name", "")), one["host"], one.get("resources") or {}, _used(one)
+            )
             for address, one in workers.items()
         }
+
+    def used(self) -> Used:
+        """Return what all workers use together."""
+        each = [known.used for known in self._known.values()]
+        memory = [used.memory_bytes for used in each if used.memory_bytes is not None]
+        cores = [used.processor for used in each if used.processor is not None]
+        return Used(sum(memory) if memory else None, sum(cores) if cores else None)
 
     def update(self, threads: Mapping[str, int]) -> None:
         """Note which workers there are, with the threads of each."""
@@ -82,6 +94,7 @@ class Processes:
                 "state": self._state(address),
                 "in_flight": running.get(address, 0),
                 "done": self.done[address],
+                **self._known.get(address, _Process()).used._asdict(),
             }
             for address, threads in self._threads.items()
         ]
@@ -90,3 +103,13 @@ class Processes:
         if address in self.unfit:
             return "cannot load the models"
         return "open" if address in self.slots else "lacks resources"
+
+
+def _used(worker: Mapping[str, Any]) -> Used:
+    """Return what a worker uses, as Dask's scheduler describes it: the processor in percent."""
+    metrics = worker.get("metrics") or {}
+    memory, percent = metrics.get("memory"), metrics.get("cpu")
+    return Used(
+        int(memory) if isinstance(memory, int | float) else None,
+        percent / 100.0 if isinstance(percent, int | float) else None,
+    )

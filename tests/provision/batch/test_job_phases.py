@@ -47,7 +47,15 @@ class Scene:
         """Workers with so many slots are there now."""
         self.now += after
         self.rows = [
-            {"job": "1", "host": "n1", "slots": n, "in_flight": 0, "done": 0, "ends_in_s": None}
+            {
+                "job": "1",
+                "host": "n1",
+                "slots": n,
+                "in_flight": 0,
+                "done": 0,
+                "failed": 0,
+                "ends_in_s": None,
+            }
             for n in slots
         ]
         self.jobs.hear(self.rows, self.now)

@@ -31,7 +31,7 @@ def submitted(jobs: Jobs, job_id: str, now: float = 0.0) -> FarmJob:
 
 
 def worker(job: str, **values: Any) -> dict[str, Any]:
-    idle = {"slots": 1, "in_flight": 0, "done": 0, "ends_in_s": None}
+    idle = {"slots": 1, "in_flight": 0, "done": 0, "failed": 0, "ends_in_s": None}
     return {"job": job, "host": "n1", **idle, **values}
 
 

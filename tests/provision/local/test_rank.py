@@ -24,6 +24,7 @@ from farm.call import Call, Derivative, Operation, Result
 from farm.errors import ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.provision.local.group import DEFAULT_LINE, Launch
 from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.wire.usage import Used
 from farm.worker.mpi.world import launcher_path
 from tests.support import open_mpi
 from tests.support.dispatcher_farm import environment
@@ -206,6 +207,16 @@ def test_idle_ranks_use_no_processor_time(farm: Farm, start: Start) -> None:
     before = used_s()
     time.sleep(0.6)  # the duration is measured, this is no race
     assert used_s() - before < 0.2, "three ranks that waited in MPI would use one or more"
+
+
+def test_the_memory_of_all_ranks_of_a_group_is_reported(farm: Farm, start: Start) -> None:
+    heard: list[Used] = []
+    farm.dispatcher.on_used.append(lambda worker, used: heard.append(used))
+    ranks = ranks_of(start(2))
+    wait_until(lambda: heard, "it reports")
+    resident = [rank.memory_info().rss for rank in ranks]
+    assert len(resident) == 2
+    assert heard[-1].memory_bytes == pytest.approx(sum(resident), rel=0.2)
 
 
 def test_an_exception_on_any_rank_reaches_the_caller(farm: Farm, start: Start) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed, restart_delay_s
+from farm.scheduler.state import WorkerId
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
 
 Start = Callable[..., Workers]
@@ -31,7 +32,9 @@ def start(farm: Farm, models: Path, tmp_path: Path) -> Iterator[Start]:
     def start(*names: str, count: int = 1, ready: bool = True, **settings: Any) -> Workers:
         specs = [f"{models}:{name}" for name in names] or [str(models)]
         workers = Workers(
-            WorkerSettings(specs, count, farm.connect, tmp_path / "logs", first_s=0.05, **settings)
+            WorkerSettings(
+                specs, count, farm.connect, tmp_path / "logs", **{"first_s": 0.05, **settings}
+            )
         )
         workers.start()
         started.append(workers)
@@ -495,3 +498,48 @@ def test_a_stop_is_heard_while_the_supervisor_asks_the_dispatcher(
     monkeypatch.setattr(workers._reports, "stop_asked", meanwhile)
     workers._wake()
     wait_until(workers.ended.done, "the end")
+
+
+# Restarts by the farm's owner
+
+
+@pytest.mark.parametrize("model", ["sleep", "hold"])
+def test_a_worker_that_hangs_is_replaced_and_its_call_runs_elsewhere(
+    farm: Farm, start: Start, tmp_path: Path, model: str
+) -> None:
+    start(model, "double", count=2)
+    call = farm.submit(model, 1000)
+    begun(tmp_path)
+    (hangs,) = [row for row in farm.snapshot()["workers"] if row["in_flight"]]
+    assert farm.restart(hangs["name"])
+    wait_for_losses(farm, 1)
+    assert farm.losses() == ["restarted by the farm's owner"]
+    wait_until(lambda: hangs["name"] not in farm.wait_for_workers(2), "another one joins")
+    (again,) = [row for row in farm.snapshot()["workers"] if row["in_flight"]]
+    assert again["name"] != hangs["name"]
+    call.cancel()
+
+
+def test_a_restart_counts_for_its_place_and_as_no_crash(
+    farm: Farm, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    start("double", first_s=1000.0)
+    for count in (1, 2, 3, 4):
+        (before,) = farm.wait_for_workers(1)
+        assert farm.restart(before)
+        wait_for_losses(farm, count)
+        (now,) = farm.wait_for_workers(1)
+        labels = farm.dispatcher._workers[WorkerId(now)].labels
+        assert labels["restarts"] == str(count)
+    assert farm.call("double", 2.0) == 4.0
+    assert "died" not in caplog.text
+
+
+def test_a_worker_of_another_supervisor_is_left_alone(farm: Farm, start: Start) -> None:
+    first = start("double")
+    (mine,) = farm.wait_for_workers(1)
+    start("double", ready=False)
+    farm.wait_for_workers(2)
+    first._restart(["nobody", ""])
+    assert farm.losses() == []
+    assert mine in farm.wait_for_workers(2)

@@ -17,6 +17,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidOutput, ModelFailed, WorkerLost
 from farm.transports.dask.cluster import Membership, one_line
 from farm.transports.dask.transport import DaskTransport
+from farm.wire.usage import Used
 from tests.support.coroutines import on_loop, until
 from tests.support.dask_cluster import (
     LIMIT_S,
@@ -66,12 +67,17 @@ async def test_each_worker_of_the_cluster_is_a_row(cluster: Cluster) -> None:
     cluster.add_worker(1)
     larger = cluster.add_worker(2)
     async with joined(cluster) as dispatcher:
+        heard: list[Used] = []
+        dispatcher.on_used.append(lambda worker, used: heard.append(used))
         await until(lambda: len(rows(dispatcher)) == 2, LIMIT_S)
         assert [(row["threads"], row["slots"], row["state"]) for row in rows(dispatcher)] == [
             (1, 1, "open"),
             (2, 2, "open"),
         ]
         assert len({row["name"] for row in rows(dispatcher)}) == 2
+        await until(lambda: all(row["memory_bytes"] for row in rows(dispatcher)), LIMIT_S)
+        await until(lambda: heard and heard[-1].memory_bytes, LIMIT_S)
+        await until(lambda: heard[-1].processor is not None, LIMIT_S)
         calls = [square(float(i), sleep=2.0) for i in range(3)]
         answers = asyncio.create_task(outcomes_of(dispatcher, calls))
         await until(lambda: [r["in_flight"] for r in rows(dispatcher)] == [1, 2], LIMIT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.transports.dask.processes import Processes
+from farm.wire.usage import Used
 
 A, B = "tcp://a:1", "tcp://b:1"
 
@@ -72,7 +73,23 @@ def test_a_row_counts_calls_and_forgets_those_of_a_worker_that_left() -> None:
         "state": "open",
         "in_flight": 1,
         "done": 5,
+        "memory_bytes": None,
+        "processor": None,
     }
     processes.update({})
     processes.update({A: 2})
     assert [row["done"] for row in processes.rows({})] == [0]
+
+
+def test_what_the_workers_use_is_shown_and_added_up() -> None:
+    processes = Processes()
+    assert processes.used() == Used()
+    told: dict[str, dict[str, object]] = described(a={}, b={}, c={})
+    told[A]["metrics"] = {"memory": 2**30, "cpu": 150.0}
+    told[B]["metrics"] = {"memory": 2**20, "cpu": 50.0}
+    processes.learn(told)
+    processes.update({A: 1, B: 1})
+    rows = processes.rows({})
+    assert [row["memory_bytes"] for row in rows] == [2**30, 2**20]
+    assert [row["processor"] for row in rows] == [1.5, 0.5]
+    assert processes.used() == Used(2**30 + 2**20, 2.0)

@@ -1,0 +1,112 @@
+"""The workers of a farm as tables: each one of a few, or those with trouble and all by host."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from rich.console import RenderableType
+from rich.markup import escape
+
+from farm.cli.tables import duration, printable, size, text_table
+
+Row = dict[str, Any]
+
+EACH_SHOWN = 20
+"""Farms with more workers are shown by host, but for the workers with trouble."""
+
+HOSTS_SHOWN = 40
+
+STATES = {"shut": "takes no calls", "full": "is behind", "shut and full": "is behind"}
+"""Phases of the scheduler in other words; an open worker is idle or busy."""
+
+
+def worker_tables(rows: Sequence[Row]) -> list[RenderableType]:
+    """Return the tables for the workers in a snapshot; those with trouble come first."""
+    rows = sorted(rows, key=lambda row: (-len(row["trouble"]), -(row["running_s"] or 0.0)))
+    if len(rows) <= EACH_SHOWN:
+        return _each(rows)
+    sick = [row for row in rows if row["trouble"]]
+    parts: list[RenderableType] = []
+    if sick:
+        parts += _each(sick[:EACH_SHOWN])
+    if len(sick) > EACH_SHOWN:
+        parts.append(f"and {len(sick) - EACH_SHOWN} more workers with trouble; --json lists them")
+    return [*parts, *_hosts(rows)]
+
+
+def _each(rows: Sequence[Row]) -> list[RenderableType]:
+    """A table with a row for each worker, and their troubles below it.
+
+    Columns that say nothing are left out, so that the others fit in 80 characters.
+    """
+    models = {", ".join(row["models"]) for row in rows}
+    columns = {
+        "worker": [row["name"] for row in rows],
+        "models": [", ".join(row["models"]) if len(models) > 1 else "" for row in rows],
+        "device": [row.get("device", "") for row in rows],
+        "busy for": [_busy(row) for row in rows],
+        ">p50": [_time(row, "p50") for row in rows],
+        ">p99": [_time(row, "p99") for row in rows],
+        ">done": [row["done"] for row in rows],
+        ">failed": [row["failed"] or "" for row in rows],
+        ">memory": ["" if (m := row["memory_bytes"]) is None else size(m) for row in rows],
+        ">cpu": ["" if (p := row["processor"]) is None else f"{p:.2f}" for row in rows],
+        ">restarts": [row["restarts"] or "" for row in rows],
+    }
+    always = ("worker", "busy for", ">p50", ">p99", ">done")
+    shown = {name: cells for name, cells in columns.items() if name in always or any(cells)}
+    table = text_table(list(shown), list(zip(*shown.values(), strict=True)))
+    table.pad_edge = False
+    table.columns[0].no_wrap = True
+    troubles = [f"{row['name']}: {'; '.join(row['trouble'])}" for row in rows if row["trouble"]]
+    return [table, *(f"[red]{escape(printable(text))}[/]" for text in troubles)]
+
+
+def _busy(row: Row) -> str:
+    age_s = row["running_s"]
+    busy = "idle" if age_s is None else duration(age_s)
+    if row["slots"] > 1:  # a Dask cluster
+        busy = f"{row['in_flight']} of {row['slots']} busy"
+    return f"{busy}, {STATES[row['phase']]}" if row["phase"] in STATES else busy
+
+
+def _time(row: Row, level: str) -> str:
+    seconds = row["run_times_s"][level]
+    return "" if seconds is None else duration(seconds)
+
+
+def _hosts(rows: Sequence[Row]) -> list[RenderableType]:
+    """A table with a row for each host, in the order of the given workers."""
+    hosts: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        hosts[row["host"]].append(row)
+    cells = []
+    for host, those in list(hosts.items())[:HOSTS_SHOWN]:
+        running = [row["running_s"] for row in those if row["running_s"] is not None]
+        p50s = [s for row in those if (s := row["run_times_s"]["p50"]) is not None]
+        memory = [m for row in those if (m := row["memory_bytes"]) is not None]
+        cores = [p for row in those if (p := row["processor"]) is not None]
+        cells.append(
+            [
+                host or "?",
+                len(those),
+                len(running),
+                sum(bool(row["trouble"]) for row in those) or "",
+                duration(max(running)) if running else "",
+                duration(median(p50s)) if p50s else "",
+                sum(row["done"] for row in those),
+                sum(row["failed"] for row in those) or "",
+                size(sum(memory)) if memory else "",
+                f"{sum(cores):.1f}" if cores else "",
+                sum(row["restarts"] for row in those) or "",
+            ]
+        )
+    counts = (">workers", ">busy", ">trouble", ">longest", ">p50", ">done")
+    columns = ("host", *counts, ">failed", ">memory", ">cpu", ">restarts")
+    table = text_table(columns, cells)
+    table.pad_edge = False
+    more = len(hosts) - HOSTS_SHOWN
+    return [table, f"and {more} more hosts; --json lists all workers"] if more > 0 else [table]

@@ -1,0 +1,38 @@
+"""What other parts of a farm hear from its dispatcher: functions that they add to lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from farm.call import WorkerInfo
+from farm.dispatcher.events import Departure
+from farm.dispatcher.failing import OnFailed
+from farm.scheduler.actions import Outcome
+from farm.scheduler.state import Task, WorkerId
+from farm.wire.usage import Used
+
+OnJoined = Callable[[WorkerInfo, WorkerInfo | None], None]
+OnLeft = Callable[[WorkerInfo, Departure], None]
+OnAnswered = Callable[[Task, Outcome, float], None]
+OnUsed = Callable[[WorkerId, Used], None]
+OnShown = Callable[[list[dict[str, Any]], float], None]
+
+
+class Listeners:
+    """The functions that are told what happens, and what is shown.
+
+    on_joined: called with a worker that joined, and its earlier start if that has not left;
+    on_left: with a worker that left, and how; on_answered: with a task, its last outcome and the
+    monotonic time, before the caller gets that outcome; on_failed: likewise with calls that failed,
+    each once, however many tasks it had; on_used: with a worker and what it uses; on_shown: with
+    the rows of a snapshot's workers, to which it adds keys, and the monotonic time.
+    """
+
+    def __init__(self) -> None:
+        self.on_joined: list[OnJoined] = []
+        self.on_left: list[OnLeft] = []
+        self.on_answered: list[OnAnswered] = []
+        self.on_failed: list[OnFailed] = []
+        self.on_used: list[OnUsed] = []
+        self.on_shown: list[OnShown] = []
