@@ -60,7 +60,7 @@ class Dispatcher:
         # Random first id: a late answer to a task of an earlier farm process matches no task.
         first_task = secrets.randbits(30) << 32
         self._scheduler = Scheduler(first_task=first_task, **limits)
-        self.policies = self._scheduler.policies
+        self.policies, self.load = self._scheduler.policies, self._scheduler.load
         self._transports = list(transports)
         self._carrier: dict[WorkerId, Transport] = {}
         self._workers: dict[WorkerId, WorkerInfo] = {}

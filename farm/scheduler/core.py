@@ -28,7 +28,7 @@ from farm.scheduler.phases import ATTEMPTS, OUTRUN, QUEUED, SENT, TASKS, WORKERS
 from farm.scheduler.placement import NO_END, Pool, Pools, drop_if_empty, end_at_most, pool_for
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.recall import for_idle, has_too_much, in_vain, void_recall
-from farm.scheduler.snapshot import sent, snapshot, standing_out
+from farm.scheduler.snapshot import load_of, sent, snapshot, standing_out
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 from farm.transitions import PhaseEvent
 
@@ -76,6 +76,7 @@ class Scheduler:
         self._clients = Clients()
         self._deadlines = Deadlines(self._tasks)
         self._copies = Copies(self._pools)
+        self.load = load_of(self._workers.values(), self._models.values())
         # Collected between a fact and the next `actions`.
         self._replies: list[Action] = []
         self._ends: list[EndStream] = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import nlargest, nsmallest
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from farm.scheduler.explanation import explain
 from farm.scheduler.placement import NO_END
@@ -73,6 +73,25 @@ def sent(workers: Iterable[Worker]) -> Iterator[TaskId]:
         for task in worker.held.values():
             if task.attempt.worker is worker:
                 yield task.id
+
+
+class Load(NamedTuple):
+    """How much a farm has to do. busy: workers that run calls; queued: calls that wait."""
+
+    workers: int
+    busy: int
+    queued: int
+
+
+def load_of(workers: Collection[Worker], models: Collection[ModelQueues]) -> Callable[[], Load]:
+    """Return a function that returns the load now, much faster than a whole snapshot."""
+
+    def load() -> Load:
+        busy = sum(w.busy_since is not None for w in workers)
+        queues = (queue for model in models for queue in model.by_operation.values())
+        return Load(len(workers), busy, sum(queue.size + queue.to_come for queue in queues))
+
+    return load
 
 
 def snapshot(

@@ -35,6 +35,7 @@ from farm.http.server import HttpServer
 from farm.machine.memory import usable_memory
 from farm.machine.private import make_private_folder
 from farm.model import Model
+from farm.monitoring.monitor import Monitor
 from farm.protocols.site import ProtocolListener, Site
 from farm.provision.batch import allocation
 from farm.provision.batch.elastic import Elastic
@@ -184,6 +185,7 @@ class Farm:
             retries=settings.retries,
             memory=self._recorder,
         )
+        self._monitor = Monitor(self.dispatcher)
         if self._recorder is not None:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)
             self.dispatcher.add_part("record", self._state_of_record)
@@ -388,6 +390,7 @@ class Farm:
             self.experiments = None
         if hasattr(self, "dispatcher"):
             await self.dispatcher.close(grace_s=grace_s)
+            self._monitor.close()
         if self._recorder is not None:
             self._recorder.close()
             self._recorder = None
