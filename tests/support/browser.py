@@ -9,8 +9,10 @@ import base64
 import contextlib
 import json
 import re
+import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +38,12 @@ def webdriver(method: str, url: str, body: Any = None) -> Any:
     """Return the value that ChromeDriver answers to one WebDriver command."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)["value"]
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+    except urllib.error.HTTPError as error:
+        why = json.load(error)["value"]["message"]
+        raise AssertionError(f"{method} {url} {body}: {why}") from None
 
 
 class Browser:
@@ -56,12 +62,12 @@ class Browser:
 
     def text(self, selector: str) -> str:
         """Return the text that an element shows, "" if there is none or it is hidden."""
-        found = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
-        return str(found)
+        return "\n".join(self.texts(selector)[:1])
 
     def texts(self, selector: str) -> list[str]:
-        """Return the texts of all elements that a selector finds."""
-        script = "return [...document.querySelectorAll(arguments[0])].map((x) => x.innerText)"
+        """Return the texts of all elements that a selector finds, "" for those that are hidden."""
+        script = "return [...document.querySelectorAll(arguments[0])]"
+        script += ".map((x) => (x.checkVisibility() ? x.innerText : ''))"
         found: list[str] = self.run(script, selector)
         return found
 
@@ -118,6 +124,8 @@ class Browser:
 @contextlib.contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
     """Run Chromium for the block, with its profile in a folder."""
+    if shutil.which("chromedriver") is None:
+        raise RuntimeError("chromedriver is missing; on Debian: apt install chromium-driver")
     command = ["chromedriver", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         try:

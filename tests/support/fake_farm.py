@@ -28,6 +28,7 @@ class FakeFarm:
         self.answers: dict[str, Answer] = {}
         self.asked: list[tuple[str, str, dict[str, str]]] = []
         self.url = ""
+        self.is_closed = False
 
     def answer(self, method: str, target: str) -> tuple[int, Any]:
         parts = urlsplit(target)
@@ -50,6 +51,9 @@ def fake_farm(state: dict[str, Any]) -> Iterator[FakeFarm]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if farm.is_closed:  # the browser keeps its connections, which outlive the server
+                self.close_connection = True
+                return
             if self.path == "/":
                 self._send(200, PAGE, [(k.decode(), v.decode()) for k, v in HEADERS], "text/html")
                 return
@@ -79,6 +83,7 @@ def fake_farm(state: dict[str, Any]) -> Iterator[FakeFarm]:
     try:
         yield farm
     finally:
+        farm.is_closed = True
         server.shutdown()
         thread.join()
         server.server_close()

@@ -3,7 +3,7 @@
 
 const SVG = "http://www.w3.org/2000/svg", HEIGHT = 132, LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 22, PLACES = 3;
 const RANGES = { "5 min": [300, 2], "1 hour": [3600, 10], "1 day": [DAY_S, 60] };  // seconds, and seconds between questions
-const TIME_STEPS_S = [60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600];
+const TIME_STEPS_S = [60, 300, 600, 900, 1800, 3600, 3 * 3600, 6 * 3600];
 
 const CHARTS = [
   { title: "Calls per second", unit: "calls/s", series: { calls_per_s: "answered", failed_per_s: "failed" } },
