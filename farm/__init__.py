@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from farm.protocols.kserve.rest.remote import KserveModel
     from farm.protocols.mip.remote import MipModel
     from farm.server.in_process import serve
-    from farm.sweep.api import Sweep, sweep
+    from farm.sweep.api import Point, Sweep, sweep
     from farm.sweep.design.errors import SweepError
     from farm.sweep.design.parameters import Integer as integer
     from farm.sweep.design.parameters import Log as log
     from farm.sweep.design.parameters import Normal as normal
     from farm.sweep.design.parameters import choice
+    from farm.sweep.file.progress import Progress
     from farm.worker.command import CommandModel
     from farm.worker.frameworks.jax import jax_model
     from farm.worker.frameworks.onnx import OnnxModel
@@ -42,6 +43,8 @@ else:
         "KserveModel": ("farm.protocols.kserve.rest.remote", "KserveModel"),
         "MipModel": ("farm.protocols.mip.remote", "MipModel"),
         "OnnxModel": ("farm.worker.frameworks.onnx", "OnnxModel"),
+        "Point": ("farm.sweep.api", "Point"),
+        "Progress": ("farm.sweep.file.progress", "Progress"),
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
         "SweepError": ("farm.sweep.design.errors", "SweepError"),
@@ -98,6 +101,8 @@ __all__ = [
     "ModelInfo",
     "OnnxModel",
     "Operation",
+    "Point",
+    "Progress",
     "RemoteModel",
     "Result",
     "Sweep",

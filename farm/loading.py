@@ -10,18 +10,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farm.errors import FarmError
 from farm.record.exchange import parquet
 from farm.record.exchange.export import Selection, points_of, write_sweep
 from farm.record.file import is_record
 from farm.sweep.design.errors import SweepError
 from farm.sweep.file import reading, tables
 from farm.sweep.file.progress import Progress
+from farm.wording import briefly
 
 if TYPE_CHECKING:
     import pandas
     import xarray
 
 
+@briefly(SweepError, FarmError)
 def load_pandas(
     path: str | Path,
     *,
@@ -42,6 +45,7 @@ def load_pandas(
     return parquet.to_pandas(points_of(Path(path), asked))
 
 
+@briefly(SweepError, FarmError)
 def load_xarray(
     path: str | Path,
     *,
@@ -64,6 +68,7 @@ def load_xarray(
         return reading.load_xarray(copy)
 
 
+@briefly(SweepError, FarmError)
 def load_failures(path: str | Path, *, all_attempts: bool = False) -> list[dict[str, Any]]:
     """Return the failures of a sweep file, sorted by point.
 
@@ -73,6 +78,7 @@ def load_failures(path: str | Path, *, all_attempts: bool = False) -> list[dict[
     return reading.failures_of(path, all_attempts=all_attempts)
 
 
+@briefly(SweepError, FarmError)
 def load_progress(path: str | Path) -> Progress:
     """Return the progress of a sweep file, which another process may be writing.
 

@@ -94,6 +94,10 @@ class Model:
     operations: frozenset[Operation] | None = None
     """The operations that the model offers; None: those whose methods it defines."""
 
+    def __repr__(self) -> str:
+        name = self.name or type(self).__name__
+        return f"<{type(self).__name__} {name}: {_shown(self.inputs)} -> {_shown(self.outputs)}>"
+
     def describe(self, config: Config) -> tuple[Tensors, Tensors]:
         """Return the inputs and outputs for this config; override it if sizes depend on it."""
         return self.inputs, self.outputs
@@ -101,6 +105,13 @@ class Model:
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """Return the outputs: a dict by name, a sequence in order, or the only output's array."""
         raise NotImplementedError(f"{type(self).__name__} defines no evaluate")
+
+
+def _shown(tensors: Tensors) -> str:
+    shapes = {
+        n: size.shape if isinstance(size, TensorInfo) else size for n, size in tensors.items()
+    }
+    return ", ".join(f"{n} {[s] if isinstance(s, int) else list(s)}" for n, s in shapes.items())
 
 
 _FLOAT64 = np.dtype(np.float64)

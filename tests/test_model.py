@@ -109,6 +109,14 @@ def test_a_description_that_makes_no_sense(described: Any, complaint: str) -> No
         info_of(Odd(), {})
 
 
+def test_a_model_shows_its_inputs_and_outputs() -> None:
+    class Beam(farm.Model):
+        inputs = {"E": 3, "load": ()}
+        outputs = {"u": TensorInfo("u", (2, 2)), "mass": [1, 2]}
+
+    assert repr(Beam()) == "<Beam Beam: E [3], load [] -> u [2, 2], mass [1, 2]>"
+
+
 def test_inputs_by_name_and_by_position() -> None:
     inputs: Any = farm.Inputs(a=X, b=N)
     assert inputs["b"] is N

@@ -22,14 +22,16 @@ RAW_BYTES = 8 << 20
 class Reading:
     """A request that is decoded elsewhere, and the endpoint's continuation.
 
-    go: continues with the decoded request, and returns a function that cancels it; fail: answers
+    go: continues with the decoded request, and returns a function that cancels it; fail: does so
     with the exception raised instead, by the codec or by `go`.
     """
 
     __slots__ = ("_fail", "_go", "_undo")
 
     def __init__(
-        self, go: Callable[[Any], CancelCall | None], fail: Callable[[Exception], None]
+        self,
+        go: Callable[[Any], CancelCall | None],
+        fail: Callable[[Exception], CancelCall | None],
     ) -> None:
         self._go = go
         self._fail = fail
@@ -49,7 +51,7 @@ class Reading:
                 raise outcome
             self._undo = self._go(outcome)
         except Exception as error:
-            self._fail(error)
+            self._undo = self._fail(error)
 
     def _cancel(self) -> None:
         if self._undo is not None:

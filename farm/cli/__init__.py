@@ -16,6 +16,7 @@ import click
 from farm.errors import FarmError, printable
 from farm.settings import SettingsError
 from farm.version import __version__
+from farm.wording import on_command_line
 
 COMMANDS = {
     "init": "farm.cli.init:init",
@@ -83,7 +84,8 @@ def run(arguments: list[str] | None = None) -> int:
     """Run a command like `main`, but return the exit status."""
     try:
         own = sys.argv[1:] if arguments is None else None
-        status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False, obj=own)
+        with on_command_line():
+            status: Any = cli.main(args=arguments, prog_name="farm", standalone_mode=False, obj=own)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -19,9 +20,11 @@ from farm.client.names import with_names
 from farm.client.recorded_line import RecordedLine
 from farm.client.remote import RemoteModel
 from farm.errors import FarmError, ModelNotFound, Unavailable
+from farm.report.page import table
 from farm.transports.connection import CLIENTS_FILE, read_connection
 from farm.transports.line import Line, as_it_is, submit
 from farm.transports.native_client import PATIENCE_S, NativeLine
+from farm.wording import briefly
 
 RUN_FOLDER = Path("farm-run")
 """Default folder of the connection file that `farm serve` writes."""
@@ -38,6 +41,7 @@ LOOK_EVERY_S = 0.25
 T = TypeVar("T")
 
 
+@briefly(FarmError)
 def connect(
     target: str | Path | None = None,
     *,
@@ -227,6 +231,7 @@ class Client:
         """The hints given to `connect`, with the names of `farm.chain` or a `farm.Executor`."""
         return with_names(self._hints)
 
+    @briefly(FarmError)
     def models(self) -> list[str]:
         """Return the names of the served models."""
         names = sorted(self.line.names())
@@ -248,10 +253,12 @@ class Client:
                 pass  # the farm is not waiting for models, or it is another kind of server
         return names
 
+    @briefly(FarmError)
     def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
         """Return a model's description for a config. Raises FarmError."""
         return self.line.describe(model, canonical_config(config))
 
+    @briefly(FarmError)
     def model(self, name: str | None = None) -> RemoteModel:
         """Return a served model as a callable object; without a name, the only model.
 
@@ -284,6 +291,7 @@ class Client:
         """
         return submit(self.line, call, hints or self.hints, as_it_is)
 
+    @briefly(FarmError)
     def status(self) -> dict[str, Any]:
         """Return workers, queues, rates and percentiles as JSON data.
 
@@ -291,6 +299,7 @@ class Client:
         """
         return self.line.status()
 
+    @briefly(FarmError)
     def ask(self, question: str, **arguments: str) -> Any:
         """Return the farm's answer to a question about itself, as JSON data.
 
@@ -323,8 +332,28 @@ class Client:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        models = f": {', '.join(sorted(self._seen))}" if self._seen else ""
+        return f"<Client of {_shown(self._address[0])}{models}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a farm does now as a table; of another server, the text alone."""
+        try:
+            status = self.line.status()
+        except FarmError:  # another server, or the farm is gone
+            return f"<code>{escape(repr(self))}</code>"
+        columns = ("model", "operation", "queued", "in_flight", "done", "failed")
+        rows = [[queue[name] for name in columns] for queue in status["queues"]]
+        head = f"{self!r}, workers: {len(status['workers'])}"
+        return f"<code>{escape(head)}</code>{table(columns, rows) if rows else ''}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _connect_again, (*self._address, bool(self._seen))
+
+
+def _shown(target: str | Path) -> str:
+    """Return an address without the token that it may contain."""
+    return re.sub(r"//[^/@]*@", "//", str(target))
 
 
 def _connect_again(target: str | Path, settings: Mapping[str, Any], had_models: bool) -> Client:

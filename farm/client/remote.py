@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
@@ -17,7 +18,9 @@ from farm.client.derivatives import Derivatives
 from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError, InvalidInput
+from farm.report.page import table
 from farm.transports.line import submit
+from farm.wording import briefly, short
 
 if TYPE_CHECKING:
     from farm.client.client import Client
@@ -58,20 +61,24 @@ class RemoteModel:
         """The model's description for the empty config."""
         return self.describe()
 
+    @briefly(FarmError)
     def describe(self, config: Config | None = None) -> ModelInfo:
         """Return the model's description for a config: names, shapes, operations."""
         return self._values_for(config).info
 
     # One point
 
+    @briefly(FarmError)
     def __call__(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
-        return self.evaluate(point, config)
+        return _waited_for(self.submit(point, config))
 
+    @briefly(FarmError)
     def evaluate(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
         return _waited_for(self.submit(point, config))
 
+    @briefly(FarmError)
     def gradient(
         self,
         out_wrt: int | str,
@@ -90,6 +97,7 @@ class RemoteModel:
         )
         return cast(Array, _waited_for(asked))
 
+    @briefly(FarmError)
     def value_and_gradient(
         self,
         out_wrt: int | str,
@@ -106,6 +114,7 @@ class RemoteModel:
         asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, sens=sens)
         return cast(tuple[Output, Array], _waited_for(asked))
 
+    @briefly(FarmError)
     def apply_jacobian(
         self,
         out_wrt: int | str,
@@ -119,6 +128,7 @@ class RemoteModel:
         asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, vec=vec)
         return cast(Array, _waited_for(asked))
 
+    @briefly(FarmError)
     def apply_hessian(
         self,
         out_wrt: int | str,
@@ -382,11 +392,11 @@ class RemoteModel:
 
     async def _describe_on_loop(self, config: Config | None) -> None:
         """Get the model's description for a config, if it is not known, without blocking."""
-        if canonical_config(config) not in self._values:
+        if _key_of(config) not in self._values:
             await asyncio.to_thread(self._values_for, config)
 
     def _values_for(self, config: Config | None) -> Values:
-        key = canonical_config(config)
+        key = _key_of(config)
         values = self._values.get(key)
         if values is None:
             info = self.client.line.describe(self.name, key)
@@ -398,8 +408,35 @@ class RemoteModel:
     def __repr__(self) -> str:
         return f"<RemoteModel {self.name!r}>"
 
+    def _repr_html_(self) -> str:
+        """Return inputs and outputs as a table, if the farm answers."""
+        head = f"<code>{escape(f'{self!r} of {self.client!r}')}</code>"
+        try:
+            info = self.describe()
+        except FarmError:
+            return head
+        sides = ("input", info.inputs), ("output", info.outputs)
+        rows = [
+            (side, tensor.name, str(tensor.shape), tensor.dtype)
+            for side, tensors in sides
+            for tensor in tensors
+        ]
+        offers = ", ".join(sorted(info.operations))
+        about = escape(f"{info.description} " if info.description else "") + escape(offers)
+        return f"{head}{table(('', 'name', 'shape', 'type'), rows)}<small>{about}</small>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteModel, (self.client, self.name)
+
+
+def _key_of(config: Any) -> str:
+    """Return the canonical text of a config. Raises InvalidInput if it is not JSON data."""
+    try:
+        return canonical_config(config)
+    except (TypeError, ValueError) as error:
+        two = config is not None and not isinstance(config, Mapping)
+        remedy = "; several inputs are one argument, as model([a, b])" if two else ""
+        raise InvalidInput(f"{error}{remedy}") from None
 
 
 def _outputs(flow: Flow, request: Request, return_errors: bool) -> Iterator[tuple[int, Output]]:
@@ -429,8 +466,8 @@ def _in_flight(request: Request, wanted: int | None) -> int:
 
 
 def _at(index: int, error: FarmError) -> FarmError:
-    error.add_note(f"at point {index}")
-    return error
+    error.__notes__ = [f"at point {index}", *getattr(error, "__notes__", ())]
+    return short(error)
 
 
 def _waited_for(future: Future[T]) -> T:

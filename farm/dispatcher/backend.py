@@ -21,16 +21,28 @@ CancelCall = Callable[[], None]
 
 
 class FirstModels(Protocol):
-    """Lets requests wait while the farm knows no model yet."""
+    """Lets requests wait while the farm does not know all its models yet."""
 
-    def when_known(self, go: Callable[[], None]) -> CancelCall:
-        """Call `go` once models are known, or when the request has waited too long for that."""
+    @property
+    def incomplete(self) -> Callable[[], bool]:
+        """Returns whether more models are expected beside the known ones."""
 
-    async def known(self) -> None:
-        """Return once models are known, or when the request has waited too long for that."""
+    def when_known(
+        self, go: Callable[[], None], known: Callable[[], bool] | None = None
+    ) -> CancelCall:
+        """Call `go` once `known` holds, by default once there is any model.
+
+        Or when no more models are expected, or the request has waited too long.
+        """
+
+    async def known(self, model: str | None = None) -> None:
+        """Return once a model, by default any, is known; or as in `when_known`."""
 
     def no_model(self) -> FarmError:
         """Return the error of a request while no model is known."""
+
+    def unknown(self, text: str) -> FarmError:
+        """Return the error of a request for a model that is not known, which `text` says."""
 
 
 class Backend(Protocol):

@@ -2,6 +2,7 @@
 
 A farm may be asked before it has a worker: its jobs are pending, or its workers start elsewhere.
 Requests then wait until the farm knows its models, and calls until a worker with their model joins.
+While only some of the models are known, requests for another name wait until all are.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import asyncio
 import heapq
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from itertools import islice
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import takewhile
 
 from farm.call import Hints, ModelInfo, WorkerInfo
 from farm.dispatcher.backend import CancelCall
@@ -36,7 +38,8 @@ class FirstWorker:
     """The requests that wait until models are known, and the calls whose model has no worker.
 
     limit_s: how long each of them waits. awaited: returns why models are not known yet, or "" if
-    none is expected. why: returns why a model has no worker, or "" if that is not known. starts_in:
+    none is expected. incomplete: returns whether more models are expected beside the known ones.
+    why: returns why a model has no worker, or "" if that is not known. starts_in:
     returns in how many seconds a worker with a model, or for "" with unknown models, may start;
     None if that is not known. Nothing waits that would reach its limit before. may_come: returns
     whether more workers may join.
@@ -51,6 +54,7 @@ class FirstWorker:
         """open_calls: the callbacks of the calls without an outcome; drop: cancels a call."""
         self.limit_s = math.inf
         self.awaited: Callable[[], str] = str
+        self.incomplete: Callable[[], bool] = bool
         self.may_come: Callable[[], bool] = bool
         self.why: Callable[[str], str] = lambda model: ""
         self.starts_in: Callable[[str], float | None] = lambda model: None
@@ -59,6 +63,8 @@ class FirstWorker:
         self._drop = drop
         self._workers: Counter[str] = Counter()  # by model
         self._requests: dict[_Waiting, None] = {}  # in the order in which they came
+        self._going: deque[_Waiting] = deque()
+        self._news = (0, True)  # the number of models at the last look, and whether more may come
         # By model, heaps: the first limit comes first.
         self._calls: dict[str, list[tuple[float, TaskId]]] = {}
         self._timer = Timer(self._check)
@@ -88,22 +94,29 @@ class FirstWorker:
         """The number of requests that wait until models are known."""
         return len(self._requests)
 
-    def when_known(self, go: Callable[[], None]) -> CancelCall:
-        """Call `go` later: once models are known, or after `limit_s` seconds.
+    def when_known(
+        self, go: Callable[[], None], known: Callable[[], bool] | None = None
+    ) -> CancelCall:
+        """Call `go` later: once the model is known, or none is expected, or after `limit_s`.
 
-        The result cancels the wait.
+        known: whether the model is known; without it any model will do. The result cancels the
+        wait.
         """
         now = time.monotonic()
-        waiting = _Waiting(go, now + self.limit_s)
+        waiting = _Waiting(go, known, now + self.limit_s)
         self._requests[waiting] = None
         self._check_soon(waiting.limit, now)
         return lambda: self._forget(waiting)
 
-    async def known(self) -> None:
-        """Return once models are known, or after `limit_s` seconds."""
-        if not self._models:
+    async def known(self, model: str | None = None) -> None:
+        """Return once a model is known, or none is expected, or after `limit_s` seconds.
+
+        model: its name; None: any.
+        """
+        known = None if model is None else partial(self._models.__contains__, model)
+        if not self._may_go(known):
             passed = asyncio.Event()
-            cancel = self.when_known(passed.set)
+            cancel = self.when_known(passed.set, known)
             try:
                 await passed.wait()
             finally:
@@ -119,23 +132,40 @@ class FirstWorker:
         if not self._models:
             return self.no_model()
         names = ", ".join(sorted(self._models))
-        text = f"model {model!r} is not served here; the models are: {names}"
+        return self.unknown(f"model {model!r} is not served here; the models are: {names}")
+
+    def unknown(self, text: str) -> ModelNotFound | Unavailable:
+        """Return the error of a request for a model that is not known, which `text` says."""
         awaited = self.awaited()
         return Unavailable(f"{text}; but {awaited}") if awaited else ModelNotFound(text)
 
     def models_known(self) -> None:
-        """Let the requests continue that waited for models."""
-        self._let_go(math.inf)
+        """Let the requests continue that waited for models which are known now."""
+        news = len(self._models), self.incomplete()
+        if news != self._news:
+            self._news = news
+            self._let_go([each for each in self._requests if self._may_go(each.known)])
 
-    def _let_go(self, limit: float) -> None:
-        """Let the requests continue whose limits are not after `limit`."""
-        for waiting in list(islice(self._requests, AT_ONCE)):
-            if waiting.limit > limit:
-                return
-            self._forget(waiting)
-            waiting.go()
-        if self._requests:
-            asyncio.get_running_loop().call_soon(self._let_go, limit)
+    def _may_go(self, known: Callable[[], bool] | None) -> bool:
+        if not self._models:
+            return False
+        return known is None or known() or not self.incomplete()
+
+    def _let_go(self, some: Iterable[_Waiting]) -> None:
+        """Let requests continue, so many in an iteration of the event loop."""
+        is_going = bool(self._going)
+        self._going += some
+        if not is_going:
+            self._go()
+
+    def _go(self) -> None:
+        for _ in range(min(AT_ONCE, len(self._going))):
+            waiting = self._going.popleft()
+            if waiting in self._requests:
+                self._forget(waiting)
+                waiting.go()
+        if self._going:
+            asyncio.get_running_loop().call_soon(self._go)
 
     def _forget(self, waiting: _Waiting) -> None:
         self._requests.pop(waiting, None)
@@ -168,10 +198,11 @@ class FirstWorker:
     def _check(self) -> None:
         now = time.monotonic()
         self._check_at = math.inf
-        if self._requests and not self._models:
-            self._let_go(now + (self.starts_in("") or 0.0))
-            for waiting in islice(self._requests, 1):
-                self._check_soon(waiting.limit, now)
+        if self._requests:
+            limit = now + (self.starts_in("") or 0.0)
+            self._let_go(list(takewhile(lambda each: each.limit <= limit, self._requests)))
+            later = next((each.limit for each in self._requests if each.limit > limit), math.inf)
+            self._check_soon(later, now)
         for model, calls in list(self._calls.items()):
             expected_s = 0.0 if self._workers[model] > 0 else self.starts_in(model) or 0.0
             while calls and calls[0][0] <= now + expected_s:
@@ -197,10 +228,13 @@ class FirstWorker:
 
 
 class _Waiting:
-    """A request that waits until models are known, or until its limit."""
+    """A request that waits until its model, or any, is known, or until its limit."""
 
-    __slots__ = ("go", "limit")
+    __slots__ = ("go", "known", "limit")
 
-    def __init__(self, go: Callable[[], None], limit: float) -> None:
+    def __init__(
+        self, go: Callable[[], None], known: Callable[[], bool] | None, limit: float
+    ) -> None:
         self.go = go
+        self.known = known
         self.limit = limit

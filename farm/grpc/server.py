@@ -25,6 +25,7 @@ from farm.http.exchange import Admits
 from farm.http.turns import Turns
 from farm.machine.listener import BACKLOG, listen
 from farm.machine.open_files import allow_many_open_files
+from farm.wording import worded
 
 T = TypeVar("T")
 
@@ -128,7 +129,9 @@ class GrpcServer:
     async def start(self) -> tuple[str, int]:
         """Listen and return the address. Raises Unavailable if it cannot be bound."""
         context = None if self._tls is None else self._tls.context()
-        listener = listen(self._host, self._port, port_option="--grpc-port")
+        listener = listen(
+            self._host, self._port, port_option=worded("--grpc-port 0", "grpc_port=0")
+        )
         loop = asyncio.get_running_loop()
         connections = Connections(loop, allow_many_open_files() // SHARE_OF_FILES)
         self.connections = connections

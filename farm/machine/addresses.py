@@ -6,6 +6,7 @@ import contextlib
 import socket
 
 from farm.settings import Auth, SettingsError
+from farm.wording import worded
 
 
 def read_host_port(
@@ -23,11 +24,13 @@ def read_host_port(
         raise SettingsError(f"{said}; expected {expected}")
     if risk and not is_loopback(host):
         raise SettingsError(
-            f"{said}: anyone who reaches that address {risk}; choose another or add --insecure"
+            f"{said}: anyone who reaches that address {risk}; choose another or add "
+            f"{worded('--insecure', 'insecure=True')}"
         )
     if risk and auth == "always":
         raise SettingsError(
-            f"{said}; expected no address without a token, as auth is 'always'; or add --insecure"
+            f"{said}; expected no address without a token, as auth is 'always'; or add "
+            f"{worded('--insecure', 'insecure=True')}"
         )
     return host, int(digits)
 

@@ -9,6 +9,7 @@ import stat
 
 from farm.errors import Unavailable
 from farm.machine.keeper_line import keeper
+from farm.wording import worded
 
 BACKLOG = 4096
 """Size of the accept queue; Linux caps it unless configured. Most clients connect for every call,
@@ -38,11 +39,11 @@ SOCKET_OPTIONS = (
 """Options of connections to model servers."""
 
 
-def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socket:
+def listen(host: str, port: int, *, port_option: str = "") -> socket.socket:
     """Return a listening socket whose silent connections are probed.
 
-    A front door that was started again gets that of its predecessor. Raises Unavailable, which
-    names `port_option` as the way to choose another port.
+    port_option: what chooses a free port, for the error. A front door that was started again gets
+    the socket of its predecessor. Raises Unavailable.
     """
     line, name = keeper(), f"{port_option} {host}:{port}"
     listener = None if line is None else line.take(name)
@@ -53,7 +54,7 @@ def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socke
     return listener
 
 
-def bound(host: str, port: int, *, port_option: str = "--port") -> socket.socket:
+def bound(host: str, port: int, *, port_option: str = "") -> socket.socket:
     """Return a new listening socket, as `listen` does."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
@@ -75,8 +76,9 @@ def bound(host: str, port: int, *, port_option: str = "--port") -> socket.socket
             raise
     except OSError as error:
         reason = error.strerror or str(error)
+        port_option = port_option or worded("--port 0", "port=0")
         raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason}; {port_option} 0 picks a free one"
+            f"cannot listen on {host}:{port}: {reason}; {port_option} picks a free one"
         ) from None
     return listener
 

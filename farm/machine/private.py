@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from farm.errors import Unavailable
+from farm.wording import worded
 
 OTHERS = 0o077
 """The permission bits of all users but the owner."""
@@ -38,7 +39,7 @@ def make_private_folder(folder: Path, *, known: Collection[str]) -> None:
     if found.st_uid != os.geteuid():
         raise Unavailable(
             f"folder {folder} belongs to user {found.st_uid}, who can read all that is in it; "
-            "give this farm its own --dir"
+            f"give this farm its own {worded('--dir', 'dir=')}"
         )
     if not found.st_mode & OTHERS:
         return
@@ -51,7 +52,8 @@ def make_private_folder(folder: Path, *, known: Collection[str]) -> None:
         more = f" and has {foreign[0]!r} in it" if foreign else ""
         raise Unavailable(
             f"others can enter the folder {folder}, which is for keys and logs{more} (mode "
-            f"{found.st_mode & 0o777:o}, expected 700); give this farm its own --dir, or run: "
+            f"{found.st_mode & 0o777:o}, expected 700); give this farm its own "
+            f"{worded('--dir', 'dir=')}, or run: "
             f"chmod 700 {folder}"
         )
 

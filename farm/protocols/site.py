@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from starlette.types import ASGIApp
 
 from farm.bodies.readers import READS_HERE, Reads
+from farm.call import ModelInfo
 from farm.dispatcher.backend import Backend
 from farm.grpc.call import Service
 from farm.http.access import Access
@@ -41,6 +42,9 @@ class Site:
     more_models: bool = False
 
 
+Waits = Callable[[str, str, Mapping[str, ModelInfo]], bool]
+
+
 class Listening(NamedTuple):
     """The result of starting a listener. address: for farm.json; lines: printed to the user."""
 
@@ -66,7 +70,7 @@ class Endpoints:
     path, or None if the path does not belong to this protocol. root: answers POST at /.
     otherwise: answers all remaining paths; only one protocol has it. grpc: creates methods for the
     farm's gRPC port, called if there is one. listener: serves at addresses of its own. waits: from
-    method and path to whether the handler's request waits while the farm knows no model.
+    method, path and the known models to whether the handler's request waits for more of these.
     """
 
     paths: Mapping[str, Handler] = field(default_factory=dict)
@@ -75,4 +79,4 @@ class Endpoints:
     otherwise: ASGIApp | None = None
     grpc: Callable[[], Service] | None = None
     listener: ProtocolListener | None = None
-    waits: Callable[[str, str], bool] | None = None
+    waits: Waits | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.types import ASGIApp
@@ -19,7 +20,7 @@ from farm.errors import Unavailable
 from farm.http.access import Access
 from farm.http.asgi import Application
 from farm.http.request import Answer, Handler, Request
-from farm.protocols.site import Endpoints, Site
+from farm.protocols.site import Endpoints, Site, Waits
 from farm.server.metrics import metrics_handler
 from farm.server.page import status_page
 from farm.settings import Settings, option_values
@@ -107,11 +108,11 @@ class Router:
         find: Sequence[Callable[[str], Handler | Application | None]] = (),
         max_body_bytes: int = DEFAULTS.max_body_bytes,
         backend: Backend | None = None,
-        waits: Sequence[Callable[[str, str], bool]] = (),
+        waits: Sequence[Waits] = (),
     ) -> None:
         """find: look up handlers for paths without one of their own; the first result wins.
 
-        backend: knows the models; waits: whether requests wait until it does, by method and path.
+        backend: knows the models; waits: whether requests wait until it knows more of them.
         """
         self._backend = backend
         self._models = None if backend is None else backend.models()
@@ -133,11 +134,13 @@ class Router:
 
     def wait(self, method: str, path: str, go: Callable[[], None]) -> CancelCall | None:
         """Call `go` later if the request waits for the first models; None if it does not."""
-        if self._models or self._backend is None:
+        models, backend = self._models, self._backend
+        if models is None or backend is None or (models and not backend.first_worker.incomplete()):
             return None
-        if not any(waits(method, path) for waits in self._waits):
+        still = [partial(each, method, path, models) for each in self._waits]
+        if not any(waits() for waits in still):
             return None
-        return self._backend.first_worker.when_known(go)
+        return backend.first_worker.when_known(go, lambda: not any(waits() for waits in still))
 
     def application(self, path: str) -> Application:
         """Return the application that answers paths without a handler."""

@@ -58,6 +58,7 @@ from farm.transports.dask.transport import DaskTransport
 from farm.transports.peers import Peers
 from farm.transports.reach import accepts_tcp
 from farm.transports.threads import LocalTransport
+from farm.wording import worded
 
 log = logging.getLogger(__name__)
 
@@ -436,12 +437,13 @@ class Farm:
         if before.host == socket.gethostname() and _lives(before.pid):
             raise Unavailable(
                 f"a farm (process {before.pid}) runs in {folder} already; "
-                "stop it, or give this one its own --dir"
+                f"stop it, or give this one its own {worded('--dir', 'dir=')}"
             )
         if before.host != socket.gethostname() and accepts_tcp(before.endpoint):
             raise Unavailable(
                 f"a farm on {before.host} runs in {folder} already, as something answers at "
-                f"{before.endpoint}; stop it, or give this one its own --dir"
+                f"{before.endpoint}; stop it, or give this one its own "
+                f"{worded('--dir', 'dir=')}"
             )
 
 

@@ -10,10 +10,13 @@ from typing import Any
 
 from farm.client import Client, connect
 from farm.descriptors import every
+from farm.errors import FarmError
 from farm.functions import served_function
 from farm.model import Model
+from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import settings_of
+from farm.wording import short
 
 
 @contextlib.contextmanager
@@ -53,11 +56,20 @@ def serve(
         values = dict(dir=Path(dir), workers=workers, port=port or 0, **settings)
         chosen = settings_of(values, [o for protocol in every() for o in protocol.options])
         farm = Farm(specs, chosen, objects=objects, doors=port is not None)
-        stack.enter_context(running(farm))
-        yield stack.enter_context(connect(farm.connection_file))
+        try:
+            stack.enter_context(running(farm))
+            client = stack.enter_context(connect(farm.connection_file))
+        except (FarmError, WorkersFailed) as error:  # raised in another thread
+            raise short(error) from None
+        yield client
 
 
 def _made(model: Model | type[Model] | Callable[..., Any]) -> Model:
     if isinstance(model, type) and issubclass(model, Model):
         return model()
-    return model if isinstance(model, Model) else served_function(model)
+    if isinstance(model, Model):
+        return model
+    try:
+        return served_function(model)
+    except TypeError as error:
+        raise short(error) from None

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from farm.call import Array, ModelInfo
+from farm.errors import FarmError
 from farm.model import Model
 from farm.sweep.design.arguments import model_of, outputs_of
 from farm.sweep.design.comparison import check_same_model, check_same_plan
@@ -35,9 +36,11 @@ from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
 from farm.sweep.run.model_code import code_of
 from farm.sweep.run.model_costs import with_asked_costs
+from farm.sweep.run.notebook import NotebookBar, html_of, notebook_shell
 from farm.sweep.run.probe import probe as probe_first
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
+from farm.wording import briefly
 from farm.worker.loader import load_models
 
 if TYPE_CHECKING:
@@ -109,7 +112,6 @@ class Sweep:
         self._plan = store.plan
         self._stop = Stop()
         self._owned = owned
-        self._display = Display() if show else None
         self._stream = stream
         # The run's thread writes these; other threads read them.
         self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
@@ -124,6 +126,10 @@ class Sweep:
             on_row=self._take,
         )
         self._last = self._run.now()
+        self._display: Display | NotebookBar | None = None
+        if show:
+            shell = notebook_shell()
+            self._display = Display() if shell is None else NotebookBar(shell, self._last)
         for row in store.finished() if stream else ():
             self._take(row)
         self._thread = threading.Thread(target=self._go, name="sweep")
@@ -152,6 +158,7 @@ class Sweep:
         self._rows.put(None)  # so that a second iteration ends
         self.wait()
 
+    @briefly(SweepError, FarmError)
     def wait(self) -> Progress:
         """Wait until the sweep ends, and return its final progress.
 
@@ -171,14 +178,17 @@ class Sweep:
         self._stop.ask_at_once()
         self._thread.join()
 
+    @briefly(SweepError, FarmError)
     def to_xarray(self) -> xarray.Dataset:
         """Return the current results, with parameters and outputs by name and in their shapes."""
         return load_xarray(self.path)
 
+    @briefly(SweepError, FarmError)
     def to_pandas(self) -> pandas.DataFrame:
         """Return the current results as a table with a row for each point."""
         return load_pandas(self.path)
 
+    @briefly(SweepError, FarmError, OSError)
     def to_parquet(self, path: str | Path) -> None:
         """Write the current results to a Parquet file, as a table with a row for each point."""
         write_parquet(self.path, path)
@@ -204,6 +214,15 @@ class Sweep:
             f"{progress.unsuccessful} failed, {progress.state}>"
         )
 
+    def _repr_html_(self) -> str:
+        return html_of(self.progress)
+
+    def _ipython_display_(self) -> None:
+        """Show the live bar; without one IPython falls back to the other representations."""
+        if not isinstance(self._display, NotebookBar):
+            raise NotImplementedError
+        self._display.show_here()
+
     def _watch(self, progress: Progress) -> None:
         self._last = progress
         if self._display is not None:
@@ -225,6 +244,7 @@ class Sweep:
                 self._owned.close()
 
 
+@briefly(SweepError, FarmError)
 def sweep(
     model: Model | type[Model] | ServedModel | Callable[..., Any] | str,
     parameters: Mapping[str, Any] | Any,
@@ -309,7 +329,6 @@ def sweep(
         elif not isinstance(model, str | Model):
             model = model_of(model, request)
             if not model.outputs:
-                probe = False  # the search for the outputs is one
                 model.outputs = (
                     outputs_of(model, request)
                     if there is None

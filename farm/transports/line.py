@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result
 from farm.errors import FarmError
+from farm.wording import short
 
 T = TypeVar("T")
 Outcome = Result | FarmError
@@ -84,9 +85,10 @@ class _Futures:
         future: CallFuture[Any] = key
         if not future.set_running_or_notify_cancel():
             return
+        if isinstance(outcome, FarmError):
+            future.set_exception(short(outcome))
+            return
         try:
-            if isinstance(outcome, FarmError):
-                raise outcome
             future.set_result(future.convert(outcome))
         except Exception as error:
             future.set_exception(error)

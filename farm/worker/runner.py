@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from farm import functions
 from farm.call import (
     RUN_BYTES,
     RUN_S,
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 # Configs of a sweep must not fill the memory; 1,000 descriptions are about a megabyte.
 DESCRIPTIONS_KEPT = 1000
 # Files whose frames precede the model's own in a traceback.
-OURS = frozenset({__file__, operations.__file__})
+OURS = frozenset({__file__, functions.__file__, operations.__file__})
 # The text that a client shows its user; the error's detail has all of it.
 MESSAGE_LENGTH = 2000
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Hints, Operation
-from farm.client import Client, connect
+from farm.client import Client, RemoteModel, connect
 from farm.client.http_line import HttpLine
 from farm.errors import Cancelled, InvalidRequest, ModelNotFound, Unavailable
 from farm.transports.connection import Connection, write_connection
@@ -251,3 +251,38 @@ def test_a_closed_client_says_so(client: Client) -> None:
 def test_a_client_travels_to_other_processes(client: Client) -> None:
     with pickle.loads(pickle.dumps(client)) as other:
         assert other.models() == client.models()
+
+
+def shown_in_notebook(value: Client | RemoteModel) -> str:
+    """Return what Jupyter calls for."""
+    return value._repr_html_()
+
+
+def test_a_client_shows_its_farm_and_what_it_does(client: Client, target: str | Path) -> None:
+    assert repr(client) == f"<Client of {target}: {', '.join(MODELS)}>"
+    client.model("plane")([0.0, 0.0])
+    shown = shown_in_notebook(client)
+    assert "workers: 2" in shown
+    assert "<td>plane</td><td>evaluate</td>" in shown
+
+
+def test_a_client_does_not_show_its_token(served: Served) -> None:
+    url = str(served.connection.url)
+    with connect(url.replace("//", "//user:secret@")) as client:
+        assert repr(client).startswith(f"<Client of {url}: ")
+        assert "secret" not in shown_in_notebook(client) + repr(client)
+
+
+def test_another_server_is_shown_by_its_address(official: str) -> None:
+    with connect(official) as client:
+        assert shown_in_notebook(client).startswith("<code>&lt;Client of http://")
+
+
+def test_a_model_shows_its_inputs_and_outputs(client: Client) -> None:
+    shown = shown_in_notebook(client.model("beam"))
+    info = client.describe("beam")
+    for side, tensors in (("input", info.inputs), ("output", info.outputs)):
+        for tensor in tensors:
+            row = f"<td>{side}</td><td>{tensor.name}</td><td>{tensor.shape}</td>"
+            assert row in shown
+    assert "evaluate" in shown

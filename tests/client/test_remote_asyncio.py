@@ -58,7 +58,7 @@ async def run_errors(client: Client) -> None:
     with pytest.raises(ModelFailed) as raised:
         async for _ in model.amap(points):
             pass
-    assert raised.value.__notes__ == ["at point 1"]
+    assert raised.value.__notes__[0] == "at point 1"
     got = [y async for y in model.amap(points, return_errors=True)]
     assert [isinstance(y, FarmError) for y in got] == [False, True, True, False]
     with pytest.raises(ValueError, match="in_flight is 0"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ import umbridge
 from graphpipe import remote
 
 import farm
+from tests.provision.slurm_stand_in import install
 from tests.support.dispatcher_farm import LIMIT_S, Served, serving, start_farm
 from tests.support.running_farm import wait_until
 
@@ -33,7 +35,7 @@ class Double(farm.Model):
         return 2 * inputs["x"]
 """
 
-Ask = Callable[[Served], object]
+Ask = Callable[..., object]
 
 
 def umbridge_evaluate(served: Served) -> float:
@@ -44,41 +46,41 @@ def umbridge_models(served: Served) -> list[str]:
     return list(umbridge.supported_models(served.connection.url))
 
 
-def triton_http(served: Served) -> float:
+def triton_http(served: Served, model: str = "Double") -> float:
     url = served.connection.url.removeprefix("http://")
     with tritonclient.http.InferenceServerClient(url, network_timeout=LIMIT_S) as client:
         assert client.is_server_live()
         x = tritonclient.http.InferInput("x", [1, 1], "FP64")
         x.set_data_from_numpy(np.array([[3.0]]))
-        return float(client.infer("Double", [x]).as_numpy("y").item())
+        return float(client.infer(model, [x]).as_numpy("y").item())
 
 
-def triton_metadata(served: Served) -> str:
+def triton_metadata(served: Served, model: str = "Double") -> str:
     url = served.connection.url.removeprefix("http://")
     with tritonclient.http.InferenceServerClient(url, network_timeout=LIMIT_S) as client:
-        return str(client.get_model_metadata("Double")["inputs"][0]["name"])
+        return str(client.get_model_metadata(model)["inputs"][0]["name"])
 
 
-def triton_grpc(served: Served) -> float:
+def triton_grpc(served: Served, model: str = "Double") -> float:
     with tritonclient.grpc.InferenceServerClient(served.connection.grpc) as client:
         assert client.is_server_live()
         x = tritonclient.grpc.InferInput("x", [1, 1], "FP64")
         x.set_data_from_numpy(np.array([[3.0]]))
-        return float(client.infer("Double", [x]).as_numpy("y").item())
+        return float(client.infer(model, [x]).as_numpy("y").item())
 
 
-def graphpipe(served: Served) -> float:
-    url = f"{served.connection.url}/graphpipe/Double"
+def graphpipe(served: Served, model: str = "Double") -> float:
+    url = f"{served.connection.url}/graphpipe/{model}"
     return float(remote.execute(url, np.array([[3.0]])).item())
 
 
-def mip(served: Served) -> str:
+def mip(served: Served, model: str = "Double") -> str:
     (address,) = served.connection.addresses["mip"]
     return str(kubemo.Client().inference(address, ((kubemo.Text("[3.0]"),),))[0][0].decode())
 
 
-def farm_http(served: Served) -> object:
-    url = f"{served.connection.url}/farm/models/Double/evaluate"
+def farm_http(served: Served, model: str = "Double") -> object:
+    url = f"{served.connection.url}/farm/models/{model}/evaluate"
     answer = requests.post(url, json={"inputs": [[3.0]]}, timeout=LIMIT_S)
     if answer.status_code != 200:
         raise requests.HTTPError(answer.text)
@@ -190,3 +192,97 @@ def test_a_farm_stops_while_requests_wait(folder: Path, pool: ThreadPoolExecutor
         wait_until(lambda: waiting(served) == len(ASK), "all requests wait")
         status, _, _ = served.stop()
         assert status == 0
+
+
+LATER = """
+import os, time
+
+if "SLURM_JOB_ID" not in os.environ:
+    raise RuntimeError("only jobs have the licence")
+while not os.path.exists("licence"):
+    time.sleep(0.02)
+
+import farm
+
+class Triple(farm.Model):
+    inputs, outputs = {"x": 1}, {"y": 1}
+
+    def evaluate(self, inputs, config):
+        return 3 * inputs["x"]
+
+class Sum(farm.Model):
+    inputs, outputs = {"x": 200000}, {"y": 1}
+
+    def evaluate(self, inputs, config):
+        return inputs["x"].sum(keepdims=True)
+"""
+"""A model that only a job can describe, and only once the test lets it."""
+
+TWO_KINDS = """
+host = "127.0.0.1"
+
+[[workers]]
+name = "small"
+models = ["double.py"]
+
+[[workers]]
+name = "licensed"
+models = ["later.py:Triple", "later.py:Sum"]
+"""
+
+
+def umbridge_by_name(served: Served, name: str = "Triple", size: int = 1) -> requests.Response:
+    """Evaluate a model that /Info does not list yet, which the published client refuses to do."""
+    url = f"{served.connection.url}/Evaluate"
+    return requests.post(url, json={"name": name, "input": [[1.0] * size]}, timeout=LIMIT_S)
+
+
+def test_names_of_a_kind_that_is_not_described_wait_while_others_are_answered(
+    folder: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{install(folder / 'bin')}:{os.environ['PATH']}")
+    (folder / "later.py").write_text(LATER)
+    (folder / "plan.toml").write_text(TWO_KINDS)
+    mip_at = ("--mip", "Triple=127.0.0.1:0")
+    options = ("--cluster", "plan.toml", "--grpc-port", "0", "--no-supervise", *mip_at)
+    with serving(folder, *options) as served:
+        wait_until(lambda: umbridge_models(served) == ["Double"], "the kind that can be described")
+        named = [ask for ask in ASK if ask not in (umbridge_evaluate, umbridge_models)]
+        asked = [pool.submit(ask, served, "Triple") for ask in named]
+        asked += [
+            pool.submit(lambda: umbridge_by_name(served).json()["output"]),
+            pool.submit(lambda: umbridge_by_name(served, "Sum", 200_000).json()["output"]),
+        ]
+        unknown = pool.submit(umbridge_by_name, served, "plate")
+        wait_until(lambda: waiting(served) == len(asked) + 1, "all requests wait")
+        assert umbridge_evaluate(served) == 6.0
+        (folder / "licence").touch()
+        values = [9.0, "x", 9.0, 9.0, "[9.0]", [[9.0]], [[3.0]], [[200_000.0]]]
+        assert [future.result(LIMIT_S) for future in asked] == values
+        answer = unknown.result(LIMIT_S)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "ModelNotFound")
+        assert waiting(served) == 0
+
+
+def test_a_name_that_nobody_describes_is_refused_in_time_with_the_reason(
+    folder: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{install(folder / 'bin')}:{os.environ['PATH']}")
+    (folder / "later.py").write_text(LATER)
+    (folder / "plan.toml").write_text(TWO_KINDS)
+    options = ("--cluster", "plan.toml", "--no-supervise", "--start-timeout", "1")
+    with serving(folder, *options) as served:
+        wait_until(lambda: umbridge_models(served) == ["Double"], "the kind that can be described")
+        answers = {
+            200_000: pool.submit(umbridge_by_name, served, "Sum", 200_000),
+            1: pool.submit(umbridge_by_name, served),
+        }
+        for answer in (future.result(LIMIT_S) for future in answers.values()):
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            message = answer.json()["error"]["message"]
+            assert "is served here; the models are 'Double'; but waiting for workers" in message
+            assert "kind licensed" in message
+        with pytest.raises(Exception, match="but waiting for workers of kind licensed"):
+            triton_http(served, "Triple")
+        with pytest.raises(Exception, match="but waiting for workers of kind licensed"):
+            graphpipe(served, "Triple")

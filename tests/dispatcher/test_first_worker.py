@@ -12,7 +12,7 @@ import pytest
 from farm.call import NO_HINTS, Hints, ModelInfo, WorkerInfo
 from farm.dispatcher import first_worker
 from farm.dispatcher.first_worker import FirstWorker
-from farm.errors import FarmError, Unavailable
+from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.scheduler.state import TaskId
 from tests.support.coroutines import on_loop, until
 
@@ -230,3 +230,38 @@ async def test_no_request_waits_for_models_that_are_expected_after_its_limit(
         waits.first.when_known(partial(went.append, number))
     await until(lambda: waits.first.requests == 0)
     assert went == list(range(3 * first_worker.AT_ONCE))
+
+
+@on_loop
+async def test_a_request_for_one_name_waits_until_that_is_known_or_all_are() -> None:
+    waits, went = Waits(LONG_S, BEAM), list[str]()
+    more = [True]
+    waits.first.incomplete = lambda: more[0]
+    for name in ("beam", "plate", "shell"):
+        known = partial(waits.models.__contains__, name)
+        waits.first.when_known(partial(went.append, name), known)
+    waits.first.models_known()
+    assert went == ["beam"]
+    waits.models["plate"] = BEAM
+    waits.first.models_known()
+    assert went == ["beam", "plate"]
+    coroutine = asyncio.ensure_future(waits.first.known("shell"))
+    await waits.first.known("plate")  # at once
+    assert waits.first.requests == 2
+    more[0] = False
+    waits.first.models_known()
+    await coroutine
+    assert went == ["beam", "plate", "shell"]
+    await waits.first.known("nothing")  # at once, as no more models are expected
+
+
+@on_loop
+async def test_a_request_for_a_name_goes_on_at_its_limit_with_the_reason() -> None:
+    waits = Waits(SHORT_S, BEAM)
+    waits.first.incomplete = bool
+    assert isinstance(waits.first.unknown("no shell"), ModelNotFound)
+    waits.first.incomplete = lambda: True
+    waits.first.awaited = lambda: "job 7 is PENDING"
+    await waits.first.known("shell")
+    error = waits.first.unknown("no shell")
+    assert (type(error), str(error)) == (Unavailable, "no shell; but job 7 is PENDING")

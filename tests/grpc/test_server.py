@@ -306,7 +306,7 @@ async def _start(**options: Any) -> None:
 def test_a_port_that_is_taken_is_said_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(Unavailable, match="Address already in use; --grpc-port 0 picks"):
+        with pytest.raises(Unavailable, match="Address already in use; grpc_port=0 picks"):
             asyncio.run(_start(port=port))
     assert capfd.readouterr().err == ""
 

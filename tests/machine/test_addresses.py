@@ -29,7 +29,8 @@ def test_what_is_none(text: str) -> None:
 def test_beyond_this_machine() -> None:
     assert read_host_port("0.0.0.0:1", said="", expected="", risk="") == ("0.0.0.0", 1)
     with pytest.raises(
-        SettingsError, match=r"reaches that address may do harm; choose another or add --insecure"
+        SettingsError,
+        match=r"reaches that address may do harm; choose another or add insecure=True",
     ):
         read_host_port("0.0.0.0:1", said="", expected="", risk="may do harm")
 
@@ -37,7 +38,7 @@ def test_beyond_this_machine() -> None:
 def test_where_everybody_is_to_show_a_token() -> None:
     where = {"said": "mip has 'x'", "expected": "", "auth": "always"}
     assert read_host_port("127.0.0.1:1", risk="", **where)  # type: ignore[arg-type]  # of a table
-    with pytest.raises(SettingsError, match=r"mip has 'x'.*auth is 'always'.*--insecure"):
+    with pytest.raises(SettingsError, match=r"mip has 'x'.*auth is 'always'.*insecure=True"):
         read_host_port("127.0.0.1:1", risk="may", **where)  # type: ignore[arg-type]  # of a table
 
 

@@ -229,13 +229,19 @@ class SimulatedSlurm:
         """The dispatcher's rows of the jobs' workers."""
         return [
             {
-                **{"job": job.id, "kind": "small", "host": "n1", "models": ["beam"]},
+                **{"name": f"n1/{job.id}", "job": job.id, "kind": "small", "host": "n1"},
+                "models": ["beam"],
                 **{"slots": 0 if job.drains else 1, "in_flight": 0, "done": 0},
                 **{"ends_in_s": None, "busy_s": None},
             }
             for job in self.jobs.values()
             if job.state == "RUNNING" and not job.is_cut_off and _now() - job.since > JOIN_S
         ]
+
+    def drain(self, worker: str) -> None:
+        """Ask a worker to leave, as the dispatcher does over its connection."""
+        job = self.jobs[worker.removeprefix("n1/")]
+        job.drains = job.drains or job.state == "RUNNING"
 
     def _is_kept(self, job: TrueJob) -> bool:
         return job.lives or _now() - job.since < self.kept_s

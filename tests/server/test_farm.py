@@ -139,7 +139,7 @@ def test_a_taken_port_leaves_nothing_behind(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = Settings(port=other.getsockname()[1], dir=tmp_path)
         part = Farm([], settings, objects={"Double": Double()})
-        with pytest.raises(Unavailable, match="--port 0"), running(part):
+        with pytest.raises(Unavailable, match="port=0"), running(part):
             pass
     assert not (tmp_path / "farm.json").exists()
 

@@ -36,6 +36,7 @@ from farm.protocols.aepsych.codec import (
 from farm.protocols.aepsych.json_stream import Long, StreamFault
 from farm.protocols.site import Endpoints, Listening, Site
 from farm.settings import Auth, Settings
+from farm.wording import worded
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +186,9 @@ class AepsychServer:
         allow_many_open_files()
         AepsychFramer()  # the first one compiles patterns, which should not delay a client
         self._turns = Turns(asyncio.get_running_loop(), 1)
-        listener = listen(self._host, self._port, port_option="with --aepsych, port")
+        listener = listen(
+            self._host, self._port, port_option=f"with {worded('--aepsych', 'aepsych=')}, port 0"
+        )
         self._port = listener.getsockname()[1]
         self._server = await asyncio.start_server(
             self._come, sock=listener, limit=AT_ONCE, backlog=BACKLOG

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from urllib.parse import unquote
 
 from farm.bodies.body import HeldBody
@@ -17,7 +18,7 @@ from farm.bodies.unpacking import Refused
 from farm.call import BYTES, EMPTY_CONFIG, Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
 from farm.encoding.tensors import shown
-from farm.errors import FarmError, Unavailable
+from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.http.request import RETRY_SOON, Answer, Request, hints_of, result_headers
 from farm.protocols.graphpipe.codec import (
     Wish,
@@ -53,14 +54,18 @@ def serve(site: Site) -> Endpoints:
     default = site.options["graphpipe_default"]
     handler = GraphPipeEndpoint(site.backend, default=default, readers=site.readers)
     return Endpoints(
-        find=lambda path: handler if is_below(path) else None, root=handler, waits=_waits
+        find=lambda path: handler if is_below(path) else None,
+        root=handler,
+        waits=partial(_waits, default=default),
     )
 
 
-def _waits(method: str, path: str) -> bool:
-    """Whether a request waits until the farm knows a model."""
+def _waits(method: str, path: str, models: Mapping[str, ModelInfo], default: str | None) -> bool:
+    """Whether a request waits until the farm knows its model."""
+    if path == "/" and method == "POST":
+        return not models if default is None else default not in models
     asks = is_below(path) and method in ("GET", "HEAD", "POST") and not path.startswith(CONTROL)
-    return asks or (path == "/" and method == "POST")
+    return asks and _found(path.partition("?")[0], models) is None
 
 
 class GraphPipeEndpoint:
@@ -112,22 +117,21 @@ class GraphPipeEndpoint:
             raise self._backend.first_worker.no_model()
         if path == "/":
             return self._default_model(models), ""
-        name = path.removeprefix(ROOT).removeprefix("/")
-        info = models.get(name)
-        if info is not None:
-            return info, ""
-        name = unquote(name)
-        # Names of models may contain slashes, and clients append paths of their own.
-        found = max((m for m in models if f"{name}/".startswith(f"{m}/")), key=len, default=None)
+        found = _found(path, models)
         if found is None:
-            raise _NotHere(f"no model at {shown(path)}; {_listed(models)}")
-        return models[found], name[len(found) :]
+            raise self._unknown(f"no model at {shown(path)}; {_listed(models)}")
+        return found
+
+    def _unknown(self, text: str) -> Exception:
+        error = self._backend.first_worker.unknown(text)
+        return _NotHere(text) if isinstance(error, ModelNotFound) else error
 
     def _default_model(self, models: Mapping[str, ModelInfo]) -> ModelInfo:
         if self._default is not None:
             if self._default in models:
                 return models[self._default]
-            raise _NotHere(f"the default model {self._default!r} is not served; {_listed(models)}")
+            text = f"the default model {self._default!r} is not served; {_listed(models)}"
+            raise self._unknown(text)
         if len(models) > 1:
             raise _NotHere(f"no model is the default (--graphpipe-default NAME); {_listed(models)}")
         return next(iter(models.values()))
@@ -275,6 +279,18 @@ class _GraphpipeRun:
 
 class _NotHere(Exception):
     """There is no model at a path."""
+
+
+def _found(path: str, models: Mapping[str, ModelInfo]) -> tuple[ModelInfo, str] | None:
+    """Return the model of a path below ROOT and the rest of the path; None if there is none."""
+    name = path.removeprefix(ROOT).removeprefix("/")
+    info = models.get(name)
+    if info is not None:
+        return info, ""
+    name = unquote(name)
+    # Names of models may contain slashes, and clients append paths of their own.
+    found = max((m for m in models if f"{name}/".startswith(f"{m}/")), key=len, default=None)
+    return None if found is None else (models[found], name[len(found) :])
 
 
 def _listed(models: Mapping[str, ModelInfo]) -> str:

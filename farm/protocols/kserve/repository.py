@@ -43,7 +43,7 @@ class Repository:
         return {name: info for name, info in models.items() if name not in self._unloaded}
 
     def model(self, name: str, version: str = "") -> ModelInfo:
-        """Return a loaded model. Raises ModelNotFound, or Unavailable while no model is served."""
+        """Return a loaded model. Raises ModelNotFound, or Unavailable while it may yet come."""
         info = self._known(name)
         check_version(name, version)
         if name in self._unloaded:
@@ -58,7 +58,7 @@ class Repository:
                 raise self._backend.first_worker.no_model()
             names = list(models)
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-            raise ModelNotFound(
+            raise self._backend.first_worker.unknown(
                 f"no model {shown(name)} is served here; the models are "
                 f"{', '.join(map(repr, names[:20]))}{more}"
             )

@@ -240,9 +240,10 @@ class MipConnection(Portions):
 
     def _start(self, payload: bytes | bytearray, request: _Open, *, waited: bool = False) -> None:
         info = self._backend.description(self._model)
-        if info is None and not self._backend.models() and not waited:
+        models, first = self._backend.models(), self._backend.first_worker
+        if info is None and not waited and (not models or first.incomplete()):
             go = partial(self._start_later, payload, request)
-            request.undo = self._backend.first_worker.when_known(go)
+            request.undo = first.when_known(go, lambda: self._model in models)
             return
         if info is None:  # the farm answers with the reason why there is no such model
             self._call(Call(self._model, Operation.EVALUATE), info, request)

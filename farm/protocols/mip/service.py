@@ -19,6 +19,7 @@ from farm.protocols.mip.address import MipAddress, model_of
 from farm.protocols.mip.connection import TIMEOUTS, MipConnection, MipTimeouts
 from farm.protocols.mip.protocol import MAX_BYTES
 from farm.protocols.site import Endpoints, Listening, Site
+from farm.wording import worded
 
 LAST_WORDS_S = 1.0
 """Seconds for answers that are being sent, after everything else has ended."""
@@ -59,7 +60,9 @@ class _Servers:
 def bound(address: MipAddress) -> tuple[socket.socket, MipAddress]:
     """Return a listening socket, and the address with its port. Raises Unavailable."""
     if not address.path:
-        listener = listen(address.host, address.port, port_option="with --mip, port")
+        listener = listen(
+            address.host, address.port, port_option=f"with {worded('--mip', 'mip=')}, port 0"
+        )
         return listener, MipAddress(address.model, address.host, listener.getsockname()[1])
     return listen_unix(address.path), address
 

@@ -33,6 +33,7 @@ from farm.protocols.points.endpoint_stream import IN_FLIGHT, AnyPoints, PointStr
 from farm.protocols.points.reference import reference_page
 from farm.version import __version__
 
+BY_GET = ("status", "models")
 KINDS = {403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed"}
 UNKNOWN_PATH = (
     "nothing is at {path}; UM-Bridge is at /Info, /Evaluate and so on, in exactly these letters, "
@@ -112,7 +113,7 @@ def create_api(
         headers = headers_of(request.scope)
         hints = hints_of(headers, peer_of(request.scope), request.scope[USER])
         body = await read_body(request.receive)
-        await backend.first_worker.known()
+        await backend.first_worker.known(name)
         points: AnyPoints
         if isinstance(body, HeldBody):
             client = hints.client
@@ -125,7 +126,8 @@ def create_api(
     @api.get("/farm/{question}", summary="A question about the farm, such as failures or history")
     @api.post("/farm/{question}", summary="An action of the owner, such as drain or cancel")
     async def ask(question: str, request: Request) -> Response:
-        changes = backend.questions.changes(question)
+        # The paths above get here by POST alone.
+        changes = False if question in BY_GET else backend.questions.changes(question)
         if changes is None:
             raise HTTPException(404)
         method = "POST" if changes else "GET"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long
 from farm.bodies.unpacking import Extra, Refused
-from farm.call import Call, Operation, Result
-from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
+from farm.call import Call, ModelInfo, Operation, Result
+from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall, FirstModels
 from farm.encoding.errors import encode_error, error_body
 from farm.encoding.json_numbers import NonFinite
-from farm.errors import FarmError
+from farm.errors import FarmError, ModelNotFound
 from farm.http.request import RETRY_SOON, Answer, Request, hints_of, result_headers
 from farm.protocols.site import Endpoints, Site
 from farm.protocols.umbridge.codec import (
@@ -44,9 +44,9 @@ def serve(site: Site) -> Endpoints:
     return Endpoints(paths=dict.fromkeys(map(str, PATHS), handler), waits=_waits)
 
 
-def _waits(method: str, path: str) -> bool:
-    """Whether a request waits until the farm knows a model."""
-    return path in PATHS and path not in SHARED_MEMORY and method in _methods(path)
+def _waits(method: str, path: str, models: Mapping[str, ModelInfo]) -> bool:
+    """Whether a request waits until the farm knows a model; its own model's name is in the body."""
+    return not models and path in PATHS and path not in SHARED_MEMORY and method in _methods(path)
 
 
 class UmBridgeEndpoint:
@@ -62,6 +62,9 @@ class UmBridgeEndpoint:
     def __call__(self, request: Request, answer: Answer) -> CancelCall | None:
         """Answer a request, at once or when its call ends. Raises Refused."""
         _check_method(request.path, request.method)
+        return self._ask(request, answer, None)
+
+    def _ask(self, request: Request, answer: Answer, held: _Held | None) -> CancelCall | None:
         models = self._backend.models()
         body = request.body
         try:
@@ -71,14 +74,27 @@ class UmBridgeEndpoint:
                 return self._go(decode_request(request.path, body, models), request, answer)
             reading = Reading(
                 lambda asked: self._go(asked, request, answer),
-                lambda error: _answer_failure(error, request, answer),
+                lambda error: self._fail(error, request, answer, held),
             )
             client = hints_of(request.headers, request.peer, request.user).client
             return reading.begin(
                 self._readers, decode_request, request.path, body, dict(models), client=client
             )
         except FarmError as error:
-            _answer_error(error, request, answer)
+            return self._fail(error, request, answer, held)
+
+    def _fail(
+        self, error: Exception, request: Request, answer: Answer, held: _Held | None
+    ) -> CancelCall | None:
+        """Answer with an error, or ask again once more models are known if the model may come."""
+        if not isinstance(error, ModelNotFound):
+            _answer_failure(error, request, answer)
+            return None
+        first, count = self._backend.first_worker, len(self._backend.models())
+        if first.incomplete() and (held is None or held.count < count):
+            held = _Held(count, partial(self._ask, request, answer))
+            return held.until(first, lambda: len(self._backend.models()) > count)
+        _answer_error(first.unknown(error.message), request, answer)
         return None
 
     def _go(self, asked: Question | Call, request: Request, answer: Answer) -> CancelCall | None:
@@ -135,6 +151,27 @@ class UmBridgeEndpoint:
 
     def _encode_result(self, call: Call, result: Result) -> tuple[bytes, Extra]:
         return encode_result(call, result, self._non_finite), result_headers(result)
+
+
+class _Held:
+    """A request whose model is not among the `count` known ones, but may come."""
+
+    def __init__(self, count: int, ask: Callable[[_Held], CancelCall | None]) -> None:
+        self.count = count
+        self._ask = ask
+        self._undo: CancelCall | None = None
+
+    def until(self, first: FirstModels, known: Callable[[], bool]) -> CancelCall:
+        """Ask again once `known` holds; return the function that cancels whatever is under way."""
+        self._undo = first.when_known(self._again, known)
+        return self._cancel
+
+    def _again(self) -> None:
+        self._undo = self._ask(self)
+
+    def _cancel(self) -> None:
+        if self._undo is not None:
+            self._undo()
 
 
 def _answer_failure(error: Exception, request: Request, answer: Answer) -> None:

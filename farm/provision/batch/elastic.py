@@ -127,6 +127,7 @@ class Elastic:
         standing = Standing(self._kinds, self._jobs, lambda: self._watch.problem)
         self._standing = standing
         dispatcher.first_worker.awaited = functools.partial(standing.why, "")
+        dispatcher.first_worker.incomplete = standing.is_incomplete
         dispatcher.first_worker.why = standing.why
         self._describing = Describing(dispatcher.expect, dispatcher.note)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -178,6 +179,7 @@ class Elastic:
             self._watch.soon()
         for worker in self._jobs.to_drain(snapshot["workers"]):
             self._drain(worker)  # not every batch system can send a signal
+        self._dispatcher.first_worker.models_known()
         self._watch.step()
         self._void_submissions()
         self._save()

@@ -100,6 +100,10 @@ class Standing:
             return [kind for kind in kinds if kind.models is None]
         return [kind for kind in kinds if model in (kind.models or ())]
 
+    def is_incomplete(self) -> bool:
+        """Whether models of some kind are not known yet, and its last job has not failed."""
+        return any(kind.models is None and not kind.failure for kind in self._kinds.values())
+
     def why(self, model: str) -> str:
         """Return why no worker has a model, or for "" why some models are not known yet.
 

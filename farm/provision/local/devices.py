@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from farm.errors import InvalidInput
 from farm.machine.cpus import allowed_cpus
+from farm.wording import worded
 
 ALL = ("auto", "per-node")
 
@@ -29,28 +30,32 @@ def devices(wanted: str, environment: Mapping[str, str] = os.environ) -> tuple[s
     as `0,2`. SLURM or the user selects usable GPUs by CUDA_VISIBLE_DEVICES; if unset, all of the
     machine are usable. Raises InvalidInput if there is none, or not that one.
     """
+    option, given = worded("--gpus", "gpus"), worded(f"--gpus {wanted}", f"gpus={wanted!r}")
     bound = environment.get("CUDA_VISIBLE_DEVICES")
     mine = _present() if bound is None else _visible(bound)
     if not mine and (wanted in ALL or bound is not None):
-        why = "nvidia-smi is not here or lists none; name them, as --gpus 0,1"
+        named = worded("--gpus 0,1", "gpus='0,1'")
+        why = f"nvidia-smi is not here or lists none; name them, as {named}"
         if bound is not None:
             why = f"CUDA_VISIBLE_DEVICES is {bound!r}; ask SLURM for GPUs, as by --gres=gpu:1"
-        raise InvalidInput(f"--gpus {wanted} finds no GPU: {why}")
+        raise InvalidInput(f"{given} finds no GPU: {why}")
     if wanted in ALL:
         return mine
     positions = [text.strip() for text in wanted.split(",")]
     if not all(text.isdecimal() for text in positions):
         raise InvalidInput(
-            f"--gpus is {wanted!r}; expected auto, per-node, or positions such as 0,1"
+            f"{option} is {wanted!r}; expected auto, per-node, or positions such as 0,1"
         )
     if len(set(map(int, positions))) < len(positions):
-        raise InvalidInput(f"--gpus is {wanted!r}, which names a GPU twice; -n 2 puts two on each")
+        raise InvalidInput(
+            f"{given} names a GPU twice; {worded('-n 2', 'workers=2')} puts two on each"
+        )
     if not mine:
         return tuple(positions)  # no program to ask; the driver will report wrong positions
     missing = [text for text in positions if int(text) >= len(mine)]
     if missing:
         raise InvalidInput(
-            f"--gpus names GPU {', '.join(missing)}; of {len(mine)} here ({', '.join(mine)}) the "
+            f"{given} names GPU {', '.join(missing)}; of {len(mine)} here ({', '.join(mine)}) the "
             "first is 0"
         )
     return tuple(mine[int(text)] for text in positions)

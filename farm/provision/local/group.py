@@ -20,6 +20,7 @@ from farm.provision.local.rank_lines import RankLines
 from farm.provision.local.rank_parent import VARIABLE
 from farm.provision.local.record import Running
 from farm.provision.local.stops import ProcessStops
+from farm.wording import worded
 from farm.worker.mpi.world import EXIT_STUCK, WorldError, launcher_path
 
 NOTICE_WITHIN_S = 3.0
@@ -64,8 +65,9 @@ class Launch:
         try:
             program, *options = shlex.split(self.line.replace("{ranks}", str(self.ranks)))
         except ValueError as error:  # an unclosed quotation, or no words at all
+            option = worded("--mpi-launch", "mpi_launch")
             raise WorldError(
-                f"--mpi-launch is {self.line!r}, which is no command ({error}); "
+                f"{option} is {self.line!r}, which is no command ({error}); "
                 f"expected something like: {DEFAULT_LINE}"
             ) from None
         return [launcher_path(program), *options]

@@ -24,6 +24,7 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
+from farm.wording import worded
 
 NOTHING: Array = np.empty(0)
 
@@ -85,7 +86,10 @@ def points_of(path: Path, asked: Selection, tick: Tick = lambda done: None) -> R
         values = sorted({model[i] for model in models})
         if len(values) > 1:
             there = ", ".join(map(repr, values))
-            raise InvalidInput(f"{path} holds several {name}s: {there}; choose one with --{name}")
+            raise InvalidInput(
+                f"{path} holds several {name}s: {there}; choose one with "
+                f"{worded(f'--{name}', f'{name}=')}"
+            )
     if known is None:
         raise InvalidInput(f"{path} holds no such evaluation; see farm record status {path}")
     info = infos.get((known.model, known.version), ModelInfo(known.model, (), ()))
@@ -177,7 +181,8 @@ def table_of(points: RecordedPoints) -> Table:
         if found != shapes or (there and there != outputs):
             raise InvalidInput(
                 f"points differ in shape: {[*found, *there]} and {[*shapes, *outputs]}; "
-                "choose those of one config with --config"
+                "choose those of one config with "
+                f"{worded('--config', 'config=')}"
             )
         for given in entry.inputs:
             numbers.frombytes(given.astype(np.float64).tobytes())
@@ -220,7 +225,8 @@ def _column(key: str, configs: Sequence[Mapping[str, Any]]) -> Array:
         odd = next(v for v in values if isinstance(v, bool) or not isinstance(v, int | float))
         raise InvalidInput(
             f"the config entry {key!r} differs between points and is not always a number, such as "
-            f"{json.dumps(odd)}; choose one value with --config"
+            f"{json.dumps(odd)}; choose one value with "
+            f"{worded('--config', 'config=')}"
         )
     return np.array(values, dtype=np.float64)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from farm.model import Inputs, Tensors, info_of
 from farm.sweep.design.binding import ONE_ENTRY, is_whole
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.worker.runner import named
 
 MOST_TRIES = 3
 """Points that are evaluated to find the outputs, as a function may fail at some."""
@@ -29,6 +29,12 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
     names of parameters have, as `x[0]` and `x[1]`, or the shape of its fixed value. It gets whole
     numbers as int. Raises SweepError for names that the function does not take.
     """
+    try:
+        taken = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:  # no function, or one of C without a signature
+        raise SweepError(
+            f"{error}; expected a function of Python, a Model, or the name of its file"
+        ) from None
     places = _places({**dict.fromkeys(request.spreads, 0.0), **request.fixes})
     whole = {name for name, spread in request.spreads.items() if is_whole(spread)}
     whole |= {name for name, value in request.fixes.items() if _kind(value) in "iu"}
@@ -45,13 +51,15 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
     texts = {name for name in request.fixes if name not in sizes}
     options = {*texts, *request.config, *filter(None, [request.seed_key])}
     if table is not None and table.names is None:
-        for name, argument in inspect.signature(function).parameters.items():
+        for name, argument in taken.items():
             if argument.default is argument.empty and name not in ("config", *options):
                 sizes.setdefault(name, TensorInfo(name, ()))
     try:
         model = plain_function(function, sizes, options, remedy=REMEDY)
     except TypeError as error:
-        raise SweepError(str(error)) from None
+        others = [repr(name) for name in places if name not in taken]
+        none = f"; it has no argument {', '.join(others)}" if others else ""
+        raise SweepError(f"{error}{none}") from None
     for name in [*places, *options]:
         if not model.takes(name):
             takes = ", ".join([*model.inputs, *sorted(model.options)]) or "no arguments"
@@ -72,11 +80,13 @@ def outputs_of(model: PlainFunction, request: SweepRequest) -> Tensors:
             return model.outputs_of(model.evaluate(inputs, plan.config_of(point)))
         except Exception as error:
             if tries == len(points):
+                frames = error.__traceback__
+                failure = named(error.with_traceback(frames and frames.tb_next))
                 raise SweepError(
-                    f"{model.name!r} failed at the first {tries} points, the last with "
-                    f"{type(error).__name__}: {error}; to run the others, give the size of its "
-                    "value: annotate it, or use @farm.model(inputs=..., outputs=...)",
-                    detail=traceback.format_exc(),
+                    f"{model.name!r} failed at the first {tries} points, the last with {failure}; "
+                    "to run the others, give the size of its value: annotate it, or use "
+                    "@farm.model(inputs=..., outputs=...)",
+                    detail=failure.detail,
                 ) from None
     raise AssertionError("a sweep has a point")
 

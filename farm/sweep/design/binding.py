@@ -24,6 +24,7 @@ from farm.call import Array, ModelInfo, Operation, TensorInfo
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Choice, Distribution, Integer
 from farm.sweep.design.scipy_distribution import ScipyDistribution
+from farm.wording import worded
 
 ONE_ENTRY = re.compile(r"(?P<stem>.+?)\[(?P<index>\d+(,\s*\d+)*)\]$")
 
@@ -67,18 +68,19 @@ def bind(
     fixes: Mapping[str, Any],
     config: Mapping[str, Any],
     *,
-    remedy: str = "give --param or --fix",
+    remedy: str = "",
 ) -> Binding:
     """Bind names to inputs of `info`, or to config keys; the rule is at the top of this file.
 
     spreads: name -> distribution, None if a table has the values; fixes: name -> value.
-    remedy: what the error says about entries without a value.
+    remedy: what the error says about entries without a value; "": what a sweep needs.
     Raises SweepError if an entry has no value or two values, or a value does not fit.
     """
     for name in spreads:
         if name in fixes:
             raise SweepError(f"{name!r} is both a parameter and fixed")
     places = {name: _input(name, info) for name in [*spreads, *fixes]}
+    remedy = remedy or "give " + worded("--param or --fix", "a range or a number for each")
     givers = _givers(info, places, remedy)
     parameters: list[BoundParameter] = []
     for name, spread in spreads.items():

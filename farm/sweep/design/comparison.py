@@ -17,6 +17,7 @@ from farm.sweep.design.binding import entry_name
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.wording import worded
 
 Pair = tuple[str, str]
 """The same fact of the plan in the file and of the plan that is asked for."""
@@ -30,7 +31,13 @@ LONGEST = 100
 CHANGED = "its file, a package that it imports or Python has changed"
 
 NOTHING = "none"
-REMEDY = "replace it by --overwrite (overwrite=True), or name another file"
+
+
+def _remedy() -> str:
+    return worded(
+        "replace it by --overwrite, or name another file",
+        "replace it by overwrite=True, or give another out=",
+    )
 
 
 def check_same_plan(path: Path, there: Plan, request: SweepRequest) -> None:
@@ -43,7 +50,7 @@ def check_same_plan(path: Path, there: Plan, request: SweepRequest) -> None:
     except SweepError as error:
         raise SweepError(
             f"{path} holds a sweep of model {there.info.name!r}, to which this one does not fit: "
-            f"{error}; {REMEDY}"
+            f"{error}; {_remedy()}"
         ) from error
     _refuse(path, plan_differences(there, asked))
 
@@ -101,8 +108,9 @@ def _refuse(path: Path, differences: Sequence[str]) -> None:
     more = [f"{len(differences) - MOST} more differences"] if len(differences) > MOST else []
     listed = "; ".join([*differences[:MOST], *more])
     raise SweepError(
-        f"{path} holds another sweep: {listed}. Continue that one by farm sweep --resume {path}, "
-        f"{REMEDY}"
+        f"{path} holds another sweep: {listed}. "
+        + worded(f"Continue that one by farm sweep --resume {path}, ", "To do this one, ")
+        + _remedy()
     )
 
 

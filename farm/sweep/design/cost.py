@@ -20,6 +20,7 @@ from farm.errors import InvalidInput
 from farm.expression import Expression
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.wording import worded
 
 COLUMN, SWEEP, EXPRESSION = "column", "sweep", "expression"
 AT_ONCE = 4096
@@ -42,10 +43,15 @@ def parse_cost(text: str) -> CostRule:
     kind, sign, rest = text.partition(":")
     if sign and kind.strip() in (COLUMN, SWEEP):
         if not rest.strip():
-            raise SweepError(f"--cost {text!r}: expected {kind.strip()}:NAME")
+            raise SweepError(f"{cost_option(text)}: expected {kind.strip()}:NAME")
         return CostRule(kind.strip(), rest.strip())
     _expression(text)
     return CostRule(EXPRESSION, text.strip())
+
+
+def cost_option(text: str) -> str:
+    """Return how a user gives this cost, for messages."""
+    return worded(f"--cost {text}", f"cost={text!r}")
 
 
 def checked_costs(costs: ArrayLike, size: int, where: str) -> Array:
@@ -74,7 +80,8 @@ def expression_costs(text: str, plan: Plan) -> Array:
     unknown = sorted(expression.names - known)
     if unknown:
         raise SweepError(
-            f"--cost {text}: no parameter {unknown[0]!r}; expected one of {', '.join(_names(plan))}"
+            f"{cost_option(text)}: no parameter {unknown[0]!r}; "
+            f"expected one of {', '.join(_names(plan))}"
         )
     parts = []
     try:
@@ -84,12 +91,12 @@ def expression_costs(text: str, plan: Plan) -> Array:
             parts.append(expression.numbers(values, len(theta)))
     except InvalidInput as error:
         raise SweepError(str(error)) from None
-    return checked_costs(np.concatenate(parts), plan.size, f"--cost {text}")
+    return checked_costs(np.concatenate(parts), plan.size, cost_option(text))
 
 
 def _expression(text: str) -> Expression:
     try:
-        return Expression(text, "--cost")
+        return Expression(text, worded("--cost", "cost"))
     except InvalidInput as error:
         raise SweepError(str(error)) from None
 

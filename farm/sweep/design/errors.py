@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from farm.wording import worded
+
 
 class SweepError(Exception):
     """A sweep cannot be created, read or continued; the message says what to do.
@@ -12,6 +16,11 @@ class SweepError(Exception):
     def __init__(self, message: str, *, detail: str = "") -> None:
         super().__init__(message)
         self.detail = detail
+
+
+def resumed(path: Path) -> str:
+    """Return what continues the sweep in `path`, for a message."""
+    return worded(f"--resume {path}", "the same farm.sweep call")
 
 
 class SweepBusy(SweepError):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import as_distribution
+from farm.sweep.design.parameters import Distribution, as_distribution
 from farm.sweep.design.points import COUNTED, Design, parse_design
 from farm.sweep.design.prepare import SweepRequest
 from farm.sweep.design.tables import DATA_FRAME, is_data_frame, read_data_frame
@@ -44,12 +44,19 @@ def request_of(
         design=parse_design(design if n is None else f"{design}:{n}"),
         seed=0,
         spreads={
-            name: as_distribution(value)
+            name: _distribution(name, value)
             for name, value in parameters.items()
             if name not in numbers
         },
         fixes={**numbers, **fix},
     )
+
+
+def _distribution(name: str, value: Any) -> Distribution:
+    try:
+        return as_distribution(value)
+    except SweepError as error:
+        raise SweepError(f"parameter {name!r}: {error}") from None
 
 
 def _is_number(value: Any) -> bool:

@@ -27,8 +27,13 @@ from farm.sweep.design.scipy_distribution import (
     is_frozen,
     parse_scipy,
 )
+from farm.wording import worded
 
 GRAMMAR = "use LOWER:UPPER, log:LOWER:UPPER, normal:MEAN:SD, int:LOWER:UPPER or choice:A,B,C"
+IN_PYTHON = (
+    "(lower, upper), a list of numbers, farm.log(...), farm.normal(...), farm.integer(...), "
+    "farm.choice(...), or a frozen distribution of scipy.stats"
+)
 
 
 class Distribution(Protocol):
@@ -241,8 +246,11 @@ def parse_distribution(text: str) -> Distribution:
     if not parts and "," in text:
         return _choice([text], text)
     if not parts and _is_number(text):
-        raise SweepError(f"{text!r} is one value; hold a parameter fixed with --fix")
-    raise SweepError(f"unknown distribution {text!r}; {GRAMMAR}")
+        raise SweepError(
+            f"{text!r} is one value; hold a parameter fixed " + worded("with --fix", "by a number")
+        )
+    remedy = worded(GRAMMAR, f"expected {IN_PYTHON}; a fixed text goes into fix=")
+    raise SweepError(f"unknown distribution {text!r}; {remedy}")
 
 
 def as_distribution(value: Any) -> Distribution:
@@ -259,13 +267,9 @@ def as_distribution(value: Any) -> Distribution:
         return parse_distribution(value)
     if isinstance(value, tuple) and len(value) == 2:
         return Uniform(float(value[0]), float(value[1]))
-    if isinstance(value, list | np.ndarray):
+    if isinstance(value, list | range) or (np.ndim(value) == 1 and hasattr(value, "__array__")):
         return choice(*value)
-    raise SweepError(
-        f"parameter value {value!r} is a {type(value).__name__}; expected (lower, upper), a list "
-        "of numbers, farm.log(...), farm.normal(...), farm.integer(...), farm.choice(...), or a "
-        "frozen distribution of scipy.stats"
-    )
+    raise SweepError(f"{value!r} is a {type(value).__name__}; expected {IN_PYTHON}")
 
 
 def _two(make: Callable[[float, float], Distribution], parts: list[str], text: str) -> Distribution:
@@ -340,5 +344,7 @@ def _middles(index: Array | Sequence[int], total: int) -> Array:
 
 def _needs_count(text: str) -> SweepError:
     return SweepError(
-        f"a grid over {text} needs a number of levels: --design grid:10, or a list of values"
+        f"a grid over {text} needs a number of levels: "
+        + worded("--design grid:10", 'design="grid", n=10')
+        + ", or a list of values"
     )

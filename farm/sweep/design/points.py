@@ -23,6 +23,7 @@ from farm.call import Array
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Choice, Distribution
 from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
+from farm.wording import worded
 
 COUNTED = ("random", "lhs", "sobol", "halton")
 OPTIMISATIONS = ("random-cd", "lloyd")
@@ -110,7 +111,10 @@ def sample(design: Design, spreads: Sequence[Distribution], seed: int) -> Array:
     Does not handle files. Source of lhs, sobol and halton: scipy.stats.qmc. Raises SweepError.
     """
     if not spreads:
-        raise SweepError("a sweep needs at least one parameter: --param NAME=LOWER:UPPER")
+        raise SweepError(
+            "a sweep needs at least one parameter: "
+            + worded("--param NAME=LOWER:UPPER", "a range such as {'x': (0, 1)}")
+        )
     if design.kind == "grid":
         return _grid(design, spreads)
     count, dims = design.counts[0], len(spreads)

@@ -11,12 +11,13 @@ import numpy as np
 
 from farm.call import BYTES, Array, ModelInfo, Operation, TensorInfo, numpy_dtype
 from farm.sweep.design.binding import BoundParameter, bind, open_entries, wanted_gradients
-from farm.sweep.design.cost import checked_costs
+from farm.sweep.design.cost import checked_costs, cost_option
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Distribution
 from farm.sweep.design.plan import AUTO, Plan
 from farm.sweep.design.points import Design, continued, sample, values
 from farm.sweep.design.tables import PointTable, read_table
+from farm.wording import worded
 
 Describe = Callable[[Mapping[str, Any]], ModelInfo]
 """Returns the model's description for a config. Raises FarmError."""
@@ -75,7 +76,10 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
     spreads: dict[str, Distribution | None] = dict(request.spreads)
     if table is not None:
         if request.spreads:
-            raise SweepError("a table has its own parameters: use --fix with it, but not --param")
+            raise SweepError(
+                f"a table has its own parameters: use {worded('--fix', 'fix=')} with it, but not "
+                f"{worded('--param', 'parameters')}"
+            )
         names = table.names or tuple(open_entries(info, request.fixes))
         if len(names) != table.rows.shape[1]:
             raise SweepError(
@@ -84,7 +88,8 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
             )
         spreads = dict.fromkeys(names)
     if request.seed_key in spreads or request.seed_key in request.fixes:
-        raise SweepError(f"--seed-key {request.seed_key!r} is a parameter or fixed already")
+        option = worded("--seed-key", "seed_key")
+        raise SweepError(f"{option} {request.seed_key!r} is a parameter or fixed already")
     binding = bind(info, spreads, request.fixes, request.config)
     unit, theta, parameters = None, np.empty((0, 0)), binding.parameters
     if table is None:
@@ -151,21 +156,21 @@ def check_model(plan: Plan, info: ModelInfo) -> None:
 def _without_cost(table: PointTable | None, request: SweepRequest) -> tuple[PointTable, Array]:
     """Return the table without its column of costs, and that column."""
     name = request.cost_column
+    where = cost_option(f"column:{name}")
     if table is None:
         raise SweepError(
-            f"--cost column:{name} names a column of the table of a design file:FILE; "
+            f"{where} names a column of the table of a design file:FILE; "
             f"the design is {request.design}"
         )
     names = table.names or ()
     if name not in names:
         there = ", ".join(names) or "no names"
         raise SweepError(
-            f"--cost column:{name}: no such column in table {request.design.option!r}; "
-            f"it has {there}"
+            f"{where}: no such column in table {request.design.option!r}; it has {there}"
         )
     j = names.index(name)
     rest = PointTable((*names[:j], *names[j + 1 :]), np.delete(table.rows, j, axis=1))
-    return rest, checked_costs(table.rows[:, j], len(table.rows), f"--cost column:{name}")
+    return rest, checked_costs(table.rows[:, j], len(table.rows), where)
 
 
 def _shown(tensors: Sequence[TensorInfo]) -> str:
@@ -179,7 +184,8 @@ def _with_outputs(plan: Plan, request: SweepRequest, describe: Describe) -> Plan
     if info.inputs != plan.info.inputs:
         raise SweepError(
             f"model {info.name!r} has other inputs for the config {config} than for "
-            f"{dict(request.config)}; give the config that decides them with --config"
+            f"{dict(request.config)}; give the config that decides them "
+            f"with {worded('--config', 'config=')}"
         )
     return replace(plan, info=info, gradients=wanted_gradients(info, request.gradients))
 
@@ -190,5 +196,6 @@ def _check_whole(info: ModelInfo, parameters: Sequence[BoundParameter]) -> None:
             continue
         if numpy_dtype(info.inputs[parameter.input].dtype).kind not in "f":
             raise SweepError(
-                f"input {parameter.name!r} takes whole numbers: int:LOWER:UPPER or choice:A,B"
+                f"input {parameter.name!r} takes whole numbers: "
+                + worded("int:LOWER:UPPER or choice:A,B", "farm.integer(lower, upper) or a list")
             )

@@ -34,6 +34,8 @@ class Claim:
 
         A file that is not a sweep is refused: it is neither continued nor replaced.
         """
+        if not path.parent.is_dir():
+            raise SweepError(f"{path}: there is no folder {path.parent}; make it first")
         self.path = path
         self.plan: Plan | None = None
         self.known: PointColumns | None = None

@@ -19,7 +19,7 @@ from farm.storage.frames import Damage
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
 from farm.storage.lock import machine
-from farm.sweep.design.errors import SweepError
+from farm.sweep.design.errors import SweepError, resumed
 from farm.sweep.design.plan import Plan
 from farm.sweep.file import layout
 from farm.sweep.file.journal import (
@@ -204,10 +204,10 @@ def verify(path: Path) -> None:
                     same = False
     except HDF5_ERRORS as error:
         raise SweepError(
-            f"{path} cannot be read back: {error}; repair it with --resume {path}"
+            f"{path} cannot be read back: {error}; repair it with {resumed(path)}"
         ) from error
     if not same:
-        raise SweepError(f"{path} differs from its journal; repair it with --resume {path}")
+        raise SweepError(f"{path} differs from its journal; repair it with {resumed(path)}")
 
 
 def check_space(path: Path, plan: Plan) -> None:

@@ -26,7 +26,7 @@ import h5py
 
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
-from farm.sweep.design.errors import SweepError
+from farm.sweep.design.errors import SweepError, resumed
 from farm.sweep.design.plan import Plan
 from farm.sweep.file import layout
 from farm.sweep.file.journal import (
@@ -50,6 +50,7 @@ from farm.sweep.file.recovery import (
     restructure,
     verify,
 )
+from farm.wording import worded
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,8 @@ class Store:
         if there is None:
             return
         raise SweepError(
-            f"{there} exists: continue that sweep with --resume {path}, or write to another file"
+            f"{there} exists: continue that sweep with "
+            f"{worded(f'--resume {path}', 'resume=True')}, or write to another file"
         )
 
     @staticmethod
@@ -135,7 +137,8 @@ class Store:
         """
         if lock is None:
             if not is_there(path):
-                raise SweepError(f"{path} does not exist; start a new sweep with -o {path}")
+                option = worded(f"-o {path}", f"out={str(path)!r}")
+                raise SweepError(f"{path} does not exist; start a new sweep with {option}")
             lock = SweepLock(lock_of(path))
         try:
             plan, known, journal = recover(path, lock.beat)
@@ -224,7 +227,7 @@ class Store:
         try:
             self.commit()
             if self.trouble:
-                raise SweepError(f"{self.trouble}; make room, then --resume {self.path}")
+                raise SweepError(f"{self.trouble}; make room, then {resumed(self.path)}")
             self._journal.sync()
             self._finish_file(state, summary)
             if state == COMPLETE:
@@ -287,7 +290,7 @@ class Store:
             restructure(self.path, write)
         except HDF5_ERRORS as error:
             raise SweepError(
-                f"{self.path} cannot be finished: {error}; continue with --resume {self.path}"
+                f"{self.path} cannot be finished: {error}; continue with {resumed(self.path)}"
             ) from error
 
 

@@ -17,6 +17,7 @@ from farm.sweep.design.cost import (
     SWEEP,
     CostRule,
     checked_costs,
+    cost_option,
     expression_costs,
 )
 from farm.sweep.design.errors import SweepError
@@ -89,7 +90,7 @@ def timed(known: PointColumns) -> Array:
 def _earlier(path: Path, plan: Plan) -> Array:
     """Return the run times of an earlier sweep at the points of `plan`. Raises SweepError."""
     old, known = known_of(path)
-    where = f"--cost sweep:{path}"
+    where = cost_option(f"sweep:{path}")
     for what, then, now in (
         ("model", old.info.name, plan.info.name),
         ("config", dict(old.config), dict(plan.config)),

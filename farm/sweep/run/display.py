@@ -1,4 +1,4 @@
-"""Displays a running sweep: a live bar in a terminal or notebook, otherwise a line a minute."""
+"""Displays a running sweep: a live bar in a terminal, otherwise a line a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINE_EVERY_S = 60.0
 
 
 class LiveBar:
-    """A live bar in a terminal or notebook, otherwise a line a minute; a context manager.
+    """A live bar in a terminal, otherwise a line a minute; a context manager.
 
     Messages are printed at once. over: printed when a message no longer applies. clock: monotonic
     seconds.
@@ -32,7 +32,7 @@ class LiveBar:
         self._console = console or Console(stderr=True)
         self._over = over
         self._clock = clock
-        self._live = self._console.is_terminal or self._console.is_jupyter
+        self._live = self._console.is_terminal
         self._line_at = clock()
         self._message = ""
         self._bar = Bar(

@@ -10,6 +10,7 @@ from farm.errors import FarmError, Overloaded, Unavailable
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight, numbers_of, submit_point
+from farm.wording import worded
 
 TRIES = 3
 """Points to try: a single point may fail by itself, but if the first three fail, all will."""
@@ -44,8 +45,9 @@ def probe(
             failure = error
         else:
             return started
+    option = worded("--no-probe", "probe=False")
     raise SweepError(
         f"the first {len(started)} points failed, the last with "
-        f"{type(failure).__name__}: {failure} (--no-probe skips this test)",
+        f"{type(failure).__name__}: {failure} ({option} skips this test)",
         detail=getattr(failure, "detail", ""),
     ) from failure

@@ -56,7 +56,7 @@ def test_addresses() -> None:
     assert read_address("0.0.0.0:1", insecure=True) == ("0.0.0.0", 1)
     with pytest.raises(SettingsError, match="expected HOST:PORT"):
         read_address("5555", insecure=True)
-    with pytest.raises(SettingsError, match=r"AEPsych's messages carry no token.*--insecure"):
+    with pytest.raises(SettingsError, match=r"AEPsych's messages carry no token.*insecure=True"):
         read_address("0.0.0.0:5555", insecure=False)
 
 

@@ -52,7 +52,7 @@ def test_what_is_none(text: str) -> None:
 
 def test_beyond_this_machine_only_if_wanted() -> None:
     for host in ("0.0.0.0", "[::]", "node1", "10.0.0.1"):
-        with pytest.raises(SettingsError, match="add --insecure"):
+        with pytest.raises(SettingsError, match="add insecure=True"):
             read_address(f"beam={host}:9000", insecure=False)
         assert read_address(f"beam={host}:9000", insecure=True).port == 9000
 

@@ -117,6 +117,9 @@ def test_questions_are_asked_by_get_and_actions_by_post(door: Door) -> None:
     assert door.ask("POST", "/farm/rain?mm=3").status == 200
     assert taken == [{"mm": "3"}]
     assert door.ask("GET", "/farm/snow").status == 404
+    for path in ("/farm/status", "/farm/models"):
+        refused = door.ask("POST", path)
+        assert (refused.status, refused.headers["allow"]) == (405, "GET")
     with farm.connect(door.url) as client:
         assert client.ask("weather", place="Oslo") == {"in": "Oslo", "sun": True}
         assert client.ask("rain", mm="4") is None

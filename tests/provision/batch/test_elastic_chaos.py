@@ -59,7 +59,7 @@ class Demand:
     slurm: SimulatedSlurm
     calls: int = 0
     events: list[tuple[str, str, str]] = field(default_factory=list)
-    first_worker: Any = field(default_factory=SimpleNamespace)
+    first_worker: Any = field(default_factory=lambda: SimpleNamespace(models_known=list))
 
     def snapshot(self) -> dict[str, Any]:
         times = {"run_time_mean_s": 60.0, "run_time_p95_s": 60.0}
@@ -98,7 +98,7 @@ class World:
         connect = self.folder / "farm.json"
         plan = ClusterPlan((kind,))
         self.elastic = Elastic(plan, connect=connect, folder=self.folder, system=system)
-        self.elastic.start(cast(Dispatcher, self.demand), lambda worker: None)
+        self.elastic.start(cast(Dispatcher, self.demand), self.slurm.drain)
 
     async def kill(self) -> None:
         """End the farm as SIGKILL does; submissions that are under way arrive."""

@@ -77,6 +77,19 @@ def test_the_first_job_with_a_model_is_expected_when_the_batch_system_says() -> 
     assert standing.starts_in("") == 0.0
 
 
+def test_models_are_missing_until_each_kind_is_described_or_its_job_has_failed() -> None:
+    kinds = {name: KindState(replace(KIND, name=name)) for name in ("small", "big")}
+    standing = Standing(kinds, Jobs("ab"), str)
+    assert standing.is_incomplete()
+    kinds["small"].models = frozenset({"beam"})
+    assert standing.is_incomplete()
+    kinds["big"].failure = "job 7: FAILED"
+    assert not standing.is_incomplete()
+    kinds["big"].failure = ""
+    kinds["big"].models = frozenset()
+    assert not standing.is_incomplete()
+
+
 def test_a_submission_without_an_id_is_shown_by_its_name() -> None:
     kind, jobs = KindState(KIND), Jobs("ab")
     job = jobs.submits("farm-ab-small+1", "small", 0.0)

@@ -57,7 +57,7 @@ def test_gpus_may_be_named_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyP
     ("wanted", "bound", "text"),
     [
         ("auto", "", "CUDA_VISIBLE_DEVICES is ''; ask SLURM for GPUs"),
-        ("0", "", "--gpus 0 finds no GPU: CUDA_VISIBLE_DEVICES is ''"),
+        ("0", "", "gpus=.0. finds no GPU: CUDA_VISIBLE_DEVICES is ''"),
         ("auto", "NoDevFiles", "CUDA_VISIBLE_DEVICES is 'NoDevFiles'; ask SLURM for GPUs"),
         ("1", "3,-1,4", r"names GPU 1; of 1 here \(3\)"),
         ("auto", None, "nvidia-smi is not here or lists none"),

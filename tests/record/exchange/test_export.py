@@ -109,7 +109,7 @@ def test_several_models_or_versions_need_a_choice(path: Path) -> None:
     recorded(path, point(1.0), other, replace(point(5.0), key=b"k" * 16, model="cube"))
     with pytest.raises(InvalidInput, match="several models: 'cube', 'square'; choose one with"):
         points_of(path, EVERYTHING)
-    with pytest.raises(InvalidInput, match="several versions: '1', '2'; choose one with --vers"):
+    with pytest.raises(InvalidInput, match="several versions: '1', '2'; choose one with version="):
         points_of(path, Selection("square"))
     assert len(points_of(path, Selection("square", "2")).entries) == 1
     with pytest.raises(InvalidInput, match="holds no such evaluation; see farm record status"):
@@ -141,7 +141,7 @@ def test_config_entries_that_are_no_numbers_need_a_choice(path: Path) -> None:
 
 def test_points_of_several_shapes_need_a_choice(path: Path) -> None:
     recorded(path, point(1.0), entry(np.ones(3), np.ones(1)))
-    with pytest.raises(InvalidInput, match=r"points differ in shape.*--config"):
+    with pytest.raises(InvalidInput, match=r"points differ in shape.*config="):
         table_of(points_of(path, EVERYTHING))
 
 

@@ -65,6 +65,7 @@ def test_sizes_come_from_the_sweep(
         (request({"x": (0, 1)}, config={"mesh": 1}), "no argument 'mesh'"),
         (request({"x": (0, 1)}, seed_key="seed"), "no argument 'seed'"),
         (request({"y": (0, 1)}), "'x' of 'f' has no size: give it a range or a number"),
+        (request({"u": (0, 1)}), "give it a range or a number; it has no argument 'u'"),
         (request({"x[0]": (0, 1), "x[0,1]": (0, 1)}), "other numbers of indices"),
     ],
 )
@@ -72,6 +73,12 @@ def test_names_that_do_not_fit(asked: SweepRequest, complaint: str) -> None:
     with pytest.raises(SweepError) as error:
         model_of(f, asked)
     assert complaint in str(error.value)
+
+
+@pytest.mark.parametrize("other", [3, min])
+def test_what_has_no_arguments_to_see_is_refused(other: Any) -> None:
+    with pytest.raises(SweepError, match=r"expected a function of Python, a Model, or the name"):
+        model_of(other, request({"x": (0, 1)}))
 
 
 def test_the_first_point_shows_the_outputs() -> None:
@@ -103,6 +110,9 @@ def test_a_function_may_fail_at_two_of_the_first_points_not_at_three() -> None:
 
     assert outputs_of(model_of(failing(2), asked), asked) == {"g": ()}
     tried.clear()
-    with pytest.raises(SweepError, match=r"failed at the first 3 points.*ValueError: too large"):
+    message = r"failed at the first 3 points.*ValueError: too large"
+    with pytest.raises(SweepError, match=message) as error:
         outputs_of(model_of(failing(3), asked), asked)
     assert len(tried) == 3
+    files = [line.split(",")[0] for line in error.value.detail.splitlines() if "File" in line]
+    assert files == [f'  File "{__file__}"'], "the frames are those of the function alone"

@@ -77,7 +77,7 @@ def test_whole_numbers_are_marked(spread: Distribution | None, whole: bool) -> N
     ("spreads", "fixes", "complaint"),
     [
         ({"E": U}, {}, "no value for load"),
-        ({"load": U}, {}, r"no value for E\[0\], E\[1\], E\[2\]: give --param or --fix"),
+        ({"load": U}, {}, r"no value for E\[0\], E\[1\], E\[2\]: give a range or a number"),
         ({"loat": U, "E": U}, {}, "loat went to its config"),
         ({"load": U, "E[0]": U}, {}, r"no value for E\[1\]"),
         ({"E": U, "load": U}, {"load": 1}, "both a parameter and fixed"),

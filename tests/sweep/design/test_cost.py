@@ -36,7 +36,7 @@ def test_grammar(text: str, rule: CostRule) -> None:
     ],
 )
 def test_mistakes_of_grammar(text: str, complaint: str) -> None:
-    with pytest.raises(SweepError, match="--cost") as error:
+    with pytest.raises(SweepError, match="cost") as error:
         parse_cost(text)
     assert complaint in str(error.value)
     assert "\n" not in str(error.value)

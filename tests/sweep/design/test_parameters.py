@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,7 +133,7 @@ def test_levels_of_a_grid(spread: Distribution, count: int | None, values: list[
 
 @pytest.mark.parametrize("spread", [Uniform(0, 1), Log(1, 2), Normal(0, 1)])
 def test_a_grid_over_a_range_needs_a_number_of_levels(spread: Distribution) -> None:
-    with pytest.raises(SweepError, match="grid:10"):
+    with pytest.raises(SweepError, match='design="grid", n=10'):
         spread.levels(None)
 
 
@@ -155,7 +156,7 @@ def test_parameter_without_name_or_distribution_is_refused(text: str) -> None:
         ("a:b", "not a number"),
         ("0:inf", "not finite"),
         ("0:nan", "not finite"),
-        ("5", "--fix"),
+        ("5", "fixed by a number"),
         ("sobol", "unknown distribution"),
         ("", "unknown distribution"),
         ("log:0:1", "above 0"),
@@ -182,6 +183,8 @@ def test_mistakes_say_what_is_wrong(text: str, complaint: str) -> None:
         ((0, 10), Uniform(0, 10)),
         ([1, 2, 4], choice(1, 2, 4)),
         (np.array([1.0, 2.0]), choice(1, 2)),
+        (range(1, 4), choice(1, 2, 3)),
+        (pd.Series([4, 1], index=["a", "b"]), choice(4, 1)),
         ("log:1:2", Log(1, 2)),
         (Normal(0, 1), Normal(0, 1)),
     ],
@@ -190,7 +193,7 @@ def test_distributions_as_python_writes_them(value: object, spread: Distribution
     assert as_distribution(value) == spread
 
 
-@pytest.mark.parametrize("value", [5, (1, 2, 3), {"a": 1}, None])
+@pytest.mark.parametrize("value", [5, (1, 2, 3), {"a": 1}, None, "sobol", np.eye(2)])
 def test_what_is_no_distribution_is_refused(value: object) -> None:
     with pytest.raises(SweepError, match=r"expected \(lower, upper\)"):
         as_distribution(value)

@@ -44,7 +44,7 @@ def test_table_without_names_goes_to_the_open_entries_in_order(tmp_path: Path) -
     [
         ("1,2\n3,4\n", {}, "2 columns without names, the model 4 entries"),
         ("E,load\n3,4\n", {}, "each column of a table must name one entry"),
-        ("1,2,3,4\n", {"load": "0:1"}, "not --param"),
+        ("1,2,3,4\n", {"load": "0:1"}, "but not parameters"),
         ("E[0],load\n3,4\n", {}, r"no value for E\[1\]"),
     ],
 )
@@ -75,7 +75,7 @@ def test_inputs_must_not_depend_on_a_config_that_is_not_given_as_config() -> Non
         return ModelInfo("m", (TensorInfo("k", (config.get("n", 1),)),), (TensorInfo("y", (1,)),))
 
     request = SweepRequest(parse_design("random:3"), 0, {"k": parse_distribution("0:1")}, {"n": 5})
-    with pytest.raises(SweepError, match="--config"):
+    with pytest.raises(SweepError, match="with config="):
         make_plan(request, describe)
     spreads = {"k": parse_distribution("0:1")}
     plan = make_plan(SweepRequest(parse_design("random:3"), 0, spreads, config={"n": 5}), describe)
@@ -99,7 +99,7 @@ def test_a_model_without_evaluate_cannot_be_swept() -> None:
 
 
 def test_the_seed_key_must_be_free() -> None:
-    with pytest.raises(SweepError, match="--seed-key 'mesh'"):
+    with pytest.raises(SweepError, match="seed_key 'mesh'"):
         plan_of(params={"E": "0:1", "load": "0:1", "mesh": "1:2"}, seed_key="mesh")
 
 

@@ -26,6 +26,11 @@ PLAN = plan_of()
 OTHER = plan_of("random:5", seed=8)
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match=r"s\.h5: there is no folder .*/none; make it first"):
+        Claim(tmp_path / "none" / "s.h5")
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "s.h5"

@@ -159,7 +159,7 @@ def test_workers_get_numbers_by_name(path: Path) -> None:
 
 def test_nothing_is_overwritten(path: Path) -> None:
     Store.create(path, PLAN).close("interrupted", {})
-    with pytest.raises(SweepError, match=r"s\.h5 exists.*--resume"):
+    with pytest.raises(SweepError, match=r"s\.h5 exists.*resume=True"):
         Store.create(path, PLAN)
     path.unlink()
     with pytest.raises(SweepError, match=r"s\.h5\.journal exists"):
@@ -313,7 +313,7 @@ def test_closing_in_trouble_says_so_and_keeps_the_journal(
 
     with monkeypatch.context() as patch:
         patch.setattr(layout, "write_outcomes", broken)
-        with pytest.raises(SweepError, match=r"No space left.*--resume"):
+        with pytest.raises(SweepError, match=r"No space left.*the same farm.sweep call"):
             store.close(COMPLETE, {})
     assert journal_of(path).exists()
     assert not lock_of(path).exists()

@@ -86,7 +86,7 @@ def test_an_earlier_sweep_of_something_else_is_refused(
     tmp_path: Path, options: dict[str, Any], complaint: str
 ) -> None:
     rule = earlier(tmp_path / "old.h5", plan_of("random:20", **options))
-    with pytest.raises(SweepError, match="--cost sweep:") as error:
+    with pytest.raises(SweepError, match="cost='sweep:") as error:
         with_costs(NEW, rule)
     assert complaint in str(error.value)
 

@@ -86,7 +86,7 @@ def test_a_model_that_fails_three_times_is_told_with_its_traceback(
     threads: Threads, model: Counting
 ) -> None:
     model.fails = 3
-    message = r"first 3 points failed.*ModelFailed.*no such mesh.*--no-probe"
+    message = r"first 3 points failed.*ModelFailed.*no such mesh.*probe=False"
     with pytest.raises(SweepError, match=message) as told:
         probe(plan(threads), threads)
     assert "Traceback" in told.value.detail

@@ -126,7 +126,7 @@ class KServeGrpc:
         self, request: InferRequest, hints: Hints, *, streaming: bool = False
     ) -> StreamRequest:
         """Return the call of a request, for the model's description for its config."""
-        await self._backend.first_worker.known()
+        await self._backend.first_worker.known(request.model)
         info = self._repository.model(request.model, request.version)
         if request.parameters:
             hints = hints_of_parameters(request.parameters, hints)

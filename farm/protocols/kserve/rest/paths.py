@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import Enum, auto
 from functools import lru_cache
 from typing import NamedTuple
@@ -99,14 +100,15 @@ def is_below(target: str) -> bool:
     return target.startswith("/v2") and target[3:4] in ("", "/", "?")
 
 
-def needs_model(method: str, target: str) -> bool:
-    """Whether a request needs a model, and its answer is sent as a whole."""
+def needs_model(method: str, target: str, models: Container[str]) -> bool:
+    """Whether a request needs a model beside these, and its answer is sent as a whole."""
     if not is_below(target):
         return False
     try:
-        return (method, route_of(target).endpoint) in NEED_MODEL
+        route = route_of(target)
     except Refused:
         return False
+    return (method, route.endpoint) in NEED_MODEL and route.model not in models
 
 
 def is_stream(target: str) -> bool:

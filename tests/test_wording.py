@@ -1,0 +1,154 @@
+"""Errors in the words of Python or of the command line, and their short tracebacks."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farm
+from farm.errors import ModelFailed
+from farm.wording import briefly, on_command_line, short, worded
+
+
+def test_words_are_those_of_python_but_for_commands() -> None:
+    assert worded("--overwrite", "overwrite=True") == "overwrite=True"
+    found = []
+    with on_command_line():
+        thread = threading.Thread(target=lambda: found.append(worded("-o", "out=")))
+        thread.start()
+        thread.join()
+        with on_command_line():
+            pass
+        assert worded("-o", "out=") == "-o"
+    assert found == ["-o"]
+    assert worded("-o", "out=") == "out="
+
+
+def raise_deep(depth: int) -> None:
+    if not depth:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ModelFailed("outer", detail=DETAIL) from inner
+    raise_deep(depth - 1)
+
+
+DETAIL = (
+    'Traceback (most recent call last):\n  File "m.py", line 4, in f\n    x / 0\nError: outer\n'
+)
+NOTE = 'in the model:\n  File "m.py", line 4, in f\n    x / 0'
+
+
+def test_an_error_has_no_frames_below_the_function_and_no_cause() -> None:
+    with pytest.raises(ModelFailed) as caught:
+        briefly(ModelFailed)(raise_deep)(5)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames][1:] == ["call"]
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "KeyError" not in shown
+    assert NOTE in shown
+
+
+def test_other_errors_keep_all_of_it() -> None:
+    with pytest.raises(ModelFailed) as caught:
+        briefly(ValueError)(raise_deep)(5)
+    assert len(traceback.extract_tb(caught.value.__traceback__)) == 8
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_note_is_added_once_and_only_for_a_traceback() -> None:
+    error = short(short(ModelFailed("", detail=DETAIL)))
+    assert error.__notes__ == [NOTE]
+    assert not hasattr(short(ModelFailed("", detail="the end of a log")), "__notes__")
+    assert not hasattr(short(ValueError()), "__notes__")
+
+
+def test_a_function_keeps_its_name_and_text() -> None:
+    assert briefly(ValueError)(raise_deep).__name__ == "raise_deep"
+    assert farm.sweep.__doc__ is not None
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def bad(x: Any) -> Any:
+    raise ValueError("too large")
+
+
+def frames_of(error: BaseException) -> list[str]:
+    assert error.__cause__ is None
+    assert error.__suppress_context__
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:]
+
+
+def test_errors_of_a_farm_are_short_and_show_the_model(tmp_path: Path) -> None:
+    with farm.serve(bad) as client:
+        model = client.model()
+        for failing in (
+            lambda: model(1.0),
+            lambda: model.evaluate(1.0),
+            lambda: model([1.0, 2.0]),
+            lambda: model(1.0, 2.0),  # type: ignore[arg-type]  # this is the mistake
+            lambda: client.model("good"),
+            lambda: client.ask("nothing"),
+            lambda: farm.sweep(model, {"x": (0, 1)}, n=4, out=tmp_path / "s.h5", show=False),
+            lambda: farm.sweep(bad, {}, n=4, out=tmp_path / "s.h5", show=False),
+            lambda: farm.connect(tmp_path / "nothing"),
+            lambda: farm.load_pandas(tmp_path / "nothing"),
+        ):
+            with pytest.raises((farm.FarmError, farm.SweepError)) as caught:
+                failing()
+            assert frames_of(caught.value) == ["<lambda>", "call"]
+        with pytest.raises(ModelFailed) as failed:
+            model(1.0)
+        assert 'raise ValueError("too large")' in failed.value.__notes__[0]
+        assert failed.value.__notes__[0].count("File") == 1
+        with pytest.raises(farm.FarmError, match=r"got float; several .* as model\(\[a, b\]\)"):
+            model(1.0, 2.0)  # type: ignore[arg-type]  # this is the mistake
+        failure = model.submit(1.0).exception(30)
+        assert isinstance(failure, ModelFailed)
+        assert 'raise ValueError("too large")' in failure.__notes__[0]
+        assert failure.__traceback__ is None
+        with pytest.raises(ModelFailed) as failed:
+            list(model.map([1.0]))
+        assert len(frames_of(failed.value)) <= 2
+        assert failed.value.__notes__[0] == "at point 0"
+    with pytest.raises(Exception, match="no file") as caught:
+        farm.serve("nothing.py").__enter__()
+    assert frames_of(caught.value) == ["__enter__", "serve"]
+
+
+def test_a_sweep_says_what_to_do_in_python(tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
+    twice = farm.model(inputs={"x": 1}, outputs={"y": 1})(lambda x: 2 * x)
+
+    def sweep(**more: Any) -> farm.Sweep:
+        asked: dict[str, Any] = {"parameters": {"x": (0, 1)}, "n": 4, "seed": 7, **more}
+        return farm.sweep(twice, out=out, show=False, **asked)
+
+    sweep().wait()
+    for more, remedy in (
+        ({"seed": 8}, "replace it by overwrite=True, or give another out="),
+        ({"resume": False}, "continue that sweep with resume=True"),
+        ({"parameters": {}, "overwrite": True}, "give a range or a number for each"),
+        ({"cost": "z", "overwrite": True}, "cost='z': no parameter 'z'"),
+        ({"n": None, "design": "grid", "overwrite": True}, 'design="grid", n=10'),
+        ({"seed_key": "x", "overwrite": True}, "seed_key 'x' is a parameter"),
+    ):
+        with pytest.raises(farm.SweepError) as caught:
+            sweep(**more)
+        assert remedy in str(caught.value)
+        assert "--" not in str(caught.value)
+
+
+def test_a_farm_says_what_to_do_in_python(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(farm.FarmError, match=r"cannot listen on .* port=0 picks a free one"),
+            farm.serve(bad, port=port),
+        ):
+            pass
