@@ -294,8 +294,8 @@ def test_what_happened_before_it_was_opened(browser: Browser, farm: FakeFarm) ->
     look(browser, farm)
     browser.until("return document.querySelectorAll('#charts path').length == 6")
     shown = browser.texts("#charts figcaption")
-    assert "31 answered, 1.5 failed · peak 40" in shown[0]
-    assert "1,000 there, 750 busy" in shown[1]
+    assert shown[0].split("\n") == ["Calls per second", "31 answered", "1.5 failed", "peak 40"]
+    assert shown[1].split("\n")[1:3] == ["1,000 there", "750 busy"]
     assert "20 ms median" in shown[3]
     ticks = "return [...document.querySelectorAll(`figure:nth-child(${arguments[0]}) .tick`)]"
     texts = f"{ticks}.map((x) => x.textContent)"
@@ -306,6 +306,15 @@ def test_what_happened_before_it_was_opened(browser: Browser, farm: FakeFarm) ->
         "return document.querySelector('figure:nth-child(4) path').getAttribute('d')"
     )
     assert path.count("M") == 2, "nothing is drawn where nothing ran"
+    browser.run(
+        """
+        const picture = document.querySelector("figure:nth-child(1) svg");
+        const { left, width } = picture.getBoundingClientRect();
+        picture.dispatchEvent(new PointerEvent("pointermove", { clientX: left + width }));
+        """
+    )
+    assert " at " in browser.texts("#charts figcaption")[0].replace("\n", " ")
+    assert len(browser.texts("#charts .pointer")) == 1
     assert ("GET", "history", {"since": "-3600"}) in farm.asked
     label = "return document.querySelector('figure svg').getAttribute('aria-label')"
     assert "Calls per second, the last 1 hour: now 31 answered" in browser.run(label)

@@ -15,7 +15,7 @@ import numpy as np
 
 import farm
 from tests.support.browser import chromium
-from tests.support.dispatcher_farm import serving, start_farm
+from tests.support.dispatcher_farm import Served, serving, start_farm
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "page.png"
@@ -24,7 +24,9 @@ WORKERS = "4"
 CHAINS = 3
 LOOKED_AT_S = 60.0
 """How long the farm works before its page is drawn: the charts begin with the farm."""
-WIDTH, HEIGHT = 1120, 900
+DESIGNED_WITHIN_S = 120.0
+QUEUED = 10
+WIDTH, HEIGHT = 1120, 1250
 
 
 def walk(run_folder: Path, number: int, stop: threading.Event) -> None:
@@ -41,6 +43,15 @@ def walk(run_folder: Path, number: int, stop: threading.Event) -> None:
             model.evaluate([theta], {"mesh": 32})
 
 
+def wait_for_calls(served: Served) -> None:
+    """Wait until the sweep's calls wait: it computes its design first, and chains seldom queue."""
+    with farm.connect(served.folder) as client:
+        limit = time.monotonic() + DESIGNED_WITHIN_S
+        while sum(row["queued"] for row in client.status()["queues"]) < QUEUED:
+            assert time.monotonic() < limit, "the sweep does not begin"
+            time.sleep(0.5)
+
+
 def draw(folder: Path) -> bytes:
     """Return the page as PNG, of a farm on which a sweep and a few chains run."""
     with serving(folder, str(MODEL), "--workers", WORKERS) as served:
@@ -55,6 +66,7 @@ def draw(folder: Path) -> bytes:
         for chain in chains:
             chain.start()
         try:
+            wait_for_calls(served)
             with chromium(folder / "profile") as browser:
                 browser.show_as(WIDTH, HEIGHT)
                 browser.open(served.connection.url)

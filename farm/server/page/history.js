@@ -1,7 +1,7 @@
 "use strict";
 // What happened before you looked: charts of the history that the front door keeps.
 
-const SVG = "http://www.w3.org/2000/svg", HEIGHT = 132, LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 22, PLACES = 3;
+const SVG = "http://www.w3.org/2000/svg", HEIGHT = 132, LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 22, PLACES = 3, HALF_LABEL = 28;
 const RANGES = { "5 min": [300, 2], "1 hour": [3600, 10], "1 day": [DAY_S, 60] };  // seconds, and seconds between questions
 const TIME_STEPS_S = [60, 300, 600, 900, 1800, 3600, 3 * 3600, 6 * 3600];
 
@@ -49,19 +49,22 @@ function pathOf(times, values, x, y) {
 function chartOf(chart) {
   const figure = element("figure", undefined, "card chart");
   const caption = element("figcaption"), readout = element("span", "", "soft");
-  caption.append(element("strong", chart.title), readout);
+  const keys = Object.keys(chart.series).map((_, i) => element("span", "", `key of-${i}`));
+  caption.append(element("strong", chart.title), ...keys, readout);
   const picture = svg("svg", { role: "img" });
   figure.append(caption, picture);
-  const made = { ...chart, figure, readout, picture, show: chart.show || number };
+  const made = { ...chart, figure, keys, readout, picture, show: chart.show || number };
   picture.addEventListener("pointermove", (event) => pointAt(made, event));
   picture.addEventListener("pointerleave", () => drawChart(made));
   return made;
 }
 
-function valuesText(chart, i) {
+// Write the values of a step beside the colours of their lines; return them as text.
+function showValues(chart, i) {
   const { series } = look.answer;
-  return Object.entries(chart.series).filter(([key]) => series[key])
-    .map(([key, name]) => `${chart.show(series[key].at(i))} ${name}`).join(", ");
+  const texts = Object.entries(chart.series).map(([key, name]) => (series[key] ? `${chart.show(series[key].at(i))} ${name}` : ""));
+  texts.forEach((text, j) => fill(chart.keys[j], text));
+  return texts.filter(Boolean).join(", ");
 }
 
 function drawChart(chart) {
@@ -83,15 +86,16 @@ function drawChart(chart) {
   for (const tick of timeTicks(from, to, width)) {
     const text = new Date(1000 * tick).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
     parts.push(svg("line", { class: "grid", x1: x(tick), x2: x(tick), y1: TOP, y2: HEIGHT - BOTTOM }));
-    parts.push(svg("text", { class: "tick", x: x(tick), y: HEIGHT - 6, "text-anchor": "middle" }, text));
+    const place = Math.min(x(tick), width - HALF_LABEL);
+    parts.push(svg("text", { class: "tick", x: place, y: HEIGHT - 6, "text-anchor": "middle" }, text));
   }
   values.forEach((line, i) => parts.push(svg("path", { class: `line of-${i}`, d: pathOf(times, line, x, y) })));
   Object.assign(chart, { x, times, offset: answer.times.length - times.length });
   chart.picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   chart.picture.replaceChildren(...parts);
-  const latest = answer.times.length ? valuesText(chart, -1) : "nothing yet";
+  const latest = answer.times.length ? showValues(chart, -1) : "nothing yet";
   chart.picture.setAttribute("aria-label", `${chart.title}, the last ${look.range}: now ${latest}; most ${chart.show(peak)} ${chart.unit}`);
-  fill(chart.readout, ` ${latest} \u00b7 peak ${chart.show(peak)}`);
+  fill(chart.readout, `peak ${chart.show(peak)}`);
 }
 
 // The values at the pointer, in place of the latest ones.
@@ -103,7 +107,8 @@ function pointAt(chart, event) {
   const x = chart.x(chart.times[i]);
   chart.picture.querySelector(".pointer")?.remove();
   chart.picture.append(svg("line", { class: "pointer", x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM }));
-  fill(chart.readout, ` ${clock(chart.times[i])}: ${valuesText(chart, chart.offset + i)}`);
+  showValues(chart, chart.offset + i);
+  fill(chart.readout, `at ${clock(chart.times[i])}`);
 }
 
 const charts = CHARTS.map(chartOf);
