@@ -79,7 +79,7 @@ def test_why_calls_wait(browser: Browser, farm: FakeFarm) -> None:
             "why": ["3 calls of the sweep are before it"],
             "position": 4,
             "before": [{"client": "sweep", "count": 3, "reason": "it holds fewer workers"}],
-            "workers": {"busy": 2, "idle": 0},
+            "workers": {"busy": 2, "idle": 0, "rows": [{"worker": "w1"}]},
             "jobs": [{"id": "77", "state": "PENDING", "reason": "Resources"}],
         },
     )
@@ -91,8 +91,9 @@ def test_why_calls_wait(browser: Browser, farm: FakeFarm) -> None:
     browser.click("#waits-table tbody button")
     shown = browser.until_text("#why-answer", "3 calls of the sweep are before it")
     assert "3 of sweep: it holds fewer workers" in shown
-    assert "busy 2, idle 0" in shown
-    assert "id 77, state PENDING, reason Resources" in shown
+    assert "2 busy, 0 idle" in shown
+    assert "Place\n4" in shown
+    assert "77 PENDING Resources" in shown
     assert ("GET", "why", {"client": "bob"}) in farm.asked
     browser.run("document.querySelector('#why-of').value = '17'")
     browser.click("#why-form button")

@@ -40,29 +40,30 @@ part((state) => {
   showRows("calls", oldest, calls);
 });
 
-const WHY_TITLES = { position: "Place", before: "Before it", workers: "Workers", jobs: "Jobs" };
-
+// The answer in lines, and then what it says about others. workers: only its numbers.
 function whyText(answer) {
-  const parts = [element("div")];
-  for (const line of lines(answer.why)) parts[0].append(element("p", line));
-  for (const [key, title] of Object.entries(WHY_TITLES)) {
-    const text = key === "before"
-      ? (answer.before || []).map((row) => `${number(row.count)} of ${escaped(row.client || "clients without a name")}: ${escaped(row.reason)}`)
-      : lines(answer[key]);
-    if (!text.length) continue;
-    const list = element("dl", undefined, "facts");
+  const numbers = Object.entries(answer.workers || {}).filter(([, value]) => typeof value === "number");
+  const parts = [
+    ["Why", lines(answer.why)],
+    ["Place", answer.position ? [number(answer.position)] : []],
+    ["Before it", (answer.before || []).map((row) => `${number(row.count)} of ${row.client || "clients without a name"}: ${row.reason}`)],
+    ["Workers", numbers.length ? [numbers.map(([key, value]) => `${number(value)} ${key}`).join(", ")] : []],
+    ["Jobs", (answer.jobs || []).map((job) => `${job.id} ${job.state || "submitted"} ${job.reason || ""}`)],
+  ];
+  const list = element("dl", undefined, "facts");
+  for (const [title, texts] of parts) {
+    if (!texts.length) continue;
     const value = element("dd");
-    for (const line of text) value.append(element("div", line));
+    for (const text of texts) value.append(element("div", escaped(text)));
     list.append(element("dt", title), value);
-    parts.push(list);
   }
-  return parts;
+  return list;
 }
 
 async function why(words) {
   const place = find("why-answer");
   try {
-    place.replaceChildren(...whyText(await ask("why", words)));
+    place.replaceChildren(whyText(await ask("why", words)));
   } catch (error) {
     place.replaceChildren(element("p", reasonOf(error, "answer to why calls wait"), "bad"));
   }
