@@ -6,25 +6,26 @@ Each system begins without a job, gets at most four nodes of four CPUs, and runs
 which sleep for times of a lognormal distribution, cut at 0.1 and 2 s. A load is a number of waves:
 
     bursts  five waves, each a pause after the last answer of the one before, as the generations of
-            a sampler; pauses of 5 and 20 s in turn, so that idle nodes are kept over one
-            and let go in the next
+            a sampler; pauses of 5 and 20 s in turn: idle nodes are kept in the short ones
+            and released in the long ones
     single  one wave
     tiny    waves of ten tasks with pauses of 2 s
     steady  a wave every second, about half of what four nodes can do
 
 Figures: makespan, from the first submission to the last answer; the same without the pauses;
 node-seconds, the sum over all jobs of (end - start) x CPUs / 4 as `scontrol` reports them, until
-the system has let all nodes go; work, the share of the node-seconds in which tasks ran; load, the
+the system has released all nodes; work, the share of the node-seconds in which tasks ran; load, the
 machine's load average. In brackets: the figure divided by that of the first system. The last line
 has farm's makespan, with and without the pauses, divided by the best, and its node-seconds by
 Dask's.
 
 Farm and Dask have the same limits: four jobs, each a whole node; a target of 5 s for all waiting
-tasks (backlog_s, target_duration); a decision to grow each second (grow_after_s, interval); nodes
-idle for 10 s are let go (idle_timeout_s, wait_count). Farm has a process for each CPU, Dask one of
-four threads for each job, its fastest setting here; all else is as in their manuals. A job array
-has a CPU for each task and runs `sleep` without an interpreter. On the development cluster SLURM
-decides each second and has no other jobs, so arrays wait less than elsewhere, and so do new nodes.
+tasks (backlog_s, target_duration); a decision to grow each second (grow_after_s, interval); idle
+nodes are released after 10 s (idle_timeout_s, wait_count). Farm has a process for each CPU, Dask
+one of four threads for each job, its fastest setting here; all else is as in their manuals. A job
+array has a CPU for each task and runs `sleep` without an interpreter. On the development cluster
+SLURM decides each second and has no other jobs, so arrays wait less than elsewhere, and so do new
+nodes.
 
 HyperQueue is not compared: its package on PyPI has no `hq` command, so it starts workers on its own
 machine only.

@@ -1,4 +1,4 @@
-"""What SLURM reports about the jobs of a benchmark: how long they held how many CPUs.
+"""The jobs of a benchmark as SLURM reports them: their CPUs, and the time that they held them.
 
 `scontrol show job` lists ended jobs for MinJobAge seconds, so `look` more often than that.
 """

@@ -137,7 +137,8 @@ def measure_ask(options: argparse.Namespace) -> None:
     models = {"qLogNoisyExpectedImprovement": OPTIMISING, **BOUNDARIES}
     for number, (acqf, trials) in enumerate(itertools.product(models, options.trials)):
         config, times = models[acqf], []
-        for seed in range(number, number + options.repeats):  # what is fitted once is kept
+        # Fits are kept, so each needs a seed of its own.
+        for seed in range(number, number + options.repeats):
             x = sobol(config, trials + 1, seed)
             truth = branin if config is OPTIMISING else yes
             y = truth(x, np.random.default_rng(seed))

@@ -28,7 +28,7 @@ POINTS = 100_000
 CALLS = 1_000_000
 TRIALS = 100_000
 WAIT_S = 1.0
-"""How long an attacker waits for its answer, which would take minutes, before it disconnects."""
+"""Time after which an attacker disconnects; its answer would take minutes."""
 
 
 def post(target: Target, path: str, body: bytes, headers: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What the record costs per call, and per point in memory and on disk.
+"""The cost of the record per call, and per point in memory and on disk.
 
     .venv/bin/python benchmarks/record.py
 

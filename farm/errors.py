@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 class LossCause(StrEnum):
-    """What ended a worker that was lost, and so what may become of the calls that it ran.
+    """The reason why a worker was lost, which decides whether its calls are tried again.
 
     UNKNOWN: they are tried again, a few times. CRASH: the model's own code, at a cost of seconds:
     they are tried once more. TIME_LIMIT: they ran too long, so running again is useless.

@@ -38,7 +38,7 @@ MOST = max(2, min(4, (os.cpu_count() or 1) // 2))
 """Maximum number of readers."""
 
 IDLE_S = 30.0
-"""How long an idle reader is kept: it takes some 50 MB, and starts in a quarter of a second."""
+"""Time to keep an idle reader, which takes some 50 MB and starts in a quarter of a second."""
 
 TRIES = 2
 

@@ -99,7 +99,7 @@ Examples:
     type=click.Choice(list(KINDS)),
     default="function",
     show_default=True,
-    help="What computes the outputs: a Python function, a command-line program, a JAX function.",
+    help="The model's kind: a Python function, a command-line program, or a JAX function.",
 )
 def init(file: Path, kind: str) -> None:
     """Write a model to start from, and print the next commands.

@@ -21,6 +21,15 @@ target_option = click.option(
 )
 
 
+time_limit_option = click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Kill a model process when one of its calls runs longer.",
+)
+
+
 def mpi_options(command: Command) -> Command:
     """Add `--mpi` and `--mpi-launch` to a command, which receives `mpi` and `mpi_launch`."""
     for option in (

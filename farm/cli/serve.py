@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import click
 
-from farm.cli.options import mpi_options, record_options
+from farm.cli.options import mpi_options, record_options, time_limit_option
 from farm.descriptors import Option, every
 from farm.machine.keeper_line import keeper, start_under_keeper
 from farm.provision.batch.plan import ClusterPlan, read_plan
@@ -180,13 +180,7 @@ def _click_option(option: Option) -> click.Option:
     show_default=True,
     help="Run folder, which holds the connection file farm.json and the models' logs.",
 )
-@click.option(
-    "--time-limit",
-    "time_limit_s",
-    type=float,
-    metavar="SECONDS",
-    help="Kill a model process when one of its calls runs longer.",
-)
+@time_limit_option
 @click.option(
     "--start-timeout",
     "start_timeout_s",

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from farm.cli.options import mpi_options
+from farm.cli.options import mpi_options, time_limit_option
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
-from farm.provision.batch.allocation import ENDS_AT, end_time
+from farm.provision.batch.allocation import ENDS_AT, end_time, job_id
 from farm.provision.local.devices import cpus_here, devices
 from farm.provision.local.group import launch_of
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed
@@ -24,7 +24,7 @@ from farm.transports.connection import workers_file
 from farm.worker.mpi.world import told_size
 
 FILE_S = 60.0
-"""How long workers in a job wait for the connection file; file servers show new files late."""
+"""Time that workers in a job wait for the connection file; file servers show new files late."""
 
 EXAMPLES = """\b
 Examples:
@@ -70,13 +70,7 @@ Examples:
     metavar="auto|per-node|0,1",
     help="Start one process for each GPU, or for each listed GPU; a process sees only its own.",
 )
-@click.option(
-    "--time-limit",
-    "time_limit_s",
-    type=float,
-    metavar="SECONDS",
-    help="Kill a model process when one of its calls runs longer.",
-)
+@time_limit_option
 @click.option(
     "--ends-at",
     type=float,
@@ -161,7 +155,7 @@ def worker(
             connect=file,
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,
-            # The processes need not ask SLURM, too.
+            # Ask SLURM once here, instead of in each process.
             ends_at=ends_at or end_time() or math.inf,
             launch=launch_of(mpi, mpi_launch),
         )
@@ -198,7 +192,7 @@ def _at(ends_at: float | None, before_s: float | None, drain: Callable[[], None]
 def _awaited(connect: Path) -> Path:
     """Return the file for workers; in a job whose script has just started the farm, wait for it."""
     file = workers_file(connect)
-    if file.is_file() or not os.environ.get("SLURM_JOB_ID"):
+    if file.is_file() or not job_id():
         return file
     click.echo(f"waiting for {file}", err=True)
     limit = time.monotonic() + FILE_S

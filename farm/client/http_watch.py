@@ -103,7 +103,7 @@ class FarmWatch:
     def _may_sleep(self) -> bool:
         """Whether nothing is open; if so, `begin` starts the thread again."""
         with self._lock:
-            self._asleep = True  # first: what is opened from here on finds it
+            self._asleep = True  # first: calls that are opened from here on see it
             self._asleep = not self._calls.has_open()
             return self._asleep
 

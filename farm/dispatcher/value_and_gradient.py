@@ -48,7 +48,7 @@ class Half(Counted):
 class Pair:
     """One open call of value_and_gradient that runs as two tasks.
 
-    It does not know its halves, so the three are no cycle, for which nobody looks in time.
+    It has no references to its halves: a cycle of the three would be freed too late.
     """
 
     __slots__ = ("_on_end", "_results", "id", "tasks")

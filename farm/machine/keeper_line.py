@@ -90,7 +90,7 @@ class KeeperLine:
     def hand(self, name: str, listening: socket.socket) -> None:
         """Let the keeper hold a listening socket for the next front door."""
         line = b"socket " + name.encode("unicode_escape") + b"\n"
-        with contextlib.suppress(OSError):  # the keeper has ended, so there is no next one
+        with contextlib.suppress(OSError):  # the keeper has ended: no front door follows
             socket.send_fds(self._line, [line], [listening.fileno()])
 
     def serves(self) -> None:

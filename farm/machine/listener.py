@@ -103,7 +103,7 @@ def _bound_unix(path: str) -> socket.socket:
     try:
         _remove_left(path)
         listener.bind(path)
-        os.chmod(path, 0o600)  # before it listens: until then nobody can connect
+        os.chmod(path, 0o600)  # before `listen`: connections are refused until then
         listener.listen(BACKLOG)
         listener.setblocking(False)
     except OSError as error:

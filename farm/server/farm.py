@@ -117,7 +117,7 @@ class Farm:
         # Workers from elsewhere may bring models that the farm does not know yet.
         self._more_models = plan is not None or not (models or objects)
         self._mark = secrets.token_hex(8)
-        self.took_over = asyncio.Event()  # of what a farm that was killed here has left
+        self.took_over = asyncio.Event()  # the jobs of a farm that was killed here
         # Set while it runs.
         self.connection = Connection("")
         self.dispatcher: Dispatcher
@@ -143,7 +143,7 @@ class Farm:
 
         Raises Unavailable if the run folder or the port is taken, or no worker starts; and
         `local.WorkersFailed` if the models cannot be loaded. Nothing is left running then, unless
-        a keeper started this front door again: what its predecessor left waits for the next one.
+        a keeper started this front door again: the workers and jobs of its predecessor wait.
         """
         self._loop = asyncio.get_running_loop()
         self._take_folder()

@@ -1,4 +1,4 @@
-"""What a farm shows of the crashes after which its keeper has started the front door again."""
+"""The restarts of a front door that crashed, for the status and the events of its farm."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def sweep(
     it has one, otherwise learned from the first points. order: "auto", "shuffled" or "given".
     If `out` has this very sweep, it continues: the same call again loses and repeats nothing;
     without `seed` it goes on with that of the file. Another sweep is refused.
-    resume: False refuses every file that exists. overwrite: start anew; the new sweep replaces the
+    resume: False refuses every file that exists. overwrite: begin again; the new sweep replaces the
     one in `out` when it begins. show: show a live bar on stderr. stream: keep outputs in memory for
     `as_completed`.
     Raises SweepError, FarmError.

@@ -396,7 +396,7 @@ class End:
         """Check a silent dispatcher; give up after the time limit."""
         now = time.monotonic()
         missed_s, self._watched_at = now - self._watched_at, now
-        if missed_s > STOPPED_S:  # in this time the dispatcher may have spoken, but nobody listened
+        if missed_s > STOPPED_S:  # messages that came in this time are unread
             self._idle_at = min(now, self._silent_since() + missed_s)
         somebody_waits = bool(self._waiting or self._asked)
         if not somebody_waits or not self._somebody_waited:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import farm
+from farm.provision.batch.systems import SYSTEMS
+from tests.support.batch_jobs import JOBS
 from tests.support.dispatcher_farm import (
     BEAM,
     FARM,
@@ -174,10 +176,13 @@ def test_each_gpu_has_a_process_that_sees_it_alone(served: Served) -> None:
         assert sorted(str(row["device"]) for row in workers(served)) == sorted([*uuids, *uuids])
 
 
-def test_in_a_job_a_worker_waits_for_a_farm_that_is_about_to_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_in_a_job_a_worker_waits_for_a_farm_that_is_about_to_start(
+    system: str, tmp_path: Path
+) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     command = [*FARM, "worker", "beam.py", "--connect", "run/farm.json"]
-    told = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "4102444800"}
+    told, job = JOBS[system]
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment() | told, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -186,8 +191,16 @@ def test_in_a_job_a_worker_waits_for_a_farm_that_is_about_to_start(tmp_path: Pat
             assert process.stderr.readline() == "waiting for run/workers.json\n"
             with serving(tmp_path, "--workers", "0") as served:
                 wait_until(lambda: len(workers(served)) == 1, "the worker")
+                assert workers(served)[0]["job"] == job
         finally:
             process.terminate()
+
+
+def test_outside_a_job_a_missing_farm_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    status, _, errors = run_farm("worker", "beam.py", "--connect", "run", cwd=tmp_path)
+    assert status != 0
+    assert "waiting for" not in errors
 
 
 @pytest.mark.parametrize(("answer", "ends"), [("echo 1:00:00", True), ("exit 1", False)])
@@ -222,6 +235,16 @@ def test_any_site_can_say_when_the_job_ends(served: Served, how: str) -> None:
 def test_workers_drain_before_the_end(served: Served) -> None:
     with worker_of(served, "--time-left", "1000000", "--drain-before", "999998") as process:
         assert process.wait(LIMIT_S) == 0
+
+
+def test_a_time_limit_that_no_call_can_meet_is_refused(served: Served) -> None:
+    folder = served.folder.parent
+    status, _, errors = run_farm(
+        *("worker", "beam.py", "--connect", "run", "--time-limit", "0"), cwd=folder
+    )
+    assert status == 2
+    assert errors.startswith("farm: error: Invalid value for '--time-limit': 0")
+    assert len(errors.splitlines()) == 1
 
 
 def test_a_drain_needs_an_end(served: Served) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import farm
 from farm.errors import Unavailable
+from farm.provision.batch import absence, elastic
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
@@ -104,12 +105,31 @@ def test_jobs_come_with_calls_and_are_drained_when_idle(cluster: Cluster) -> Non
         (worker,) = client.status()["workers"]
         assert 0 < worker["ends_in_s"] <= 3600, "the script has told the end of its job"
         wait_until(lambda: events(client, "ended"), "the end of the idle job")
+        assert "slurm" not in client.status(), "that is a word of SLURM's"
         assert events(client, "left") == ["drained"]
         assert cluster.ends() == ["0"]
         assert client.model()([3.0])[0] == 6.0
         wait_until(lambda: len(events(client, "started")) == 2, "word that the next one serves")
         assert events(client, "failed", "refused", "unsure", "cancelled") == []
     assert cluster.ends() == ["0", "0"]
+
+
+def test_a_job_that_ends_is_not_late_where_pbs_forgets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is confirmed by lists a minute apart, as long as a job may take to end. Here 5 s."""
+    monkeypatch.setattr(absence, "CONFIRM_S", 5.0)
+    monkeypatch.setattr(absence, "ASK_AGAIN_S", 0.5)
+    monkeypatch.setattr(elastic, "DRAIN_S", 5.0)
+    cluster = Cluster("pbs", tmp_path)
+    monkeypatch.setenv("PATH", f"{cluster.commands}:{os.environ['PATH']}")
+    (cluster.commands / "no-history").touch()
+    with cluster.farm() as client:
+        wait_until(lambda: client.models() == ["Double"], "the model")
+        wait_until(lambda: events(client, "ended"), "the end of the idle job")
+        assert events(client, "cancelled", "failed") == []
+        assert events(client, "ended") == ["small: the batch system no longer knows it"]
+        assert client.status()["cluster"]["jobs"] == []
 
 
 def test_jobs_that_wait_when_the_farm_stops_are_cancelled(cluster: Cluster) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
@@ -34,6 +33,8 @@ max_jobs = 3
 
 class GridCluster(Cluster):
     """A Grid Engine of the three `NODES`; its hosts share only files with this machine."""
+
+    title = "Grid Engine"
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -102,14 +103,3 @@ class GridFarm(Elastic):
     def status_text(self) -> str:
         """Return `farm status`, on one line."""
         return " ".join(self.run(*FARM, "status", "--to", "run").split())
-
-
-@contextlib.contextmanager
-def farm_on(cluster: GridCluster, name: str) -> Iterator[GridFarm]:
-    """Make a folder for a farm; end the farm after the block."""
-    farm = GridFarm(cluster, cluster.folder / name)
-    try:
-        yield farm
-    finally:
-        if farm.process is not None:
-            farm.kill()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.grid_engine.cluster import GridCluster, GridFarm, farm_on
-from tests.slurm.cluster import CannotRunHere
+from tests.grid_engine.cluster import GridCluster, GridFarm
+from tests.slurm.elastic import ending
 
 HERE = Path(__file__).parent
 
@@ -24,16 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def session_cluster() -> Iterator[GridCluster]:
-    state = Path(tempfile.mkdtemp(prefix="farm-grid-engine-"))
-    cluster = GridCluster(state)
-    try:
-        cluster.up()
+    with GridCluster(Path(tempfile.mkdtemp(prefix="farm-grid-engine-"))).running() as cluster:
         yield cluster
-    except CannotRunHere as error:
-        pytest.skip(f"no Grid Engine here: {error}")
-    finally:
-        cluster.down()
-        shutil.rmtree(state, ignore_errors=True)
 
 
 @pytest.fixture
@@ -45,5 +36,5 @@ def cluster(session_cluster: GridCluster) -> Iterator[GridCluster]:
 
 @pytest.fixture
 def farm(cluster: GridCluster, request: pytest.FixtureRequest) -> Iterator[GridFarm]:
-    with farm_on(cluster, request.node.name) as farm:
+    with ending(GridFarm(cluster, cluster.folder / request.node.name)) as farm:
         yield farm

@@ -37,7 +37,10 @@ SCANCEL = ("fine", "fails", "answer lost", "hangs", "slow")
 
 @dataclass(eq=False)
 class TrueJob:
-    """A job as it is. requeues: a job that completes and will be in the queue again."""
+    """A job as it is. requeues: a job that completes and will be in the queue again.
+
+    is_cut_off: its workers have no connection to the farm. is_stuck: it drains without an end.
+    """
 
     id: str
     name: str
@@ -46,6 +49,7 @@ class TrueJob:
     requeues: bool = False
     drains: bool = False
     is_cut_off: bool = False
+    is_stuck: bool = False
 
     @property
     def lives(self) -> bool:
@@ -218,7 +222,7 @@ class SimulatedSlurm:
                 job.requeues = False
             elif job.state == "PENDING" and for_s >= 4.0 and self.chance.random() < 0.2:
                 self.set(job, "RUNNING")
-            elif job.state == "RUNNING" and job.drains:
+            elif job.state == "RUNNING" and job.drains and not job.is_stuck:
                 self.set(job, "COMPLETED")
         self._changed()
 

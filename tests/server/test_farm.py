@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings, SettingsError, read_settings
 from farm.transports.connection import Connection, read_connection, write_connection
+from tests.support.batch_jobs import JOBS
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S
 
@@ -187,13 +187,16 @@ def test_clients_of_a_farm_without_a_worker_yet_are_told(tmp_path: Path) -> None
         assert served.result(LIMIT_S) == [8, 4, 2]
 
 
-@pytest.mark.parametrize(("mpi", "in_its_job"), [(None, False), (2, False), (None, True)])
+@pytest.mark.parametrize(
+    ("mpi", "in_its_job"), [(None, ""), (2, ""), (None, "slurm"), (None, "pbs")]
+)
 def test_workers_that_the_farm_did_not_start_are_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mpi: int | None, in_its_job: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mpi: int | None, in_its_job: str
 ) -> None:
     if in_its_job:  # as the launcher starts them next to the front door
-        monkeypatch.setenv("SLURM_JOB_ID", "4711")
-        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600))
+        variables, _ = JOBS[in_its_job]
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
     model, run = tmp_path / "beam.py", tmp_path / "run"
     model.write_text(BEAM)
     part = Farm([str(model)], Settings(dir=run, workers=1, mpi=mpi), doors=False)

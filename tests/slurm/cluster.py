@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
+
+import pytest
 
 from tests.support.time_limits import scaled
 
@@ -61,6 +65,8 @@ class Cluster:
     variables of the SLURM commands, without settings of farm and of a job around the tests.
     """
 
+    title = "SLURM"
+
     def __init__(self, state: Path, **settings: str) -> None:
         self.state = state
         self.folder = state / "share"
@@ -101,6 +107,18 @@ class Cluster:
             if self.node_state(name).startswith("drain"):
                 self.node("resume", name)
         wait_for(lambda: not self.run(["squeue", "-h"]), "the jobs to end")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Self]:
+        """Run the cluster for the block; skip the test if this machine cannot have it."""
+        try:
+            self.up()
+            yield self
+        except CannotRunHere as error:
+            pytest.skip(f"no {self.title} here: {error}")
+        finally:
+            self.down()
+            shutil.rmtree(self.state, ignore_errors=True)
 
     @property
     def has_host_names(self) -> bool:

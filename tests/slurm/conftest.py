@@ -6,14 +6,13 @@ One cluster serves the whole session; it is restored before each test.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import CannotRunHere, Cluster
+from tests.slurm.cluster import Cluster
 from tests.slurm.elastic import Elastic, elastic_on
 
 HERE = Path(__file__).parent
@@ -30,15 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cluster_with(**settings: str) -> Iterator[Cluster]:
     """Run a separate cluster for the block."""
     state = Path(tempfile.mkdtemp(prefix="farm-slurm-"))
-    cluster = Cluster(state, **settings)
-    try:
-        cluster.up()
+    with Cluster(state, **settings).running() as cluster:
         yield cluster
-    except CannotRunHere as error:
-        pytest.skip(f"no SLURM cluster here: {error}")
-    finally:
-        cluster.down()
-        shutil.rmtree(state, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -60,6 +60,27 @@ name = "small"
 models = ["double.py"]
 partition = "cpu"
 max_jobs = 3
+"""
+TWO_KINDS = """
+backlog_s = 2
+grow_after_s = 0.5
+idle_timeout_s = 3
+
+[[workers]]
+name = "cheap"
+models = ["double.py"]
+partition = "cpu"
+workers = 2
+max_jobs = 2
+
+[[workers]]
+name = "fast"
+models = ["triple.py"]
+partition = "gpu"
+cpus = 2
+gpus = 1
+max_jobs = 1
+time = "5:00"
 """
 TWO_NODES = """
 backlog_s = 60
@@ -182,6 +203,9 @@ class Elastic:
             process.communicate()
 
 
+E = TypeVar("E", bound=Elastic)
+
+
 def as_user(name: str) -> list[str]:
     """Return the prefix by which root runs a command as another user, with our farm on its path."""
     path = os.pathsep.join([str(Path(farm.__file__).parents[1]), sysconfig.get_path("purelib")])
@@ -201,9 +225,15 @@ def python_of(user: str) -> str:
 
 @contextlib.contextmanager
 def elastic_on(cluster: Cluster, name: str, *, user: str = "") -> Iterator[Elastic]:
-    elastic = Elastic(cluster, cluster.folder / name, user=user)
-    try:
+    with ending(Elastic(cluster, cluster.folder / name, user=user)) as elastic:
         yield elastic
+
+
+@contextlib.contextmanager
+def ending(farm: E) -> Iterator[E]:
+    """Kill a farm after the block if it still runs."""
+    try:
+        yield farm
     finally:
-        if elastic.process is not None:
-            elastic.kill()
+        if farm.process is not None:
+            farm.kill()

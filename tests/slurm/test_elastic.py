@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.slurm.cluster import Cluster, wait_for
-from tests.slurm.elastic import FARM, MODEL, ONE_KIND, Elastic, elastic_on
+from tests.slurm.elastic import FARM, MODEL, ONE_KIND, TWO_KINDS, Elastic, elastic_on
 
 
 def test_jobs_come_with_demand_go_when_idle_and_none_is_left(elastic: Elastic) -> None:
@@ -175,28 +175,6 @@ def test_the_expected_start_of_a_job_is_shown(elastic: Elastic) -> None:
     assert f"PENDING BeginTime, expected to start {expected}" in caught.value.stderr
     elastic.stop()
     assert elastic.jobs() == {}
-
-
-TWO_KINDS = """
-backlog_s = 2
-grow_after_s = 0.5
-
-[[workers]]
-name = "cheap"
-models = ["double.py"]
-partition = "cpu"
-workers = 2
-max_jobs = 2
-
-[[workers]]
-name = "fast"
-models = ["triple.py"]
-partition = "gpu"
-cpus = 2
-gpus = 1
-max_jobs = 1
-time = "5:00"
-"""
 
 
 def test_a_front_door_that_is_killed_finds_its_jobs_again(elastic: Elastic) -> None:

@@ -11,29 +11,17 @@ import pytest
 
 from farm.provision.batch.allocation import seconds_of
 from tests.slurm.cluster import Cluster, wait_for
-from tests.slurm.elastic import FARM, IN_JOBS_ONLY, ONE_KIND, Elastic, elastic_on, python_of
+from tests.slurm.elastic import (
+    FARM,
+    IN_JOBS_ONLY,
+    ONE_KIND,
+    TWO_KINDS,
+    Elastic,
+    elastic_on,
+    python_of,
+)
 
-THREE_KINDS = """
-backlog_s = 2
-grow_after_s = 0.5
-idle_timeout_s = 3
-
-[[workers]]
-name = "cheap"
-models = ["double.py"]
-partition = "cpu"
-workers = 2
-max_jobs = 2
-
-[[workers]]
-name = "fast"
-models = ["triple.py"]
-partition = "gpu"
-cpus = 2
-gpus = 1
-max_jobs = 1
-time = "5:00"
-
+BRIEF = """
 [[workers]]
 name = "brief"
 models = ["quadruple.py"]
@@ -44,7 +32,7 @@ max_jobs = 1
 
 
 def test_three_models_have_partitions_of_their_own(elastic: Elastic) -> None:
-    elastic.serve(THREE_KINDS)
+    elastic.serve(TWO_KINDS + BRIEF)
     rows = elastic.wait_for_workers(4)
     where = {(row["kind"], row["host"][:3], *row["models"]) for row in rows}
     assert where == {

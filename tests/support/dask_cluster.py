@@ -25,6 +25,7 @@ LIMIT_S = scaled(30.0)
 
 MODELS = """
 import contextlib, os, pathlib, threading, time
+import distributed
 import farm
 
 if "BROKEN" in os.environ:
@@ -73,8 +74,10 @@ class Once(farm.Model):
             print(os.getpid(), file=runs)
         while not (folder / "go").exists():
             time.sleep(0.01)
-        if "end after" in config:
-            threading.Timer(0.001, os._exit, [1]).start()
+        if "dies with answer" in config:
+            # Dask asks for an answer once it knows that the task has finished.
+            dask_worker = distributed.get_worker()
+            dask_worker.handlers["get_data"] = lambda *comm, **message: os._exit(1)
         return inputs["x"]
 """
 """Models for the cluster's processes to load, as square.py in its folder."""

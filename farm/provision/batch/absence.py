@@ -95,6 +95,11 @@ class Evidence:
         return first is not None and self.last_missing - first >= CONFIRM_S
 
     @property
+    def seems_gone(self) -> bool:
+        """Whether lists lack the job and its id is unknown, though not for long enough."""
+        return self.first_missing is not None and self.unknown_at >= self.first_missing
+
+    @property
     def is_absent(self) -> bool:
         """Whether lists have lacked the job for long enough, and its id is unknown after that."""
         first = self.first_missing

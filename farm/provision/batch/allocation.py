@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 ASK_TIMEOUT_S = 15.0
 """While slurmctld is away squeue blocks for about 9 s; a worker can work without the answer."""
@@ -17,14 +17,21 @@ STARTED_BY = "FARM_STARTED_BY"
 ENDS_AT = "FARM_ENDS_AT"
 """The variable that holds the Unix time at which the job ends, in the scripts that farm writes."""
 
+JOB_IDS = ("FARM_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
+"""Variables that hold the id of the job: of farm's scripts, SLURM, PBS, LSF and Flux."""
+
+GRID_ENGINE_ID, GRID_ENGINE_TASK = "JOB_ID", "SGE_TASK_ID"
+"""Those of Grid Engine. The first is a name that other programs use, too: Grid Engine always sets
+both. Source: qsub(1), ENVIRONMENTAL VARIABLES."""
+
 LABELS = {
     "started_by": (STARTED_BY,),
     "kind": ("FARM_KIND",),
-    "job": ("FARM_JOB", "SLURM_JOB_ID"),
     "restart": ("FARM_JOB_RESTART", "SLURM_RESTART_COUNT"),
     "task": ("SLURM_PROCID",),
 }
-"""Labels of a worker, and the variables that hold them: the first that is set counts.
+"""Labels of a worker beside the id of its job, and the variables that hold them: the first that is
+set counts.
 
 The job id alone does not identify it: SLURM restarts a job of a lost node under the same id, while
 the first copy may still run.
@@ -87,11 +94,19 @@ def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
     return time.time() + min(left_s) if left_s else None
 
 
+def job_id(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the id of the batch job that this process is in; empty outside a job."""
+    names = (*JOB_IDS, GRID_ENGINE_ID) if environment.get(GRID_ENGINE_TASK) else JOB_IDS
+    return _first(names, environment)
+
+
 def labels(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return labels that identify one start of a worker's job; empty outside a job."""
-    found = {}
-    for label, names in LABELS.items():
-        value = next((environment[name] for name in names if environment.get(name)), "")
-        if value:
-            found[label] = value
-    return found
+    found = {label: _first(names, environment) for label, names in LABELS.items()}
+    found["job"] = job_id(environment)
+    return {label: value for label, value in found.items() if value}
+
+
+def _first(names: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the value of the first variable that is set; empty if none is."""
+    return next((environment[name] for name in names if environment.get(name)), "")

@@ -20,11 +20,18 @@ COMMAND_TIMEOUT_S = 60.0
 """A busy controller may take its time; its own message timeout is ten seconds by default."""
 
 KILLED_S = 5.0
-"""How long to wait for a command that was killed; one that waits for a file system stays."""
+"""Longest wait for the end of a killed command; one that waits for a file system cannot end."""
 
 AT_ONCE = 16
 """Most commands at the same time. They have their own threads: hanging ones must not use up those
 of the event loop."""
+
+
+IDS_AT_ONCE = 200
+"""Most ids on one command line, whose length is limited."""
+
+Environment = Callable[[Mapping[str, str]], dict[str, str]]
+"""Makes the environment of commands from that of this process."""
 
 
 class NotStarted(BatchError):
@@ -39,13 +46,10 @@ class CommandFailed(BatchError):
         self.output = output
 
 
-def need(title: str, names: Sequence[str], hint: str = "") -> None:
-    """Raise Unavailable if commands of a batch system are missing on this machine."""
-    missing = [name for name in names if shutil.which(name) is None]
-    if missing:
-        raise Unavailable(
-            f"{title}'s commands are not on the PATH of this machine: {', '.join(missing)}{hint}"
-        )
+def parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the ids in parts that each fit on a command line."""
+    for first in range(0, len(ids), IDS_AT_ONCE):
+        yield ids[first : first + IDS_AT_ONCE]
 
 
 @contextlib.contextmanager
@@ -67,20 +71,28 @@ def submitting(refusals: re.Pattern[str], doubts: re.Pattern[str]) -> Iterator[N
 
 
 class Commands:
-    """Runs commands in threads.
+    """Runs commands in threads."""
 
-    environment: makes their environment from that of this process.
-    """
-
-    def __init__(
-        self,
-        environment: Callable[[Mapping[str, str]], dict[str, str]],
-        *,
-        timeout_s: float = COMMAND_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, environment: Environment, *, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
         self._environment = environment
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(AT_ONCE, "batch")
+
+    @classmethod
+    def of(
+        cls, title: str, names: Sequence[str], environment: Environment, *, hint: str = ""
+    ) -> Commands:
+        """Return the commands of a batch system, those with these names among them.
+
+        Raises Unavailable, with the hint, if any of these is missing on this machine.
+        """
+        missing = [name for name in names if shutil.which(name) is None]
+        if missing:
+            raise Unavailable(
+                f"{title}'s commands are not on the PATH of this machine: "
+                f"{', '.join(missing)}{hint}"
+            )
+        return cls(environment)
 
     async def run(self, *command: str, feed: str = "", with_errors: bool = False) -> str:
         """Return a command's output. Raises BatchError if it fails or takes too long.

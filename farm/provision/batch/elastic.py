@@ -42,7 +42,8 @@ AT_ONCE = 20
 """Most submissions of a kind between two checks of demand."""
 
 DRAIN_S = 60.0
-"""A job that was asked to drain and has no calls in flight is cancelled after this time."""
+"""A job that was asked to drain and has no calls in flight is cancelled after this time, unless the
+batch system no longer knows it."""
 
 ENDING_S = 5.0
 """Time for jobs to end by themselves when the farm stops; later they are cancelled."""
@@ -122,8 +123,9 @@ class Elastic:
             if known is not None:
                 kind.models = frozenset(model.name for model in known)
                 dispatcher.expect(known)
-        for part in ("cluster", *(["slurm"] if self._system.title == "SLURM" else [])):
-            dispatcher.add_part(part, self.snapshot)
+        for part in ("cluster", self._system.own_words.status):
+            if part:
+                dispatcher.add_part(part, self.snapshot)
         standing = Standing(self._kinds, self._jobs, lambda: self._watch.problem)
         self._standing = standing
         dispatcher.first_worker.awaited = functools.partial(standing.why, "")
@@ -178,7 +180,7 @@ class Elastic:
                 self._kind_serves(change, snapshot["workers"])
             self._watch.soon()
         for worker in self._jobs.to_drain(snapshot["workers"]):
-            self._drain(worker)  # not every batch system can send a signal
+            self._drain(worker)  # a signal of the batch system may not reach it
         self._dispatcher.first_worker.models_known()
         self._watch.step()
         self._void_submissions()
@@ -357,6 +359,7 @@ class Elastic:
             and not job.in_flight
             and now > job.phase_since + DRAIN_S
             and job.stand is not Stand.COMPLETING
+            and not job.evidence.seems_gone
         ]
         for job in late:
             job.goes_on(ON_CANCELLED, now)
@@ -384,7 +387,7 @@ class Elastic:
             for job in jobs:
                 job.cancelled_at = self._clock()
 
-    # What has happened
+    # Changes of jobs
 
     def _process(self, changes: Iterable[Change]) -> None:
         for change in changes:

@@ -56,7 +56,7 @@ PAST_KEPT = 2000
 """Ended jobs to remember: lists still have them for a while, and they must not be adopted."""
 
 ID_SEPARATOR = "+"
-"""Ends the kind in a job's name, and is in no kind's. What follows tells submissions apart."""
+"""Ends the kind in a job's name; no kind has it in its name. A mark of the submission follows."""
 
 
 @dataclass(slots=True)

@@ -56,7 +56,7 @@ def read_plan(path: Path, models: Sequence[str] = ()) -> ClusterPlan:
         )
     system = SYSTEMS[name]
     for part, where in ((data, f"{path}"), *((t, f"{path}, [[workers]]") for t in tables)):
-        _check_words(part, where, name, system)
+        _check_words(part, where, system)
     _check_keys(data, f"{path}", ("host", "system", *(k for k in KEYS if k not in PER_TABLE)))
     shared = {"models": list(models), **data}
     kinds = []
@@ -92,20 +92,22 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-SLURM_WORDS = {"partition": "queue", "sbatch": "options"}
-"""SLURM's own words for keys, accepted in their place where the system is SLURM."""
+def _check_words(table: dict[str, Any], where: str, system: type[BatchSystem]) -> None:
+    """Replace the system's own words. Raises SettingsError for words of another system.
 
-
-def _check_words(table: dict[str, Any], where: str, name: str, system: type[BatchSystem]) -> None:
-    """Replace SLURM's words. Raises SettingsError if the system has no counterpart of a key."""
-    for word, key in SLURM_WORDS.items():
-        if word not in table:
-            continue
-        if name != "slurm":
-            raise SettingsError(f"{where} sets {word!r}, a word of SLURM; {system.title}: {key!r}")
-        if key in table:
+    Raises it for a key, too, of which the system has no counterpart.
+    """
+    for word, key in system.own_words.keys.items():
+        if word in table and key in table:
             raise SettingsError(f"{where} sets both {word!r} and {key!r}, which are the same")
-        table[key] = table.pop(word)
+        if word in table:
+            table[key] = table.pop(word)
+    for other in SYSTEMS.values():
+        for word, key in other.own_words.keys.items():
+            if word in table:
+                raise SettingsError(
+                    f"{where} sets {word!r}, a word of {other.title}; {system.title}: {key!r}"
+                )
     for key in sorted(system.lacks & set(table)):
         raise SettingsError(
             f"{where} sets {key!r}, for which {system.title} has no counterpart that farm knows; "

@@ -48,9 +48,8 @@ def job_script(
         "farm": _farm(kind, system, connect.absolute()),
         "kind": shlex.quote(kind.name),
     }
-    if system.title == "SLURM":
-        values["sbatch"] = values["directives"]
-        values["srun"] = values["launch"].removeprefix("srun ")
+    for own, word in system.own_words.template.items():
+        values[own] = values[word].removeprefix(f"{own} ")
     code = "\n".join(line for line in text.splitlines() if not line.startswith("# "))
     unknown = set(PLACEHOLDER.findall(code)) - set(values)
     if unknown:

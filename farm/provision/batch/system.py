@@ -1,14 +1,14 @@
 """The interface of a batch system: what farm asks of it, without the commands of any of them.
 
 An adapter, such as `systems.slurm`, runs the commands and parses their output, and says how its job
-scripts are written. What its answers mean for a job is decided in `jobs` and `absence`, alike for
-all systems.
+scripts are written. `jobs` and `absence` decide what its answers mean for a job, alike for all
+systems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -75,19 +75,35 @@ class Listing:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnWords:
+    """The words of one batch system that farm accepts in place of its own.
+
+    keys: for keys of a kind of workers, with farm's keys. template: for words between @ signs in a
+    template, with farm's words; the value omits a program of the same name that it begins with.
+    status: the name under which the status has the jobs a second time; empty if it has not.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    template: Mapping[str, str] = field(default_factory=dict)
+    status: str = ""
+
+
 class BatchSystem(Protocol):
     """A batch system. Each call raises BatchError if there is no answer or it cannot be read.
 
     Created without arguments, which raises Unavailable if its commands are missing on this machine.
     No call blocks the event loop, and each ends after a time limit.
 
-    title: its name for people. own_jobs: the command by which users list their jobs.
+    title: its name for people. own_words: accepted only where the jobs are in this system.
+    own_jobs: the command by which users list their jobs.
     lacks: the keys of a kind of workers for which it has no words. starts_ranks: whether `launch`
     starts the MPI ranks; otherwise farm starts them by mpiexec. warns: whether it warns jobs before
     their time limit, and workers can ask it for the end; otherwise the script counts the time.
     """
 
     title: ClassVar[str]
+    own_words: ClassVar[OwnWords]
     own_jobs: ClassVar[str]
     lacks: ClassVar[frozenset[str]]
     starts_ranks: ClassVar[bool]
@@ -130,10 +146,14 @@ class BatchSystem(Protocol):
         """
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """Ask running jobs to finish their calls and to end."""
+        """Send SIGTERM to the workers of running jobs, on all nodes; nothing if that is impossible.
+
+        It is impossible where the signal would end the job's script. The farm asks the workers
+        itself, too.
+        """
 
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel pending and running jobs; those that have ended already are no error."""
+        """Cancel pending and running jobs; ignore those that have ended already."""
 
     async def cancel_named(self, name: str) -> None:
-        """Cancel all jobs of this user with this name; it is no error if there are none."""
+        """Cancel all jobs of this user with this name, if there are any."""

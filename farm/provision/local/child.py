@@ -187,7 +187,7 @@ class Child:
         return "\n".join(self.last_text().rstrip().splitlines()[-LAST_LINES:])
 
     def last_text(self) -> str:
-        """Return the end of what this process wrote to its log."""
+        """Return the last part of this process's log."""
         with self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(self._log_began, file.tell() - LAST_BYTES))

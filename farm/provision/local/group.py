@@ -31,7 +31,7 @@ ABORT = re.compile(
     r"|^MPI_ABORT was invoked on rank (?P<rank_2>\d+) in .*\n?.*with errorcode (?P<code_2>-?\d+)",
     re.MULTILINE,
 )
-"""What MPICH and Open MPI write when a program calls MPI_Abort."""
+"""Messages of MPICH and Open MPI when a program calls MPI_Abort."""
 
 CRASH_SIGNALS = frozenset(
     {

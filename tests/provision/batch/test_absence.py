@@ -21,6 +21,10 @@ def is_absent(evidence: Evidence) -> tuple[bool, bool]:
     return evidence.is_missing, evidence.is_absent
 
 
+def seems_gone(evidence: Evidence) -> bool:
+    return evidence.seems_gone
+
+
 def asks(evidence: Evidence, now: float, *, ending_since: float | None = None) -> bool:
     return evidence.calls_for_question(now, ending_since=ending_since)
 
@@ -35,6 +39,21 @@ def test_a_list_speaks_of_the_time_when_it_was_asked_for() -> None:
     assert first_missing(evidence) is None
     evidence.missing(11.5)
     assert first_missing(evidence) is None
+
+
+def test_a_job_seems_gone_until_something_speaks_of_it() -> None:
+    evidence = Evidence(10.0, 10.0)
+    evidence.unknown(11.0, 11.0)
+    assert not seems_gone(evidence), "lists may have it"
+    evidence.missing(12.0)
+    assert not seems_gone(evidence), "it may have been unknown only at first"
+    evidence.unknown(13.0, 13.0)
+    assert seems_gone(evidence)
+    evidence.heard()
+    assert not seems_gone(evidence)
+    evidence.missing(14.0)
+    evidence.exists(15.0)
+    assert not seems_gone(evidence)
 
 
 def test_what_calls_for_a_question() -> None:

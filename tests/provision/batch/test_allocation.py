@@ -1,4 +1,4 @@
-"""The SLURM job that a worker runs in."""
+"""The batch job that a worker runs in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.provision.batch.allocation import STARTED_BY, end_time, labels, seconds_of
+from farm.provision.batch.allocation import STARTED_BY, end_time, job_id, labels, seconds_of
+from farm.provision.batch.systems import SYSTEMS
+from tests.support.batch_jobs import JOBS
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,18 @@ def test_the_end_in_the_environment_goes_first() -> None:
 def test_outside_a_job_there_is_no_end_and_no_label() -> None:
     assert end_time({"PATH": ""}) is None
     assert labels({"PATH": ""}) == {}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_job_is_known_in_each_system(system: str) -> None:
+    environment, expected = JOBS[system]
+    assert job_id(environment) == expected
+    assert labels(environment)["job"] == expected
+    assert job_id({**environment, "FARM_JOB": "f7"}) == "f7", "the id that `submit` returns"
+
+
+def test_a_variable_that_other_programs_set_makes_no_job_of_grid_engine() -> None:
+    assert job_id({"JOB_ID": "12"}) == ""
 
 
 def test_labels_tell_the_incarnations_of_a_job_apart() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.provision.batch.commands import CommandFailed, Commands, NotStarted
+from farm.errors import Unavailable
+from farm.provision.batch.commands import IDS_AT_ONCE, CommandFailed, Commands, NotStarted, parts
 from farm.provision.batch.system import BatchError
 from tests.support.running_farm import wait_until
 from tests.support.time_limits import scaled
@@ -47,6 +48,20 @@ def test_what_a_command_writes_to_stderr_can_be_part_of_its_output() -> None:
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
     assert run("printf", r"a\377\000b") == "a\ufffd\0b"
+
+
+def test_missing_commands_are_named() -> None:
+    with pytest.raises(Unavailable, match=r"^X's commands .* machine: no-x, no-y; see there$"):
+        Commands.of("X", ["sh", "no-x", "no-y"], dict, hint="; see there")
+    assert asyncio.run(Commands.of("X", ["sh"], dict).run("sh", "-c", "echo in")) == "in\n"
+
+
+def test_each_id_is_in_one_of_the_parts() -> None:
+    ids = [str(number) for number in range(2 * IDS_AT_ONCE + 1)]
+    found = list(parts(ids))
+    assert [word for part in found for word in part] == ids
+    assert [len(part) for part in found] == [IDS_AT_ONCE, IDS_AT_ONCE, 1]
+    assert list(parts([])) == []
 
 
 def is_alive(pid: int) -> bool:

@@ -114,6 +114,7 @@ def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None
     with site.farm() as client:
         wait_until(lambda: client.models() == ["Double"], "the model")
         assert client.model()([2.0])[0] == 4.0
+        assert client.status()["slurm"]["system"] == "SLURM"
         wait_until(lambda: site.states() == ["COMPLETED"], "the job let go")
         wait_until(lambda: events(client, "ended"), "word of that")
         assert client.model()([3.0])[0] == 6.0

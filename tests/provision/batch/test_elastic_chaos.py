@@ -27,7 +27,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.provision.batch import elastic as elastic_module
 from farm.provision.batch.absence import CONFIRM_S
 from farm.provision.batch.commands import Commands
-from farm.provision.batch.elastic import KILLED_S, Elastic
+from farm.provision.batch.elastic import DRAIN_S, KILLED_S, Elastic
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.restart_state import JobKey, RestartState
@@ -210,6 +210,43 @@ def test_while_squeue_hangs_jobs_come_and_go() -> None:
         (second,) = await serving(world)
         assert first != second
         assert await world.stop(mended_after_s=20.0) == []
+
+    play(history)
+
+
+def test_a_job_that_has_ended_and_is_forgotten_is_not_late() -> None:
+    """Confirming its end takes a minute, as long as a job may take to end."""
+
+    async def history(world: World) -> None:
+        world.slurm.kept_s = 0.0
+        world.start()
+        (job_id,) = await serving(world)
+        world.demand.calls = 0
+        await world.run(150.0)
+        assert world.known() == []
+        assert events(world, "ended") == [f"job {job_id}"]
+        assert events(world, "cancelled") == []
+        assert await world.stop() == []
+
+    play(history)
+
+
+def test_a_job_that_only_lists_lack_is_cancelled_if_it_does_not_end() -> None:
+    async def history(world: World) -> None:
+        world.start()
+        (job_id,) = await serving(world)
+        job = world.slurm.jobs[job_id]
+        job.is_stuck = True
+        world.slurm.squeue = "no rows"
+        world.demand.calls = 0
+        await world.run(30.0)
+        assert events(world, "let go") == [f"job {job_id}"]
+        job.is_cut_off = True
+        await world.run(DRAIN_S)
+        assert events(world, "cancelled") == [f"job {job_id}"]
+        assert job.state == "CANCELLED"
+        world.slurm.squeue = "fine"
+        assert await world.stop() == []
 
     play(history)
 

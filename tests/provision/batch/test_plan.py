@@ -81,6 +81,10 @@ def test_a_template_is_found_beside_the_file(tmp_path: Path) -> None:
         ('system = "slurmm"\n[[workers]]', "sets system to 'slurmm'; expected one of: slurm"),
         ("system = 3\n[[workers]]", "sets system to 3; expected one of: slurm"),
         ('[[workers]]\npartition = "a"\nqueue = "b"', "sets both 'partition' and 'queue'"),
+        (
+            'system = "pbs"\n[[workers]]\npartition = "a"',
+            "sets 'partition', a word of SLURM; PBS: 'queue'",
+        ),
         ('[[workers]]\nmpi_launch = "mpiexec"', "'mpi_launch', for which SLURM has no counterpart"),
     ],
 )

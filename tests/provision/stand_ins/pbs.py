@@ -1,7 +1,7 @@
 """A PBS server of four commands; what they print was recorded from OpenPBS 23.06.06.
 
 As there, the job's script is a child of a login shell, the job ends when that shell does, and jobs
-inherit no variables of qsub.
+inherit no variables of qsub. Beside a file `no-history` the server forgets jobs that have ended.
 """
 
 from __future__ import annotations
@@ -43,9 +43,22 @@ def main(program: Path, words: list[str]) -> int:
         print(f"Server: {HOST}|server_state=Active|scheduling=True")
         return 0
     if program.name == "qstat":
-        assert words[:6] == ["-f", "-F", "dsv", "-D", "|", "-x"]
-        return each(site, "qstat", words[6:], lambda number: print(line(site, number, user)))
-    return each(site, "qdel", words, lambda number: site.cancel(number), alive=True)
+        assert words[:5] == ["-f", "-F", "dsv", "-D", "|"]
+        with_ended, ids = words[5:6] == ["-x"], [word for word in words[5:] if word != "-x"]
+        keeps_history = not (site.folder / "no-history").exists()
+        if with_ended and not keeps_history:
+            print("qstat: PBS is not configured to maintain job history", file=sys.stderr)
+            return 0
+        return each(
+            site,
+            "qstat",
+            ids,
+            lambda number: print(line(site, number, user)),
+            alive=not with_ended,
+            forgets=not keeps_history,
+        )
+    forgets = (site.folder / "no-history").exists()
+    return each(site, "qdel", words, lambda n: site.cancel(n), alive=True, forgets=forgets)
 
 
 def qsub(site: Site, script: str) -> int:
@@ -91,12 +104,17 @@ def line(site: Site, number: int, user: str) -> str:
     return "|".join([f"Job Id: {number}.{HOST}", *(f"{k}={v}" for k, v in fields.items())])
 
 
-def each(site: Site, name: str, ids: list[str], do: Any, *, alive: bool = False) -> int:
-    """Apply a function to jobs, and complain about those for which that cannot be done."""
+def each(
+    site: Site, name: str, ids: list[str], do: Any, *, alive: bool = False, forgets: bool = False
+) -> int:
+    """Apply a function to jobs, and complain about those for which that cannot be done.
+
+    alive: it cannot be done for ended jobs; forgets: the server no longer knows those.
+    """
     code = 0
     for job_id in ids:
         number = int(job_id.partition(".")[0])
-        if not site.has(number):
+        if not site.has(number) or (forgets and site.job(number)["state"] == "ended"):
             print(f"{name}: Unknown Job Id {job_id}", file=sys.stderr)
             code = 153
         elif alive and site.job(number)["state"] == "ended":

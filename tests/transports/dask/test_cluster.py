@@ -248,7 +248,7 @@ async def test_an_answer_that_dies_with_its_holder_is_not_found_by_running_again
     worker = cluster.add_worker(2)
     async with joined(cluster) as dispatcher:
         (tmp_path / "go").touch()
-        config = canonical_config({"folder": str(tmp_path), "end after": True})
+        config = canonical_config({"folder": str(tmp_path), "dies with answer": True})
         call = Call("Once", Operation.EVALUATE, (np.array([1.0]),), config)
         outcome = asyncio.create_task(dispatcher.submit(call))
         await until(lambda: worker.poll() is not None, LIMIT_S)

@@ -11,17 +11,24 @@ import json
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from farm.errors import Unavailable
-from farm.provision.batch.commands import CommandFailed, Commands, submitting
+from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand, SubmissionRefused
+from farm.provision.batch.system import (
+    BatchError,
+    JobRow,
+    Listing,
+    OwnWords,
+    Stand,
+    SubmissionRefused,
+)
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
 from farm.settings import SettingsError
+
+COMMANDS = ("flux",)
 
 STANDS = {
     "DEPEND": Stand.PENDING,
@@ -46,9 +53,6 @@ PREFIX = "#flux: "
 
 SINCE = "--since=-10m"
 """List jobs that have ended in this time, with all that have not."""
-
-AT_ONCE = 200
-"""Most ids on one command line, whose length is limited."""
 
 _ID = re.compile(r"(?:ƒ|f)([1-9A-HJ-NP-Za-km-z]+)")
 """A job id in base 58: with ƒ, or with f where the locale is not UTF-8. farm has the latter."""
@@ -145,6 +149,7 @@ class Flux:
     """The Flux instance of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "Flux"
+    own_words: ClassVar[OwnWords] = OwnWords()
     own_jobs: ClassVar[str] = "flux jobs"
     lacks: ClassVar[frozenset[str]] = frozenset({"mem", "qos", "constraint", "srun", "mpi_launch"})
     starts_ranks: ClassVar[bool] = True
@@ -152,9 +157,7 @@ class Flux:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        if shutil.which("flux") is None and commands is None:
-            raise Unavailable("Flux's command is not on the PATH of this machine: flux")
-        self._run = (commands or Commands(clean)).run
+        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
@@ -245,9 +248,9 @@ class Flux:
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""
-        for first in range(0, len(jobs), AT_ONCE):
+        for part in parts(jobs):
             try:
-                await self._run("flux", "cancel", *jobs[first : first + AT_ONCE])
+                await self._run("flux", "cancel", *part)
             except CommandFailed as error:
                 _tolerate(error)
 

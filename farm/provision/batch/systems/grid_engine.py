@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.provision.batch.allocation import clock_of
-from farm.provision.batch.commands import Commands, need, submitting
+from farm.provision.batch.commands import IDS_AT_ONCE, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import quoted
 from farm.provision.batch.systems.grid_engine_output import (
     SUBMITTED,
@@ -29,7 +29,7 @@ from farm.provision.batch.systems.grid_engine_output import (
     parse_jobs,
     parse_reasons,
 )
-from farm.provision.batch.systems.nodes import processes_per_node
+from farm.provision.batch.systems.nodes import processes_per_node, spreads
 from farm.provision.batch.systems.user import user_name
 from farm.settings import SettingsError
 
@@ -40,9 +40,6 @@ EACH_HOST = Path(__file__).with_name("grid_engine_hosts.sh")
 ACCOUNTS_LAG_S = 20.0
 """Time that the account of an ended job may take; flush_time of sge_conf(5) is 15 s by default."""
 
-AT_ONCE = 200
-"""Most jobs in one command, whose length is limited."""
-
 _REFUSED = re.compile(r"Unable to run job: |Unable to read script|Unable to initialize|qsub: ")
 _IN_DOUBT = re.compile(r"qmaster|commlib|\bgdi\b|timed? ?out|communication", re.IGNORECASE)
 """Messages of qsub after which sge_qmaster may have the job, as the answer may have been lost."""
@@ -52,7 +49,7 @@ _DELETED = re.compile(
     r"|job \S+ is already in deletion|denied: job \S+ does not exist"
     r"|The job \S+ of user\(s\) \S+ does not exist",
 )
-"""What qdel says about jobs that it deletes, and about those that are gone."""
+"""Messages of qdel about jobs that it deletes, and about those that have ended."""
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
@@ -76,6 +73,7 @@ class GridEngine:
     """The Grid Engine cluster of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "Grid Engine"
+    own_words: ClassVar[OwnWords] = OwnWords()
     own_jobs: ClassVar[str] = "qstat"
     lacks: ClassVar[frozenset[str]] = frozenset({"constraint", "mem", "qos", "srun"})
     starts_ranks: ClassVar[bool] = False
@@ -87,8 +85,8 @@ class GridEngine:
         """Raises Unavailable if commands are not given and missing on this machine."""
         if commands is None:
             hint = "; often $SGE_ROOT/default/common/settings.sh puts them there"
-            need(self.title, COMMANDS, hint)
-        self._run = (commands or Commands(clean)).run
+            commands = Commands.of(self.title, COMMANDS, clean, hint=hint)
+        self._run = commands.run
         self._clock = clock
         self._user = user_name()
         self._cancelled: set[str] = set()
@@ -96,7 +94,7 @@ class GridEngine:
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-        """See BatchSystem. Raises SettingsError for what a site has to name in `options`.
+        """See BatchSystem. Raises SettingsError if `options` lack a name that each site chooses.
 
         -notify: the job gets SIGUSR2 some time before SIGKILL. -r: it starts again after the loss
         of a node.
@@ -129,9 +127,7 @@ class GridEngine:
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. On several nodes by `qrsh -inherit`, which runs in the job's slots."""
-        if kind.nodes == 1 or kind.ranks:
-            return ""
-        return shlex.join(["bash", str(EACH_HOST)])
+        return shlex.join(["bash", str(EACH_HOST)]) if spreads(kind) else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem. With a warning qsub fails, prints no id, and the job exists."""
@@ -155,7 +151,7 @@ class GridEngine:
             return listing
         reasons = {}
         with contextlib.suppress(BatchError):  # the list is of use without them
-            text = await self._run("qstat", "-xml", "-j", ",".join(waiting[:AT_ONCE]))
+            text = await self._run("qstat", "-xml", "-j", ",".join(waiting[:IDS_AT_ONCE]))
             reasons = parse_reasons(text)
         rows = [
             replace(row, reason=reasons.get(row.id, row.reason)) if row.id in waiting else row
@@ -190,13 +186,13 @@ class GridEngine:
         return parse_jobs(await self._run("qstat", "-xml", "-u", self._user, "-s", states))
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. Grid Engine has no such command: the farm asks the workers itself."""
+        """See BatchSystem. Impossible: Grid Engine has no such command."""
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""
         self._cancelled.update(jobs)
-        for first in range(0, len(jobs), AT_ONCE):
-            await self._delete(*jobs[first : first + AT_ONCE])
+        for part in parts(jobs):
+            await self._delete(*part)
 
     async def cancel_named(self, name: str) -> None:
         """See BatchSystem."""

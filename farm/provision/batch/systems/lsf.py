@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from farm.provision.batch.commands import CommandFailed, Commands, need, submitting
+from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
-from farm.provision.batch.systems.nodes import processes_per_node
+from farm.provision.batch.systems.nodes import identified_by, processes_per_node, spreads
 from farm.provision.batch.systems.user import user_name
 
 COMMANDS = ("bsub", "bjobs", "bkill")
@@ -55,20 +55,9 @@ IS_OVER = re.compile(rf"{NOT_FOUND.pattern}|already finished|not started|is bein
 NOT_SUBMITTED = re.compile(
     r"Job not submitted|illegal option|Bad argument|Usage: bsub", re.IGNORECASE
 )
-"""What bsub says if there is no job, unless the answer of LSF was lost."""
+"""Messages of bsub after which no job exists, unless the answer of LSF was lost."""
 
 COLUMNS = "jobid stat job_name user exec_host pend_reason exit_reason exit_code"
-
-AT_ONCE = 200
-"""Most ids on one command line, whose length is limited."""
-
-_SUBMITTED = re.compile(r"Job not submitted|bsub: |Bad argument|Usage: bsub", re.IGNORECASE)
-"""What bsub says if there is no job."""
-
-COLUMNS = "jobid stat job_name user exec_host pend_reason exit_reason exit_code"
-
-AT_ONCE = 200
-"""Most ids on one command line, whose length is limited."""
 
 EVERYWHERE = """blaunch -z "$(sort -u "$LSB_DJOB_HOSTFILE" | tr '\\n' ' ')\""""
 """Words that run the command after them once on each host of the job, with this environment."""
@@ -165,6 +154,7 @@ class Lsf:
     """The LSF cluster of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "LSF"
+    own_words: ClassVar[OwnWords] = OwnWords()
     own_jobs: ClassVar[str] = "bjobs"
     lacks: ClassVar[frozenset[str]] = frozenset({"mem", "qos", "constraint", "srun"})
     starts_ranks: ClassVar[bool] = False
@@ -172,9 +162,7 @@ class Lsf:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        if commands is None:
-            need(self.title, COMMANDS)
-        self._run = (commands or Commands(clean)).run
+        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
         self._user = user_name()
 
     @staticmethod
@@ -201,12 +189,12 @@ class Lsf:
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
         """See BatchSystem. A job that LSF starts again keeps its id."""
-        return ["export FARM_JOB=$LSB_JOBID", "export FARM_JOB_RESTART=$(date +%s)"]
+        return identified_by("LSB_JOBID")
 
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. `farm worker` starts MPI ranks itself, from the first host."""
-        return EVERYWHERE if kind.nodes > 1 and not kind.ranks else ""
+        return EVERYWHERE if spreads(kind) else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem."""
@@ -236,7 +224,7 @@ class Lsf:
             raise
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. The farm asks the workers itself: bkill signals the script, too."""
+        """See BatchSystem. Impossible: bkill signals the shell of the script, too."""
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""
@@ -247,9 +235,9 @@ class Lsf:
         await self._to_jobs(["bkill", "-u", self._user, "-J", name], ["0"])
 
     async def _to_jobs(self, command: Sequence[str], jobs: Sequence[str]) -> None:
-        for first in range(0, len(jobs), AT_ONCE):
+        for part in parts(jobs):
             try:
-                await self._run(*command, *jobs[first : first + AT_ONCE])
+                await self._run(*command, *part)
             except CommandFailed as error:
                 complaints = re.split(r"(?=Job <)", str(error))
                 if not all(IS_OVER.search(text) for text in complaints if text.strip()):

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.provision.batch.allocation import clock_of
-from farm.provision.batch.commands import CommandFailed, Commands, need, submitting
+from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
-from farm.provision.batch.systems.nodes import processes_per_node
+from farm.provision.batch.systems.nodes import identified_by, processes_per_node, spreads
 from farm.provision.batch.systems.user import user_name
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel")
@@ -59,9 +59,6 @@ FOR_PEOPLE = re.compile(r"Can Never Run|not started|disabled|\bheld\b", re.IGNOR
 UNKNOWN_ID = "Unknown Job Id"
 HAS_ENDED = "Job has finished"
 """Messages of the commands; the source is PBS itself (pbs_err_txt in liberr)."""
-
-AT_ONCE = 200
-"""Most ids on one command line, whose length is limited."""
 
 EVERYWHERE = (
     r"""pbsdsh -- /bin/bash -c "$(export -p); cd $(printf %q "$PWD"); """
@@ -136,6 +133,7 @@ class Pbs:
     """The PBS server of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "PBS"
+    own_words: ClassVar[OwnWords] = OwnWords()
     own_jobs: ClassVar[str] = "qstat -u $USER"
     lacks: ClassVar[frozenset[str]] = frozenset({"qos", "constraint", "srun"})
     starts_ranks: ClassVar[bool] = False
@@ -143,9 +141,7 @@ class Pbs:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        if commands is None:
-            need(self.title, COMMANDS)
-        self._run = (commands or Commands(clean)).run
+        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
         self._user = user_name()
         self._keeps_history = True
 
@@ -182,12 +178,12 @@ class Pbs:
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
         """See BatchSystem. A job that PBS starts again keeps its id."""
-        return ["export FARM_JOB=$PBS_JOBID", "export FARM_JOB_RESTART=$(date +%s)"]
+        return identified_by("PBS_JOBID")
 
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. `farm worker` starts MPI ranks itself, from the first node."""
-        return EVERYWHERE if kind.nodes > 1 and not kind.ranks else ""
+        return EVERYWHERE if spreads(kind) else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem. With -f no process of qsub stays behind."""
@@ -206,8 +202,7 @@ class Pbs:
         jobs: dict[str, dict[str, str]] = {}
         problem = ""
         gone: set[str] = set()
-        for first in range(0, len(ids), AT_ONCE):
-            part = ids[first : first + AT_ONCE]
+        for part in parts(ids):
             try:
                 text = await self._show(part)
             except CommandFailed as error:
@@ -237,16 +232,16 @@ class Pbs:
         return row_of(job_id, jobs[job_id]) if self._owns(jobs[job_id]) else None
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. The farm asks the workers itself.
+        """See BatchSystem. Impossible.
 
         A signal of qsig reaches the job's login shell, too, and with that shell the job ends.
         """
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         """See BatchSystem."""
-        for first in range(0, len(jobs), AT_ONCE):
+        for part in parts(jobs):
             try:
-                await self._run("qdel", *jobs[first : first + AT_ONCE])
+                await self._run("qdel", *part)
             except CommandFailed as error:
                 _tolerated(error, UNKNOWN_ID, HAS_ENDED)
 
@@ -276,7 +271,7 @@ class Pbs:
             text = await self._run(*show, "-x", *jobs)
             if "Job Id: " in text:
                 return text
-            # Without history -x is no failure for qstat: it complains, and shows no job.
+            # Where PBS keeps no history, qstat -x complains and shows no job, but does not fail.
             text = await self._run(*show, *jobs)
             self._keeps_history = "Job Id: " not in text
             return text

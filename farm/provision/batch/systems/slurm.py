@@ -16,9 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from farm.provision.batch.commands import Commands, need, submitting
+from farm.provision.batch.commands import Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import only_id, quoted
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
@@ -188,6 +188,11 @@ class Slurm:
     """The SLURM cluster of this machine's commands, as a `BatchSystem`."""
 
     title: ClassVar[str] = "SLURM"
+    own_words: ClassVar[OwnWords] = OwnWords(
+        keys={"partition": "queue", "sbatch": "options"},
+        template={"sbatch": "directives", "srun": "launch"},
+        status="slurm",
+    )
     own_jobs: ClassVar[str] = "squeue --me"
     lacks: ClassVar[frozenset[str]] = frozenset({"mpi_launch"})
     starts_ranks: ClassVar[bool] = True
@@ -195,9 +200,7 @@ class Slurm:
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        if commands is None:
-            need(self.title, COMMANDS)
-        self._run = (commands or Commands(clean)).run
+        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
@@ -271,7 +274,7 @@ class Slurm:
         return None
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """Send SIGTERM to the steps of running jobs: they finish their calls, and the job ends."""
+        """See BatchSystem. The signal goes to the steps, which have a process on each node."""
         await self._to_jobs("--signal=TERM", jobs)
 
     async def cancel(self, jobs: Sequence[str]) -> None:
@@ -283,8 +286,8 @@ class Slurm:
         await self._run("scancel", "--quiet", f"--user={os.getuid()}", f"--name={name}")
 
     async def _to_jobs(self, option: str, jobs: Sequence[str]) -> None:
-        for first in range(0, len(jobs), 200):  # the length of a command line is limited
-            await self._run("scancel", option, *jobs[first : first + 200])
+        for part in parts(jobs):
+            await self._run("scancel", option, *part)
 
 
 def _cpus_per_task(kind: WorkerKind) -> int:
