@@ -1,7 +1,7 @@
 "use strict";
 // Questions to the farm, and the actions of its owner.
 
-const PATIENCE_MS = 10000;
+const PATIENCE_MS = 10000, SAID_MS = 15000;
 
 class Refused extends Error {
   constructor(status, message) {
@@ -55,6 +55,12 @@ function confirmed(question, verb) {
   });
 }
 
+// Show what came of an action, for a while.
+function said(text) {
+  setText("said", text);
+  setTimeout(() => { if (find("said").textContent === text) setText("said", ""); }, SAID_MS);
+}
+
 // A button for an action of the owner. question(): asked before; words(): the action's arguments.
 function actionButton(action, verb, { question, words }) {
   const button = element("button", verb, "action");
@@ -65,12 +71,12 @@ function actionButton(action, verb, { question, words }) {
     if (!await confirmed(question(), verb)) return;
     try {
       const done = await ask(action, words(), "POST");
-      setText("said", `${verb}: ${lines(done).join(", ") || "done"}`);
+      said(`${verb}: ${lines(done).join(", ") || "done"}`);
     } catch (error) {
       const reason = reasonOf(error, action);
       if (error.status === 403) refusals.set("", reason);
       if (error.status === 404) refusals.set(action, reason);
-      setText("said", `${verb} failed: ${reason}`);
+      said(`${verb} failed: ${reason}`);
       showRefusals();
     }
   });

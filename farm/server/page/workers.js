@@ -136,7 +136,7 @@ function workerDetail(worker) {
   const words = () => ({ worker: worker.name });
   actions.append(
     actionButton("drain", "Drain", { question: () => `Let ${worker.name} finish its calls, and then end?`, words }),
-    actionButton("restart", "Restart", { question: () => `Start ${worker.name} again? Its running calls go to other workers.`, words }),
+    actionButton("restart", "Restart", { question: () => `End ${worker.name} now and start it again? Its running calls are tried on other workers.`, words }),
     refusal,
   );
   refusal.textContent = [...new Set(refusals.values())].join("; ");
