@@ -18,7 +18,7 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 	tests/worker/frameworks/test_torch.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test test-slow test-root test-slurm test-grid-engine test-gpu test-arithmetic \
+.PHONY: help install demo quick test test-browser test-slow test-root test-slurm test-grid-engine test-gpu test-arithmetic \
 	test-lowest test-python test-pythons test-samplers test-clients check format proto picture bench examples clean
 
 help: ## list the verbs
@@ -56,6 +56,9 @@ test: $(STAMP) ## the default test suite, about five minutes, in JOBS=4 processe
 
 quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PURE) $(IMPURE:%=--ignore-glob=tests/protocols/%)
+
+test-browser: $(STAMP) ## the tests of the status page in headless Chromium: a minute
+	$(BIN)/python -m pytest -m browser
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
 	$(BIN)/python -m pytest -m "slow and not root and not slurm and not grid_engine and not samplers" --timeout 900

@@ -418,6 +418,16 @@ class Client:
         name: str = self.ask("restart", worker=worker)["restarting"]
         return name
 
+    def history(self, since: float | None = None) -> dict[str, Any]:
+        """Return how the farm did over the last day: `times`, and `series` of the same length.
+
+        since: Unix time of the first step, or minus the seconds from it to now. The series are
+        workers, busy, queued, calls_per_s, failed_per_s and run_p50_s, which is None where no call
+        ended. Raises UnsupportedFeature if the server is not a farm.
+        """
+        answer = self.ask("history", **({} if since is None else {"since": repr(float(since))}))
+        return {"times": answer["times"], "series": answer["series"]}
+
     def close(self) -> None:
         """Release all resources; open calls fail with Cancelled."""
         self._reports.close()

@@ -6,6 +6,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.monitoring.call_log import CallLog
 from farm.monitoring.counters import Counters
 from farm.monitoring.failures import Failures
+from farm.monitoring.history import History
 from farm.monitoring.losses import Losses
 from farm.monitoring.news import News
 from farm.monitoring.progress import ProgressBoard
@@ -15,7 +16,10 @@ from farm.monitoring.workers import WorkerFacts
 
 
 class Monitor:
-    """Watches the farm of a dispatcher; each part adds its data to the farm's snapshot."""
+    """Watches the farm of a dispatcher; each part adds its data to the farm's snapshot.
+
+    It is made and closed on the farm's event loop.
+    """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         failures, losses, news = Failures(dispatcher.models()), Losses(), News()
@@ -30,3 +34,8 @@ class Monitor:
         self.why = Why(dispatcher)
         self.progress = ProgressBoard(dispatcher)
         self.workers = WorkerFacts(dispatcher)
+        self._history = History(dispatcher)
+
+    def close(self) -> None:
+        """End what runs by a timer."""
+        self._history.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from farm.scheduler.accounts import Chain, Usage
 from farm.scheduler.queues import ModelQueues
@@ -34,6 +35,14 @@ class ClientCalls:
     usages: set[Usage] = field(default_factory=set)
 
 
+class Load(NamedTuple):
+    """How much a farm has to do. busy: workers that run calls; queued: calls that wait."""
+
+    workers: int
+    busy: int
+    queued: int
+
+
 class View:
     """Reads a scheduler's state.
 
@@ -54,6 +63,12 @@ class View:
         self._models = models
         self._first_task = first_task
         self.limits = limits
+
+    def load(self) -> Load:
+        """Return the load now, much faster than a whole snapshot."""
+        busy = sum(worker.busy_since is not None for worker in self._workers.values())
+        queues = (q for model in self._models.values() for q in model.by_operation.values())
+        return Load(len(self._workers), busy, sum(q.size + q.to_come for q in queues))
 
     def queued(self) -> int:
         """Return how many calls wait."""

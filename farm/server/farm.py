@@ -189,7 +189,7 @@ class Farm:
             retries=settings.retries,
             memory=self._recorder,
         )
-        Monitor(self.dispatcher)
+        self._monitor = Monitor(self.dispatcher)
         WorkerActions(self.dispatcher, peers, settings.dir)
         if self._recorder is not None:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)
@@ -387,6 +387,7 @@ class Farm:
             self.experiments = None
         if hasattr(self, "dispatcher"):
             await self.dispatcher.close(grace_s=grace_s)
+            self._monitor.close()
         if self._recorder is not None:
             self._recorder.close()
             self._recorder = None

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from farm.bodies.unpacking import Refused
 from farm.http.request import Answer, Request
 
-PAGE = files("farm.server").joinpath("page.html").read_bytes()
+STYLE = re.compile(r'<link rel="stylesheet" href="([\w.]+)">')
+SCRIPT = re.compile(r'<script src="([\w.]+)"></script>')
+
+
+def assembled(folder: Traversable) -> tuple[str, str]:
+    """Return the page with the files that its `index.html` names, and its security policy.
+
+    The policy allows no style or script but these, by their hashes, and requests to the farm alone.
+    """
+    allowed: dict[str, list[str]] = {"style": [], "script": []}
+
+    def inline(tag: str, found: re.Match[str]) -> str:
+        text = "\n" + folder.joinpath(found[1]).read_text(encoding="utf-8")
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        allowed[tag].append(f"'sha256-{digest}'")
+        return f"<{tag}>{text}</{tag}>"
+
+    page = folder.joinpath("index.html").read_text(encoding="utf-8")
+    page = STYLE.sub(lambda found: inline("style", found), page)
+    page = SCRIPT.sub(lambda found: inline("script", found), page)
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            *(f"{tag}-src {' '.join(hashes)}" for tag, hashes in allowed.items()),
+            "connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'",
+        ]
+    )
+    return page, policy
+
+
+TEXT, POLICY = assembled(files("farm.server").joinpath("page"))
+PAGE = TEXT.encode()
 
 HEADERS = (
     (b"cache-control", b"no-cache"),
-    (
-        b"content-security-policy",
-        b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-        b"connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'",
-    ),
+    (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
 )
 

@@ -96,4 +96,13 @@ async def test_its_parts_hear_of_workers() -> None:
     dispatcher.start()
     (row,) = dispatcher.snapshot()["workers"]
     assert row["restarts"] == 0
+
+
+@on_loop
+async def test_history_is_kept_until_the_monitor_is_closed() -> None:
+    dispatcher = Dispatcher([])
+    monitor = Monitor(dispatcher)
+    assert (await dispatcher.questions.ask("history", {}))["times"] == []
+    monitor.close()
+    await dispatcher.close(grace_s=0.0)
     await dispatcher.close(grace_s=0.0)

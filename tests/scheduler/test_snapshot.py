@@ -7,6 +7,7 @@ import json
 from farm.call import Operation
 from farm.errors import ModelFailed
 from farm.scheduler.snapshot import CALLS_SHOWN
+from farm.scheduler.view import Load
 from tests.scheduler.recorder import Recorder, call, replied, sent
 
 
@@ -85,6 +86,18 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
         "story": ["queued 2 s", "sent to a 3 s ago"],
     }
     assert [row["phase"] for row in state["calls"]] == ["sent", "sent", "queued"]
+
+
+def test_the_load_counts_what_the_snapshot_shows(farm: Recorder) -> None:
+    assert farm.scheduler.view.load() == Load(0, 0, 0)
+    farm.join("a", "m", "n", slots=2)
+    farm.join("b", "n")
+    tasks = farm.submit_many(4)
+    farm.expect(sent("a", *tasks[:2]))
+    assert farm.scheduler.view.load() == Load(workers=2, busy=1, queued=2)
+    farm.after(2.0).finish("a", tasks[0], 2.0)
+    farm.expect(replied(tasks[0], 2.0, "a"), sent("a", tasks[2]))
+    assert farm.scheduler.view.load() == Load(workers=2, busy=1, queued=1)
 
 
 def test_every_queue_that_was_used_has_its_row(farm: Recorder) -> None:

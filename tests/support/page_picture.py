@@ -6,23 +6,16 @@ chromium-driver.
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
-import re
-import subprocess
 import tempfile
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import farm
-from tests.support.dispatcher_farm import serving, start_farm
+from tests.support.browser import chromium
+from tests.support.dispatcher_farm import Served, serving, start_farm
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "page.png"
@@ -30,42 +23,10 @@ MODEL = ROOT / "examples" / "diffusion" / "diffusion.py"
 WORKERS = "4"
 CHAINS = 3
 LOOKED_AT_S = 60.0
-"""How long the page is open before it is drawn: its chart begins when it is opened."""
-WIDTH, HEIGHT = 1120, 900
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--hide-scrollbars", f"--window-size={WIDTH},{HEIGHT}"),
-)
-
-
-@contextlib.contextmanager
-def browser(folder: Path) -> Iterator[str]:
-    """Run Chromium for the block, and return the address of its session with ChromeDriver."""
-    command = ["chromedriver", "--port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
-        try:
-            assert driver.stdout is not None
-            words = (re.search(r"started successfully on port (\d+)", x) for x in driver.stdout)
-            port = next(found[1] for found in words if found)
-            sessions = f"http://127.0.0.1:{port}/session"
-            options = {"args": [*FLAGS, f"--user-data-dir={folder}"]}
-            asked = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
-            session = f"{sessions}/{webdriver('POST', sessions, asked)['sessionId']}"
-            try:
-                yield session
-            finally:
-                webdriver("DELETE", session)
-        finally:
-            driver.terminate()
-
-
-def webdriver(method: str, url: str, body: Any = None) -> Any:
-    """Return the value that ChromeDriver answers to one WebDriver command."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)["value"]
+"""How long the farm works before its page is drawn: the charts begin with the farm."""
+DESIGNED_WITHIN_S = 120.0
+QUEUED = 10
+WIDTH, HEIGHT = 1120, 1250
 
 
 def walk(run_folder: Path, number: int, stop: threading.Event) -> None:
@@ -82,6 +43,15 @@ def walk(run_folder: Path, number: int, stop: threading.Event) -> None:
             model.evaluate([theta], {"mesh": 32})
 
 
+def wait_for_calls(served: Served) -> None:
+    """Wait until the sweep's calls wait: it computes its design first, and chains seldom queue."""
+    with farm.connect(served.folder) as client:
+        limit = time.monotonic() + DESIGNED_WITHIN_S
+        while sum(row["queued"] for row in client.status()["queues"]) < QUEUED:
+            assert time.monotonic() < limit, "the sweep does not begin"
+            time.sleep(0.5)
+
+
 def draw(folder: Path) -> bytes:
     """Return the page as PNG, of a farm on which a sweep and a few chains run."""
     with serving(folder, str(MODEL), "--workers", WORKERS) as served:
@@ -96,10 +66,12 @@ def draw(folder: Path) -> bytes:
         for chain in chains:
             chain.start()
         try:
-            with browser(folder / "profile") as session:
-                webdriver("POST", f"{session}/url", {"url": served.connection.url})
+            wait_for_calls(served)
+            with chromium(folder / "profile") as browser:
+                browser.show_as(WIDTH, HEIGHT)
+                browser.open(served.connection.url)
                 time.sleep(LOOKED_AT_S)
-                return base64.b64decode(webdriver("GET", f"{session}/screenshot"))
+                return browser.screenshot()
         finally:
             stop.set()
             for chain in chains:

@@ -1,0 +1,192 @@
+"""A day in bounded memory: rates, means and medians of steps, and the finest steps for a time."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import farm
+from farm.call import Call, Operation, Result
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.errors import InvalidInput, ModelFailed
+from farm.monitoring.history import RINGS, RUNS, SERIES, History, Ring, Sample
+from farm.scheduler.view import Load
+from tests.scheduler.recorder import Recorder
+from tests.support.coroutines import on_loop, until
+from tests.support.front_door import front_door
+from tests.support.front_door import until as wait_until
+
+
+def sample(at: float, *, queued: int = 0, done: int = 0, **more: Any) -> Sample:
+    given = {"load": (4, 2, queued), "done": done, "failed": 0, "runs": [], **more}
+    return Sample(at, **given)
+
+
+def test_a_step_has_means_of_the_load_rates_of_calls_and_the_median_run_time() -> None:
+    ring = Ring(2.0, 10)
+    ring.add(sample(100.0, queued=90, done=10, failed=1))  # where the first step begins
+    ring.add(sample(101.0, queued=10, done=12, failed=1, runs=[5.0, 1.0]))
+    assert len(ring.ordered()) == 0
+    ring.add(sample(102.0, queued=20, done=16, failed=3, runs=[2.0]))
+    (row,) = ring.ordered().tolist()
+    assert row == [102.0, 4.0, 2.0, 15.0, (6 + 2) / 2.0, 2 / 2.0, 2.0]
+
+
+def test_a_step_without_runs_has_no_run_time() -> None:
+    ring = Ring(1.0, 10)
+    ring.add(sample(0.0, runs=[7.0]))
+    ring.add(sample(1.0))
+    assert math.isnan(ring.ordered()[0, -1])
+
+
+def test_a_loop_that_hung_gives_one_long_step_with_the_right_rate() -> None:
+    ring = Ring(1.0, 10)
+    ring.add(sample(0.0))
+    ring.add(sample(50.0, done=100))
+    assert ring.ordered()[:, [0, 4]].tolist() == [[50.0, 2.0]]
+
+
+def test_a_ring_forgets_its_oldest_steps() -> None:
+    ring = Ring(1.0, 3)
+    for second in range(6):
+        ring.add(sample(float(second)))
+        assert ring.is_full == (second >= 3)
+    assert ring.ordered()[:, 0].tolist() == [3.0, 4.0, 5.0]
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def of_hours(hours: float, clock: Clock) -> tuple[Dispatcher, History]:
+    """Return the history of a farm that has run for so long and answered two calls a second."""
+    dispatcher = Dispatcher([])
+    dispatcher.view.load = lambda: Load(4, 2, int(clock.now) % 7)  # type: ignore[method-assign]
+    history = History(dispatcher, clock=clock)
+    history.close()
+    for _ in range(round(3600 * hours)):
+        clock.now += 1.0
+        dispatcher.measures.done += 2
+        history.sample()
+    return dispatcher, history
+
+
+@on_loop
+async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it() -> None:
+    clock = Clock()
+    _, history = of_hours(26.0, clock)
+    for since, step_s, count in (("-60", 1.0, 60), ("-300", 1.0, 300), ("-1800", 10.0, 180)):
+        answer = history.answer({"since": since})
+        steps = np.diff(answer["times"])
+        assert np.allclose(steps, step_s, atol=0.02), since
+        assert abs(len(answer["times"]) - count) <= 1
+        assert answer["times"][-1] == pytest.approx(answer["now"], abs=step_s + 0.01)
+        assert set(answer["series"]) == set(SERIES)
+        assert answer["series"]["calls_per_s"] == [2.0] * len(answer["times"])
+    absolute = history.answer({"since": str(answer["now"] - 60)})
+    assert len(absolute["times"]) == pytest.approx(60, abs=1)
+
+
+@on_loop
+async def test_a_day_is_in_bounded_memory_with_finer_steps_for_the_last_hour() -> None:
+    clock = Clock()
+    _, history = of_hours(26.0, clock)
+    answer = history.answer({})
+    times = np.asarray(answer["times"])
+    assert (np.diff(times) > 0).all()
+    assert times[-1] - times[0] == pytest.approx(24 * 3600, abs=240)
+    late = times > answer["now"] - 3500
+    assert np.allclose(np.diff(times[late]), 10.0, atol=0.02)
+    early = times < answer["now"] - 3800
+    assert np.allclose(np.diff(times[early]), 120.0, atol=0.02)
+    assert sum(ring.rows.nbytes for ring in history._rings) < 100_000
+    assert len(times) <= sum(count for _, count in RINGS)
+
+
+@on_loop
+async def test_a_young_farm_answers_a_day_with_all_it_has() -> None:
+    clock = Clock()
+    _, history = of_hours(0.05, clock)
+    assert len(history.answer({})["times"]) == 180
+    assert len(history.answer({"since": "-30"})["times"]) in (30, 31)
+
+
+@pytest.mark.parametrize("since", ["yesterday", "nan", "inf"])
+@on_loop
+async def test_a_time_that_is_none_is_refused(since: str) -> None:
+    _, history = of_hours(0.0, Clock())
+    with pytest.raises(InvalidInput, match="since is '"):
+        history.answer({"since": since})
+
+
+@on_loop
+async def test_it_notes_run_times_of_calls_and_of_nothing_else() -> None:
+    clock = Clock()
+    _, history = of_hours(0.0, clock)
+    recorder = Recorder()
+    recorder.join("w")
+    recorder.submit()
+    (task,) = recorder.scheduler._tasks.values()
+    history.answered(task, Result((), run_time_s=3.0), 1.0)
+    history.answered(task, ModelFailed("no"), 1.0)
+    task.call = Call("m", Operation.DESCRIBE)
+    history.answered(task, Result((), run_time_s=90.0), 1.0)
+    clock.now += 1.0
+    history.sample()
+    assert history.answer({})["series"]["run_p50_s"] == [3.0]
+
+
+@on_loop
+async def test_run_times_are_bounded_however_many_calls_end() -> None:
+    _, history = of_hours(0.0, Clock())
+    recorder = Recorder()
+    recorder.join("w")
+    recorder.submit()
+    (task,) = recorder.scheduler._tasks.values()
+    for _ in range(3 * RUNS):
+        history.answered(task, Result((), run_time_s=random.random()), 1.0)
+    assert len(history._runs) == RUNS
+
+
+@on_loop
+async def test_it_samples_by_itself_until_it_is_closed() -> None:
+    dispatcher = Dispatcher([])
+    history = History(dispatcher)
+    await until(lambda: history.answer({})["times"])
+    history.close()
+    await dispatcher.close(grace_s=0.0)
+
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def test_a_farm_answers_page_and_python_alike() -> None:
+    with front_door({"double": double}, workers=2) as door:
+
+        async def begin() -> History:
+            return History(door.dispatcher)
+
+        history = door.wait(begin())
+        for _ in range(20):
+            door.ask("POST", "/Evaluate", {"name": "double", "input": [[1]]})
+        client = farm.connect(door.url)
+        wait_until(lambda: sum(client.history()["series"]["calls_per_s"]) > 0, "calls are counted")
+        with client:
+            told = client.history(since=-60)
+            assert told["series"]["workers"][0] == 2.0
+            assert len(told["times"]) == len(told["series"]["queued"])
+        answer = door.ask("GET", "/farm/history?since=soon")
+        assert (answer.status, answer.json()["error"]["type"]) == (400, "InvalidInput")
+        door.loop.call_soon_threadsafe(history.close)
