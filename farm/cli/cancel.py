@@ -9,8 +9,7 @@ from farm.client import connect
 
 EXAMPLES = """\b
 Examples:
-  farm status                           lists the clients of a farm
-  farm cancel sweep-3f2a                cancel what this client has in the queue
+  farm cancel sweep-3f2a                what this client, in the table of farm status, has waiting
   farm cancel sampler --chain "chain 3" only one of its chains
 """
 

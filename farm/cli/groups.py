@@ -31,5 +31,10 @@ def no_such_command(name: str, known: Iterable[str]) -> str:
 
 
 def similar_to(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that resemble `name`, the most similar first."""
-    return get_close_matches(name.lower(), list(known))
+    """Return the known names that resemble `name`, the most similar first.
+
+    One that differs only in its case is the only one.
+    """
+    names = list(known)
+    same = [each for each in names if each.lower() == name.lower()]
+    return same or get_close_matches(name.lower(), names)

@@ -60,7 +60,7 @@ def test_the_first_screen_of_the_help_on_sweeps(tmp_path: Path, word: str) -> No
 @pytest.mark.parametrize(
     ("words", "begun", "expected"),
     [
-        ([], "st", ["status"]),
+        ([], "st", ["status", "stop"]),
         (["sweep"], "wa", ["watch"]),
         (["sweep"], "--des", ["--design"]),
         (["sweep", "model.py"], "--des", ["--design"]),

@@ -42,50 +42,66 @@ def worker(number: int, **more: Any) -> dict[str, Any]:
 
 
 QUEUE = {"model": "beam", "operation": "evaluate", "queued": 7, "in_flight": 3, "done": 40}
-FULL: dict[str, Any] = {
-    "up_s": 100.0,
-    "calls_per_s": 12.5,
-    "done": 40,
-    "failed": 2,
-    "workers": [worker(i) for i in range(1000)],
-    "queues": [{**QUEUE, "failed": 2, "run_time_p50_s": 0.5, "run_time_p95_s": 2.5}] * 9,
-    "failures": [
-        {"kind": "ModelFailed", "model": "beam", "count": 31, "last": time.time(), "text": "boom"}
-    ]
-    * 9,
-    "losses": [
-        {"cause": "crash", "count": 5, "last": time.time(), "worker": "n7/1", "text": "exit code 3"}
-    ]
-    * 9,
-    "clients": [
-        {"client": f"c{i}", "share": i / 100, "queued": 1, "running": 2, "calls_per_s": 3.5}
-        for i in range(9)
-    ],
-    "progress": [
-        {"kind": "sweep", "name": "beam", "done": 5, "total": 9, "failed": 1, "ends_in_s": 60.0}
-    ]
-    * 9,
-    "cluster": {
-        "system": "SLURM",
-        "problem": "",
-        "kinds": [{"name": "big", "problem": "refused: no account"}],
-        "jobs": [
+
+
+def full() -> dict[str, Any]:
+    """Return the snapshot of a large farm in which much has just happened."""
+    return {
+        "up_s": 100.0,
+        "calls_per_s": 12.5,
+        "done": 40,
+        "failed": 2,
+        "workers": [worker(i) for i in range(1000)],
+        "queues": [{**QUEUE, "failed": 2, "run_time_p50_s": 0.5, "run_time_p95_s": 2.5}] * 9,
+        "failures": [
             {
-                "id": str(i),
-                "kind": "big",
-                "phase": "pending",
-                "state": "PENDING",
-                "reason": "Resources",
+                "kind": "ModelFailed",
+                "model": "beam",
+                "count": 31,
+                "last": time.time(),
+                "text": "boom",
             }
-            for i in range(12)
+        ]
+        * 9,
+        "losses": [
+            {
+                "cause": "crash",
+                "count": 5,
+                "last": time.time(),
+                "worker": "n7/1",
+                "text": "exit code 3",
+            }
+        ]
+        * 9,
+        "clients": [
+            {"client": f"c{i}", "share": i / 100, "queued": 1, "running": 2, "calls_per_s": 3.5}
+            for i in range(9)
         ],
-    },
-}
+        "progress": [
+            {"kind": "sweep", "name": "beam", "done": 5, "total": 9, "failed": 1, "ends_in_s": 60.0}
+        ]
+        * 9,
+        "cluster": {
+            "system": "SLURM",
+            "problem": "",
+            "kinds": [{"name": "big", "problem": "refused: no account"}],
+            "jobs": [
+                {
+                    "id": str(i),
+                    "kind": "big",
+                    "phase": "pending",
+                    "state": "PENDING",
+                    "reason": "Resources",
+                }
+                for i in range(12)
+            ],
+        },
+    }
 
 
 @pytest.mark.parametrize("height", [12, 24, 50, 100])
 def test_a_large_farm_fits_into_the_terminal(height: int) -> None:
-    lines = shown(FULL, height=height).splitlines()
+    lines = shown(full(), height=height).splitlines()
     assert len(lines) <= height
     assert "workers: 1000 (1000 idle)   hosts: 20" in lines[0]
     assert re.fullmatch(r" and 9\d\d more *", lines[-1])
@@ -93,7 +109,7 @@ def test_a_large_farm_fits_into_the_terminal(height: int) -> None:
 
 
 def test_each_part_is_shown() -> None:
-    text = shown(FULL)
+    text = shown(full())
     assert re.search(r"queued: 63 +running: 27 +done: 40 +failed: 2 +12.5 calls/s", text)
     assert re.search(r"beam +evaluate +7 +3 +40 +2 +500 ms +2.5 s", text)
     assert re.search(r"ModelFailed +beam +31 +\S+ \S+ +boom", text)

@@ -334,7 +334,7 @@ async def test_a_question_is_answered_or_refused_by_name() -> None:
         assert told[0] == {"slow": {"a": "b"}}
         assert told[1]["error"][:2] == [
             "UnsupportedFeature",
-            "this farm has no question 'snow'; it has: broken, odd, slow",
+            "this farm has no question 'snow'; it has: broken, cancel, odd, slow",
         ]
         assert told[2]["error"][:2] == told[3]["error"][:2] == ["FarmError", INTERNAL_ERROR]
 

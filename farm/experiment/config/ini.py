@@ -271,9 +271,15 @@ def _as_text(value: Any, where: str, depth: int = 0) -> str:
         value = value.tolist()
     if isinstance(value, str):
         text = value.strip()
+        if not depth or (text and not _SPECIAL.search(text)):
+            return text
         # Inside a list, text with characters that would end the item is quoted.
+        if "'" in value and '"' in value:
+            raise InvalidInput(
+                f"{where} has the item {value!r}; expected no item with both ' and \""
+            )
         quote = "'" if '"' in value else '"'
-        return f"{quote}{value}{quote}" if depth and (not text or _SPECIAL.search(text)) else text
+        return f"{quote}{value}{quote}"
     if value is None:
         return ""
     if isinstance(value, bool | int | float):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
@@ -608,6 +608,7 @@ def test_any_lines_are_a_config_or_refused(lines: list[str]) -> None:
     assert "\n" not in refusal
 
 
+@example(["\"',:[", "]"])
 @given(
     st.lists(
         st.text("ab ,[]'\"#:=$").map(lambda s: s.replace("$", "$$").strip()).filter(bool),
