@@ -61,7 +61,8 @@ test-browser: $(STAMP) ## the tests of the status page in headless Chromium: a m
 	$(BIN)/python -m pytest -m browser
 
 test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
-	$(BIN)/python -m pytest -m "slow and not root and not slurm and not grid_engine and not samplers" --timeout 900
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 \
+		-m "slow and not root and not slurm and not grid_engine and not samplers and not browser"
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
 		-m "hypothesis and not slow and not root and not slurm and not grid_engine and not gpu and not samplers" --timeout 900
 

@@ -70,6 +70,7 @@ def test_an_experiment_that_has_ended_is_one_line_and_loads_no_model(folder: Pat
     assert not (folder / "tune.db.lock").exists()
 
 
+@pytest.mark.slow
 def test_its_state_as_json_and_a_model_without_a_version_need_the_model(folder: Path) -> None:
     (folder / "part.py").write_text("")
     (folder / "bowl.py").write_text(f"import part\n{BOWL}")
@@ -93,6 +94,7 @@ def test_a_spent_budget_is_one_line_and_a_larger_one_continues(folder: Path) -> 
     assert counts(folder) == {0: 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_model_that_was_edited_is_refused(folder: Path, ended: bool) -> None:
     assert again(folder, *([] if ended else ["--budget", "3"]))[0] == 0
@@ -115,6 +117,7 @@ def test_a_model_that_was_edited_is_refused(folder: Path, ended: bool) -> None:
     assert "experiment 1 in tune.db was evaluated by" in err
 
 
+@pytest.mark.slow
 def test_a_model_that_was_resumed_with_is_the_one_to_go_on_with(folder: Path) -> None:
     assert again(folder, "--budget", "2")[0] == 0
     (folder / "bowl.py").write_text(BOWL.replace("0.3", "0.4"))
@@ -123,6 +126,7 @@ def test_a_model_that_was_resumed_with_is_the_one_to_go_on_with(folder: Path) ->
     assert counts(folder) == {0: 6}
 
 
+@pytest.mark.slow
 def test_new_begins_one_experiment_in_a_job_however_often_it_is_requeued(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +143,7 @@ def test_new_begins_one_experiment_in_a_job_however_often_it_is_requeued(
     assert counts(folder) == {0: 6, 1: 6, 2: 6}
 
 
+@pytest.mark.slow
 def test_a_loop_that_was_killed_before_it_recorded_its_end_records_it(folder: Path) -> None:
     assert again(folder)[0] == 0
     journal = folder / "tune.db"

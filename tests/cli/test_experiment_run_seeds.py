@@ -87,6 +87,7 @@ def depth(points: np.ndarray) -> np.ndarray:
     return np.asarray(-((points[:, 0] - 0.3) ** 2) - (points[:, 1] - 0.7) ** 2)
 
 
+@pytest.mark.slow
 def test_from_a_sweep_to_the_next_experiment(folder: Path) -> None:
     design = ("--param", "x=0:1", "--design", "sobol:16", "--seed", "1")
     said(folder, "sweep", "bowl.py", *design, "-n", "1", "-o", "week.h5", status=1)
@@ -116,6 +117,7 @@ def test_from_a_sweep_to_the_next_experiment(folder: Path) -> None:
     assert {tuple(point): outcome for point, outcome in given} == by_point
 
 
+@pytest.mark.slow
 def test_a_record_begins_an_experiment(folder: Path) -> None:
     points = np.random.default_rng(1).random((12, 2)) * 0.9
     with serving(folder, "bowl.py", "--workers", "1", "--record", "week.record") as served:
@@ -131,6 +133,7 @@ def test_a_record_begins_an_experiment(folder: Path) -> None:
     assert evaluated(folder) == 12 + 3
 
 
+@pytest.mark.slow
 def test_files_are_beside_the_configuration_and_read_once(folder: Path) -> None:
     study = folder / "study"
     study.mkdir()
@@ -150,6 +153,7 @@ def test_files_are_beside_the_configuration_and_read_once(folder: Path) -> None:
     assert len([event for event in events(folder) if isinstance(event, SetUp)]) == 1
 
 
+@pytest.mark.slow
 def test_the_command_line_replaces_the_option(folder: Path) -> None:
     swept("bowl.py", folder / "week.h5")
     (folder / "tune.ini").write_text(f"{CONFIG}seed_data = gone.h5\n")

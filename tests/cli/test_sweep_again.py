@@ -293,6 +293,7 @@ def test_two_at_once_are_one_sweep_and_one_error(tmp_path: Path) -> None:
         assert file["attempts"][:].tolist() == [1] * 8
 
 
+@pytest.mark.slow
 def test_a_silent_lock_of_another_node_is_waited_for_and_that_is_said(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ def test_export(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     assert "--csv out.csv" in err
 
 
+@pytest.mark.slow
 def test_plot(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     made(path)
     assert sweep(capsys, "plot s.h5")[1] == "s.html\n"

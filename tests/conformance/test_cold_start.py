@@ -264,6 +264,7 @@ def test_names_of_a_kind_that_is_not_described_wait_while_others_are_answered(
         assert waiting(served) == 0
 
 
+@pytest.mark.slow
 def test_a_name_that_nobody_describes_is_refused_in_time_with_the_reason(
     folder: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_jobs_come_with_calls_and_are_drained_when_idle(cluster: Cluster) -> Non
     assert cluster.ends() == ["0", "0"]
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_is_not_late_where_pbs_forgets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_job_that_ends_is_not_late_where_pbs_forgets_it(
         assert client.status()["cluster"]["jobs"] == []
 
 
+@pytest.mark.slow
 def test_jobs_that_wait_when_the_farm_stops_are_cancelled(cluster: Cluster) -> None:
     (cluster.commands / "full").touch()
     with cluster.farm(min_jobs=2) as client:
@@ -141,6 +143,7 @@ def test_jobs_that_wait_when_the_farm_stops_are_cancelled(cluster: Cluster) -> N
     assert cluster.ends() == ["deleted", "deleted"]
 
 
+@pytest.mark.slow
 def test_a_killed_front_door_finds_its_jobs(cluster: Cluster, tmp_path: Path) -> None:
     text = f'system = "{cluster.name}"\nhost = "127.0.0.1"\n[[workers]]\nmin_jobs = 1\n'
     (tmp_path / "cluster.toml").write_text(text)

@@ -150,6 +150,7 @@ def test_a_refusal_is_a_crash_where_the_same_words_have_worked(kept: Start) -> N
     assert len(each.starts()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("serves", ["line.serves(); ", ""])
 def test_a_crash_loop_ends_with_its_reason(kept: Start, serves: str) -> None:
     each = kept(f"{serves}line.fails('OSError: no space left'); sys.exit(3)")

@@ -44,6 +44,7 @@ def test_a_sweep_without_its_file_is_made_of_its_journal(folder: Path) -> None:
     assert table(folder / "killed.h5") == SAID["killed.h5"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["closed.db", "killed.db"])
 def test_a_journal_is_read_and_left_as_it_is(folder: Path, name: str) -> None:
     before = (folder / name).read_bytes()
@@ -51,6 +52,7 @@ def test_a_journal_is_read_and_left_as_it_is(folder: Path, name: str) -> None:
     assert (folder / name).read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["closed.db", "killed.db"])
 def test_experiments_go_on(folder: Path, name: str) -> None:
     assert answers(folder / name) == SAID[f"{name} resumed"]

@@ -158,6 +158,7 @@ def test_a_sweep_has_no_wrong_row_whoever_tries_to_join(tmp_path: Path, who: str
     check_rows(tmp_path / "s.h5")
 
 
+@pytest.mark.slow
 def test_a_private_sweep_listens_at_no_port(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     looks = 0

@@ -215,6 +215,7 @@ def test_a_frozen_worker_that_is_not_heard_is_given_up_and_comes_back(
     assert frozen in workers.pids()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", ["stream"], indirect=True)
 def test_a_worker_that_stays_frozen_is_replaced(farm: Farm, start: Start) -> None:
     workers = start(2)

@@ -31,6 +31,7 @@ def events(served: Served) -> list[str]:
         return [f"{event['event']}: {event['text']}" for event in client.status()["events"]]
 
 
+@pytest.mark.slow
 def test_calls_are_shared_and_survive_the_loss_of_a_server(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in "ab"]
     spec = "m@" + ",".join(f"mip+unix:{path}" for path in paths)

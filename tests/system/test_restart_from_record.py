@@ -77,6 +77,7 @@ def folder(tmp_path: Path) -> Path:
 OPTIONS = ("model.py", "--record", "chain.record", "--reuse")
 
 
+@pytest.mark.slow
 def test_a_killed_metropolis_chain_repeats_nothing_that_was_answered(folder: Path) -> None:
     with serving(folder, *OPTIONS) as served:
         first = chain(folder)
@@ -109,6 +110,7 @@ def test_a_killed_metropolis_chain_repeats_nothing_that_was_answered(folder: Pat
     assert whole == output, "the chain is the one of a farm without a record, bit for bit"
 
 
+@pytest.mark.slow
 def test_a_changed_model_file_is_evaluated_again(folder: Path) -> None:
     def ask() -> float:
         with serving(folder, *OPTIONS) as served, farm.connect(served.folder) as client:

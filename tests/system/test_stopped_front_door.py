@@ -131,6 +131,7 @@ def stopped(served: Served) -> Iterator[None]:
         served.process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_over_http_what_is_open_fails_when_the_patience_ends(
     tmp_path: Path, served: Served
 ) -> None:
@@ -166,6 +167,7 @@ def test_over_http_what_is_open_fails_when_the_patience_ends(
     assert sorted(runs(tmp_path)) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
+@pytest.mark.slow
 def test_over_http_a_farm_that_continues_in_time_answers_every_call_once(
     tmp_path: Path, served: Served
 ) -> None:
@@ -186,6 +188,7 @@ def test_over_http_a_farm_that_continues_in_time_answers_every_call_once(
     assert sorted(runs(tmp_path)) == [float(k) for k in range(30)]
 
 
+@pytest.mark.slow
 def test_over_http_a_model_may_run_for_longer_than_the_patience(served: Served) -> None:
     patience_s = scaled(1.0)
     with farm.connect(served.connection.url, wait=patience_s) as client:

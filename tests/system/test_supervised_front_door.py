@@ -87,6 +87,7 @@ def test_a_killed_front_door_costs_a_pause(farm_of_two: SupervisedFarm, tmp_path
     assert not (tmp_path / "http.sock").exists()
 
 
+@pytest.mark.slow
 def test_workers_of_other_machines_are_adopted(tmp_path: Path) -> None:
     """Over ZeroMQ keys and ports stay as they are, and a call that runs is not run again."""
     (tmp_path / "models.py").write_text(MODELS)

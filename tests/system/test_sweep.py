@@ -121,6 +121,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         print(process.communicate()[1])  # pytest shows it if the test fails
 
 
+@pytest.mark.slow
 def test_killed_with_its_workers_it_goes_on(study: Study) -> None:
     """The process with the file, the farm and the supervisor is killed three times."""
     moments = random.Random(7)

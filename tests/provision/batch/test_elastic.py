@@ -123,6 +123,7 @@ def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None
     assert "RUNNING" not in site.states()
 
 
+@pytest.mark.slow
 def test_a_job_that_no_signal_reaches_is_drained_over_the_farms_own_connection(site: Site) -> None:
     site.change("scancel", "*) kill -TERM", '*) [ "$drain" ] && continue; kill -TERM')
     with site.farm() as client:
@@ -164,6 +165,7 @@ def test_first_requests_wait_for_the_job_that_knows_the_models(site: Site) -> No
         assert first.result(LIMIT_S).json()["output"] == [[4.0]]
 
 
+@pytest.mark.slow
 def test_after_the_start_timeout_a_call_fails_with_the_reason(site: Site) -> None:
     (site.folder / "double.py").write_text(MODEL)
     site.fail("sbatch", "sbatch: error: the cluster is full")
@@ -196,6 +198,7 @@ def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site)
         wait_until(lambda: not client.status()["cluster"]["kinds"][0]["problem"], "all to be well")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ends",
     [
@@ -218,6 +221,7 @@ def test_a_job_whose_id_sbatch_did_not_tell_is_found(site: Site, ends: str) -> N
         assert (kind["problem"], kind["next_try_in_s"]) == ("", None)
 
 
+@pytest.mark.slow
 def test_banners_around_sbatchs_answer_mean_nothing(site: Site) -> None:
     site.change("sbatch", "echo $id", "echo '* maintenance *'; echo; echo $id; echo bye")
     with site.farm() as client:
@@ -232,6 +236,7 @@ def test_banners_around_sbatchs_answer_mean_nothing(site: Site) -> None:
 HEADER_ONLY = "farm|JOBID|STATE|NODELIST|NAME|REASON|START_TIME|end\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     ["", HEADER_ONLY, f"{HEADER_ONLY}farm|1|COMPL"],
@@ -257,6 +262,7 @@ def test_a_list_without_the_job_ends_no_job_and_starts_no_second_one(
     assert site.states() == ["COMPLETED"]
 
 
+@pytest.mark.slow
 def test_a_list_from_before_the_submissions_leads_to_no_more_jobs(site: Site) -> None:
     """Four pending jobs with max_jobs = 2, and three left over, came of such a list."""
     site.change("sbatch", "echo RUNNING", "exit; echo RUNNING")  # all jobs stay in the queue
@@ -272,6 +278,7 @@ def test_a_list_from_before_the_submissions_leads_to_no_more_jobs(site: Site) ->
     assert site.states() == ["CANCELLED", "CANCELLED"]
 
 
+@pytest.mark.slow
 def test_while_squeue_hangs_jobs_come_and_go(site: Site) -> None:
     site.hang("squeue")
     with site.farm() as client:
@@ -284,6 +291,7 @@ def test_while_squeue_hangs_jobs_come_and_go(site: Site) -> None:
     assert "RUNNING" not in site.states()
 
 
+@pytest.mark.slow
 def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
     with site.farm(min_jobs=1) as client:
         wait_until(lambda: client.models() == ["Double"], "the model")
@@ -300,6 +308,7 @@ def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
     assert site.states() == ["COMPLETED"]
 
 
+@pytest.mark.slow
 def test_before_the_jobs_of_an_earlier_farm_are_known_nothing_is_submitted(site: Site) -> None:
     site.earlier()
     site.fail("squeue", "no controller")

@@ -232,6 +232,7 @@ def test_an_exception_on_any_rank_reaches_the_caller(farm: Farm, start: Start) -
     assert [rank.pid for rank in ranks_of(workers)] == pids, "nobody waited in MPI: all live on"
 
 
+@pytest.mark.slow
 @both_libraries
 def test_ranks_stuck_behind_an_exception_are_ended_and_the_call_is_not_repeated(
     farm: Farm, start: Start, tmp_path: Path
@@ -262,6 +263,7 @@ def test_a_call_that_always_kills_a_rank_is_given_up(farm: Farm, start: Start) -
     assert answer(farm, 1.0) == (3.0, 2.0)
 
 
+@pytest.mark.slow
 @both_libraries
 @pytest.mark.parametrize(
     ("how", "reason"),

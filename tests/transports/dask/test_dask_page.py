@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from dask.config import collect_yaml
 
 ROOT = Path(__file__).parents[3]
@@ -15,6 +16,7 @@ BEAM = re.search(r"`beam.py`.*?```python\n(.*?)```", (ROOT / "README.md").read_t
 ADAPTIVE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
 
 
+@pytest.mark.slow
 def test_an_adaptive_cluster_starts_workers_for_calls(tmp_path: Path) -> None:
     assert BEAM is not None
     (tmp_path / "beam.py").write_text(BEAM[1])
