@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -48,9 +49,20 @@ def kernel(tmp_path: Path) -> Kernel:
     return Kernel(tmp_path)
 
 
-def test_memory_is_that_of_the_process() -> None:
-    memory, _ = UsageMeter().read()
-    assert memory == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+@pytest.fixture
+def alone() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that sleeps; the one of the tests may have programs of other tests."""
+    words = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_memory_is_that_of_the_process(alone: subprocess.Popen[bytes]) -> None:
+    memory, _ = UsageMeter([alone.pid]).read()
+    assert memory == pytest.approx(psutil.Process(alone.pid).memory_info().rss, rel=0.1)
 
 
 def test_a_program_that_it_started_counts() -> None:
