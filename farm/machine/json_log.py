@@ -123,7 +123,8 @@ class JsonLines(io.TextIOBase):
 
     def flush(self) -> None:
         """Flush the other stream; a line that has only begun stays here."""
-        self._to.flush()
+        if not self._to.closed:  # when this object is deleted, the other stream may be gone
+            self._to.flush()
 
     def end(self) -> None:
         """Write the line that this thread has begun."""

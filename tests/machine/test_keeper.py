@@ -32,7 +32,8 @@ start = len(open("starts").readlines())
 
 def wait_for_stop():
     while line.hears():
-        open("asked", "a").write("stop\\n")
+        with open("asked", "a") as asked:  # closed here, so no interrupt is lost in its end
+            asked.write("stop\\n")
 
 async def stopped():
     stop = asyncio.Event()
