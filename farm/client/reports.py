@@ -46,7 +46,7 @@ def report_of(
 
 
 class ProgressReports:
-    """ProgressReports of one client. They are a service to people: errors are dropped.
+    """The reports of one client. They are a service to people: errors are dropped.
 
     A server that takes no reports gets no more of them.
     """

@@ -99,7 +99,7 @@ class FirstWorker:
     ) -> CancelCall:
         """Call `go` later: once the model is known, or none is expected, or after `limit_s`.
 
-        known: whether the model is known; without it any model will do. The result cancels the
+        known: whether the model is known; None: any model will do. The result cancels the
         wait.
         """
         now = time.monotonic()
