@@ -145,7 +145,7 @@ def test_jobs_of_workers_join_a_farm_and_end_with_it(
         Launched(cluster, folder, "-N2", "-n4", *words, "model.py:total"),
         Launched(cluster, folder, "-N1", "-n2", *words, "--mpi", "2", "solver.py"),
     ]
-    workers_of(cluster, folder / "farm-run", 5)
+    workers_of(cluster, folder / "farm-run", 5, lambda: "\n".join(job.output() for job in jobs))
     front_door.terminate()
     assert [job.exit_code() for job in jobs] == ["0:0", "0:0"]
 

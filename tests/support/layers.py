@@ -10,6 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from tests.support.syntax import nodes_of
+
 TABLE = Path(__file__).parents[2] / "docs" / "layers.toml"
 
 
@@ -100,21 +102,22 @@ class Import(NamedTuple):
 
 def imports_of(source: str) -> Iterator[Import]:
     """Yield every module that the text imports; `from farm import x` counts as farm.x."""
-    tree = ast.parse(source)
+    nodes = nodes_of(source)
     inside = {
         id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for function in nodes
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
     }
     for_types = {
         id(node)
-        for block in ast.walk(tree)
+        for block in nodes
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for statement in block.body
         for node in ast.walk(statement)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

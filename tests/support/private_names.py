@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from functools import cache
 from typing import NamedTuple
+
+from tests.support.syntax import nodes_of
 
 DOCUMENTED = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 """Names with an underscore that Python documents for all users: those of named tuples."""
@@ -32,10 +35,11 @@ def is_private(name: str) -> bool:
     return name[0] == "_" and name.strip("_") != "" and not name.startswith("__")
 
 
-def defined_in(source: str) -> set[str]:
+@cache
+def defined_in(source: str) -> frozenset[str]:
     """The private names that a text defines: functions, classes, variables and attributes."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.add(name)
@@ -45,10 +49,10 @@ def defined_in(source: str) -> set[str]:
                 found.add(name)
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                 found.add(name)
-    return {name for name in found if is_private(name)}
+    return frozenset(name for name in found if is_private(name))
 
 
-def foreign_private_names(source: str, inherited: set[str]) -> list[Use]:
+def foreign_private_names(source: str, inherited: Set[str]) -> list[Use]:
     """Every use of a private name of another package in a text, by line.
 
     inherited: the private names that the classes of all of farm define.
@@ -56,13 +60,13 @@ def foreign_private_names(source: str, inherited: set[str]) -> list[Use]:
     own = defined_in(source)
     on_self = own | inherited
     uses = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.expr | ast.stmt):
             uses += [Use(node.lineno, text) for text in _uses(node, own, on_self)]
     return sorted(uses)
 
 
-def _uses(node: ast.AST, own: set[str], on_self: set[str]) -> Iterator[str]:
+def _uses(node: ast.AST, own: frozenset[str], on_self: frozenset[str]) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
             yield from (f"import {a.name}" for a in names if _has_private_part(a.name))
@@ -101,9 +105,8 @@ def _texts(arguments: list[ast.expr]) -> Iterator[str]:
 
 def replaced_names(source: str) -> list[Use]:
     """Every assignment to a name of a module or class that the text imports from elsewhere."""
-    tree = ast.parse(source)
     foreign: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         match node:
             case ast.Import(names=names):
                 modules = [(a.asname or a.name).partition(".")[0] for a in names]
@@ -113,7 +116,7 @@ def replaced_names(source: str) -> list[Use]:
                     foreign.update(a.asname or a.name for a in names)
     return sorted(
         Use(node.lineno, ast.unparse(node))
-        for node in ast.walk(tree)
+        for node in nodes_of(source)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store | ast.Del)
         and _root(node) in foreign

@@ -1,0 +1,12 @@
+"""The syntax of a text, parsed once for the rules that read it one after another."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+
+@lru_cache(maxsize=2)  # the trees of all files together take hundreds of megabytes
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Return all nodes of the text's syntax tree. Raises SyntaxError."""
+    return tuple(ast.walk(ast.parse(source)))
