@@ -288,6 +288,7 @@ class Client:
 
         return patience.with_(find, may_come)
 
+    @briefly(FarmError)
     def submit(self, call: Call, hints: Hints | None = None) -> Future[Result]:
         """Submit a call and return a future of its result; `cancel()` cancels the call.
 
@@ -311,6 +312,7 @@ class Client:
         """
         return self.line.ask(question, arguments)
 
+    @briefly(FarmError)
     def failures(self) -> list[FailedCalls]:
         """Return the failed calls of the farm, all clients' of them, in groups by reason.
 
@@ -318,6 +320,7 @@ class Client:
         """
         return [row_of(FailedCalls, row) for row in self.ask("failures", detail="all")]
 
+    @briefly(FarmError)
     def losses(self) -> list[LostWorkers]:
         """Return the workers that the farm has lost, in groups by reason, the last one first.
 
@@ -325,6 +328,7 @@ class Client:
         """
         return [row_of(LostWorkers, row) for row in self.status()["losses"]]
 
+    @briefly(FarmError)
     def why(
         self, client: str = "", *, chain: str | None = None, call: str | int = ""
     ) -> dict[str, Any]:
@@ -340,6 +344,7 @@ class Client:
             client, chain = self.hints.client, self.hints.chain if chain is None else chain
         return dict(self.ask("why", **_names(client, chain)))
 
+    @briefly(FarmError)
     def clients(self) -> list[dict[str, Any]]:
         """Return a row for each client of the farm, with its calls and its share of the workers.
 
@@ -347,10 +352,12 @@ class Client:
         """
         return list(self.status()["clients"])
 
+    @briefly(FarmError)
     def progress(self) -> list[dict[str, Any]]:
         """Return a row for each sweep, experiment and named chain of the farm."""
         return list(self.ask("progress"))
 
+    @briefly(FarmError)
     def cancel_calls(self, client: str, *, chain: str | None = None) -> int:
         """Cancel the waiting calls of any client, or of one of its chains; return their number.
 
@@ -392,6 +399,7 @@ class Client:
         )
         self._reports.put(f"{kind} {identity or name}", report)
 
+    @briefly(FarmError)
     def log(self, worker: str, *, lines: int = 100) -> str:
         """Return the last lines that a worker printed. worker: its name, or the beginning of it.
 
@@ -401,6 +409,7 @@ class Client:
         text: str = self.ask("log", worker=worker, lines=str(lines))["text"]
         return text
 
+    @briefly(FarmError)
     def drain(self, worker: str) -> str:
         """Have a worker finish its running calls and leave; return its name. For the farm's owner.
 
@@ -409,6 +418,7 @@ class Client:
         name: str = self.ask("drain", worker=worker)["draining"]
         return name
 
+    @briefly(FarmError)
     def restart(self, worker: str) -> str:
         """Kill a worker and start another in its place; return its name. For the farm's owner.
 
@@ -418,6 +428,7 @@ class Client:
         name: str = self.ask("restart", worker=worker)["restarting"]
         return name
 
+    @briefly(FarmError)
     def history(self, since: float | None = None) -> dict[str, Any]:
         """Return how the farm did over the last day: `times`, and `series` of the same length.
 

@@ -140,10 +140,12 @@ class Sweep:
         return self._last
 
     @property
+    @briefly(SweepError, FarmError)
     def failures(self) -> list[dict[str, Any]]:
         """The failures so far: point, attempt, status, error, traceback, worker, parameters."""
         return failures_of(self.path)
 
+    @briefly(SweepError, FarmError)
     def as_completed(self) -> Iterator[Point]:
         """Yield each point once it finishes, until the sweep ends; first those of the file.
 
@@ -196,6 +198,7 @@ class Sweep:
     def __enter__(self) -> Sweep:
         return self
 
+    @briefly(SweepError, FarmError)
     def __exit__(
         self,
         kind: type[BaseException] | None,
