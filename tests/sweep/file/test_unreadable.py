@@ -80,7 +80,7 @@ def test_a_part_that_is_missing_is_named(folder: Path) -> None:
     with h5py.File("beam.h5", "r+") as file:
         del file["status"]
     for reader in (farm.load_pandas, farm.load_failures):
-        with pytest.raises(farm.SweepError, match="damaged or incomplete.* has no 'status'"):
+        with pytest.raises(farm.SweepError, match=r"damaged or incomplete.* has no 'status'"):
             reader("beam.h5")
 
 
