@@ -136,7 +136,10 @@ class PlainFunction(Model):
         function.
         """
         parts = value if isinstance(value, Mapping) else {self.name: value}
-        arrays = {str(name): np.asarray(part) for name, part in parts.items()}
+        for name in parts:
+            if not isinstance(name, str):
+                raise TypeError(f"an output is called {name!r}; expected a text as its name")
+        arrays = {name: np.asarray(part) for name, part in parts.items()}
         for name, array in arrays.items():
             if array.dtype.kind not in "biuf":
                 raise TypeError(f"output {name!r} is {parts[name]!r}; expected numbers")
@@ -163,6 +166,7 @@ def plain_function(
     TypeError that is raised for an argument without a size.
     """
     given = given or {}
+    _check_kind(function)
     hints = _hints(function)
     name = _name_of(function)
     inputs: dict[str, TensorInfo] = {}
@@ -178,6 +182,30 @@ def plain_function(
         inputs |= {n: tensor for n, tensor in given.items() if n not in inputs}
     output = _tensor(name, hints.get("return"))
     return PlainFunction(function, inputs=inputs, outputs={} if output is None else {name: output})
+
+
+def _check_kind(function: Function) -> None:
+    """Raise TypeError for a callable object that is no function of named arguments to a value."""
+    name = _name_of(function)
+    if isinstance(function, type):
+        raise TypeError(f"{name!r} is a class; expected a function or an object, such as {name}()")
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name!r} is a coroutine function; expected one that returns its value")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{name!r} is a generator function; expected one that returns its value")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # of C, without a signature
+        raise TypeError(f"{name!r} is a function without named arguments; wrap it in one") from None
+    if any(p.name == "self" and p.default is p.empty for p in parameters):
+        raise TypeError(f"{name!r} is a method of a class; expected that of an object")
+    required = [p for p in parameters if p.default is p.empty]
+    if unnamed := [p.name for p in required if p.kind is p.POSITIONAL_ONLY]:
+        given = ", ".join(unnamed)
+        raise TypeError(
+            f"{name!r} takes {given} by position, not by name; wrap it, as "
+            f"lambda {given}: {name}({given})"
+        )
 
 
 def served_function(function: Function) -> PlainFunction:

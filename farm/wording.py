@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
+Kinds = tuple[type[Exception], ...]
 
 _on_command_line = False
 
@@ -52,16 +54,70 @@ def short(error: E) -> E:
 
 
 def briefly(*kinds: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator: errors of these kinds leave `function` as `short` makes them, without a cause."""
+    """Decorator: errors of these kinds leave `function` as `short` makes them, without a cause.
+
+    Of a coroutine function or a generator, synchronous or not, these are the errors of the caller's
+    `await`, `for` or `async for`.
+    """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return function(*args, **kwargs)
-            except kinds as error:
-                raise short(error) from None
-
-        return call
+        made: Callable[P, Any]
+        if inspect.isasyncgenfunction(function):
+            made = _asynchronous_generator(function, kinds)
+        elif inspect.iscoroutinefunction(function):
+            made = _coroutine(function, kinds)
+        elif inspect.isgeneratorfunction(function):
+            made = _generator(function, kinds)
+        else:
+            made = _function(function, kinds)
+        return functools.wraps(function)(made)
 
     return decorate
+
+
+def _function(function: Callable[P, T], kinds: Kinds) -> Callable[P, T]:
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except kinds as error:
+            raise short(error) from None
+
+    return call
+
+
+def _generator(
+    function: Callable[P, Generator[T, Any, Any]], kinds: Kinds
+) -> Callable[P, Generator[T, Any, Any]]:
+    def call(*args: P.args, **kwargs: P.kwargs) -> Generator[T, Any, Any]:
+        try:
+            return (yield from function(*args, **kwargs))
+        except kinds as error:
+            raise short(error) from None
+
+    return call
+
+
+def _coroutine(
+    function: Callable[P, Coroutine[Any, Any, T]], kinds: Kinds
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(*args, **kwargs)
+        except kinds as error:
+            raise short(error) from None
+
+    return call
+
+
+def _asynchronous_generator(
+    function: Callable[P, AsyncGenerator[T, None]], kinds: Kinds
+) -> Callable[P, AsyncGenerator[T, None]]:
+    async def call(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
+        try:
+            async with contextlib.aclosing(function(*args, **kwargs)) as items:
+                async for item in items:
+                    yield item
+        except kinds as error:
+            raise short(error) from None
+
+    return call

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -146,3 +148,38 @@ def test_objects_and_partial_functions(function: Any, name: str, value: float) -
     model = plain_function(function)
     assert (model.name, list(model.inputs)) == (name, ["x"])
     assert model.evaluate(farm.Inputs(x=np.array(3.0)), {}) == value
+
+
+async def coroutine(x: float) -> float:
+    return x
+
+
+def generator(x: float) -> Iterator[float]:
+    yield x
+
+
+def by_position(a: float, b: float, /) -> float:
+    return a + b
+
+
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (Scaled, "'Scaled' is a class; expected a function or an object, such as Scaled()"),
+        (Scaled.__call__, "'__call__' is a method of a class; expected that of an object"),
+        (coroutine, "'coroutine' is a coroutine function; expected one that returns its value"),
+        (generator, "'generator' is a generator function; expected one that returns its value"),
+        (by_position, "takes a, b by position, not by name; wrap it, as lambda a, b: by_position"),
+        (np.sin, "'sin' takes x by position, not by name; wrap it, as lambda x: sin(x)"),
+        (math.hypot, "'hypot' is a function without named arguments"),
+    ],
+)
+def test_what_takes_no_named_arguments_or_gives_no_value(function: Any, complaint: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        plain_function(function)
+    assert complaint in str(caught.value)
+
+
+def test_an_output_has_a_text_as_its_name() -> None:
+    with pytest.raises(TypeError, match="an output is called 1; expected a text"):
+        plain_function(lambda: 0).outputs_of({1: 2.0})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import farm
 from farm.errors import ModelFailed
+from farm.storage import lock
+from farm.sweep.file.store import lock_of
 from farm.wording import briefly, on_command_line, short, worded
 
 
@@ -152,3 +156,104 @@ def test_a_farm_says_what_to_do_in_python(tmp_path: Path) -> None:
             farm.serve(bad, port=port),
         ):
             pass
+
+
+PACKAGE = str(Path(farm.__file__).parent)
+
+
+def frames_of_farm(error: BaseException) -> list[str]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame.name for frame in frames if frame.filename.startswith(PACKAGE)]
+
+
+def iterate(iterator: Any) -> None:
+    for _ in iterator:
+        pass
+
+
+async def aiterate(iterator: Any) -> None:
+    async for _ in iterator:
+        pass
+
+
+def test_every_way_to_ask_shows_one_line_of_farm() -> None:
+    """The caller's own line, and at most one frame of farm below it."""
+
+    def points() -> Any:
+        yield 1.0
+
+    with farm.serve(bad) as client:
+        model = client.model()
+
+        ways: dict[str, Any] = {
+            "map of an array": lambda: model.map(np.array([1.0, 2.0])),
+            "map of a list": lambda: iterate(model.map([1.0, 2.0])),
+            "map of a generator": lambda: iterate(model.map(points())),
+            "map of a wrong point": lambda: iterate(model.map([[1.0, 2.0]])),
+            "map of a wrong array": lambda: model.map(np.ones((2, 3))),
+            "map of a derivative": lambda: model.map([1.0], operation="gradient"),
+            "as_completed": lambda: iterate(model.as_completed([1.0])),
+            "aevaluate": lambda: asyncio.run(model.aevaluate(1.0)),
+            "aevaluate of a wrong point": lambda: asyncio.run(model.aevaluate([1.0, 2.0])),
+            "amap": lambda: asyncio.run(aiterate(model.amap([1.0]))),
+            "amap of a wrong point": lambda: asyncio.run(aiterate(model.amap([[1.0, 2.0]]))),
+            "submit": lambda: model.submit(1.0).result(30),
+            "submit of a wrong point": lambda: model.submit([1.0, 2.0]),
+            "submit of a client": lambda: client.submit(model._values_for(None).call(1.0)).result(),
+            "info": lambda: client.model("bad").describe({"a": {1}}),
+            "gradient": lambda: model.gradient(0, 0, 1.0, [1.0]),
+            "why": lambda: client.why(),
+            "log": lambda: client.log("nobody"),
+            "drain": lambda: client.drain("nobody"),
+            "restart": lambda: client.restart("nobody"),
+            "history": lambda: client.ask("history", since="yesterday"),
+            "an executor": lambda: iterate(farm.Executor(1).map(model, [1.0])),
+        }
+        long = {}
+        for name, way in ways.items():
+            with pytest.raises((farm.FarmError, farm.SweepError)) as caught:
+                way()
+            assert caught.value.__cause__ is None, name
+            assert caught.value.__suppress_context__ or caught.value.__context__ is None, name
+            if len(frames := frames_of_farm(caught.value)) > 1:
+                long[name] = frames
+        assert long == {}
+
+
+def test_a_fault_in_the_callers_own_points_keeps_their_line() -> None:
+    def points() -> Any:
+        yield 1.0
+        raise KeyError("the caller's own")
+
+    twice = farm.model(inputs={"x": 1}, outputs={"y": 1})(lambda x: 2 * x)
+    with farm.serve(twice, workers=1) as client, pytest.raises(KeyError) as caught:
+        list(client.model().map(points()))
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "points"
+
+
+def test_the_end_of_a_sweep_shows_one_line_of_farm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "BEAT_S", 0.0)
+    out = tmp_path / "s.h5"
+
+    @farm.model(inputs={"x": 1}, outputs={"y": 1})
+    def taken_over(x: Any) -> Any:
+        lock_of(out).write_text('{"token": "x", "pid": 1, "host": "elsewhere"}')
+        return x
+
+    def in_a_block(sweep: farm.Sweep) -> None:
+        with sweep:
+            pass
+
+    def in_turn(sweep: farm.Sweep) -> None:
+        iterate(sweep.as_completed())
+
+    for way in (farm.Sweep.wait, in_a_block, in_turn):
+        lock_of(out).unlink(missing_ok=True)
+        sweep = farm.sweep(
+            taken_over, {"x": (0, 1)}, n=2, out=out, probe=False, overwrite=True, show=False
+        )
+        with pytest.raises(farm.SweepError, match="is now held by") as caught:
+            way(sweep)
+        assert len(frames_of_farm(caught.value)) == 1

@@ -6,22 +6,23 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from html import escape
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client.failures import FailedCalls, LostWorkers, row_of
 from farm.client.http_line import HttpLine
 from farm.client.names import with_names
+from farm.client.patience import LOOK_EVERY_S, Patience
 from farm.client.recorded_line import RecordedLine
 from farm.client.remote import RemoteModel
 from farm.client.reports import ProgressReports, report_of
-from farm.errors import FarmError, ModelNotFound, Unavailable
+from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
 from farm.report.page import table
 from farm.transports.connection import CLIENTS_FILE, read_connection
 from farm.transports.line import Line, as_it_is, submit
@@ -36,11 +37,6 @@ ANSWER_S = 10.0
 
 GONE_S = 2.0
 """Timeout for the first answer of a farm whose process does not seem to exist."""
-
-LOOK_EVERY_S = 0.25
-"""Interval at which a farm that is not up yet, or has no models yet, is looked for."""
-
-T = TypeVar("T")
 
 
 @briefly(FarmError)
@@ -84,7 +80,7 @@ def connect(
         raise ValueError("reuse and version need record, the file from which calls are answered")
     patience_s = PATIENCE_S if wait is None else wait
     hints = Hints(client, priority, deadline_s, chain=chain)
-    first = _Patience(wait or 0.0)
+    first = Patience(wait or 0.0)
     given = first.with_(lambda: default_target() if target is None else target)
     line: Line
     if isinstance(given, str) and re.match(r"https?://", given, re.IGNORECASE):
@@ -101,6 +97,7 @@ def connect(
             line.close()
             raise
     else:
+        _check_path(given)
         given = Path(given).absolute()  # a pickled client may be in another folder
         find = partial(_native_line, given, patience_s)
         line, names = first.with_(find, lambda _: _may_come(given))
@@ -122,32 +119,6 @@ def connect(
     return Client(line, hints, (given, settings), seen=names)
 
 
-class _Patience:
-    """Time to wait for something that is not there yet."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-
-    def left_s(self) -> float:
-        """Return the rest of the time, at least 0."""
-        return max(0.0, self._until - time.monotonic())
-
-    def with_(
-        self, find: Callable[[], T], may_come: Callable[[FarmError], bool] = lambda _: True
-    ) -> T:
-        """Return what `find` returns once it finds something.
-
-        may_come: whether it helps to wait after this error of `find`. Raises the last error.
-        """
-        while True:
-            try:
-                return find()
-            except (Unavailable, ModelNotFound) as error:
-                if not self.left_s() or not may_come(error):
-                    raise
-            time.sleep(min(LOOK_EVERY_S, self.left_s()))
-
-
 def default_target() -> str | Path:
     """Return the farm that is meant if none is named. Raises Unavailable if there is none."""
     for name in ("FARM_CONNECTION", "FARM_URL"):
@@ -161,6 +132,16 @@ def default_target() -> str | Path:
         "FARM_CONNECTION or FARM_URL; the default farm-run/farm.json, which `farm serve` writes, "
         "does not exist here"
     )
+
+
+def _check_path(target: str | Path) -> None:
+    """Raise Unavailable for an address that is neither a URL nor that of a connection file."""
+    address = re.match(r"(?:(\w+)://|[\w.-]+:\d+$)", str(target))
+    if address is not None and isinstance(target, str) and not os.path.exists(target):
+        remedy = f"such as http://{target}" if address[1] is None else f"not {address[1]}://"
+        raise Unavailable(
+            f"there is no connection file {target}; a URL begins with http:// or https://, {remedy}"
+        )
 
 
 def _native_line(path: Path, patience_s: float) -> tuple[NativeLine, list[str]]:
@@ -271,7 +252,7 @@ class Client:
         """
         seen, here = self._seen.copy(), self._seen.copy()
         wait = self._address[1].get("wait")
-        patience = _Patience((PATIENCE_S if seen else 0.0) if wait is None else wait)
+        patience = Patience((PATIENCE_S if seen else 0.0) if wait is None else wait)
 
         def find() -> RemoteModel:
             nonlocal here
@@ -288,11 +269,17 @@ class Client:
 
         return patience.with_(find, may_come)
 
+    @briefly(FarmError)
     def submit(self, call: Call, hints: Hints | None = None) -> Future[Result]:
         """Submit a call and return a future of its result; `cancel()` cancels the call.
 
         hints: replace those passed to `connect`.
         """
+        if not isinstance(call, Call):
+            raise InvalidInput(
+                f"the call is a {type(call).__name__}; expected a farm.Call; "
+                "to evaluate a point: client.model(...).submit(point)"
+            )
         return submit(self.line, call, hints or self.hints, as_it_is)
 
     @briefly(FarmError)
@@ -311,6 +298,7 @@ class Client:
         """
         return self.line.ask(question, arguments)
 
+    @briefly(FarmError)
     def failures(self) -> list[FailedCalls]:
         """Return the failed calls of the farm, all clients' of them, in groups by reason.
 
@@ -318,6 +306,7 @@ class Client:
         """
         return [row_of(FailedCalls, row) for row in self.ask("failures", detail="all")]
 
+    @briefly(FarmError)
     def losses(self) -> list[LostWorkers]:
         """Return the workers that the farm has lost, in groups by reason, the last one first.
 
@@ -325,6 +314,7 @@ class Client:
         """
         return [row_of(LostWorkers, row) for row in self.status()["losses"]]
 
+    @briefly(FarmError)
     def why(
         self, client: str = "", *, chain: str | None = None, call: str | int = ""
     ) -> dict[str, Any]:
@@ -340,6 +330,7 @@ class Client:
             client, chain = self.hints.client, self.hints.chain if chain is None else chain
         return dict(self.ask("why", **_names(client, chain)))
 
+    @briefly(FarmError)
     def clients(self) -> list[dict[str, Any]]:
         """Return a row for each client of the farm, with its calls and its share of the workers.
 
@@ -347,10 +338,12 @@ class Client:
         """
         return list(self.status()["clients"])
 
+    @briefly(FarmError)
     def progress(self) -> list[dict[str, Any]]:
         """Return a row for each sweep, experiment and named chain of the farm."""
         return list(self.ask("progress"))
 
+    @briefly(FarmError)
     def cancel_calls(self, client: str, *, chain: str | None = None) -> int:
         """Cancel the waiting calls of any client, or of one of its chains; return their number.
 
@@ -392,6 +385,7 @@ class Client:
         )
         self._reports.put(f"{kind} {identity or name}", report)
 
+    @briefly(FarmError)
     def log(self, worker: str, *, lines: int = 100) -> str:
         """Return the last lines that a worker printed. worker: its name, or the beginning of it.
 
@@ -401,6 +395,7 @@ class Client:
         text: str = self.ask("log", worker=worker, lines=str(lines))["text"]
         return text
 
+    @briefly(FarmError)
     def drain(self, worker: str) -> str:
         """Have a worker finish its running calls and leave; return its name. For the farm's owner.
 
@@ -409,6 +404,7 @@ class Client:
         name: str = self.ask("drain", worker=worker)["draining"]
         return name
 
+    @briefly(FarmError)
     def restart(self, worker: str) -> str:
         """Kill a worker and start another in its place; return its name. For the farm's owner.
 
@@ -418,6 +414,7 @@ class Client:
         name: str = self.ask("restart", worker=worker)["restarting"]
         return name
 
+    @briefly(FarmError)
     def history(self, since: float | None = None) -> dict[str, Any]:
         """Return how the farm did over the last day: `times`, and `series` of the same length.
 
@@ -477,7 +474,7 @@ def _connect_again(target: str | Path, settings: Mapping[str, Any], had_models: 
     again = dict(settings)
     if again["wait"] is None:
         again["wait"] = PATIENCE_S
-    patience = _Patience(again["wait"])
+    patience = Patience(again["wait"])
     client = connect(target, **again)
     while had_models and patience.left_s() and not client.models():
         time.sleep(LOOK_EVERY_S)

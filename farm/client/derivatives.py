@@ -22,7 +22,7 @@ from farm.call import (
     Result,
     TensorInfo,
 )
-from farm.client.values import Point, Values, numbers, shown
+from farm.client.values import Point, Values, each_of, numbers, shown
 from farm.errors import FarmError, InvalidInput, InvalidOutput, UnsupportedFeature
 from farm.model import check_call
 
@@ -94,7 +94,7 @@ class Derivatives:
 
         def calls() -> Iterator[Call | FarmError]:
             sens_of_each, vec_of_each = iter(self._sens), iter(self._vec)
-            for point in points:
+            for point in each_of(points):
                 sens, vec = next(sens_of_each), next(vec_of_each)
                 try:
                     yield self._call(arrays(point), _checked(sens), _checked(vec))

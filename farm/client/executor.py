@@ -48,6 +48,8 @@ class Executor(concurrent.futures.Executor):
     def __init__(
         self, threads: int = THREADS, *, client: str | None = None, chain: str | None = None
     ) -> None:
+        if threads < 1:
+            raise ValueError(f"threads is {threads}; expected 1 or more")
         names = GivenNames(client, chain).checked()
         self._names = names.of_no_thread()
         begin = None if names == GivenNames() else partial(_begin, names)

@@ -57,9 +57,10 @@ class RemoteModel:
         self._values: dict[str, Values] = {}
 
     @property
+    @briefly(FarmError)
     def info(self) -> ModelInfo:
         """The model's description for the empty config."""
-        return self.describe()
+        return self._values_for(None).info
 
     @briefly(FarmError)
     def describe(self, config: Config | None = None) -> ModelInfo:
@@ -156,6 +157,7 @@ class RemoteModel:
         )
         return cast(Array, _waited_for(asked))
 
+    @briefly(FarmError)
     async def aevaluate(
         self,
         point: Point,
@@ -187,6 +189,7 @@ class RemoteModel:
 
     # Many points
 
+    @briefly(FarmError)
     def submit(
         self,
         point: Point,
@@ -255,6 +258,7 @@ class RemoteModel:
         in_flight: int | None = None,
     ) -> Iterator[Output]: ...
 
+    @briefly(FarmError)
     def map(
         self,
         points: Iterable[Point],
@@ -290,8 +294,9 @@ class RemoteModel:
             outputs: Array | tuple[Array, Array] = self._map_array(request, points, in_flight)
             return outputs
         flow = self._flow(request, request.calls(points), ordered=True, in_flight=in_flight)
-        return (output for _, output in _outputs(flow, request, return_errors))
+        return _outputs(flow, request, return_errors)
 
+    @briefly(FarmError)
     def as_completed(
         self,
         points: Iterable[Point],
@@ -309,8 +314,9 @@ class RemoteModel:
         """Yield (index, output) of each point as it finishes; otherwise like `map`."""
         request = self._request(config, operation, out, wrt, wrt2, sens, vec)
         flow = self._flow(request, request.calls(points), ordered=False, in_flight=in_flight)
-        return _outputs(flow, request, return_errors)
+        return _outputs_by_index(flow, request, return_errors)
 
+    @briefly(FarmError)
     async def amap(
         self,
         points: Iterable[Point],
@@ -439,7 +445,16 @@ def _key_of(config: Any) -> str:
         raise InvalidInput(f"{error}{remedy}") from None
 
 
-def _outputs(flow: Flow, request: Request, return_errors: bool) -> Iterator[tuple[int, Output]]:
+@briefly(FarmError)
+def _outputs(flow: Flow, request: Request, return_errors: bool) -> Iterator[Output]:
+    for _, output in _outputs_by_index(flow, request, return_errors):
+        yield output
+
+
+@briefly(FarmError)
+def _outputs_by_index(
+    flow: Flow, request: Request, return_errors: bool
+) -> Iterator[tuple[int, Output]]:
     try:
         for index, outcome in flow:
             try:

@@ -45,7 +45,7 @@ class Values:
 
     def calls(self, points: Iterable[Point]) -> Iterator[Call | FarmError]:
         """Yield the calls that evaluate the points, with an error in place of a wrong point."""
-        for point in points:
+        for point in each_of(points):
             try:
                 yield self.call(point)
             except FarmError as error:
@@ -202,3 +202,18 @@ def _is_list_of(point: Point, tensor: TensorInfo) -> bool:
 def shown(tensors: Sequence[TensorInfo]) -> str:
     """Return the names and shapes of inputs or outputs, for messages."""
     return ", ".join(f"{t.name} {t.shape}" for t in tensors) or "none"
+
+
+def each_of(points: Iterable[Point]) -> Iterable[Point]:
+    """Return the points. Raises InvalidInput if they are not several, or are a DataFrame."""
+    if hasattr(points, "columns") and hasattr(points, "to_numpy"):
+        raise InvalidInput(
+            "the points are a DataFrame, which iterates over its columns; expected the points: "
+            "frame.to_dict('records') by name, or frame.to_numpy() for one input"
+        )
+    if not isinstance(points, Iterable):
+        raise InvalidInput(
+            f"the points are a {type(points).__name__}; expected a list or another iterable of "
+            "points, or an array of shape (N, *input shape); call the model itself with one point"
+        )
+    return points

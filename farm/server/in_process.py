@@ -15,7 +15,7 @@ from farm.functions import served_function
 from farm.model import Model
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
-from farm.settings import settings_of
+from farm.settings import SettingsError, settings_of
 from farm.wording import short
 
 
@@ -42,7 +42,18 @@ def serve(
     Raises Unavailable or WorkersFailed if the farm does not start, and SettingsError.
     """
     specs = [str(model) for model in models if isinstance(model, str | Path)]
-    made = [_made(model) for model in models if not isinstance(model, str | Path)]
+    given = [
+        model() if isinstance(model, type) and issubclass(model, Model) else model
+        for model in models
+        if not isinstance(model, str | Path)
+    ]
+    try:
+        for name, number in (("workers", workers), ("port", port)):
+            if not isinstance(number, int | None):
+                raise SettingsError(f"{name} is {number!r}; expected a whole number")
+        made = [_made(model) for model in given]
+    except (TypeError, ValueError) as error:
+        raise short(error) from None
     objects = {model.name or type(model).__name__: model for model in made}
     if len(specs) + len(objects) < max(1, len(models)):
         raise ValueError(f"serve needs models, each with a name of its own; got {models}")
@@ -54,7 +65,10 @@ def serve(
         if dir is None:
             dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-"))
         values = dict(dir=Path(dir), workers=workers, port=port or 0, **settings)
-        chosen = settings_of(values, [o for protocol in every() for o in protocol.options])
+        try:
+            chosen = settings_of(values, [o for protocol in every() for o in protocol.options])
+        except SettingsError as error:
+            raise short(error) from None
         farm = Farm(specs, chosen, objects=objects, doors=port is not None)
         try:
             stack.enter_context(running(farm))
@@ -64,12 +78,5 @@ def serve(
         yield client
 
 
-def _made(model: Model | type[Model] | Callable[..., Any]) -> Model:
-    if isinstance(model, type) and issubclass(model, Model):
-        return model()
-    if isinstance(model, Model):
-        return model
-    try:
-        return served_function(model)
-    except TypeError as error:
-        raise short(error) from None
+def _made(model: Model | Callable[..., Any]) -> Model:
+    return model if isinstance(model, Model) else served_function(model)

@@ -34,6 +34,7 @@ from farm.sweep.file.tables import load_pandas, write_parquet
 from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
 from farm.sweep.run.display import Display
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
+from farm.sweep.run.limits import check_limits
 from farm.sweep.run.model_code import code_of
 from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.notebook import NotebookBar, html_of, notebook_shell
@@ -41,7 +42,7 @@ from farm.sweep.run.probe import probe as probe_first
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
 from farm.wording import briefly
-from farm.worker.loader import load_models
+from farm.worker.loader import LoadError, load_models
 
 if TYPE_CHECKING:
     import pandas
@@ -140,10 +141,12 @@ class Sweep:
         return self._last
 
     @property
+    @briefly(SweepError, FarmError)
     def failures(self) -> list[dict[str, Any]]:
         """The failures so far: point, attempt, status, error, traceback, worker, parameters."""
         return failures_of(self.path)
 
+    @briefly(SweepError, FarmError)
     def as_completed(self) -> Iterator[Point]:
         """Yield each point once it finishes, until the sweep ends; first those of the file.
 
@@ -196,6 +199,7 @@ class Sweep:
     def __enter__(self) -> Sweep:
         return self
 
+    @briefly(SweepError, FarmError)
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -244,7 +248,7 @@ class Sweep:
                 self._owned.close()
 
 
-@briefly(SweepError, FarmError)
+@briefly(SweepError, FarmError, LoadError)
 def sweep(
     model: Model | type[Model] | ServedModel | Callable[..., Any] | str,
     parameters: Mapping[str, Any] | Any,
@@ -294,6 +298,17 @@ def sweep(
     Raises SweepError, FarmError.
     """
     path = Path(out)
+    if path.is_dir():
+        raise SweepError(
+            f"out is the folder {path}; expected a file in it, such as {path / 's.h5'}"
+        )
+    check_limits(
+        seed=seed,
+        workers=workers,
+        in_flight=in_flight,
+        max_failures=max_failures,
+        max_hours=max_hours,
+    )
     if order not in ORDERS:
         raise SweepError(f"order {order!r}: expected {', '.join(ORDERS)}")
     if isinstance(model, ServedModel):

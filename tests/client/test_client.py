@@ -18,7 +18,7 @@ import pytest
 from farm.call import Call, Hints, Operation
 from farm.client import Client, RemoteModel, connect
 from farm.client.http_line import HttpLine
-from farm.errors import Cancelled, InvalidRequest, ModelNotFound, Unavailable
+from farm.errors import Cancelled, InvalidInput, InvalidRequest, ModelNotFound, Unavailable
 from farm.transports.connection import Connection, write_connection
 from farm.transports.keys import new_keys
 from farm.transports.native_client import NativeLine
@@ -286,3 +286,22 @@ def test_a_model_shows_its_inputs_and_outputs(client: Client) -> None:
             row = f"<td>{side}</td><td>{tensor.name}</td><td>{tensor.shape}</td>"
             assert row in shown
     assert "evaluate" in shown
+
+
+def test_something_else_than_a_call_does_not_end_the_client(client: Client) -> None:
+    with pytest.raises(InvalidInput, match=r"the call is a str; expected a farm\.Call"):
+        client.submit("beam")  # type: ignore[arg-type]  # this is the mistake
+    assert client.models()
+
+
+@pytest.mark.parametrize(
+    ("target", "remedy"),
+    [
+        ("localhost:4242", "a URL begins with http:// or https://, such as http://localhost:4242"),
+        ("ftp://farm", "a URL begins with http:// or https://, not ftp://"),
+    ],
+)
+def test_an_address_without_http_says_how_a_url_begins(target: str, remedy: str) -> None:
+    with pytest.raises(Unavailable) as caught:
+        connect(target)
+    assert remedy in str(caught.value)

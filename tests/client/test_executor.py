@@ -214,3 +214,8 @@ def test_a_forked_process_has_an_executor_without_its_parents_calls(
         target = str(served.folder) if native else served.connection.url
         command = [sys.executable, "-c", FORKER, target, str(tmp_path / "go")]
         subprocess.run(command, check=True, timeout=2 * LIMIT_S)
+
+
+def test_an_executor_has_a_thread() -> None:
+    with pytest.raises(ValueError, match="threads is 0; expected 1 or more"):
+        Executor(0)

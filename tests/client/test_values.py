@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from farm.call import ModelInfo, Operation, Result, TensorInfo
-from farm.client.values import Values
+from farm.client.values import Values, each_of
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 
 OPERATIONS = frozenset(Operation) - {Operation.DESCRIBE}
@@ -161,3 +162,11 @@ def test_sizes_that_vary_and_texts() -> None:
     one = ModelInfo("m", (TensorInfo("x", (-1,)),), (TensorInfo("y", (1,)),))
     with pytest.raises(InvalidInput, match="fixed sizes"):
         Values(one, "{}").table(np.ones((3, 2)))
+
+
+def test_points_are_several() -> None:
+    with pytest.raises(InvalidInput, match="the points are a float; expected a list"):
+        each_of(3.0)  # type: ignore[arg-type]  # this is the mistake
+    with pytest.raises(InvalidInput, match=r"are a DataFrame, .* frame.to_dict\('records'\)"):
+        each_of(pd.DataFrame({"x": [1.0]}))
+    assert list(each_of([1.0, 2.0])) == [1.0, 2.0]

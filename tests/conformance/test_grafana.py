@@ -20,6 +20,11 @@ from tests.support.front_door import front_door
 FOLDER = Path(__file__).parents[2] / "examples" / "grafana"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
 
+SOURCE = {"type": "prometheus", "uid": "${source}"}
+VARIABLE = re.compile(r"\$\{?(\w+)")
+UNITS = {"Bps", "bytes", "ops", "percentunit", "s", "short"}
+"""Ids of units of Grafana's `getValueFormats` that the dashboard uses."""
+
 METRIC = re.compile(r"\b((?:farm|process)_[a-z_]+)(?:\{([^}]*)\})?")
 OF_PROMETHEUS = {"job", "le"}
 """Labels that Prometheus adds, or that belong to the buckets of a histogram."""
@@ -95,6 +100,44 @@ def test_panels_do_not_overlap() -> None:
         assert not cells & taken
         assert at["x"] + at["w"] <= 24
         taken |= cells
+
+
+def test_the_dashboard_is_one_that_grafana_imports() -> None:
+    """See "Dashboard JSON model" in Grafana's manual; version 39 is that of Grafana 10.4 and 11."""
+    assert DASHBOARD["schemaVersion"] == 39
+    assert re.fullmatch(r"[\w-]{1,40}", DASHBOARD["uid"])
+    assert DASHBOARD.get("id") is None, "an id belongs to one Grafana"
+    assert {"title", "tags", "time", "refresh", "annotations", "panels"} <= DASHBOARD.keys()
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    for panel in DASHBOARD["panels"]:
+        assert panel["title"]
+        if panel["type"] == "row":
+            assert panel["panels"] == [], "the panels of a row that is open stand beside it"
+            assert panel["collapsed"] is False
+            continue
+        assert panel["type"] in {"stat", "timeseries", "heatmap"}
+        assert panel["datasource"] == SOURCE
+        assert {"defaults", "overrides"} <= panel["fieldConfig"].keys()
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+        names = [target["refId"] for target in panel["targets"]]
+        assert names == list("ABCDEF")[: len(names)], "Grafana runs one query for each refId"
+        for target in panel["targets"]:
+            assert target["datasource"] == SOURCE
+            assert target["legendFormat"]
+        if panel["type"] == "heatmap":
+            assert [t["format"] for t in panel["targets"]] == ["heatmap"]
+            assert panel["options"]["calculate"] is False, "the buckets are those of Prometheus"
+
+
+def test_a_variable_is_defined_before_it_is_used() -> None:
+    defined: set[str] = {"__rate_interval"}
+    for variable in DASHBOARD["templating"]["list"]:
+        used = {*VARIABLE.findall(json.dumps(variable))}
+        assert used <= defined
+        defined.add(variable["name"])
+    used = {*VARIABLE.findall(json.dumps(DASHBOARD["panels"]))}
+    assert used == defined
 
 
 def test_prometheus_accepts_the_configuration() -> None:

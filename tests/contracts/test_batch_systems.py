@@ -13,7 +13,7 @@ import pytest
 
 import farm
 from farm.errors import Unavailable
-from farm.provision.batch import absence, elastic
+from farm.provision.batch import absence, releases
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
@@ -121,7 +121,7 @@ def test_a_job_that_ends_is_not_late_where_pbs_forgets_it(
     """Its end is confirmed by lists a minute apart, as long as a job may take to end. Here 5 s."""
     monkeypatch.setattr(absence, "CONFIRM_S", 5.0)
     monkeypatch.setattr(absence, "ASK_AGAIN_S", 0.5)
-    monkeypatch.setattr(elastic, "DRAIN_S", 5.0)
+    monkeypatch.setattr(releases, "DRAIN_S", 5.0)
     cluster = Cluster("pbs", tmp_path)
     monkeypatch.setenv("PATH", f"{cluster.commands}:{os.environ['PATH']}")
     (cluster.commands / "no-history").touch()

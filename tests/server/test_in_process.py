@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 import urllib.request
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import psutil
@@ -14,6 +15,7 @@ import pytest
 
 import farm
 from farm.errors import Unavailable
+from farm.settings import SettingsError
 from tests.support.dask_cluster import MODELS, dask_cluster
 
 DOUBLER = """
@@ -90,3 +92,23 @@ def test_a_dask_cluster_runs_a_file(tmp_path: Path) -> None:
         ):
             pass
         assert cluster.tasks() == []
+
+
+def halved(x: float) -> float:
+    return x / 2
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ({"workers": "2"}, "workers is '2'; expected a whole number"),
+        ({"port": "x"}, "port is 'x'; expected a whole number"),
+        ({"workers": -1}, "workers is -1; expected 0 or more"),
+        ({"portt": 1}, "'portt' is not a setting"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(more: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint) as caught:
+        farm.serve(halved, **more).__enter__()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames][1:] == ["__enter__", "serve"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,34 @@ def test_a_function_does_not_run_on_a_farm_by_itself(out: Path) -> None:
         pytest.raises(farm.SweepError, match="name of a model"),
     ):
         farm.sweep(square, {"x": (0, 1)}, n=4, on=client, out=out, show=False)
+
+
+def test_the_parameters_are_named_by_texts(out: Path) -> None:
+    with pytest.raises(farm.SweepError, match="the parameter 1 is a int; expected the name"):
+        farm.sweep(lambda x: x, {1: (0, 1)}, n=4, out=out)
+
+
+def test_a_folder_is_no_file_for_results(tmp_path: Path) -> None:
+    with pytest.raises(farm.SweepError, match=r"out is the folder .*; expected a file in it"):
+        farm.sweep(lambda x: x, {"x": (0, 1)}, n=4, out=tmp_path)
+
+
+def test_a_limit_is_checked_before_the_function_runs(out: Path) -> None:
+    def never(x: float) -> float:
+        raise AssertionError("it must not run")
+
+    with pytest.raises(farm.SweepError, match="in_flight is 0; expected"):
+        farm.sweep(never, {"x": (0, 1)}, n=4, out=out, in_flight=0)
+
+
+def test_a_function_that_ends_the_program_fails(out: Path) -> None:
+    with pytest.raises(farm.SweepError, match="the last with SystemExit: 3"):
+        farm.sweep(lambda x: sys.exit(3), {"x": (0, 1)}, n=4, out=out)
+
+
+def test_a_file_that_is_not_there_is_one_line(out: Path) -> None:
+    with pytest.raises(ValueError, match="there is no file") as caught:
+        farm.sweep("nothing.py", {"x": (0, 1)}, n=4, out=out)
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:] == [
+        "call"
+    ]

@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Unavailable
@@ -21,16 +21,17 @@ from farm.provision.batch.describing import Describing
 from farm.provision.batch.errands import Errands
 from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import CANCELLED, PENDING, STARTING, STOPPED, UNSURE
-from farm.provision.batch.jobs import ON_CANCELLED, ON_LET_GO, Jobs
+from farm.provision.batch.jobs import ON_LET_GO, Jobs
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.output import last_words
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.policy import Decision, Offer, demands, share
+from farm.provision.batch.releases import CANCEL_AGAIN_S, Releases
 from farm.provision.batch.restart_state import RestartState
 from farm.provision.batch.saving import Saving
 from farm.provision.batch.script import job_script
 from farm.provision.batch.standing import KindState, Standing
-from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
+from farm.provision.batch.system import BatchError, BatchSystem, SubmissionRefused
 from farm.provision.batch.watch import JobWatch
 
 log = logging.getLogger(__name__)
@@ -41,18 +42,11 @@ STEP_S = 0.5
 AT_ONCE = 20
 """Most submissions of a kind between two checks of demand."""
 
-DRAIN_S = 60.0
-"""A job that was asked to drain and has no calls in flight is cancelled after this time, unless the
-batch system no longer knows it."""
-
 ENDING_S = 5.0
 """Time for jobs to end by themselves when the farm stops; later they are cancelled."""
 
 KILLED_S = 60.0
 """Time after which a cancelled job that no list shows has ended; KillWait is 30 s by default."""
-
-CANCEL_AGAIN_S = 10.0
-"""Time between two commands to cancel a job when the farm stops."""
 
 GONE_S = 150.0
 """Longest wait for cancelled jobs to end. SLURM kills them after KillWait, 30 s by default, and
@@ -90,6 +84,7 @@ class Elastic:
         self._jobs: Jobs
         self._task: asyncio.Task[None] | None = None
         self._watch: JobWatch
+        self._releases: Releases
         self._standing: Standing
         self._describing: Describing
         self._errands = Errands()
@@ -118,6 +113,15 @@ class Elastic:
             no_word=functools.partial(dispatcher.note, f"no word from {self._system.title}", ""),
         )
         self._dispatcher = dispatcher
+        self._releases = Releases(
+            self._system,
+            self._jobs,
+            self._errands,
+            clock=self._clock,
+            soon=self._watch.soon,
+            note=dispatcher.note,
+            tell=self._tell,
+        )
         for kind in self._kinds.values():
             known = restart_state.models(kind.settings)
             if known is not None:
@@ -170,7 +174,7 @@ class Elastic:
                 continue
         # Cancel at once: running calls may use up all the time before we are killed.
         waiting = [job for job in self._jobs.live.values() if job.phase is PENDING]
-        self._let_go(waiting, "the farm stops")
+        self._releases.let_go(waiting, "the farm stops")
 
     def _step(self) -> None:
         now = self._clock()
@@ -187,9 +191,9 @@ class Elastic:
         self._save()
         if not self._watch.is_known:
             return  # a job that may exist must not be submitted a second time
-        self._end_those_that_linger()
+        self._releases.end_those_that_linger()
         for name, decision in self._decide(snapshot, now).items():
-            self._let_go([self._jobs.live[i] for i in decision.release], "not needed now")
+            self._releases.let_go([self._jobs.live[i] for i in decision.release], "not needed now")
             if decision.submit:
                 submit = functools.partial(self._submit_jobs, self._kinds[name], decision.submit)
                 self._errands.begin(f"submit {name}", submit)
@@ -332,61 +336,6 @@ class Elastic:
             folder=Path.cwd(),
         )
 
-    # Release
-
-    def _let_go(self, jobs: Sequence[FarmJob], why: str) -> None:
-        """Release jobs: drain those that have started, cancel the pending ones."""
-        now = self._clock()
-        jobs = [job for job in jobs if not job.phase.was_let_go]
-        pending = [job for job in jobs if job.phase is PENDING]
-        begun = [job for job in jobs if job.phase is not PENDING]
-        for job in pending:
-            job.goes_on(ON_CANCELLED, now)
-            self._tell("cancelled", job, why)
-        for job in begun:
-            job.goes_on(ON_LET_GO, now)
-            self._tell("let go", job, why)
-        self._command("drain", begun)
-        self._command("cancel", pending)
-
-    def _end_those_that_linger(self) -> None:
-        """Cancel released jobs that have not ended, for example as the signal came too early."""
-        now = self._clock()
-        late = [
-            job
-            for job in self._jobs.live.values()
-            if job.phase.was_let_go
-            and not job.in_flight
-            and now > job.phase_since + DRAIN_S
-            and job.stand is not Stand.COMPLETING
-            and not job.evidence.seems_gone
-        ]
-        for job in late:
-            job.goes_on(ON_CANCELLED, now)
-            self._tell("cancelled", job, f"it did not end within {DRAIN_S:.0f} s")
-        self._command("cancel", late)
-
-    def _command(self, verb: Literal["drain", "cancel"], jobs: Sequence[FarmJob]) -> None:
-        """Ask the batch system to cancel jobs or to signal them to drain."""
-        if jobs:
-            ids = [job.id for job in jobs]
-            key = f"{verb} {' '.join(ids)}"
-            for job in jobs:
-                job.cancel_at = self._clock() + CANCEL_AGAIN_S
-            self._errands.begin(key, functools.partial(self._run_command, verb, jobs))
-
-    async def _run_command(self, verb: Literal["drain", "cancel"], jobs: Sequence[FarmJob]) -> None:
-        ids = [job.id for job in jobs]
-        self._watch.soon()
-        try:
-            await (self._system.cancel(ids) if verb == "cancel" else self._system.drain(ids))
-        except BatchError as error:
-            self._dispatcher.note("cancel fails", ", ".join(f"job {i}" for i in ids), str(error))
-            return
-        if verb == "cancel":
-            for job in jobs:
-                job.cancelled_at = self._clock()
-
     # Changes of jobs
 
     def _process(self, changes: Iterable[Change]) -> None:
@@ -477,7 +426,7 @@ class Elastic:
             if not job.phase.was_let_go:
                 job.goes_on(ON_LET_GO, now)
                 self._tell("cancelled", job, "the farm stops")
-        self._command("cancel", todo)
+        self._releases.command("cancel", todo)
         for job in self._jobs.submissions.values():
             if job.phase is UNSURE:
                 self._cancel_submission(job)

@@ -78,7 +78,7 @@ def outputs_of(model: PlainFunction, request: SweepRequest) -> Tensors:
         inputs = Inputs(zip(model.inputs, plan.inputs_of(point), strict=True))
         try:
             return model.outputs_of(model.evaluate(inputs, plan.config_of(point)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if tries == len(points):
                 frames = error.__traceback__
                 failure = named(error.with_traceback(frames and frames.tb_next))

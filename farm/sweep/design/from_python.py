@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from farm.sweep.design.data_frame import DATA_FRAME, is_data_frame, read_data_frame
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Distribution, as_distribution
 from farm.sweep.design.points import COUNTED, Design, parse_design
 from farm.sweep.design.prepare import SweepRequest
-from farm.sweep.design.tables import DATA_FRAME, is_data_frame, read_data_frame
 
 DEFAULT_DESIGN = "sobol"
 
@@ -33,8 +33,14 @@ def request_of(
     if not isinstance(parameters, Mapping):
         raise SweepError(
             f"parameters is a {type(parameters).__name__}; expected a dict of name -> range, "
-            "such as {'load': (1, 10)}, or a DataFrame"
+            "such as {'load': (1, 10)}, or a DataFrame of points, such as "
+            "pandas.DataFrame(rows, columns=names)"
         )
+    for name in [*parameters, *fix]:
+        if not isinstance(name, str):
+            raise SweepError(
+                f"the parameter {name!r} is a {type(name).__name__}; expected the name of an input"
+            )
     numbers = {name: value for name, value in parameters.items() if _is_number(value)}
     if both := sorted(numbers.keys() & fix.keys()):
         raise SweepError(f"{both[0]!r} is both a parameter and fixed")

@@ -30,6 +30,9 @@ from farm.sweep.design.scipy_distribution import (
 from farm.wording import worded
 
 GRAMMAR = "use LOWER:UPPER, log:LOWER:UPPER, normal:MEAN:SD, int:LOWER:UPPER or choice:A,B,C"
+LONGEST_VALUE = 60
+"""Most characters of a value in a message."""
+
 IN_PYTHON = (
     "(lower, upper), a list of numbers, farm.log(...), farm.normal(...), farm.integer(...), "
     "farm.choice(...), or a frozen distribution of scipy.stats"
@@ -266,10 +269,29 @@ def as_distribution(value: Any) -> Distribution:
     if isinstance(value, str):
         return parse_distribution(value)
     if isinstance(value, tuple) and len(value) == 2:
-        return Uniform(float(value[0]), float(value[1]))
+        return Uniform(*map(_as_number, value))
     if isinstance(value, list | range) or (np.ndim(value) == 1 and hasattr(value, "__array__")):
-        return choice(*value)
-    raise SweepError(f"{value!r} is a {type(value).__name__}; expected {IN_PYTHON}")
+        return Choice(tuple(map(_as_number, value)))
+    remedy = ""
+    if hasattr(value, "pdf") or hasattr(value, "pmf"):
+        remedy = "; call a distribution with its numbers, as scipy.stats.norm(0, 1)"
+    raise SweepError(f"{_briefly(value)} is a {type(value).__name__}; expected {IN_PYTHON}{remedy}")
+
+
+def _as_number(value: Any) -> float:
+    """Return a number of Python or numpy as float. Raises SweepError for a text and others."""
+    if isinstance(value, bool | str | bytes):
+        raise SweepError(f"{value!r} is a {type(value).__name__}; expected a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise SweepError(f"{value!r} is a {type(value).__name__}; expected a number") from None
+
+
+def _briefly(value: Any) -> str:
+    """Return a value in one line of a message."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def _two(make: Callable[[float, float], Distribution], parts: list[str], text: str) -> Distribution:

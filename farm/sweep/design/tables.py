@@ -5,16 +5,13 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h5py
 import numpy as np
 
 from farm.call import Array
 from farm.sweep.design.errors import SweepError
-
-DATA_FRAME = "DataFrame"
-"""The name of a table that is no file."""
 
 
 class PointTable(NamedTuple):
@@ -43,27 +40,6 @@ def read_table(source: str) -> PointTable:
     except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
         raise SweepError(f"table {source!r} cannot be read: {error}") from error
     return _checked(source, table)
-
-
-def is_data_frame(value: Any) -> bool:
-    """Whether a value is a table with named columns, such as a DataFrame of pandas or Polars."""
-    return hasattr(value, "columns") and hasattr(value, "to_numpy")
-
-
-def read_data_frame(frame: Any) -> PointTable:
-    """Return a DataFrame as a table. Raises SweepError for columns that are not numbers."""
-    names = tuple(map(str, frame.columns))
-    if not names or len(set(names)) < len(names):
-        raise SweepError(f"the DataFrame has the columns {names}; expected one for each parameter")
-    columns = []
-    for name in frame.columns:
-        try:
-            columns.append(np.asarray(frame[name], dtype=np.float64))
-        except (TypeError, ValueError):
-            raise SweepError(
-                f"column {str(name)!r} of the DataFrame is {frame[name].dtype}; expected numbers"
-            ) from None
-    return _checked(DATA_FRAME, PointTable(names, np.stack(columns, 1)))
 
 
 def _checked(source: str, table: PointTable) -> PointTable:

@@ -71,8 +71,8 @@ class Claim:
     def continued(self, *, overwrite: bool) -> Plan | None:
         """Return the plan of the sweep to continue; None if a new one is to be created.
 
-        overwrite: replace a sweep that is there, unless this very job has begun it before SLURM
-        requeued the job.
+        overwrite: replace a sweep that is there, unless this very job has begun it before it was
+        requeued.
         """
         if self.plan is None or not overwrite or is_of_restarted_job(self.plan.provenance):
             return self.plan

@@ -38,6 +38,9 @@ MOST_BOUNDS = 4000
 
 For more parameters only /provenance has the bounds."""
 
+MOST_NAMES = 5
+"""Most names of another file's content in a message."""
+
 FAILURES = ("row", "point", "attempt", "error", "traceback", "worker", "time")
 TEXT = h5py.string_dtype("utf-8")
 
@@ -134,8 +137,18 @@ def fit(file: h5py.File, plan: Plan) -> None:
 
 def read_plan(file: h5py.File) -> Plan:
     """Read the plan of an open sweep file. Raises SweepError if it is not a sweep file."""
-    if file.attrs.get("farm_layout") != LAYOUT:
-        raise SweepError(f"{file.filename} is not a sweep file of layout {LAYOUT}")
+    found = file.attrs.get("farm_layout")
+    if found is None:
+        names = ", ".join(list(file)[:MOST_NAMES]) or "nothing"
+        raise SweepError(
+            f"{file.filename} is not a sweep file of farm: it is another HDF5 file, with {names}; "
+            "read it with h5py"
+        )
+    if found != LAYOUT:
+        raise SweepError(
+            f"{file.filename} is not a sweep file of layout {LAYOUT} but of {found}: read it with "
+            "the release of farm that wrote it"
+        )
     unit = file["unit"][:] if "unit" in file else None
     plan = plan_from_text(file["provenance"].attrs["plan"], file["theta"][:], unit)
     return replace(plan, cost=file["cost"][:]) if plan.cost_rule else plan

@@ -23,6 +23,7 @@ from farm.sweep.file.journal import NO_WORKER, PointStatus, Row, read_journal
 from farm.sweep.file.point_columns import COLUMNS, PointColumns
 from farm.sweep.file.progress import Meter, Progress, read_status, status_of
 from farm.sweep.file.recovery import RUNNING, is_replaced, journal_of, read, rebuild
+from farm.sweep.file.unreadable import check_path, described, reading
 
 if TYPE_CHECKING:
     import xarray
@@ -83,8 +84,7 @@ def open_sweep(path: Path) -> Iterator[h5py.File]:
 
 def _looked_at(path: Path, look: Callable[[], T]) -> T:
     """Return what `look` returns; retry if a writer starts or ends at the same moment."""
-    if not path.exists() and not journal_of(path).exists():
-        raise SweepError(f"{path} does not exist")
+    check_path(path)
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -92,7 +92,7 @@ def _looked_at(path: Path, look: Callable[[], T]) -> T:
         except HDF5_ERRORS as error:
             in_between = isinstance(error, BlockingIOError | FileNotFoundError)
             if not in_between or time.monotonic() > until:
-                raise SweepError(f"{path} cannot be read: {error}") from error
+                raise described(path, error) from error
         time.sleep(0.02)
 
 
@@ -114,6 +114,7 @@ def progress_of(path: str | Path) -> Progress:
     The state is SILENT if the process of a running sweep has stopped reporting. Raises SweepError.
     """
     path = Path(path)
+    check_path(path)
     told = read_status(status_of(path))
     if told is not None and (told.state != RUNNING or time.time() - told.time < SILENT_S):
         return told
@@ -123,7 +124,7 @@ def progress_of(path: str | Path) -> Progress:
         return replace(
             shown, time=told.time, host=told.host, pid=told.pid, elapsed_s=told.elapsed_s
         )
-    with open_sweep(path) as file:
+    with open_sweep(path) as file, reading(path):
         return replace(shown, state=str(file.attrs["state"]))
 
 
@@ -201,7 +202,7 @@ def load_xarray(path: str | Path) -> xarray.Dataset:
         import xarray
     except ImportError:
         raise SweepError('xarray is needed for this: pip install "modelfarm[xarray]"') from None
-    with open_sweep(Path(path)) as file:
+    with open_sweep(Path(path)) as file, reading(Path(path)):
         plan = layout.read_plan(file)
         data: dict[str, Any] = {}
         for column in plan.columns:

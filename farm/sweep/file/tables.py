@@ -15,6 +15,7 @@ from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.reading import open_sweep
+from farm.sweep.file.unreadable import reading
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +44,7 @@ def table_of(path: str | Path) -> SweepTable:
     Columns: point, the parameters, the entries of the outputs, status, error, worker, attempts and
     times. A parameter called like another column is `theta_NAME`, as in `load_xarray`.
     """
-    with open_sweep(Path(path)) as file:
+    with open_sweep(Path(path)) as file, reading(Path(path)):
         plan, known = layout.read_plan(file), layout.read_known(file)
         done = known.status == PointStatus.DONE
         outputs: dict[str, Any] = {}

@@ -27,9 +27,10 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.provision.batch import elastic as elastic_module
 from farm.provision.batch.absence import CONFIRM_S
 from farm.provision.batch.commands import Commands
-from farm.provision.batch.elastic import DRAIN_S, KILLED_S, Elastic
+from farm.provision.batch.elastic import KILLED_S, Elastic
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
+from farm.provision.batch.releases import DRAIN_S
 from farm.provision.batch.restart_state import JobKey, RestartState
 from farm.provision.batch.systems.slurm import Slurm
 from tests.provision.simulated_slurm import (

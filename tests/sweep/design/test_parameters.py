@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import (
@@ -206,3 +207,24 @@ def test_bad_numbers_from_python_are_refused() -> None:
         choice(math.nan)
     with pytest.raises(SweepError, match="finite"):
         Choice(())
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (("x", "y"), "'x' is a str; expected a number"),
+        ((None, 1), "None is a NoneType; expected a number"),
+        ((0, 1j), "1j is a complex; expected a number"),
+        ((0, True), "True is a bool; expected a number"),
+        (["steel", "brass"], "'steel' is a str; expected a number"),
+        (np.array(["1", "2"]), "is a str_; expected a number"),
+        ((0, 10**400), "is a int; expected a number"),
+        (stats.norm, "is a norm_gen; expected .*call a distribution with its numbers"),
+        (np.zeros((2, 2)), r"array\(\[\[0., 0.\], \[0., 0.\]\]\) is a ndarray; expected"),
+        ({"lower": "x" * 99}, r"{'lower': 'x+\.\.\. is a dict; expected"),
+    ],
+)
+def test_another_value_is_named_in_one_line(value: object, complaint: str) -> None:
+    with pytest.raises(SweepError, match=complaint) as caught:
+        as_distribution(value)
+    assert "\n" not in str(caught.value)

@@ -102,3 +102,46 @@ def test_a_job_keeps_its_name_when_it_is_requeued() -> None:
     assert job_of(JOB) == job_of({**JOB, "SLURM_RESTART_COUNT": "2"}) == "42 on big"
     assert job_of({}) == restarted_job({"SLURM_RESTART_COUNT": "1"}) == restarted_job(JOB) == ""
     assert restarted_job({**JOB, "SLURM_RESTART_COUNT": "1"}) == "42 on big"
+
+
+GRID_ENGINE = {"JOB_ID": "42", "SGE_TASK_ID": "undefined", "SGE_CELL": "default", "RESTARTED": "0"}
+LSF = {"LSB_JOBID": "42", "LSB_JOBINDEX": "0"}
+PBS = {"PBS_JOBID": "42.server", "PBS_ENVIRONMENT": "PBS_BATCH"}
+FLUX = {"FLUX_JOB_ID": "f42"}
+
+
+@pytest.mark.parametrize(
+    ("began", "now", "is_it"),
+    [
+        (GRID_ENGINE, {**GRID_ENGINE, "RESTARTED": "1"}, True),
+        (GRID_ENGINE, GRID_ENGINE, False),
+        (GRID_ENGINE, {**GRID_ENGINE, "RESTARTED": "1", "JOB_ID": "43"}, False),
+        (GRID_ENGINE, {**GRID_ENGINE, "RESTARTED": "1", "SGE_CELL": "other"}, False),
+        (GRID_ENGINE, {**GRID_ENGINE, "RESTARTED": "1", "SGE_TASK_ID": "2"}, False),
+        (LSF, {**LSF, "LSB_RESTART": "Y"}, True),
+        (LSF, LSF, False),
+        (LSF, {**LSF, "LSB_RESTART": "Y", "LSB_JOBID": "43"}, False),
+        (LSF, {**LSF, "LSB_RESTART": "Y", "LSB_JOBINDEX": "2"}, False),
+        (LSF, {**GRID_ENGINE, "RESTARTED": "1"}, False),
+        (JOB, {**LSF, "LSB_RESTART": "Y"}, False),
+        # Their manuals name no variable that tells a second start from the first.
+        (PBS, PBS, False),
+        (FLUX, FLUX, False),
+    ],
+)
+def test_a_restarted_job_of_another_system_knows_what_it_began(
+    began: dict[str, str], now: dict[str, str], is_it: bool
+) -> None:
+    assert is_of_restarted_job(provenance(["farm"], environment=began), now) == is_it
+
+
+def test_tasks_of_an_array_are_different_jobs() -> None:
+    tasks = [{**GRID_ENGINE, "SGE_TASK_ID": str(k)} for k in (1, 2)]
+    tasks += [{**LSF, "LSB_JOBINDEX": str(k)} for k in (1, 2)]
+    assert len({job_of(task) for task in (*tasks, GRID_ENGINE, LSF, JOB)}) == len(tasks) + 3
+    assert job_of({"JOB_ID": "42"}) == "", "other programs use this name, too"
+
+
+def test_the_job_of_a_file_of_an_earlier_release_is_known() -> None:
+    facts = {"slurm_job_id": "42", "slurm_cluster": "big"}
+    assert is_of_restarted_job(facts, {**JOB, "SLURM_RESTART_COUNT": "1"})
