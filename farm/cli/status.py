@@ -25,6 +25,7 @@ Examples:
   farm status --watch          refresh each second
   farm status --why sampler    why the calls of this client wait
   farm status --why 17         why call 17 waits
+  farm status --why abc-123    why the call with the header X-Request-ID: abc-123 waits
   farm status --to http://node3:4242 --json | jq .queues
 """
 
@@ -41,7 +42,8 @@ CHAINS_SHOWN = 20
     "--why",
     "of",
     metavar="CALL|CLIENT",
-    help="Explain why a call waits, by its number, or the oldest waiting call of a client.",
+    help="Explain why a call waits, by its number or the id of its request, or the oldest waiting "
+    "call of a client.",
 )
 @click.option("--chain", metavar="NAME", help="With --why: the chain of the client.")
 def status(
