@@ -70,7 +70,7 @@ class Dispatcher(Listeners):
         self._timer = Timer(self._act)
         self.calls_taken = 0
         self._flush_policy = FlushPolicy(self)
-        self._acts_soon = self._closed = False
+        self._acts_soon = self.closed = False
         self._after_acting: list[Callable[[], None]] = []
         self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
         self._events = Events()
@@ -114,7 +114,7 @@ class Dispatcher(Listeners):
         try:
             return self._accept(call, hints, on_done)
         except (Overloaded, Unavailable) as error:
-            if not self._closed:
+            if not self.closed:
                 tell_refused(self.on_failed, call, hints, error)
             raise
 
@@ -135,7 +135,7 @@ class Dispatcher(Listeners):
         return self._start(call, hints, on_done, time.monotonic())
 
     def _check_served(self, model: str) -> None:
-        if self._closed:
+        if self.closed:
             raise Unavailable("the farm is shutting down")
         if model not in self._models:
             raise self.first_worker.not_served(model)
@@ -388,7 +388,7 @@ class Dispatcher(Listeners):
                 self._memory.keep(replies)
             for reply in replies:
                 self._reply(reply, now)
-        if self._closed:
+        if self.closed:
             self._changed.set()
         for callback in self._after_acting:
             callback()
@@ -451,7 +451,7 @@ class Dispatcher(Listeners):
 
         Calls that have not finished after `grace_s` seconds are answered with Unavailable.
         """
-        self._closed = True
+        self.closed = True
         await self._until(lambda: not (self._waiting or self._feeder or self._reuse), grace_s)
         self.give_up()
         for transport in self._transports:
@@ -465,7 +465,7 @@ class Dispatcher(Listeners):
 
     def give_up(self) -> None:
         """Refuse new calls, and answer the open ones with Unavailable now."""
-        self._closed = True
+        self.closed = True
         error = Unavailable("the farm shut down before the call finished")
         self._feeder.fail_all(error)
         self.first_worker.close()

@@ -44,7 +44,9 @@ class Counters:
     def __init__(self) -> None:
         self._joins = 0
         self._drained = 0
-        self._losses = Counter({cause.value: 0 for cause in LossCause})
+        self._losses = Counter(
+            {cause.value: 0 for cause in LossCause if cause is not LossCause.STOPPED}
+        )
         self._of: dict[Queue, _OfQueue] = {}
 
     def watch(self, dispatcher: Dispatcher) -> None:
@@ -60,7 +62,7 @@ class Counters:
 
     def left(self, info: WorkerInfo, departure: Departure) -> None:
         """Count a worker that left, by cause if it was lost."""
-        if departure.drained:
+        if departure.in_order:
             self._drained += 1
         else:
             self._losses[departure.cause.value] += 1

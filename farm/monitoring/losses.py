@@ -78,7 +78,7 @@ class Losses:
 
     def left(self, info: WorkerInfo, departure: Departure) -> None:
         """Count a worker that left, if it was lost."""
-        if departure.drained:
+        if departure.in_order:
             return
         key = departure.cause, shape_of(departure.reason, info.name)
         now = self._clock()

@@ -84,10 +84,11 @@ def test_workers_that_come_and_go() -> None:
     for _ in range(3):
         counters.joined(WORKER, None)
     counters.left(WORKER, Departure("asked to", drained=True))
+    counters.left(WORKER, Departure("stopped by its supervisor", LossCause.STOPPED))
     counters.left(WORKER, Departure("signal 11", LossCause.CRASH))
     counters.left(WORKER, Departure("no connection"))
     shown = counters.snapshot()
-    assert (shown["joins"], shown["drained"]) == (3, 1)
+    assert (shown["joins"], shown["drained"]) == (3, 2)
     assert shown["losses"] == {"unknown": 1, "crash": 1, "time limit": 0, "reclaimed": 0}
     assert json.loads(json.dumps(shown)) == shown
 

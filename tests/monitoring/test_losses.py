@@ -63,6 +63,7 @@ def test_other_causes_codes_and_signals_are_other_groups() -> None:
 def test_a_worker_that_leaves_in_order_is_not_lost() -> None:
     losses = Losses(Clock())
     losses.left(worker(), Departure("stopped", drained=True))
+    losses.left(worker(), Departure("stopped by its supervisor", LossCause.STOPPED))
     assert losses.snapshot() == []
 
 

@@ -10,7 +10,8 @@ import pytest
 from farm.call import ModelInfo, WorkerInfo
 from farm.dispatcher.events import Departure
 from farm.monitoring import news
-from farm.monitoring.news import EVERY_S, MOST_KINDS, News
+from farm.monitoring.news import News
+from farm.monitoring.repeats import EVERY_S, MOST_KINDS
 from tests.monitoring.test_failures import failure
 
 BEAM = ModelInfo("beam", (), ())
