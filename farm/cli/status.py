@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from farm.cli.failures import summary
-from farm.cli.options import target_option
+from farm.cli.options import target_argument
 from farm.cli.status_use import clients, lines, progress, why
 from farm.cli.tables import duration, short_name, text_table
 from farm.cli.worker_table import worker_tables
@@ -22,6 +22,7 @@ from farm.client import connect
 EXAMPLES = """\b
 Examples:
   farm status                  the farm of ./farm-run
+  farm status farm-4711        the farm of another run folder
   farm status --watch          refresh each second
   farm status --why sampler    why the calls of this client wait
   farm status --why 17         why call 17 waits
@@ -35,7 +36,7 @@ CHAINS_SHOWN = 20
 
 
 @click.command(epilog=EXAMPLES)
-@target_option
+@target_argument
 @click.option("--json", "as_json", is_flag=True, help="Print all details as one JSON object.")
 @click.option("--watch", is_flag=True, help="Refresh each second until Ctrl-C.")
 @click.option(

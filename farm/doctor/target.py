@@ -38,6 +38,15 @@ def answers(target: str | None) -> list[Finding]:
     return [*_state(where, state)]
 
 
+def batch_system(target: str | None) -> str:
+    """Return the title of the batch system that the farm uses; empty without one or an answer."""
+    try:
+        with connect(default_target() if target is None else target) as client:
+            return str((client.status().get("cluster") or {}).get("system") or "")
+    except FarmError:
+        return ""
+
+
 def port(target: str | None) -> list[Finding]:
     """Check that the default port can be listened on, unless a farm runs here already."""
     with contextlib.suppress(FarmError):

@@ -41,16 +41,13 @@ class Counters:
     A task is a call, or one part of a call with many rows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._joins = 0
         self._drained = 0
         self._losses = Counter(
             {cause.value: 0 for cause in LossCause if cause is not LossCause.STOPPED}
         )
         self._of: dict[Queue, _OfQueue] = {}
-
-    def watch(self, dispatcher: Dispatcher) -> None:
-        """Count the events of this dispatcher, and show the counts in its snapshot."""
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
         dispatcher.on_answered.append(self.answered)

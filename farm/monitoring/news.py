@@ -9,6 +9,7 @@ import asyncio
 import logging
 
 from farm.call import WorkerInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.dispatcher.failing import Failure
 from farm.monitoring.failures import STORY, shape_of_error
@@ -29,10 +30,13 @@ class News:
     later: calls a function after a number of seconds; None: by the running event loop.
     """
 
-    def __init__(self, later: Later | None = None) -> None:
+    def __init__(self, dispatcher: Dispatcher, later: Later | None = None) -> None:
         later = later or (lambda s, do: asyncio.get_running_loop().call_later(s, do))
         self._repeats = Repeats(log, later, OTHERS)
         self._workers: set[str] = set()
+        dispatcher.on_joined.append(self.joined)
+        dispatcher.on_left.append(self.left)
+        dispatcher.on_failed.append(self.failed)
 
     def joined(self, info: WorkerInfo, before: WorkerInfo | None) -> None:
         """Report that a worker joined."""
