@@ -28,7 +28,7 @@ class Departure:
 
     @property
     def in_order(self) -> bool:
-        """Whether it was asked to leave or stopped, which is no loss."""
+        """Whether it left because it was asked to; it then does not count as lost."""
         return self.drained or self.cause is LossCause.STOPPED
 
 

@@ -27,7 +27,7 @@ class _Offered(NamedTuple):
 
 
 class Questions:
-    """What a farm answers about itself, by name."""
+    """The questions that a farm answers about itself, and its actions, by name."""
 
     def __init__(self) -> None:
         self._offered: dict[str, _Offered] = {}

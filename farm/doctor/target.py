@@ -24,7 +24,7 @@ SKEW_S = 5.0
 
 
 def answers(target: str | None) -> list[Finding]:
-    """Ask the farm for its status; say why there is none. Without a farm that is no fault."""
+    """Ask the farm for its status, and report why it gives none. No farm at all is not a fault."""
     try:
         where = default_target() if target is None else target
     except Unavailable:

@@ -36,7 +36,7 @@ class _OfQueue:
 
 
 class Counters:
-    """What came, went and was answered, counted by kinds whose number is bounded.
+    """Counts of workers that joined and left and of answered calls, by kinds of bounded number.
 
     A task is a call, or one part of a call with many rows.
     """

@@ -24,7 +24,7 @@ LONGEST_NAME = 100
 LONGEST_DETAIL = 8000
 
 SUMMARY_EVERY_S = 1.0
-"""The inputs of a group are at most so many seconds older than its last failure."""
+"""Most seconds by which the inputs of a group are older than its last failure."""
 
 SUMMARIES_PER_S = 100
 """Summaries of inputs made per second, for all groups together."""

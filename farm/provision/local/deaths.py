@@ -21,7 +21,7 @@ class Deaths:
         self._report_at = math.inf
 
     def died(self, number: int, what: str, reason: str, then: str) -> None:
-        """Report a death. number: of the process; what, reason: in words; then: what comes next."""
+        """Report a death. number: of the process; what, reason: in words; then: the next step."""
 
         def line(count: int) -> str:
             if count == 1:
