@@ -13,7 +13,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.dispatcher.failing import Failure
 from farm.monitoring.failures import STORY, shape_of_error
-from farm.monitoring.repeats import Later, Repeats
+from farm.monitoring.repetitions import Later, Repetitions
 from farm.monitoring.texts import cut, shape_of
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class News:
 
     def __init__(self, dispatcher: Dispatcher, later: Later | None = None) -> None:
         later = later or (lambda s, do: asyncio.get_running_loop().call_later(s, do))
-        self._repeats = Repeats(log, later, OTHERS)
+        self._repeats = Repetitions(log, later, OTHERS)
         self._workers: set[str] = set()
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)

@@ -12,7 +12,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.monitoring import news
 from farm.monitoring.news import News
-from farm.monitoring.repeats import EVERY_S, MOST_KINDS
+from farm.monitoring.repetitions import EVERY_S, MOST_KINDS
 from tests.monitoring.test_failures import failure
 
 BEAM = ModelInfo("beam", (), ())

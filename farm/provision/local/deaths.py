@@ -6,7 +6,7 @@ import logging
 import math
 import time
 
-from farm.monitoring.repeats import Repeats
+from farm.monitoring.repetitions import Repetitions
 from farm.monitoring.texts import shape_of
 
 
@@ -17,7 +17,7 @@ class Deaths:
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        self._repeats = Repeats(log, self._report_later, "worker processes died %d more times")
+        self._repeats = Repetitions(log, self._report_later, "worker processes died %d more times")
         self._report_at = math.inf
 
     def died(self, number: int, what: str, reason: str, then: str) -> None:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
-from farm.monitoring import repeats
+from farm.monitoring import repetitions
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed, restart_delay_s
 from farm.scheduler.state import WorkerId
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
@@ -192,7 +192,7 @@ def test_crashes_in_a_row_delay_the_restart_and_a_good_while_ends_the_row(
 ) -> None:
     flag = tmp_path / "broken"
     models.write_text(models.read_text() + f"if os.path.exists({str(flag)!r}): os._exit(9)\n")
-    monkeypatch.setattr(repeats, "EVERY_S", 0.0)
+    monkeypatch.setattr(repetitions, "EVERY_S", 0.0)
     workers = start("double", good_while_s=0.0)
     flag.touch()
     with caplog.at_level(logging.WARNING, "farm.provision.local.supervisor"):
@@ -210,7 +210,7 @@ def test_crashes_in_a_row_delay_the_restart_and_a_good_while_ends_the_row(
 def test_processes_that_die_again_and_again_are_few_lines(
     farm: Farm, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "EVERY_S", 1e6)
+    monkeypatch.setattr(repetitions, "EVERY_S", 1e6)
     with caplog.at_level(logging.WARNING, "farm.provision.local.supervisor"):
         workers = start("double", good_while_s=0.0)
         for losses in range(1, 5):

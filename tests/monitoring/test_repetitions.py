@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.monitoring import repeats
-from farm.monitoring.repeats import EVERY_S, Repeats
+from farm.monitoring import repetitions
+from farm.monitoring.repetitions import EVERY_S, Repetitions
 
-log = logging.getLogger("farm.test_repeats")
+log = logging.getLogger("farm.test_repetitions")
 
 
 class Lines(logging.Handler):
@@ -22,7 +22,7 @@ class Lines(logging.Handler):
         super().__init__()
         self.lines: list[str] = []
         self.due: list[Callable[[], None]] = []
-        self.repeats = Repeats(log, self.later, "%d of others")
+        self.repeats = Repetitions(log, self.later, "%d of others")
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
         assert seconds == EVERY_S
@@ -56,7 +56,7 @@ def test_each_event_is_in_one_line(steps: list[int | None]) -> None:
     counted = sum(int(line.split()[0]) for line in lines.lines)
     assert counted == sum(step is not None for step in steps)
     turns = 2 + sum(step is None for step in steps)
-    assert len(lines.lines) <= turns * (repeats.MOST_KINDS + 1)
+    assert len(lines.lines) <= turns * (repetitions.MOST_KINDS + 1)
 
 
 def test_a_level_that_is_not_logged_is_not_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,7 +29,7 @@ class _Unsaid:
     line: Line
 
 
-class Repeats:
+class Repetitions:
     """Logs events at a bounded rate.
 
     later: calls a function after a number of seconds. others: the line for events of other kinds,
