@@ -145,7 +145,7 @@ def test_tokens_are_fresh_and_secrets_stay_out_of_logs() -> None:
 
 
 @pytest.mark.parametrize("name", ["server_key", "client_public", "client_secret"])
-@pytest.mark.parametrize("key", ["short", "é" * 40, "#" * 40, SECRET.decode() + "00000"])
+@pytest.mark.parametrize("key", ["short", "é" * 40, "#" * 40, "0" * 45])
 def test_damaged_keys_are_refused_with_the_file_and_without_the_key(
     tmp_path: Path, name: str, key: str
 ) -> None:
